@@ -15,9 +15,9 @@ import torch
 
 import rlrun
 from rlrun.collect.agents import to_tensors
+from rlrun.core.typing import Array
 from rlrun.env.toys import Chain, PointMass
 from rlrun.memory import Table
-from rlrun.typing import Array
 
 SEED = 1_000  # of fresh episodes
 SAFE = 0.55  # action on a cliff of 0.5

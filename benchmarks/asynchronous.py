@@ -12,7 +12,7 @@ import gymnasium
 
 from benchmarks.process import run
 from benchmarks.speed import spread
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 SECONDS = 0.01  # that a step takes longer
 FIRST, LAST = 260, 560  # environment steps between which time is taken

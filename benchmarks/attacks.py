@@ -25,10 +25,10 @@ import yaml
 import rlrun
 from rlrun.cli.main import main
 from rlrun.config import compose
-from rlrun.errors import RlrunError
-from rlrun.sweep.expansion import Job, identity
+from rlrun.config.expansion import Job, identity
+from rlrun.core.errors import RlrunError
 from rlrun.sweep.job_store import JOB_STORE, JobStore
-from rlrun.sweep.local import Task
+from rlrun.sweep.places import Task
 from rlrun.sweep.work import carry_out
 
 COMMANDS = ("train --from", "resume", "resume SWEEP", "eval", "config", "check", "export-onnx")
@@ -134,7 +134,7 @@ def plugged(text: str = "", link: str | None = None) -> Callable[[Path], None]:
             path.symlink_to(project / link)
         about = project / "site" / f"{PLUGIN}-1.0.dist-info"
         write(about / "METADATA", f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 1.0\n")
-        write(about / "entry_points.txt", f"[rlrun.plugins]\n{PLUGIN} = {PLUGIN}\n")
+        write(about / "entry_points.txt", f"[rlrun.security.plugins]\n{PLUGIN} = {PLUGIN}\n")
 
     return plant
 

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from benchmarks.clock import Clock
 from rlrun.algorithms.dqn import QNetwork
+from rlrun.core.spaces import Spaces
 from rlrun.env.spaces import from_gymnasium
 from rlrun.nn import Bins
-from rlrun.spaces import Spaces
 
 Numbers = Mapping[str, Any]  # the block `algorithm` of a composed config, and `length` of the memory
 Open = Callable[[], Any]  # makes an environment

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from benchmarks.bare import HandBins, Numbers, adam, quantile_loss, slow_copy
 from benchmarks.clock import Clock
+from rlrun.core.spaces import Spaces
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian
-from rlrun.spaces import Spaces
 
 
 class SacUpdate:

@@ -24,11 +24,11 @@ from benchmarks.process import run, run_for_json
 from benchmarks.rivals.case import ACTION, EPISODE, OBSERVATION, Case, episode
 from benchmarks.rivals.rlrun import make, writer
 from benchmarks.speed import spread
-from rlrun import storage
+from rlrun import checkpointing as storage
 from rlrun.callbacks import Checkpointer
-from rlrun.inspection import checkpoints, disk_used
+from rlrun.commands.checkpoints import checkpoints, disk_used
 from rlrun.memory import Table
-from rlrun.rundir import RunDir
+from rlrun.runs.directory import RunDir
 
 CASE = Case("sample")
 NEW_ROWS = 20_000  # between two checkpoints

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-from rlrun.callback import Callback
-from rlrun.trainer import Trainer
+from rlrun.training.callback import Callback
+from rlrun.training.trainer import Trainer
 
 CALLBACKS = 9
 BAR = 10.0  # microseconds

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import load
 from benchmarks.process import run, run_for_json
-from rlrun.estimate import PROBE, estimate
-from rlrun.estimate.cost import Measured, cost_of
-from rlrun.sweep.expansion import expand
+from rlrun.analysis.estimate import PROBE, estimate
+from rlrun.analysis.estimate.cost import Measured, cost_of
+from rlrun.config.expansion import expand
 
 BAR = 0.25  # by how much of the measured time an estimate may be off
 
@@ -94,7 +94,7 @@ def main(overrides: list[str]) -> int:
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_intermixed_args(overrides)
     if args.processor:
-        from rlrun.estimate.probe import measure as probe
+        from rlrun.analysis.estimate.probe import measure as probe
 
         with TemporaryDirectory(dir=".") as folder:
             of_probe = probe(args.overrides, None, args.seconds, Path(folder) / "run", time.process_time)

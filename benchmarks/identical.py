@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from rlrun import storage
-from rlrun.rundir import RunDir
+from rlrun import checkpointing as storage
+from rlrun.runs.directory import RunDir
 
 GROUPS = ("parameters", "optimizers", "memory", "generators", "the rest", "metrics")
 GENERATORS = {"generator", "generators", "rng", "random", "uniform"}

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.core.typing import Array
 from rlrun.memory import Prioritized, Sampler, Table, Uniform
-from rlrun.typing import Array
 
 STEP = 0.25  # of each update towards its target
 BAR = 0.5  # of uniform's updates

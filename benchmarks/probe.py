@@ -11,8 +11,8 @@ import gymnasium
 from torch import Tensor
 
 from benchmarks.clock import Clock
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks.loss import LossCallback
+from rlrun.training.callback import Callback, Stop
 
 
 class Probe(Callback):

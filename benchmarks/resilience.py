@@ -26,9 +26,9 @@ from benchmarks import attacks, leaving
 from benchmarks.identical import compare, differing
 from benchmarks.process import Failed
 from benchmarks.warm import Child, start
-from rlrun import storage
-from rlrun.errors import RlrunError
-from rlrun.rundir import RunDir, checkpoint_key
+from rlrun import checkpointing as storage
+from rlrun.core.errors import RlrunError
+from rlrun.runs.directory import RunDir, checkpoint_key
 
 KILLS, STEPS, EVERY = 20, 3_000, 40  # of a cell: how often it is killed, its length, steps between checkpoints
 DELAY = 0.3  # seconds after a checkpoint in which a kill comes, at most

@@ -18,10 +18,10 @@ from benchmarks import page, surface
 from benchmarks.machine import load
 from benchmarks.process import run
 from benchmarks.surface import Curves, Surface
-from rlrun.rundir import RunDir
-from rlrun.sweep.search import Optuna, Plan
+from rlrun.runs.directory import RunDir
+from rlrun.runs.progress import progress
+from rlrun.sweep.search import Optuna, SearchPlan
 from rlrun.sweep.search.study import Study
-from rlrun.watching import progress
 
 TRIALS, TOP, FRESH = 30, 3, 8
 SEEDS = 2  # a trial: one run of so short a budget says little of its values
@@ -107,7 +107,7 @@ def one(side: str, seed: int, overrides: list[str], workers: int) -> dict[str, A
     }
 
 
-class _Plan(Plan):
+class _Plan(SearchPlan):
     """A plan whose words are those of no config."""
 
     start = {}  # type: ignore[assignment]

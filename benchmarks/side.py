@@ -21,7 +21,7 @@ import rlrun
 from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, plain_sac
 from benchmarks.clock import Clock
 from rlrun import config as configuration
-from rlrun.assembly import keep_freed_memory, set_products
+from rlrun.loading.assembly import keep_freed_memory, set_products
 from rlrun.memory.columns import LENGTH
 
 LOOPS: dict[str, bare.Loop] = {

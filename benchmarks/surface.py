@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from benchmarks.process import run
-from rlrun.rundir import RunDir
+from rlrun.runs.directory import RunDir
 
 RATES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 PERIODS = (1, 9, 26, 76, 225, 670, 2000)

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.identical import GROUPS, compare
 from benchmarks.process import ROOT, THREADS, Failed
-from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.sweep.job_store import JobStore
 
 WORKERS, KILLS, STEPS = 4, 2, 1_500

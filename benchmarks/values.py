@@ -22,13 +22,13 @@ from torch import Tensor
 
 import rlrun
 from rlrun import config as configuration
-from rlrun.callback import Callback
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.config.places import packaged_dir
-from rlrun.conformance.small import shrink
+from rlrun.core.typing import Array
+from rlrun.devtools.conformance.small import shrink
 from rlrun.memory import ReturnNormalize
-from rlrun.typing import Array
+from rlrun.training.callback import Callback
 
 DISCOUNT, LIMIT, ENDS = 0.8, 5, 0.2  # γ, steps of an episode that is cut off, probability that a step ends one
 EPISODES = 100  # after which their lengths recur
@@ -162,6 +162,7 @@ SMALL = {  # numbers that are given where an algorithm has the key
 }
 UPDATES = 250  # of those that learn from a memory
 LONG = 2_000  # of the full product: enough for values that many steps add up to, at a third of the learning rate
+MANY_ROWS = 20_000  # of recurrent networks in the full product: of few rows they learn which actions were lucky
 OWN = {  # of single algorithms
     "seditor": ("lagrangian.thresholds=[null,0]", "env.kwargs.rewards=2"),
 }
@@ -255,6 +256,8 @@ def learned(case: Case, run_dir: Path, updates: int = UPDATES) -> dict[str, Any]
     numbers = {**SMALL, **NUMBERS.get(case.algorithm, {})}
     if updates == LONG:
         numbers["algorithm.lr"] /= 3.0
+        if NUMBERS.get(case.algorithm) is WINDOWS:
+            numbers |= {"algorithm.warmup_steps": MANY_ROWS - 10, "memory.length": 2 * MANY_ROWS}
     config = shrink(composed, numbers).config
     reading = {"_target_": "benchmarks.values.Reading", "states": case.states, "first": updates // 2}
     OmegaConf.update(config, "callbacks.reading", reading, force_add=True)

@@ -17,7 +17,7 @@ from handbook.markdown import block, code, table
 from handbook.settings import CONF, settings
 from handbook.trial import Trial, trial
 from rlrun.config.places import first_comment
-from rlrun.errors import SpaceError
+from rlrun.core.errors import SpaceError
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 ENVS = ("cartpole", "pendulum")  # choices, and numbers

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from rlrun import experiment
+from rlrun.commands import train as experiment
 from rlrun.config import compose
-from rlrun.conformance.small import SMALL, shrink
+from rlrun.devtools.conformance.small import SMALL, shrink
 
 BRIEF = {**SMALL, "evaluation.every": 40, "evaluation.max_steps": 10, "stop.updates": 20, "log.every": 10}
 

@@ -7,11 +7,12 @@ import torch
 from omegaconf import OmegaConf
 from threadpoolctl import threadpool_info
 
-from rlrun import assembly, remembered
-from rlrun.assembly import Machine, machine_here, machine_of, prepare_process, process_as_set_up, stateful
-from rlrun.errors import RequestError
+from rlrun.core.errors import RequestError
+from rlrun.loading import assembly
+from rlrun.loading.assembly import Machine, machine_here, machine_of, prepare_process, process_as_set_up, stateful
 from rlrun.memory import Scale, Table, Uniform
 from rlrun.nn import products, ways
+from rlrun.runs import machine_cache as remembered
 
 
 class Counted(Scale):

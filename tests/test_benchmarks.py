@@ -490,14 +490,14 @@ def test_both_sides_of_a_search_are_the_command(load, monkeypatch):
 
     monkeypatch.setattr(search, "run", run)
     search.cartpole([4], workers=2)
-    from rlrun.sweep.search import Plan
+    from rlrun.sweep.search import SearchPlan
     from rlrun.sweep.sweeping import Means, apart
 
     for overrides, sampler in zip(commands, ("tpe", "random"), strict=True):
         jobs, own = apart(overrides[4 : overrides.index("--sweep-dir")])
         settings = Means(own).search()
         assert (settings.sampler, settings.trials, settings.seed, settings.top) == (sampler, 30, 4, 3)
-        assert [dim.key for dim in Plan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]
+        assert [dim.key for dim in SearchPlan(jobs, settings).dimensions] == ["algorithm.lr", "algorithm.target_every"]
 
 
 @pytest.mark.parametrize(("wrong", "passed"), [(2, True), (3, False)])
@@ -524,14 +524,14 @@ def test_a_diagnosis_is_held_to_what_was_planted(load, monkeypatch, tmp_path, wr
 
 
 def test_runs_to_be_diagnosed_can_be_made(load, tmp_path, monkeypatch):
-    from rlrun import experiment
+    from rlrun.commands import train as experiment
 
     why = load("why")
     monkeypatch.chdir(tmp_path)
     for case in (why.SABOTAGED["bounds too narrow"], why.SABOTAGED["no time limit"], why.HEALTHY["ppo-pendulum"]):
         assert experiment.explain([*why.overrides_of(case.overrides), *why.ALWAYS])
     causes = {case.cause for case in why.SABOTAGED.values()}
-    from rlrun.diagnosis import RULES
+    from rlrun.analysis.why import RULES
 
     assert causes <= {rule.name for rule in RULES}
 

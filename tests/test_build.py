@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun import trust
-from rlrun.build import Builder, build, check_targets
-from rlrun.errors import BuildError, MissingExtra, SpaceError
+from rlrun.config.build import Builder, build, check_targets
+from rlrun.core.errors import BuildError, MissingExtra, SpaceError
+from rlrun.security import trust
 
 HERE = "fixture_parts"
 
@@ -152,13 +152,13 @@ def test_class_methods_and_linked_targets_work():
 
 REFUSALS = {
     "unknown module": (
-        {"_target_": "rlrun.callback_.Callback"},
-        ["a: rlrun.callback_.Callback", "did you mean 'rlrun.callback'?"],
+        {"_target_": "rlrun.training.callback_.Callback"},
+        ["a: rlrun.training.callback_.Callback", "did you mean 'rlrun.training.callback'?"],
     ),
     "unknown package": ({"_target_": "ruurlrun.X"}, ["a: ruurlrun.X: there is no module 'ruurlrun'"]),
     "unknown attribute": (
-        {"_target_": "rlrun.callback.Calback"},
-        ["rlrun.callback", "did you mean 'rlrun.callback.Callback'?"],
+        {"_target_": "rlrun.training.callback.Calback"},
+        ["rlrun.training.callback", "did you mean 'rlrun.training.callback.Callback'?"],
     ),
     "no class": ({"_target_": f"{HERE}.override"}, [f"a: {HERE}.override is a str, wanted a class or function"]),
     "no path": ({"_target_": "a b"}, ["a: `_target_` wants a path", "'a b'"]),
@@ -246,7 +246,7 @@ def test_an_import_that_fails_says_why(tmp_path, monkeypatch):
         "pickle.loads",
         "sys.exit",
         f"{HERE}.borrowed.system",
-        "rlrun.build.functools.os.system",
+        "rlrun.config.build.functools.os.system",
         "operator.attrgetter",
         "runpy.run_path",
     ],

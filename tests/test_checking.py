@@ -8,10 +8,10 @@ from gymnasium.spaces import Box
 from tests.env.test_outputs import Gives
 
 from rlrun.algorithms.dqn import QNetwork
-from rlrun.checking import check
+from rlrun.commands.check import check
+from rlrun.commands.train import Experiment
 from rlrun.config import compose
-from rlrun.errors import BuildError
-from rlrun.experiment import Experiment
+from rlrun.core.errors import BuildError
 
 DQN = ("algorithm=dqn", "env=cartpole", "algorithm.hidden=[4]", "memory.length=100")
 OWN = f"networks.q._target_={__name__}"

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from rlrun.conformance import Examined, Report, Verdict, command_of
-from rlrun.conformance.checks import examine, of_endings, truncation
+from rlrun.devtools.conformance import ConformanceReport, Examined, Verdict, command_of
+from rlrun.devtools.conformance.checks import examine, of_endings, truncation
 
 MINE = '''
 import itertools
 import gymnasium, numpy, torch
 from rlrun.algorithms.dqn import QTarget
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 class Forgets(Callback):
     data_group = "default"
@@ -161,6 +161,8 @@ def test_a_file_is_tried_in_a_command_of_its_own(file, overrides, command, tmp_p
 
 
 def test_a_report_is_plain_data():
-    report = Report("hill", [Examined(["env=hill"], [Verdict("training", "ok"), Verdict("seeding", "failed", "x")])])
+    report = ConformanceReport(
+        "hill", [Examined(["env=hill"], [Verdict("training", "ok"), Verdict("seeding", "failed", "x")])]
+    )
     assert json.loads(json.dumps(report.to_json()))["passed"] is False
-    assert Report("hill", [Examined(["env=hill"], [Verdict("export", "skipped")])]).passed
+    assert ConformanceReport("hill", [Examined(["env=hill"], [Verdict("export", "skipped")])]).passed

@@ -20,13 +20,14 @@ from omegaconf import OmegaConf
 from threadpoolctl import threadpool_info
 
 import rlrun
-from rlrun import assembly, checking
-from rlrun.callback import Callback
 from rlrun.cli import main
+from rlrun.commands import check as checking
 from rlrun.config import load as load_config
-from rlrun.errors import ConfigError, RequestError
+from rlrun.core.errors import ConfigError, RequestError
+from rlrun.loading import assembly
 from rlrun.nn import products
-from rlrun.trainer import Trainer
+from rlrun.training.callback import Callback
+from rlrun.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[1]
 DQN = ("algorithm=dqn", "env=cartpole", "algorithm.n_step=1")
@@ -342,10 +343,14 @@ def test_the_wheel_holds_every_config_file(wheel):
 
 
 def test_the_wheel_holds_every_file_of_a_new_project(wheel):
-    template = ROOT / "src" / "rlrun" / "template"
+    template = ROOT / "src" / "rlrun" / "devtools" / "template"
     here = sorted(path.relative_to(template) for path in template.rglob("*") if path.is_file())
-    there = (wheel / "rlrun" / "template").rglob("*")
-    assert sorted(path.relative_to(wheel / "rlrun" / "template") for path in there if path.is_file()) == here != []
+    there = (wheel / "rlrun" / "devtools" / "template").rglob("*")
+    assert (
+        sorted(path.relative_to(wheel / "rlrun" / "devtools" / "template") for path in there if path.is_file())
+        == here
+        != []
+    )
 
 
 def test_the_wheel_composes_from_its_own_files(wheel):

@@ -15,17 +15,18 @@ import safetensors.torch
 import torch
 
 import rlrun
-from rlrun import storage, trust
+from rlrun import checkpointing as storage
 from rlrun.callbacks.loss import LossCallback
+from rlrun.commands.fork.parents import find, matches, started
+from rlrun.commands.fork.parts import kept
+from rlrun.commands.fork.taking import take
+from rlrun.commands.train import Experiment
 from rlrun.config.merging import apply
 from rlrun.config.overrides import parse
 from rlrun.config.schema import check_kinds
-from rlrun.errors import ConfigError, RequestError, RunDirError
-from rlrun.experiment import Experiment
-from rlrun.forking.parents import find, matches, started
-from rlrun.forking.parts import kept
-from rlrun.forking.taking import take
-from rlrun.rundir import RunDir
+from rlrun.core.errors import ConfigError, RequestError, RunDirError
+from rlrun.runs.directory import RunDir
+from rlrun.security import trust
 
 SAC = ("algorithm=sac", "env=pendulum", "preset=null", "num_envs=2")
 DQN = ("algorithm=dqn", "env=cartpole", "preset=null")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import storage
+from rlrun import checkpointing as storage
+from rlrun.core.errors import RlrunError
+from rlrun.core.generators import Generators, put_back
 from rlrun.env.plain import Reader
-from rlrun.errors import RlrunError
-from rlrun.generators import Generators, put_back
 
 KINDS = [np.random.MT19937, np.random.Philox, np.random.PCG64, np.random.PCG64DXSM, np.random.SFC64]
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import rlrun
-from rlrun import health, manifest
+from rlrun.analysis import doctor as health
+from rlrun.analysis.doctor import machine, packages
+from rlrun.analysis.doctor.imports import Tried, try_import, try_imports
 from rlrun.cli.main import main
-from rlrun.errors import installing
-from rlrun.health import machine, packages
-from rlrun.health.imports import Tried, try_import, try_imports
+from rlrun.core.errors import installing
+from rlrun.runs import manifest
 
 METADATA = """Metadata-Version: 2.4
 Name: {name}
@@ -95,7 +96,7 @@ def test_an_extra_is_installed_from_where_this_copy_came(install, monkeypatch, t
     root = Path(rlrun.__file__).parents[2]
     assert installing("video") == f"pip install -e '{root}[video]'"  # a checkout
     install("rlrun", "9", origin=origin)
-    monkeypatch.setattr("rlrun.errors.__file__", str(tmp_path / "site" / "rlrun" / "errors.py"))
+    monkeypatch.setattr("rlrun.core.errors.__file__", str(tmp_path / "site" / "rlrun" / "errors.py"))
     assert installing("video") == command
 
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 import rlrun
-from rlrun import storage, stored
-from rlrun.errors import RunDirError
-from rlrun.inspection import disk_used
+from rlrun import checkpointing as storage
+from rlrun.commands.checkpoints import disk_used
+from rlrun.core.errors import RunDirError
 from rlrun.memory import Table
-from rlrun.rundir import RunDir, checkpoint_name
+from rlrun.runs import checkpoint_manifest as stored
+from rlrun.runs.directory import RunDir, checkpoint_name
 
 CREATED = "2026-01-02T03:04:05+00:00"
 BETTER = {"mean_return": 12.5, "std_return": 0.5, "episodes": 10, "env_steps": 200}

@@ -18,19 +18,20 @@ from omegaconf import OmegaConf
 from tests.resume.twins import signal_at
 
 import rlrun
-import rlrun.inspection
-from rlrun import learners, storage
-from rlrun.assembly import Machine
+import rlrun.commands.checkpoints
+from rlrun import checkpointing as storage
+from rlrun.analysis.estimate.probe import measure
 from rlrun.callbacks import Interrupt, Interrupted
-from rlrun.checking import check
 from rlrun.collect import Collector
+from rlrun.commands.check import check
 from rlrun.config import compose
-from rlrun.errors import ConfigError, LearnerError
-from rlrun.estimate.probe import measure
-from rlrun.learners import place_of, process_group
+from rlrun.core.errors import ConfigError, LearnerError
+from rlrun.core.seeds import Seeds
+from rlrun.loading.assembly import Machine
 from rlrun.ops.noise import given
-from rlrun.rundir import RunDir
-from rlrun.seeds import Seeds
+from rlrun.runs import learners
+from rlrun.runs.directory import RunDir
+from rlrun.runs.learners import place_of, process_group
 
 QUIET = ("logger=[]", "log.every=0", "evaluation.episodes=2", "evaluation.max_steps=20", "preset=null")
 A2C = ("algorithm=a2c", "env=cartpole", "num_envs=4", "algorithm.hidden=[8]", "algorithm.horizon=4")
@@ -141,9 +142,9 @@ def test_a_run_that_was_left_goes_on_exactly(tmp_path, warm, monkeypatch):
 def test_a_checkpoint_that_a_learner_lacks_is_none(tmp_path, warm):
     run = RunDir(rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run").run_dir)
     newest = run.checkpoint()
-    used = rlrun.inspection.disk_used(run.path)
+    used = rlrun.commands.checkpoints.disk_used(run.path)
     (place_of(run.checkpoints, 1) / newest.name / "manifest.json").unlink()
-    assert rlrun.inspection.disk_used(run.path) < used
+    assert rlrun.commands.checkpoints.disk_used(run.path) < used
     assert [report.name for report in rlrun.checkpoints(run.path, verify=True) if report.damage] == [newest.name]
     names = [path.name for path in run.newest_first() if path != newest]
     again = rlrun.resume(run.path, ["stop.env_steps=80"])
@@ -226,7 +227,7 @@ def test_what_ends_a_meeting_late_is_told(tmp_path, monkeypatch):
 
 def test_a_learner_leaves_with_the_first_one(warm, tmp_path):
     composed = compose([*SAC, *QUIET, "learners=2"])
-    job = process_group.Job(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Machine("torch", 1), [])
+    job = process_group.LearnerJob(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Machine("torch", 1), [])
     member = process_group.Member(job)
     while not member.is_ready():
         pass
@@ -269,7 +270,7 @@ def test_a_probe_measures_one_learner(tmp_path):
 
 
 def test_lanes_that_reset_by_themselves_are_refused():
-    with pytest.raises(ConfigError, match=r"lanes of cartpole that reset by themselves \(env.vectorization=native\)"):
+    with pytest.raises(ConfigError, match=r"envs of cartpole that reset by themselves \(env.vectorization=native\)"):
         check([*A2C, *QUIET, "learners=2", "env.vectorization=native"])
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import rlrun
-from rlrun.build import Builder
 from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose
+from rlrun.config.build import Builder
+from rlrun.core.errors import RequestError
+from rlrun.core.spaces import Box, Discrete, leaves
 from rlrun.env import make
-from rlrun.errors import RequestError
 from rlrun.memory import Table, files, spaces_in
-from rlrun.spaces import Box, Discrete, leaves
 
 LEARNERS = {"sac": "pendulum", "td3": "pendulum", "ddpg": "pendulum", "dqn": "cartpole", "iql": "cartpole"}
 TINY = ["algorithm.hidden=[8,8]", "algorithm.batch_size=8", "logger=[]", "device=cpu"]

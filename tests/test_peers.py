@@ -47,7 +47,7 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     part = parts["ppo-cartpole"]
     assert part["ratio"]["rlrun"]["stable-baselines3"]["median"] == pytest.approx(2.0)
     ours, rival = (
-        ("rlrun", "rlrun, native lanes", "rlrun, compiled", "rlrun, native envs, compiled"),
+        ("rlrun", "rlrun, native lanes", "rlrun, compiled", "rlrun, native lanes, compiled"),
         "stable-baselines3",
     )
     assert list(part["sides"]) == [*ours, "bare loop", "stable-baselines3"]

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 import rlrun
-from rlrun import plugins, scaffold
+from rlrun.analysis.doctor import packages
+from rlrun.analysis.doctor.imports import try_imports
 from rlrun.config import choices, compose
-from rlrun.conformance import plugin_test
-from rlrun.errors import BuildError, ConfigError, RequestError
-from rlrun.health import packages
-from rlrun.health.imports import try_imports
+from rlrun.core.errors import BuildError, ConfigError, RequestError
+from rlrun.devtools import init as scaffold
+from rlrun.devtools.conformance import plugin_test
+from rlrun.security import plugins
 
 PAGE = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
 TINY = ("algorithm.hidden=[8,8]", "algorithm.warmup_steps=20", "stop.env_steps=40", "evaluation.every=0", "logger=[]")
@@ -53,7 +54,7 @@ def install(site):
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         lines = [f"{name} = {module}" for name, module in (entry.split("=") for entry in entries)]
-        (about / "entry_points.txt").write_text("\n".join(["[rlrun.plugins]", *lines, ""]))
+        (about / "entry_points.txt").write_text("\n".join(["[rlrun.security.plugins]", *lines, ""]))
         for name, text in files.items():
             path = site / package / (name if name[:2] == "__" else name.replace("__", "/"))
             path = path.with_suffix(".yaml" if "conf/" in str(path) else ".py")

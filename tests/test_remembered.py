@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from rlrun import remembered as module
-from rlrun.remembered import remembered
+from rlrun.runs import machine_cache as module
+from rlrun.runs.machine_cache import remembered
 
 KNOWN = ("a", "b").__contains__
 
@@ -95,7 +95,7 @@ def test_a_disk_that_cannot_link_still_answers(cache, monkeypatch):
 
 
 def test_caches_lie_where_the_user_has_them(tmp_path):
-    program = "from rlrun.remembered import folder; print(folder())"
+    program = "from rlrun.runs.machine_cache import folder; print(folder())"
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     process = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     if sys.platform == "linux":

@@ -14,17 +14,18 @@ import pytest
 import torch
 
 import rlrun
-from rlrun import resuming, storage
-from rlrun.assembly import builder_of
+from rlrun import checkpointing as storage
+from rlrun.commands import resume as resuming
+from rlrun.commands.resume import newest
+from rlrun.commands.train import GENERATORS, Experiment
 from rlrun.config import Composed, compose
 from rlrun.config import load as load_config
-from rlrun.errors import ConfigError, RunDirError
-from rlrun.experiment import GENERATORS, Experiment
-from rlrun.generators import Generators
-from rlrun.presence import take_over
-from rlrun.resuming import newest
-from rlrun.rundir import RunDir
-from rlrun.sharing import shares
+from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.core.generators import Generators
+from rlrun.loading.assembly import builder_of
+from rlrun.loading.shares import shares
+from rlrun.runs.directory import RunDir
+from rlrun.runs.heartbeat import take_over
 
 DQN = ("algorithm=dqn", "env=cartpole", "preset=null", "num_envs=2")
 SAC = ("algorithm=sac", "env=pendulum", "preset=null")

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from rlrun import files, locks, manifest
 from rlrun.callbacks.checkpoint import point
 from rlrun.callbacks.sinks import Jsonl
-from rlrun.errors import LostRun, RlrunError, RunDirError
-from rlrun.presence import Heartbeat, take_over, trace_of
-from rlrun.rundir import RunDir
+from rlrun.core.errors import LostRun, RlrunError, RunDirError
+from rlrun.runs import files, manifest
+from rlrun.runs import lock as locks
+from rlrun.runs.directory import RunDir
+from rlrun.runs.heartbeat import Heartbeat, take_over, trace_of
 
 PIDS = ("7", None, 0, -1, 10**30, 1.5, [1])
 

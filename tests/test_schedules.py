@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.errors import ConfigError
-from rlrun.schedules import Constant, CosineAnnealing, Cyclic, Exponential, Linear, Staircase, Step, as_schedule
+from rlrun.core.errors import ConfigError
+from rlrun.core.schedules import Constant, CosineAnnealing, Cyclic, Exponential, Linear, Staircase, Step, as_schedule
 
 
 def first(schedule, count):

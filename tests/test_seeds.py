@@ -7,7 +7,7 @@ import random
 import numpy as np
 import torch
 
-from rlrun.seeds import Seeds
+from rlrun.core.seeds import Seeds
 
 RANGE = 1000  # envs and evaluation episodes count up from their seeds
 

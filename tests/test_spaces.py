@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlrun.errors import SpaceError
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces, describe, leaves, require_discrete
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces, describe, leaves, require_discrete
 
 
 def box(low, high, dtype="float32"):

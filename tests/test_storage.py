@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import storage
-from rlrun.errors import RlrunError, RunDirError
+from rlrun import checkpointing as storage
+from rlrun.core.errors import RlrunError, RunDirError
 
 
 def there_and_back(tmp_path, state):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.callback import EVENTS, Callback, SkipBatch, Stop
-from rlrun.trainer import Trainer
+from rlrun.training.callback import EVENTS, Callback, SkipBatch, Stop
+from rlrun.training.trainer import Trainer
 
 
 class Batches:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rlrun import trust
-from rlrun.build import build
+from rlrun.config.build import build
 from rlrun.config.files import read_yaml
 from rlrun.config.places import packaged_dir
 from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.targets import find_target
+from rlrun.core.errors import BuildError, ConfigError
 from rlrun.env.find import find_target as find_env
-from rlrun.errors import BuildError, ConfigError
+from rlrun.security import trust
 
 PART = "class Part:\n    def __init__(self, *positional, **named):\n        self.named = named\n"
 
@@ -138,7 +138,7 @@ DANGEROUS = [
     *("rlrun.collect.video.Encoder", "rlrun.collect.video.Stage", "rlrun.collect.video.Film"),
     *("gymnasium.wrappers.RecordVideo", "gymnasium.wrappers.vector.RecordVideo"),
     *("gymnasium.wrappers.rendering.RecordVideo", "rlrun.env.find.find_target", "rlrun.env.find.lookup"),
-    *("rlrun.callbacks.checkpoint.Checkpointer._write", "rlrun.env.make._copy", "rlrun.errors.difflib.Differ"),
+    *("rlrun.callbacks.checkpoint.Checkpointer._write", "rlrun.env.make._copy", "rlrun.core.errors.difflib.Differ"),
     # on the way round by names that python gives everything
     *("torch.nn.Linear.__init__", "torch.nn.Linear.__init__.__globals__", "torch.nn.__loader__.get_data"),
     *("rlrun.memory.__builtins__.eval", "torch.nn.modules.module.__builtins__", "rlrun.nn.__spec__.loader.get_data"),
@@ -146,17 +146,28 @@ DANGEROUS = [
 NEVER = [
     *("os.system", "subprocess.run", "builtins.exec", "pickle.loads", "numpy.load", "torch.load", "torch.hub.load"),
     *("torch.utils.data.dataloader.os.system", "hydra.utils.call", "hydra.utils.instantiate", "yaml.unsafe_load"),
-    *("rlrun.play", "rlrun.playing.play", "rlrun.playing.Show", "rlrun.frozen.frozen"),
-    *("rlrun.train", "rlrun.evaluate", "rlrun.experiment.train", "rlrun.evaluation.evaluate", "rlrun.resuming.resume"),
+    *("rlrun.play", "rlrun.commands.play.play", "rlrun.commands.play.Show", "rlrun.loading.policy.frozen"),
+    *(
+        "rlrun.train",
+        "rlrun.evaluate",
+        "rlrun.commands.train.train",
+        "rlrun.commands.evaluate.evaluate",
+        "rlrun.commands.resume.resume",
+    ),
     *(
         "rlrun.cli.main.main",
-        "rlrun.build.build",
-        "rlrun.storage.load",
-        "rlrun.storage.sweep",
-        "rlrun.files.write_text",
+        "rlrun.config.build.build",
+        "rlrun.checkpointing.load",
+        "rlrun.checkpointing.sweep",
+        "rlrun.runs.files.write_text",
     ),
     *("logging.config.fileConfig", "logging.config.dictConfig", "unittest.main", "unittest.mock.patch"),
-    *("rlrun.rundir.RunDir", "rlrun.presence.take_over", "rlrun.trust.limited", "rlrun.config.targets.find_target"),
+    *(
+        "rlrun.runs.directory.RunDir",
+        "rlrun.runs.heartbeat.take_over",
+        "rlrun.security.trust.limited",
+        "rlrun.config.targets.find_target",
+    ),
 ]
 
 
@@ -341,7 +352,7 @@ def test_plugins_are_admitted(stand, monkeypatch):
     write(about / "METADATA", "Metadata-Version: 2.1\nName: a-plugin\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(stand / "installed"))
     assert "not trusted" in refused("a_plugin.Part")
-    write(about / "entry_points.txt", "[rlrun.plugins]\nmine = a_plugin\n")
+    write(about / "entry_points.txt", "[rlrun.security.plugins]\nmine = a_plugin\n")
     assert allowed("a_plugin.Part")
 
 

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 import rlrun
+from rlrun.analysis.why import RULES, diagnose, markdown, why
+from rlrun.analysis.why.facts import NAMES, Facts, Point, read
+from rlrun.analysis.why.rules import override, shown
 from rlrun.cli import main
 from rlrun.config import compose
-from rlrun.diagnosis import RULES, diagnose, markdown, why
-from rlrun.diagnosis.facts import NAMES, Facts, Point, read
-from rlrun.diagnosis.rules import override, shown
-from rlrun.errors import ConfigError, RunDirError
-from rlrun.rundir import RunDir
+from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.runs.directory import RunDir
 
 STEPS = 10  # records
 REPLAY = {

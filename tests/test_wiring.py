@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun import learners
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks import Schedule
-from rlrun.errors import RlrunError, WiringError
-from rlrun.trainer import Trainer
-from rlrun.wiring import explain, plan
+from rlrun.core.errors import RlrunError, WiringError
+from rlrun.runs import learners
+from rlrun.training.callback import Callback, Stop
+from rlrun.training.trainer import Trainer
+from rlrun.training.wiring import explain, plan
 
 NAMES = {"default": ("observation", "reward", "next_observation")}
 

@@ -15,16 +15,17 @@ from typing import Any
 import torch
 from benchmarks.warm import PATHS, Child
 
-from rlrun import learners, ops
+from rlrun import ops
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
-from rlrun.assembly import builder_of
-from rlrun.callback import Callback
 from rlrun.callbacks.entropy import batch_mean
 from rlrun.config import compose
-from rlrun.errors import DataError, LearnerError
+from rlrun.core.errors import DataError, LearnerError
+from rlrun.loading.assembly import builder_of
 from rlrun.nn import Gradients, Normalizer
 from rlrun.ops.noise import given
-from rlrun.trainer import Trainer
+from rlrun.runs import learners
+from rlrun.training.callback import Callback
+from rlrun.training.trainer import Trainer
 
 COUNT = 2
 PPO = ("observation", "action", "log_prob", "value", "advantage", "return_", "valid")
@@ -211,7 +212,7 @@ def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _serve(connection: Connection) -> None:
-    from rlrun.following import serve
+    from rlrun.commands.follow_learner import serve
 
     os.setpgid(0, 0)
     with given(still):
@@ -219,7 +220,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _fail(connection: Connection) -> None:
-    from rlrun.experiment import Experiment
+    from rlrun.commands.train import Experiment
 
     def follow(self: Experiment, run_dir: Any) -> None:
         raise DataError("the reward of env 3 is nan")
@@ -229,7 +230,7 @@ def _fail(connection: Connection) -> None:
 
 
 def learner(connection: Connection, work: Callable[[Connection], None] = _serve) -> Child:
-    """Start what `rlrun.learners.process_group` starts in an interpreter of its own; it finds the same modules."""
+    """Start what `rlrun.runs.learners.process_group` starts in an interpreter of its own; it finds the same modules."""
     return Child(work, connection, paths=[*sys.path, PATHS[0]])
 
 

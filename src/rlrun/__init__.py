@@ -8,36 +8,36 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rlrun.conformance import plugin_test as plugin_test
-    from rlrun.contrast import diff as diff
-    from rlrun.diagnosis import why as why
-    from rlrun.evaluation import evaluate as evaluate
-    from rlrun.experiment import Result as Result
-    from rlrun.experiment import train as train
+    from rlrun.analysis.doctor import doctor as doctor
+    from rlrun.analysis.report.making import report as report
+    from rlrun.analysis.why import why as why
+    from rlrun.commands.checkpoints import checkpoints as checkpoints
+    from rlrun.commands.diff import diff as diff
+    from rlrun.commands.evaluate import evaluate as evaluate
+    from rlrun.commands.ls import ls as ls
+    from rlrun.commands.play import play as play
+    from rlrun.commands.resume import resume as resume
+    from rlrun.commands.train import Result as Result
+    from rlrun.commands.train import train as train
+    from rlrun.devtools.conformance import plugin_test as plugin_test
+    from rlrun.devtools.init import init as init
     from rlrun.export.making import export_onnx as export_onnx
-    from rlrun.health import doctor as doctor
-    from rlrun.inspection import checkpoints as checkpoints
-    from rlrun.lineup import ls as ls
-    from rlrun.playing import play as play
-    from rlrun.reporting.making import report as report
-    from rlrun.resuming import resume as resume
-    from rlrun.scaffold import init as init
 
 _HOMES = {
-    "Result": "experiment",
-    "checkpoints": "inspection",
-    "diff": "contrast",
-    "doctor": "health",
-    "evaluate": "evaluation",
+    "Result": "commands.train",
+    "checkpoints": "commands.checkpoints",
+    "diff": "commands.diff",
+    "doctor": "analysis.doctor",
+    "evaluate": "commands.evaluate",
     "export_onnx": "export.making",
-    "ls": "lineup",
-    "play": "playing",
-    "init": "scaffold",
-    "plugin_test": "conformance",
-    "report": "reporting.making",
-    "resume": "resuming",
-    "train": "experiment",
-    "why": "diagnosis",
+    "ls": "commands.ls",
+    "play": "commands.play",
+    "init": "devtools.init",
+    "plugin_test": "devtools.conformance",
+    "report": "analysis.report.making",
+    "resume": "commands.resume",
+    "train": "commands.train",
+    "why": "analysis.why",
 }
 
 __all__ = list(_HOMES)

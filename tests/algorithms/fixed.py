@@ -10,8 +10,8 @@ import torch
 
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.algorithms.sac import SoftPolicy, Temperature
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import Critics
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 
 LINE = Box((1,), np.array([-1.0], np.float32), np.array([1.0], np.float32))
 COIN = Discrete(2)

@@ -9,13 +9,13 @@ import torch
 import rlrun
 from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions
 from rlrun.collect import Collector, evaluate
-from rlrun.conformance.reach import differences, walk
-from rlrun.conformance.small import leave
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Composite, Spaces
+from rlrun.devtools.conformance.reach import differences, walk
+from rlrun.devtools.conformance.small import leave
 from rlrun.env import make
-from rlrun.errors import ConfigError
 from rlrun.memory import Table
 from rlrun.nn import ActionCodec
-from rlrun.spaces import Composite, Spaces
 
 from .fixed import CONTINUOUS, LINE
 

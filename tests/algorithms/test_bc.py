@@ -10,8 +10,8 @@ import torch
 import rlrun
 from rlrun.algorithms.bc import BCLoss
 from rlrun.collect import Collector, PolicyAgent
+from rlrun.core.errors import ConfigError
 from rlrun.env import make
-from rlrun.errors import ConfigError
 from rlrun.memory import Table, files
 from rlrun.nn import Policy
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rlrun.algorithms.ddpg import PolicyLoss, QLoss, QTarget
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.nn import DeterministicPolicy
-from rlrun.trainer import Trainer
+from rlrun.training.trainer import Trainer
 
 from .fixed import CONTINUOUS, DISCRETE, MIXED, column, critics_of, sgd, write
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from rlrun.algorithms.doac import OptimisticAgent
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Spaces
 from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature
-from rlrun.spaces import Box, Spaces
 
 from .fixed import LINE
 

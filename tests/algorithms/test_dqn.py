@@ -10,10 +10,10 @@ import torch
 
 from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
 from rlrun.config import compose
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.memory import NStep, Table
 from rlrun.nn import ActionCodec, Bins
-from rlrun.spaces import Composite, Discrete, MultiDiscrete, Spaces
 
 from .fixed import COIN, CONTINUOUS, DISCRETE, LINE, MANY, MIXED, column, q_network, sgd, write
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from rlrun import ops
 from rlrun.algorithms.dsac import PolicyLoss, QLoss, QTarget
 from rlrun.algorithms.sac import TemperatureLoss
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.nn import ActionCodec, ImplicitCritics, Quantiles, Temperature
 
 from .fixed import CONTINUOUS, MIXED, column, policy_of, sgd

@@ -11,10 +11,10 @@ import torch
 import rlrun
 from rlrun.algorithms.handcrafted import Balance, SwingUp, WaypointFollow
 from rlrun.collect import PolicyAgent, evaluate
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Spaces
 from rlrun.env import make
-from rlrun.errors import SpaceError
 from rlrun.memory.sources import table_of
-from rlrun.spaces import Box, Spaces
 
 from .fixed import LINE
 
@@ -108,5 +108,5 @@ def test_a_run_leaves_what_it_did_as_demonstrations(tmp_path):
 
 
 def test_a_policy_must_be_named():
-    with pytest.raises(rlrun.errors.ConfigError, match=r"agent.policy._target_: a value is needed"):
+    with pytest.raises(rlrun.core.errors.ConfigError, match=r"agent.policy._target_: a value is needed"):
         rlrun.train(["algorithm=handcrafted", "env=acrobot"])

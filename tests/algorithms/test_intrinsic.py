@@ -13,9 +13,9 @@ import torch._dynamo
 from rlrun.algorithms.diayn import Discriminator, DiscriminatorLoss, Diversity
 from rlrun.algorithms.icm import Curiosity, CuriosityLoss, Surprise
 from rlrun.algorithms.rnd import Distillation, Novelty, NoveltyLoss
-from rlrun.errors import SpaceError
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import Normalizer
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 
 adam = partial(torch.optim.Adam, lr=1e-3)
 

@@ -11,7 +11,7 @@ import torch
 
 import rlrun
 from rlrun.config import compose
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 SMALL = (
     *("algorithm.hidden=[8,8]", "evaluation.episodes=1", "evaluation.max_steps=5", "logger=[]", "log.every=8"),

@@ -9,7 +9,7 @@ import torch
 
 from rlrun import ops
 from rlrun.algorithms.iql import PolicyLoss, QLoss, QTarget, ValueLoss
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 from rlrun.nn import Policy, Value
 
 from .fixed import CONTINUOUS, DISCRETE, column, critics_of, sgd, write

@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 import rlrun
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
 from rlrun.config import compose
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Box, Spaces
 from rlrun.env.toys import ConstrainedBandit
-from rlrun.errors import ConfigError, SpaceError
-from rlrun.spaces import Box, Spaces
 
 LINE = Box((1,), np.full(1, -1.0, np.float32), np.ones(1, np.float32))
 SGD = partial(torch.optim.SGD, lr=1.0)

@@ -12,8 +12,8 @@ from torch import nn
 
 from rlrun.algorithms.mdq import BinPolicy, PolicyLoss, QTarget
 from rlrun.algorithms.sac import Temperature, TemperatureLoss
-from rlrun.errors import ConfigError, SpaceError
-from rlrun.spaces import Box, Spaces
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Box, Spaces
 
 from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, critics_of, sgd, write
 

@@ -8,9 +8,9 @@ import torch
 
 from rlrun.algorithms.oac import OptimisticAgent
 from rlrun.algorithms.sac import SoftPolicy, Temperature
-from rlrun.errors import SpaceError
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Spaces
 from rlrun.ops import noise
-from rlrun.spaces import Box, Spaces
 
 from .fixed import DISCRETE, LINE, MIXED, critics_of, policy_of
 

@@ -138,6 +138,8 @@ def test_without_a_step_the_policy_that_learns_is_the_one_that_acted(overrides, 
 
 
 def test_an_algorithm_of_rollouts_refuses_a_replay_memory(capfd):
-    with pytest.raises(rlrun.errors.ConfigError, match=r"loader.table: wanted a rlrun.memory.Rollout, got a Table"):
+    with pytest.raises(
+        rlrun.core.errors.ConfigError, match=r"loader.table: wanted a rlrun.memory.Rollout, got a Table"
+    ):
         rlrun.train(["algorithm=ppo", "env=cartpole", "memory=replay"], run_dir="run")
     assert not Path("run").exists()

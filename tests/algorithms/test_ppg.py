@@ -10,7 +10,7 @@ import torch
 from rlrun import train
 from rlrun.algorithms.ppg import AuxiliaryLoss, PhasicActorCritic
 from rlrun.algorithms.ppo import PPOLoss
-from rlrun.spaces import Box, Composite, Discrete, Spaces
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 
 SEEN = Box((3,), low=-1.0, high=1.0)
 ACTIONS = {

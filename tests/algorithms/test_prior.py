@@ -10,8 +10,8 @@ import torch
 
 from rlrun.algorithms.prior import SameActionPrior, UniformPrior
 from rlrun.algorithms.sac import PolicyLoss, QTarget, TemperatureLoss
-from rlrun.errors import ConfigError, SpaceError
-from rlrun.spaces import Box, Spaces
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Box, Spaces
 
 from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, critics_of, policy_of, sgd
 

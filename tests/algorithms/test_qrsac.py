@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from rlrun.algorithms.qrsac import PolicyLoss, QLoss, QTarget
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.schedules import Linear
+from rlrun.core.spaces import Spaces
 from rlrun.nn import Critics
-from rlrun.schedules import Linear
-from rlrun.spaces import Spaces
 
 from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, critics_of, policy_of, sgd, write
 

@@ -11,9 +11,9 @@ import torch
 import rlrun
 from rlrun.algorithms.representation import Represent, RepresentationLoss, represented
 from rlrun.collect.agents import chain, to_arrays, to_tensors
+from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Cast
 from rlrun.nn import InverseModel, Normalizer
-from rlrun.spaces import Box, Discrete, Spaces
 
 SMALL = ("algorithm.hidden=[8,8]", "evaluation.every=0", "logger=[]", "log.every=8", "stop.env_steps=null")
 REPLAY = (*SMALL, "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.updates=12")

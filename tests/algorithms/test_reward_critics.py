@@ -18,10 +18,10 @@ from rlrun.algorithms.dqn import QTarget as DQNTarget
 from rlrun.algorithms.lagrangian import RewardWeights
 from rlrun.algorithms.oac import OptimisticAgent
 from rlrun.callbacks import LambdaReturn
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces
 from rlrun.memory import NStep, Table, WeighRewards
 from rlrun.nn import Critics, DeterministicPolicy, Rewards
-from rlrun.spaces import Spaces
 
 from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, policy_of, sgd, write
 

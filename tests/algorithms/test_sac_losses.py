@@ -10,10 +10,10 @@ from torch import nn
 
 from rlrun import train
 from rlrun.algorithms.sac import PolicyLoss, QLoss, SoftPolicy, Temperature, TemperatureLoss
-from rlrun.callback import Callback
+from rlrun.core.spaces import Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import ActionCodec, Critics
-from rlrun.spaces import Composite, Discrete, MultiDiscrete, Spaces
-from rlrun.trainer import Trainer
+from rlrun.training.callback import Callback
+from rlrun.training.trainer import Trainer
 
 from .fixed import ALL, COIN, CONTINUOUS, DISCRETE, LINE, MANY, MIXED, adam, column, critics_of, policy_of, sgd
 

@@ -17,7 +17,7 @@ from rlrun.algorithms.sarsa import (
     RecurrentGaussian,
     WindowTarget,
 )
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.memory import Table
 from rlrun.nn import DeterministicPolicy
 

@@ -7,7 +7,7 @@ import pytest
 import rlrun
 from rlrun.ops import surrogate
 
-LINEAR = "{_target_: rlrun.schedules.Linear, first: 0.4, last: 0.0, steps: 64}"
+LINEAR = "{_target_: rlrun.core.schedules.Linear, first: 0.4, last: 0.0, steps: 64}"
 SMALL = ["env=bandit", "algorithm.hidden=[8]", "num_envs=2", "logger=[]", "stop.env_steps=32", "log.every=16"]
 SMALL += ["algorithm.horizon=8", "evaluation.every=0"]
 PPO = ["algorithm=ppo", *SMALL, "algorithm.batch_size=8", "algorithm.epochs=2"]

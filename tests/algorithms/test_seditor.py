@@ -16,11 +16,11 @@ from rlrun.algorithms.seditor import (
     TemperaturesLoss,
     UtilityLoss,
 )
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Spaces
 from rlrun.memory import RewardScale, Table, WeighRewards
 from rlrun.nn import SquashedGaussian
 from rlrun.nn.editing import EditedPolicy, Editor, edited
-from rlrun.spaces import Spaces
 
 from .fixed import CONTINUOUS, LINE, MIXED, column, critics_of, sgd, write
 

@@ -10,8 +10,8 @@ import torch
 from rlrun.algorithms.sac import Temperature
 from rlrun.algorithms.taac import PolicyLoss, QLoss, QTarget, SwitchingPolicy, TrajectoryCritics
 from rlrun.collect import Collector, Repeating, evaluate
+from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.env import make
-from rlrun.errors import ConfigError, SpaceError
 from rlrun.memory import Table
 from rlrun.nn.trajectories import Trajectories
 

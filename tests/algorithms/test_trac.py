@@ -14,9 +14,9 @@ from rlrun import ops, train
 from rlrun.algorithms.a2c import A2CLoss
 from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.algorithms.trac import TrustRegion, changes
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn import ActorCritic, Critics, Heads
-from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 SEEN = Box((3,), low=-1.0, high=1.0)
 ONE, TWO = Box((1,), low=-1.0, high=1.0), Box((2,), low=-1.0, high=1.0)

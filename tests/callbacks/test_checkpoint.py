@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import storage
-from rlrun.callback import Stop
+from rlrun import checkpointing as storage
 from rlrun.callbacks.checkpoint import Checkpointer
-from rlrun.errors import ConfigError, RlrunError, RunDirError
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.memory import Table
-from rlrun.rundir import RunDir
+from rlrun.runs.directory import RunDir
+from rlrun.training.callback import Stop
 
 
 class Counter:
@@ -375,7 +375,7 @@ def test_a_failed_last_write_is_told_at_the_end(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("damage", ["gone", "flipped", "cut"])
 def test_all_rows_are_saved_anew_where_a_segment_was_damaged(tmp_path, damage, caplog, monkeypatch):
-    monkeypatch.setattr("rlrun.storage.segments.LONGEST", 1)  # each save merges what was there
+    monkeypatch.setattr("rlrun.checkpointing.segments.LONGEST", 1)  # each save merges what was there
     parts = {"memory": table()}
     checkpointer, run, _ = begun(tmp_path, every=1, parts=parts)
     checkpointer.end_cycle(1)
@@ -474,7 +474,7 @@ def test_records_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, mo
 
 
 def test_rows_too_many_to_be_copied_are_written_here_and_now(tmp_path, monkeypatch):
-    monkeypatch.setattr("rlrun.storage.states.main_memory", lambda: 1)
+    monkeypatch.setattr("rlrun.checkpointing.states.main_memory", lambda: 1)
     checkpointer, run, _ = begun(tmp_path, every=1, parts={"memory": table()}, kind=Checkpointer)
     checkpointer.end_cycle(1)
     monkeypatch.undo()

@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from rlrun import train
-from rlrun.callback import Callback, SkipBatch
 from rlrun.callbacks import CriticLoss, LossCallback, PriorityFeedback, TargetScale, ValueBias
+from rlrun.commands.train import Experiment
 from rlrun.config import compose
+from rlrun.core.errors import ConfigError, RlrunError, WiringError
 from rlrun.env import make
-from rlrun.errors import ConfigError, RlrunError, WiringError
-from rlrun.experiment import Experiment
 from rlrun.memory import RewardClip, RewardScale, Table
 from rlrun.nn import Bins, Critics
-from rlrun.trainer import Trainer
+from rlrun.training.callback import Callback, SkipBatch
+from rlrun.training.trainer import Trainer
 
 sgd = partial(torch.optim.SGD, lr=0.0)
 

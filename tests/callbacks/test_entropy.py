@@ -12,9 +12,9 @@ from torch import nn
 
 from rlrun import train
 from rlrun.callbacks import EntropyTarget, EntropyWeight, SGDEntropyTarget
-from rlrun.errors import ConfigError, WiringError
-from rlrun.schedules import Linear
-from rlrun.spaces import Box, Composite, Discrete, Spaces
+from rlrun.core.errors import ConfigError, WiringError
+from rlrun.core.schedules import Linear
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 
 ONE = Box((1,), low=-1.0, high=1.0)
 CHOICE = Spaces(ONE, Discrete(3))

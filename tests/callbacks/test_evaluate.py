@@ -13,15 +13,15 @@ import torch
 from gymnasium.spaces import Box
 
 from rlrun.algorithms import sac
-from rlrun.callback import Stop
 from rlrun.callbacks import Budget, Evaluator, Interrupted
 from rlrun.collect import Collector, Evaluation, PolicyAgent
+from rlrun.core.seeds import Seeds
 from rlrun.env.sync import SyncEnv
 from rlrun.memory import ReplayLoader, Table
 from rlrun.nn import Critics
-from rlrun.rundir import RunDir
-from rlrun.seeds import Seeds
-from rlrun.trainer import Trainer
+from rlrun.runs.directory import RunDir
+from rlrun.training.callback import Stop
+from rlrun.training.trainer import Trainer
 
 adam = partial(torch.optim.Adam, lr=0.01)
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import trust
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks import sinks
 from rlrun.callbacks.log import Logger, to_host
 from rlrun.callbacks.progress import Terminal, duration, line
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
-from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError
-from rlrun.rundir import RunDir
+from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError
+from rlrun.runs.directory import RunDir
+from rlrun.security import trust
+from rlrun.training.callback import Callback, Stop
 
 
 class Loss(Callback):

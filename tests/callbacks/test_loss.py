@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun import storage
-from rlrun.callback import Callback
+from rlrun import checkpointing as storage
 from rlrun.callbacks import LossCallback, Schedule
-from rlrun.errors import ConfigError, DataError
-from rlrun.schedules import Linear
-from rlrun.trainer import Trainer
+from rlrun.core.errors import ConfigError, DataError
+from rlrun.core.schedules import Linear
+from rlrun.training.callback import Callback
+from rlrun.training.trainer import Trainer
 
 sgd = partial(torch.optim.SGD, lr=1.0)
 
@@ -280,5 +280,7 @@ def test_a_loss_that_is_not_finite_is_named_with_its_update(asks, monkeypatch):
 
 
 def test_a_scheduler_that_steps_an_optimizer_is_refused():
-    with pytest.raises(ConfigError, match=r"schedule: wanted a function of the number of updates, as rlrun\.schedules"):
+    with pytest.raises(
+        ConfigError, match=r"schedule: wanted a function of the number of updates, as rlrun\.core\.schedules"
+    ):
         Plain(Line(), sgd, schedule=partial(torch.optim.lr_scheduler.LinearLR, total_iters=5))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.callback import Callback
 from rlrun.callbacks import Schedule
-from rlrun.schedules import Linear
-from rlrun.trainer import Trainer
+from rlrun.core.schedules import Linear
+from rlrun.training.callback import Callback
+from rlrun.training.trainer import Trainer
 
 
 class Batches:

@@ -12,12 +12,14 @@ import threading
 
 import pytest
 
-from rlrun import resume, signals, storage, train
-from rlrun.callback import Callback, Stop
+from rlrun import checkpointing as storage
+from rlrun import resume, train
 from rlrun.callbacks import Budget, Evaluator, Interrupt, Interrupted
-from rlrun.conformance.reach import walk
-from rlrun.rundir import RunDir
-from rlrun.trainer import Trainer
+from rlrun.devtools.conformance.reach import walk
+from rlrun.runs import signals
+from rlrun.runs.directory import RunDir
+from rlrun.training.callback import Callback, Stop
+from rlrun.training.trainer import Trainer
 
 
 def ends(budget, update, step):
@@ -198,7 +200,7 @@ def test_signal_in_the_last_evaluation_stops_the_run(monkeypatch):
 
 TWICE = """
 import os, signal
-from rlrun import signals
+from rlrun.runs import signals
 signals.TWICE = 0.0
 from rlrun.callbacks import Interrupt
 interrupt = Interrupt()

@@ -10,10 +10,10 @@ from tests.configs import ALGORITHMS, env_of, keys
 from rlrun import ops
 from rlrun.algorithms.sac import QTarget
 from rlrun.callbacks import LambdaReturn
+from rlrun.commands.train import Experiment
 from rlrun.config import compose
+from rlrun.core.errors import ConfigError
 from rlrun.env import make
-from rlrun.errors import ConfigError
-from rlrun.experiment import Experiment
 from rlrun.memory import Table, Uniform
 from rlrun.nn import Critics, SoftPolicy, Temperature
 

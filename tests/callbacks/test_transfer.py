@@ -10,15 +10,15 @@ import minari
 import numpy as np
 import pytest
 
-from rlrun import experiment
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks import MemoryExport, MemoryImport
-from rlrun.errors import ConfigError, RequestError
+from rlrun.commands import train as experiment
+from rlrun.core.errors import ConfigError, RequestError
+from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Table
 from rlrun.memory.episodes import Stored
 from rlrun.memory.files import about, restore, store
-from rlrun.spaces import Box, Discrete, Spaces
-from rlrun.trainer import Trainer
+from rlrun.training.callback import Callback, Stop
+from rlrun.training.trainer import Trainer
 
 SPACES = Spaces(Box((2,), np.zeros(2, np.float32), np.ones(2, np.float32)), Discrete(3))
 

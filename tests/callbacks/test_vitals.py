@@ -12,8 +12,8 @@ from torch import nn
 from rlrun.callbacks.loss import LossCallback, dead_units, hidden_layers, update_ratio
 from rlrun.callbacks.target import TargetCallback
 from rlrun.collect.statistics import Tally, observed
+from rlrun.core.spaces import Box, Composite, Discrete
 from rlrun.nn import MLP, Ensemble, Normalizer
-from rlrun.spaces import Box, Composite, Discrete
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
 

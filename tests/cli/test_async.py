@@ -9,8 +9,9 @@ import time
 
 import pytest
 
-from rlrun import resume, storage
-from rlrun.rundir import RunDir
+from rlrun import checkpointing as storage
+from rlrun import resume
+from rlrun.runs.directory import RunDir
 
 from .test_endings import ENVIRONMENT
 

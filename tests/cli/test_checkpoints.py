@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlrun import inspection, storage
+from rlrun import checkpointing as storage
+from rlrun.commands import checkpoints as inspection
+from rlrun.commands.resume import CHANGEABLE
 from rlrun.config import compose
-from rlrun.resuming import CHANGEABLE
-from rlrun.rundir import RunDir, checkpoint_name
+from rlrun.runs.directory import RunDir, checkpoint_name
 
 EVALUATION = {"mean_return": 12.5, "std_return": 0.5, "episodes": 10, "env_steps": 1_000}
 PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()

@@ -187,7 +187,7 @@ def test_check_says_what_was_found_and_leaves_nothing(rlrun, project):
 
 MINE = """
 import torch
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 class Vector(Callback):
     @property
@@ -299,7 +299,7 @@ class Corridor(gymnasium.Env):
 """
 CALLBACK = """
 from pathlib import Path
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 class Count(Callback):
     data_group = "default"

@@ -10,9 +10,9 @@ from omegaconf import OmegaConf
 
 import rlrun
 from rlrun.cli import main
-from rlrun.errors import RunDirError
-from rlrun.files import read_json, write_json
-from rlrun.rundir import RunDir
+from rlrun.core.errors import RunDirError
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import read_json, write_json
 
 TINY = (
     *("algorithm=dqn", "env.target=rlrun.env.toys.Bandit", "memory.length=500", "algorithm.hidden=[8]"),

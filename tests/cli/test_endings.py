@@ -14,8 +14,8 @@ import time
 import pytest
 
 import rlrun as package
-from rlrun import storage
-from rlrun.rundir import RunDir
+from rlrun import checkpointing as storage
+from rlrun.runs.directory import RunDir
 
 from .conftest import TINY
 
@@ -45,7 +45,7 @@ class Failing(gymnasium.Env):
 """
 
 CALLBACK = """
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 class Mine(Callback):
     data_group = "default"
@@ -135,7 +135,7 @@ def test_a_signal_stops_a_run_in_order(project):
 
 
 LEAVING = """
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 
 class Leaving(Callback):

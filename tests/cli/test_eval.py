@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import rlrun as package
+from rlrun.commands.evaluate import EvaluationReport
 from rlrun.config import compose
-from rlrun.evaluation import EvaluationReport
-from rlrun.rundir import RunDir
+from rlrun.runs.directory import RunDir
 
 from .conftest import TINY
 

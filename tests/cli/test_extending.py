@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlrun import storage
-from rlrun.rundir import RunDir
+from rlrun import checkpointing as storage
+from rlrun.runs.directory import RunDir
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 (CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

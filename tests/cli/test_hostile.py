@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import rlrun as package
-from rlrun.rundir import RunDir
+from rlrun.runs.directory import RunDir
 
 WORDS = (
     *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[8]", "algorithm.batch_size=4"),
@@ -166,14 +166,14 @@ TARGETS = {
     "gymnasium.make": {"id": "evil:Evil-v0"},
     "gymnasium.wrappers.RecordVideo": {"_partial_": True, "video_folder": "films"},
     "rlrun.train": {"words": ["env.target=evil.Env"]},
-    "rlrun.evaluation.evaluate": {"run": "run"},
-    "rlrun.experiment.os.system": {"_args_": [TOUCH]},
+    "rlrun.commands.evaluate.evaluate": {"run": "run"},
+    "rlrun.commands.train.os.system": {"_args_": [TOUCH]},
     "rlrun.cli.main.main": {},
-    "rlrun.build.build": {"config": {"a": {"_target_": "evil.Env"}}, "path": "a"},
+    "rlrun.config.build.build": {"config": {"a": {"_target_": "evil.Env"}}, "path": "a"},
     "rlrun.config.targets.find_target": {"text": "evil.Env", "place": "a"},
-    "rlrun.storage.save": {"directory": "x", "states": {}},
-    "rlrun.files.write_text": {"path": "x", "text": "y"},
-    "rlrun.rundir.RunDir.discard": {"_args_": ["run"]},
+    "rlrun.checkpointing.save": {"directory": "x", "states": {}},
+    "rlrun.runs.files.write_text": {"path": "x", "text": "y"},
+    "rlrun.runs.directory.RunDir.discard": {"_args_": ["run"]},
     "rlrun.memory.files.store": {"table": "${memory}", "path": "x.zip"},
     "rlrun.memory.Table.store": {"_args_": ["${memory}", "x.zip"]},
     "rlrun.memory.archive.sweep": {"path": "run/x"},
@@ -332,7 +332,7 @@ def test_a_run_brings_no_plugin_along(run, rlrun, canary, monkeypatch):
     (run / "plugged" / "__init__.py").write_text(EVIL)
     (run / "plugged-1.0.dist-info").mkdir()
     (run / "plugged-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
-    (run / "plugged-1.0.dist-info" / "entry_points.txt").write_text("[rlrun.plugins]\nplugged = plugged\n")
+    (run / "plugged-1.0.dist-info" / "entry_points.txt").write_text("[rlrun.security.plugins]\nplugged = plugged\n")
     with (run / "overrides.txt").open("a") as file:
         file.write("env.id=null\nenv.target=plugged.Env\n")
     change(run, env__id=None, env__target="plugged.Env")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rlrun import scaffold
 from rlrun.config import compose
 from rlrun.config.tree import plain
-from rlrun.errors import RequestError, RlrunError
+from rlrun.core.errors import RequestError, RlrunError
+from rlrun.devtools import init as scaffold
 
 SHORT = (
     *("algorithm.hidden=[8,8]", "algorithm.warmup_steps=20", "algorithm.batch_size=4", "stop.env_steps=40"),

@@ -21,7 +21,7 @@ import ctypes, faulthandler, os, signal, sys, time
 
 import gymnasium, numpy
 
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 
 class Odd(Exception):

@@ -8,9 +8,9 @@ import pytest
 
 import rlrun
 from rlrun.cli import main
-from rlrun.errors import RequestError
-from rlrun.files import write_json
-from rlrun.rundir import RunDir
+from rlrun.core.errors import RequestError
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import write_json
 
 NUMBERS = ("algorithm.lr=1e-3", "stop.env_steps=10_000")
 ABOUT = {"created": "2026-11-22T09:00:00+00:00"}

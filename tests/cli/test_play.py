@@ -15,8 +15,8 @@ import gymnasium
 import pytest
 
 import rlrun as package
-from rlrun import playing
 from rlrun.collect import video
+from rlrun.commands import play as playing
 
 from .conftest import TINY
 

@@ -252,7 +252,7 @@ def test_warnings_of_libraries_are_silent(write, surroundings):
 
 
 CALLBACK = """
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 class Mine(Callback):
     data_group = "default"

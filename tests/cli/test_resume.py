@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.errors import RlrunError
-from rlrun.presence import take_over
-from rlrun.resuming import CHANGEABLE
-from rlrun.rundir import RunDir
+from rlrun.commands.resume import CHANGEABLE
+from rlrun.core.errors import RlrunError
+from rlrun.runs.directory import RunDir
+from rlrun.runs.heartbeat import take_over
 
 WORDS = (
     *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[8]", "algorithm.warmup_steps=100"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState
-from rlrun.spaces import Box, Discrete, Spaces
 
 
 class Crowd:

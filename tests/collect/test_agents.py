@@ -7,14 +7,14 @@ import pytest
 import torch
 
 import rlrun
-from rlrun import storage
+from rlrun import checkpointing as storage
 from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.collect import EpsilonGreedy, PolicyAgent, RandomAgent
 from rlrun.collect.agents import random_agent
+from rlrun.core.schedules import Linear
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import Critics
 from rlrun.nn.normalizer import Normalizer
-from rlrun.schedules import Linear
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
 
 EYE = Box((1,), np.array([-1.0]), np.array([1.0]))
 ARMS = Spaces(EYE, Discrete(5, start=3))

@@ -19,16 +19,16 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from rlrun import cluster
 from rlrun import env as envs
 from rlrun.callbacks.stop import Interrupted
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent, links
 from rlrun.collect.unroll import Inbox
-from rlrun.errors import ConfigError, MissingExtra, WorkerError
+from rlrun.core import cluster
+from rlrun.core.errors import ConfigError, MissingExtra, WorkerError
+from rlrun.core.schedules import Linear
 from rlrun.memory import ReplayLoader, Rollout, Table
 from rlrun.nn import ActorCritic
-from rlrun.schedules import Linear
-from rlrun.trust import limited
+from rlrun.security.trust import limited
 
 from .probes import labelled
 
@@ -435,7 +435,7 @@ def test_a_signal_ends_the_wait(begun):
 def test_a_worker_ends_with_the_process_that_started_it(counting, tmp_path):
     program = """
 import sys, time
-from rlrun import cluster
+from rlrun.core import cluster
 from rlrun import env as envs
 from rlrun.collect import AsyncCollector
 from rlrun.memory import Table
@@ -540,8 +540,8 @@ def test_ray_is_asked_for_by_its_extra(counting, monkeypatch):
     "name", ["links.ProcessLink", "links.ThreadLink", "unroll._Thawer", "links.RayLink", "links.Host"]
 )
 def test_a_config_from_elsewhere_starts_no_worker_by_itself(name):
-    from rlrun.build import build
-    from rlrun.errors import BuildError
+    from rlrun.config.build import build
+    from rlrun.core.errors import BuildError
 
     with limited(), pytest.raises(BuildError, match="not trusted"):
         build({"part": {"_target_": f"rlrun.collect.{name}", "_partial_": True}}, "part")

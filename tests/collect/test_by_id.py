@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun import storage
-from rlrun.build import Builder
+from rlrun import checkpointing as storage
 from rlrun.collect import RandomAgent
 from rlrun.collect.by_id import IDLE, AgentProxy, ByIdCollector, stacked
-from rlrun.errors import DataError, RequestError, RlrunError, SpaceError
+from rlrun.config.build import Builder
+from rlrun.core.errors import DataError, RequestError, RlrunError, SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete
 from rlrun.memory import Table
 from rlrun.memory.episodes import Stored
 from rlrun.memory.proxy import DictObservation, EpisodeState, MemoryProxy
-from rlrun.spaces import Box, Composite, Discrete
 
 from .crowd import Crowd
 
@@ -57,7 +57,7 @@ def test_without_anybody_nobody_is_asked() -> None:
 
 
 def test_recurrent_agents_are_refused() -> None:
-    with pytest.raises(RequestError, match="a recurrent agent needs lanes"):
+    with pytest.raises(RequestError, match="a recurrent agent needs envs"):
         AgentProxy(Counting(state=np.zeros(1)), Crowd.spaces)
 
 
@@ -186,7 +186,7 @@ loader:
   warm_up: 200
 adam: {_target_: torch.optim.Adam, _partial_: true, lr: 3.0e-3}
 trainer:
-  _target_: rlrun.trainer.Trainer
+  _target_: rlrun.training.trainer.Trainer
   loader: ${loader}
   callbacks:
     collector: ${collector}

@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from rlrun.collect import Collector, RandomAgent
-from rlrun.errors import DataError
+from rlrun.core.errors import DataError
 from rlrun.memory import Table
 
 from .probes import LENGTHS, labelled, seeded
@@ -161,7 +161,7 @@ def test_bad_first_observation_of_an_episode_is_refused(mode):
 
 
 def test_bad_first_observation_of_a_run_is_refused():
-    with pytest.raises(DataError, match=r"lane 0 after 0 environment steps"):
+    with pytest.raises(DataError, match=r"env 0 after 0 environment steps"):
         collector_of(poison={("observation", 0, 0): np.nan})
 
 

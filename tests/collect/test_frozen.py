@@ -11,10 +11,10 @@ from rlrun.algorithms.dqn import QNetwork
 from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.collect import EpsilonGreedy, PolicyAgent
 from rlrun.collect.unroll import freeze, thaw
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.schedules import Linear
+from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.nn import ActorCritic, Critics, Normalizer
-from rlrun.schedules import Linear
-from rlrun.spaces import Box, Discrete, Spaces
 
 SEEN = Box((3,), np.full(3, -np.inf, np.float32), np.full(3, np.inf, np.float32))
 SPACES = Spaces(observation=SEEN, action=Box((2,), -np.ones(2, np.float32), np.ones(2, np.float32)))

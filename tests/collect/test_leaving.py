@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 
-from rlrun import storage
-from rlrun.callback import Stop
+from rlrun import checkpointing as storage
 from rlrun.collect import ByIdCollector, Collector, RandomAgent, evaluate
 from rlrun.collect.evaluate import stage
 from rlrun.collect.leaving import rows_equal, told
@@ -21,6 +20,7 @@ from rlrun.env.sync import SyncEnv
 from rlrun.memory import ReturnNormalize, Rollout, RolloutLoader, Table
 from rlrun.memory.proxy import MemoryProxy
 from rlrun.nn import ReturnNormalizer
+from rlrun.training.callback import Stop
 
 from .crowd import Crowd
 from .probes import Labelled

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from rlrun import env as envs
-from rlrun.build import Builder
 from rlrun.collect import AsyncCollector, Collector, Noisy, RandomAgent
 from rlrun.collect.agents import random_agent
 from rlrun.collect.noisy import colored
 from rlrun.config import compose
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.config.build import Builder
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.schedules import Linear
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Table
-from rlrun.schedules import Linear
-from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 EYE = Box((1,), np.array([-1.0]), np.array([1.0]))
 LEVER = Box((1,), np.array([-5.0]), np.array([5.0]))

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlrun.collect import Collector, PolicyAgent, RandomAgent, evaluate
 from rlrun.collect.agents import restarted
-from rlrun.errors import RequestError
+from rlrun.core.errors import RequestError
 from rlrun.memory import Table
 from rlrun.memory.rollout_table import Rollout
 

@@ -11,11 +11,11 @@ from gymnasium.vector import SyncVectorEnv
 from rlrun.collect import Collector, RandomAgent
 from rlrun.collect.evaluate import evaluate
 from rlrun.collect.statistics import Tally
+from rlrun.core.errors import ConfigError, RlrunError, SpaceError
 from rlrun.env import make
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.sync import SyncEnv
 from rlrun.env.wrappers import ActionRepeat, Costs
-from rlrun.errors import ConfigError, RlrunError, SpaceError
 from rlrun.memory import Rollout, Table, WeighRewards
 
 

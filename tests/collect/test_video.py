@@ -13,9 +13,9 @@ from gymnasium.spaces import Box
 from PIL import Image, ImageSequence
 
 from rlrun.collect.evaluate import evaluate
-from rlrun.collect.video import Encoder, Film, Recorder, Stage, fps_of, require_encoder, screen
+from rlrun.collect.video import Film, Stage, VideoEncoder, VideoRecorder, fps_of, require_encoder, screen
+from rlrun.core.errors import MissingExtra, RequestError, RlrunError
 from rlrun.env.sync import SyncEnv
-from rlrun.errors import MissingExtra, RequestError, RlrunError
 
 
 class Painted(gymnasium.Env):
@@ -60,7 +60,7 @@ def still(observation, state=None, *, explore=True):
 
 
 def film(env, folder, form, episodes=2):
-    with Recorder(env, lambda now: folder / f"{now.episode}.{form}") as recorder:
+    with VideoRecorder(env, lambda now: folder / f"{now.episode}.{form}") as recorder:
         evaluate(env, still, episodes=episodes, seed=1, watch=recorder)
     return recorder.paths
 
@@ -135,7 +135,7 @@ def test_an_episode_that_did_not_end_leaves_no_file(error, tmp_path):
             raise error
 
     env = painted()
-    with pytest.raises(type(error)), Recorder(env, lambda now: tmp_path / f"{now.episode}.mp4") as recorder:
+    with pytest.raises(type(error)), VideoRecorder(env, lambda now: tmp_path / f"{now.episode}.mp4") as recorder:
         evaluate(env, still, episodes=2, seed=1, watch=fail)
     assert [path.name for path in tmp_path.iterdir()] == ["0.mp4"]  # the hidden file is gone, too
     assert seen[:4] == [set()] * 4  # before the first is whole it has no name
@@ -144,7 +144,7 @@ def test_an_episode_that_did_not_end_leaves_no_file(error, tmp_path):
 
 def test_an_older_video_stays_until_the_new_one_is_whole(tmp_path):
     (tmp_path / "0.mp4").write_text("old")
-    encoder = Encoder(tmp_path / "0.mp4", (32, 48, 3), 25.0)
+    encoder = VideoEncoder(tmp_path / "0.mp4", (32, 48, 3), 25.0)
     encoder.write(np.zeros((32, 48, 3), np.uint8))
     encoder.drop()
     assert (tmp_path / "0.mp4").read_text() == "old"
@@ -162,7 +162,7 @@ def test_an_encoder_that_fails_is_told_and_leaves_nothing(tmp_path, monkeypatch)
 def test_a_folder_that_is_a_file_is_told(tmp_path):
     (tmp_path / "film").write_text("")
     with pytest.raises(RlrunError, match="cannot be written: "):
-        Encoder(tmp_path / "film" / "0.mp4", (32, 48, 3), 25.0)
+        VideoEncoder(tmp_path / "film" / "0.mp4", (32, 48, 3), 25.0)
     with pytest.raises(RequestError, match=r"--video .* cannot be made: "):
         Stage(painted(), episodes=1, film=Film(tmp_path / "film"))
 

@@ -14,13 +14,13 @@ from omegaconf import OmegaConf
 from tests.configs import env_of
 
 from rlrun import train
-from rlrun.build import Builder
 from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose, unread
+from rlrun.config.build import Builder
 from rlrun.config.places import packaged_dir
 from rlrun.config.tree import plain
-from rlrun.conformance.small import BESIDE, SMALL
-from rlrun.errors import MissingExtra
+from rlrun.core.errors import MissingExtra
+from rlrun.devtools.conformance.small import BESIDE, SMALL
 from rlrun.memory import Table, files
 
 CONF = packaged_dir()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlrun.config import compose as compose_with
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 PACKAGED = Path(__file__).parent / "fixture_conf"
 

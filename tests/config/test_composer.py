@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from rlrun.config import Composer, compose, files, library, places, sources, to_yaml
 from rlrun.config.tree import plain
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 COMMANDS = (
     ["algorithm=dqn", "env=cartpole"],

@@ -10,7 +10,7 @@ import pytest
 from rlrun.config import compose
 from rlrun.config.peers import _exists, hint, markdown, override_of, rows
 from rlrun.config.tree import plain
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 ALGORITHMS = ("ppo", "dqn", "sac", "td3", "qrsac")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rlrun import plugins
 from rlrun.config import places
-from rlrun.config.places import Place, choices, group_names, packaged_dir, search_path
-from rlrun.errors import ConfigError
+from rlrun.config.places import ConfigFolder, choices, group_names, packaged_dir, search_path
+from rlrun.core.errors import ConfigError
+from rlrun.security import plugins
 
 PACKAGED = Path(__file__).parent / "fixture_conf"
 
@@ -95,7 +95,7 @@ def test_a_broken_plugin_is_left_out_with_a_warning(plugin, compose, caplog):
 @pytest.mark.parametrize("packaged", [True, False])
 def test_no_name_leads_out_of_a_folder(packaged, name, tmp_path):
     with pytest.raises(ConfigError, match=r"'\.\.' and absolute paths lead out of .*; name a config file inside it"):
-        Place(tmp_path, packaged=packaged).inside(name)
+        ConfigFolder(tmp_path, packaged=packaged).inside(name)
 
 
 def test_a_link_leads_out_of_no_folder_but_the_installed_one(tmp_path):
@@ -108,12 +108,12 @@ def test_a_link_leads_out_of_no_folder_but_the_installed_one(tmp_path):
     (folder / "with" / "inner.yaml").write_text("# Inner\n")
     (folder / "with" / "outer.yaml").symlink_to(folder / "with" / "inner.yaml")
     (tmp_path / "linked").symlink_to(folder)
-    for place in (Place(folder), Place(folder, plugin="a"), Place(tmp_path / "linked")):
+    for place in (ConfigFolder(folder), ConfigFolder(folder, plugin="a"), ConfigFolder(tmp_path / "linked")):
         for name, what in (("with/x.yaml", "config file"), ("more", "folder"), ("more/x.yaml", "config file")):
             with pytest.raises(ConfigError, match=f"a symbolic link leads out of .*; put a copy of the {what} in its"):
                 place.inside(name)
         assert place.inside("with/outer.yaml").read_text() == "# Inner\n"
         assert place.inside("").is_dir()
-    assert Place(folder, packaged=True).inside("with/x.yaml").is_file()
+    assert ConfigFolder(folder, packaged=True).inside("with/x.yaml").is_file()
     assert choices("with", folder, packaged=PACKAGED)["inner"] == "Inner"
     assert "x" not in choices("with", folder, packaged=PACKAGED)

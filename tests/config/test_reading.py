@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from rlrun.config import load, provenance, to_yaml, unread
 from rlrun.config.reading import missing, reached
 from rlrun.config.tree import locate
-from rlrun.errors import ConfigError, RunDirError
+from rlrun.core.errors import ConfigError, RunDirError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-import rlrun.renames
+import rlrun.core.renames
 from rlrun.config import renames
 from rlrun.config.tree import plain
 
@@ -22,7 +22,7 @@ TABLE = {
 @pytest.fixture
 def table(monkeypatch):
     renames._advise.cache_clear()
-    for module in (renames, rlrun.renames):
+    for module in (renames, rlrun.core.renames):
         monkeypatch.setattr(module, "table", lambda section: TABLE[section])
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from rlrun import signals
+from rlrun.runs import signals
 
 from .shell import Answer
 

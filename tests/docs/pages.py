@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-TEMPLATE = ROOT / "src" / "rlrun" / "template"
+TEMPLATE = ROOT / "src" / "rlrun" / "devtools" / "template"
 PROJECT = "walker"  # what the pages call the project that `rlrun init` makes
 KINDS = ("commands", "python", "yaml", "toml", "text", "shown")
 # What a command line begins with; an indented block that begins otherwise is of no kind.

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import yaml
 
-from rlrun import plugins
 from rlrun.cli.main import main
+from rlrun.security import plugins
 from rlrun.sweep.sweeping import Means, apart
 
 from .alone import called

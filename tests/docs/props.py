@@ -13,11 +13,11 @@ import pytest
 from safetensors.torch import save_file
 
 import rlrun
-from rlrun import storage
+from rlrun import checkpointing as storage
 from rlrun.callbacks import Budget
 from rlrun.cli.main import main
-from rlrun.errors import Left
-from rlrun.rundir import RunDir
+from rlrun.core.errors import Left
+from rlrun.runs.directory import RunDir
 
 from .alone import called
 from .small import small_runs
@@ -34,7 +34,7 @@ CODE = """
 import gymnasium
 import torch
 from rlrun.algorithms.dqn import QNetwork
-from rlrun.callback import Callback
+from rlrun.training.callback import Callback
 
 class MyEnv(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))

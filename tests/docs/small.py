@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from rlrun.config import expansion
 from rlrun.config.composition import Composed, Composer
-from rlrun.conformance.small import shrink
-from rlrun.sweep import expansion
+from rlrun.devtools.conformance.small import shrink
 
 # Put in where a config has the key and the command line does not.
 SIZES: dict[str, Any] = {

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from rlrun import scaffold
-from rlrun.errors import RlrunError
+from rlrun.core.errors import RlrunError
+from rlrun.devtools import init as scaffold
 
 from . import props, trusting
 from .alone import called
@@ -19,7 +19,10 @@ from .pages import KINDS, PROJECT, ROOT, Block, Page, blocks, commands
 from .programs import PROGRAMS, SCRIPTS
 from .shell import Answer, Shell, whole_lines
 
-IN_A_PROJECT = ("docs/plugins.md", "src/rlrun/template/README.md.template")  # where the reader stands from the first
+IN_A_PROJECT = (
+    "docs/plugins.md",
+    "src/rlrun/devtools/template/README.md.template",
+)  # where the reader stands from the first
 
 
 class Story:

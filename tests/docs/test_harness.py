@@ -60,7 +60,9 @@ def test_a_planted_mistake_is_told_with_its_line(name, tmp_path):
 
 def test_a_sound_page_has_no_faults(tmp_path):
     text = f"Of `conf/algorithm/dqn.yaml`:\n\n```yaml\n{YAML}```\n\nAnd `conf/env/mine.yaml`:\n\n```yaml\n"
-    text += "defaults: [cartpole]\n```\n\nwith `mine.py`\n\n```python\nfrom rlrun.callback import Callback\n\n\n"
+    text += (
+        "defaults: [cartpole]\n```\n\nwith `mine.py`\n\n```python\nfrom rlrun.training.callback import Callback\n\n\n"
+    )
     text += (
         "class Mine(Callback): pass\n```\n\n    cd conf # and\n    cd ..\n    rlrun train algorithm=dqn env=mine \\\n"
     )

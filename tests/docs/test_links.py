@@ -79,5 +79,7 @@ def test_commands_amidst_text_are_known(page):
 
 
 def test_every_file_of_the_template_is_looked_at():
-    assert [page.name for page in PAGES if "template" in page.name] == ["src/rlrun/template/README.md.template"]
+    assert [page.name for page in PAGES if "template" in page.name] == [
+        "src/rlrun/devtools/template/README.md.template"
+    ]
     assert {Path(page.name).name for page in PAGES} > {"README.md", "CONTRIBUTING.md", "sweeps.md"}

@@ -10,9 +10,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import check_env
 
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.env import make
 from rlrun.env.goals import BitFlip, GoalReward, PointReach
-from rlrun.errors import ConfigError, RlrunError
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

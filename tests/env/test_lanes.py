@@ -16,10 +16,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from tests.pace import within
 
+from rlrun.core.errors import RlrunError
 from rlrun.env import make
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.sync import SyncEnv
-from rlrun.errors import RlrunError
 
 LENGTHS = (3, 1, 2, 4)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.envs.registration import registry
 
+from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
+from rlrun.core.spaces import Box, Discrete
 from rlrun.env import make, spaces_of
 from rlrun.env.find import construct, lookup
-from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
-from rlrun.spaces import Box, Discrete
 
 TOY = "rlrun.env.toys.Chain"
 

@@ -10,9 +10,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 
+from rlrun.core.errors import RlrunError
 from rlrun.env import make
 from rlrun.env.batched import BatchedEnv
-from rlrun.errors import RlrunError
 
 BOX = Box(-1.0, 1.0, (3,), np.float32)
 NESTED = Dict({"seen": BOX, "side": Discrete(2)})

@@ -14,13 +14,13 @@ import pytest
 from gymnasium import wrappers
 from gymnasium.spaces import Box, Discrete
 
-from rlrun import storage
+from rlrun import checkpointing as storage
 from rlrun.collect import RandomAgent
+from rlrun.core.errors import RlrunError
 from rlrun.env import make, recorded
-from rlrun.env.origin import Keeper, written
+from rlrun.env.origin import OriginKeeper, written
 from rlrun.env.sync import SyncEnv
 from rlrun.env.wrappers import ActionRepeat, FrameStack, PreviousAction
-from rlrun.errors import RlrunError
 
 AnyEnv = gymnasium.Env
 
@@ -459,12 +459,12 @@ OWN = {"dict": [["x", {"generator": 0, "numpy": PHILOX}]]}
         ("begun", [0, "x"], "x is no step"),
         ("begun", [0, -1], "-1 is no step"),
         ("begun", [0, True], "True is no step"),
-        ("lanes", 5, "lanes are no episodes"),
-        ("lanes", None, "lanes are no episodes"),
-        ("lanes", [{}, {}], "lanes are no episodes"),
-        ("lanes", [{"seed": 0, "layers": [3]}, None], "lanes are no episodes"),
-        ("lanes", [{"seed": "x", "layers": []}, None], "lanes are no episodes"),
-        ("lanes", [{"seed": 0, "layers": [{"attributes": {"__class__": 3}}]}, None], "lanes are no episodes"),
+        ("lanes", 5, "its envs are no episodes"),
+        ("lanes", None, "its envs are no episodes"),
+        ("lanes", [{}, {}], "its envs are no episodes"),
+        ("lanes", [{"seed": 0, "layers": [3]}, None], "its envs are no episodes"),
+        ("lanes", [{"seed": "x", "layers": []}, None], "its envs are no episodes"),
+        ("lanes", [{"seed": 0, "layers": [{"attributes": {"__class__": 3}}]}, None], "its envs are no episodes"),
         ("lanes", [{"seed": 0, "layers": [{"attributes": {"x": BEYOND}}]}, None], "pos -50000000 is not 0 to 624"),
         (
             "lanes",
@@ -497,7 +497,7 @@ def test_what_no_lanes_have_written_is_refused_before_anything_is_played(entry, 
 def test_what_is_no_data_of_an_environment_is_not_set(name):
     env = Line()
     before = dict(vars(env))
-    keeper = Keeper(env)
+    keeper = OriginKeeper(env)
     (state,) = written(keeper.capture())
     state["attributes"][name] = 3
     with pytest.raises(RlrunError, match=f"'{name}' is no attribute of a Line"):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces as theirs
 
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, leaves
 from rlrun.env.spaces import action_writer, batch_reader, empty, from_gymnasium, row_splitter, row_writer
-from rlrun.errors import SpaceError
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, leaves
 
 NESTED = theirs.Dict(
     {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from rlrun.core.errors import ConfigError
 from rlrun.env import make, toys
-from rlrun.errors import ConfigError
 
 ALL = [getattr(toys, name) for name in toys.__all__]
 

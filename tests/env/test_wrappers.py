@@ -6,11 +6,11 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.utils.env_checker import check_env
 
+from rlrun.core.errors import BuildError, ConfigError, SpaceError
 from rlrun.env import make
 from rlrun.env.spaces import from_gymnasium
 from rlrun.env.toys import Chain, DiscreteStart, HitTheMiddle, ImageObservation, MixedAction
 from rlrun.env.wrappers import ActionRepeat, FloatScale, FrameStack, PreviousAction, RandomGoal, ResizeGray, TimeLimit
-from rlrun.errors import BuildError, ConfigError, SpaceError
 
 
 class Counter(gymnasium.Env):

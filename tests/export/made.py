@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 
 from rlrun import config as configuration
-from rlrun.assembly import builder_of, prepare_process
 from rlrun.env import Env
 from rlrun.export import writing
 from rlrun.export.checking import Parity, Reference, Run, compare, edges, recorded, running
 from rlrun.export.graph import Graph, Outer
+from rlrun.loading.assembly import builder_of, prepare_process
 
 SMALL = ("algorithm.hidden=[8]", "~preset")
 SPACES = {

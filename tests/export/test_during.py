@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import rlrun
-from rlrun.callback import Callback, Stop
+from rlrun.commands.train import Experiment
 from rlrun.config import compose
-from rlrun.errors import ConfigError, RlrunError
-from rlrun.experiment import Experiment
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.export.during import Items, OnnxExport, _Job, _Worker
-from rlrun.rundir import RunDir
-from rlrun.trainer import Trainer
+from rlrun.runs.directory import RunDir
+from rlrun.training.callback import Callback, Stop
+from rlrun.training.trainer import Trainer
 
 pytest.importorskip("onnx")
 WORDS = (

@@ -13,7 +13,7 @@ import rlrun
 from rlrun.cli.main import main
 from rlrun.collect.video import Stage
 from rlrun.config import compose
-from rlrun.errors import RequestError, RlrunError
+from rlrun.core.errors import RequestError, RlrunError
 from rlrun.export import writing
 from rlrun.export.opening import exported
 from rlrun.export.writing import environment, interface

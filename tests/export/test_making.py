@@ -11,7 +11,7 @@ import pytest
 
 import rlrun
 from rlrun.cli.main import main
-from rlrun.errors import RequestError, RlrunError
+from rlrun.core.errors import RequestError, RlrunError
 from rlrun.export import making, writing
 from rlrun.export.checking import Parity
 

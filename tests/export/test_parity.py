@@ -11,7 +11,7 @@ from tests.configs import ALGORITHMS, actions
 from tests.export.made import SMALL, SPACES, file_of, make, proven
 
 from rlrun.collect import PolicyAgent, RandomAgent
-from rlrun.errors import RequestError, RlrunError
+from rlrun.core.errors import RequestError, RlrunError
 from rlrun.export import writing
 from rlrun.export.checking import running
 from rlrun.export.graph import Graph, Outer

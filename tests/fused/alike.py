@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlrun.callback import Callback
 from rlrun.callbacks.loss import LossCallback
-from rlrun.fused import FusedUpdate
-from rlrun.trainer import Trainer
+from rlrun.compile import FusedUpdate
+from rlrun.training.callback import Callback
+from rlrun.training.trainer import Trainer
 
 ADAM = partial(torch.optim.Adam, lr=0.01, fused=True)
 Sizes = Sequence[int | tuple[int, ...]]

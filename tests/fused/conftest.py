@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.fused import graph
+from rlrun.compile import graph
 
 
 @pytest.fixture

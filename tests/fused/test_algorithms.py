@@ -13,11 +13,11 @@ from tests.configs import ALGORITHMS, env_of
 from torch import nn
 
 from rlrun import resume, train
+from rlrun.checkpointing import load
 from rlrun.config import compose
-from rlrun.conformance.small import RESUMED, SMALL
-from rlrun.errors import DataError
-from rlrun.rundir import RunDir
-from rlrun.storage import load
+from rlrun.core.errors import DataError
+from rlrun.devtools.conformance.small import RESUMED, SMALL
+from rlrun.runs.directory import RunDir
 
 PENDULUM, CARTPOLE = "env=pendulum", "env=cartpole"
 RUNS = {

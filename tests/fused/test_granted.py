@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from tests.fused.alike import ADAM, Distance, both, changed, layer, trained
 from torch import Tensor, nn
 
-from rlrun.callback import Callback
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError
-from rlrun.fused import FusedUpdate, update
+from rlrun.compile import FusedUpdate, update
+from rlrun.core.errors import ConfigError
+from rlrun.training.callback import Callback
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rlrun.fused.products import by_numpy
+from rlrun.compile.products import by_numpy
 
 
 def product(left, right):

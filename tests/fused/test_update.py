@@ -18,13 +18,13 @@ from tests.fused import alike
 from tests.fused.alike import ADAM, Batches, Distance, both, changed, layer
 from torch import Tensor, nn
 
-from rlrun.callback import Callback, SkipBatch
 from rlrun.callbacks import Schedule
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError
-from rlrun.fused import FusedUpdate, graph, update
-from rlrun.schedules import Linear
+from rlrun.compile import FusedUpdate, graph, update
+from rlrun.core.errors import ConfigError
+from rlrun.core.schedules import Linear
+from rlrun.training.callback import Callback, SkipBatch
 
 
 def test_numbers_that_change_are_no_constants(interpreted):
@@ -256,7 +256,7 @@ def test_a_failing_compiler_stops_nothing(monkeypatch, caplog):
     def fails(*args: Any, **named: Any) -> Any:
         raise RuntimeError("no such header\nand much more")
 
-    monkeypatch.setattr("rlrun.fused.graph.compiled", fails)
+    monkeypatch.setattr("rlrun.compile.graph.compiled", fails)
     both(lambda: {"loss": Distance(layer(), ADAM)})
     assert refused(caplog) == ["compile: not callbacks.loss.loss: torch's compiler fails: no such header"]
 
@@ -397,7 +397,7 @@ def test_what_is_no_key_or_grows_is_called_as_ever(interpreted, caplog):
 
 def test_what_was_compiled_is_another_processors(monkeypatch, tmp_path):
     """Code made for one that has more instructions would be the end of a run on one that has less."""
-    monkeypatch.setattr("rlrun.fused.graph.folder", lambda: tmp_path)
+    monkeypatch.setattr("rlrun.compile.graph.folder", lambda: tmp_path)
     folders = []
     for flags in ("avx2 avx512f avx512_bf16", "avx2 avx512f", "avx2 avx512f"):
         monkeypatch.setattr(

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Cast, NStep, Rename, ReturnNormalize, RewardNormalize, Scale, Table
 from rlrun.memory.adaptors import PerStep, Select, TerminalOverride, Untransformed, arrange, spared
 from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
-from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 SPACES = Spaces(Box((1,), np.zeros(1), np.ones(1)), Discrete(2))
 REWARD_CHAIN = [RewardClip(-1, 1), RewardScale(0.5), RewardShift(1.0), RewardFunction(torch.neg)]

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from rlrun import ops
+from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Advantages
 from rlrun.nn import ActorCritic, MixedPrecision
-from rlrun.spaces import Box, Discrete, Spaces
 
 
 class Sum(nn.Module):

@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from rlrun import train
 from rlrun.collect import Collector, RandomAgent
+from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import make as make_env
-from rlrun.errors import ConfigError, RequestError, RlrunError
 from rlrun.memory import Lazy, NStep, Scale, Table, dataset, files, minari
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.episodes import Episode

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 from rlrun.memory import Fifo, Table
 from rlrun.memory.ejectors import CoverageEjector, Ejector, UniformEjector
 from rlrun.memory.index import CLOSED

@@ -12,7 +12,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 import numpy as np
 import pytest
 
-from rlrun.errors import RequestError
+from rlrun.core.errors import RequestError
 from rlrun.memory import Table, emote
 from rlrun.memory.episodes import Stored
 from rlrun.memory.sources import take_in

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import storage
-from rlrun.errors import RequestError, RlrunError
+from rlrun import checkpointing as storage
+from rlrun.core.errors import RequestError, RlrunError
 from rlrun.memory import Table, archive, files
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.ejectors import CoverageEjector, Fifo, UniformEjector

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.checking import check
+from rlrun.commands.check import check
+from rlrun.commands.train import train
+from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.env import make
 from rlrun.env.goals import GoalReward
-from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError
-from rlrun.experiment import train
 from rlrun.memory import Fifo, NStep, Scale, Table
 from rlrun.memory.hindsight import Hindsight
-from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 POINT = Box((1,), np.full(1, -np.inf, np.float32), np.full(1, np.inf, np.float32))
 SPACES = Spaces(Composite({"achieved_goal": POINT, "desired_goal": POINT, "observation": POINT}), Discrete(2))

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.core.typing import Batch
 from rlrun.memory import (
     Hindsight,
     Intrinsic,
@@ -28,8 +30,6 @@ from rlrun.memory import (
 from rlrun.memory.intrinsic import Bonus
 from rlrun.memory.transforms import RewardClip, RewardFunction, RewardScale
 from rlrun.nn.normalizer import Normalizer
-from rlrun.spaces import Box, Composite, Discrete, Spaces
-from rlrun.typing import Batch
 
 LINE = Box((1,), np.full(1, -np.inf), np.full(1, np.inf))
 SPACES = Spaces(LINE, Discrete(3))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.assembly import stateful
-from rlrun.build import Builder
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.config.build import Builder
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.loading.assembly import stateful
 from rlrun.memory import ReplayLoader, Table
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.joint import JointLoader, Mix, MixLoader

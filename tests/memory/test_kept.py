@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from rlrun.algorithms.sarsa import BurnIn
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
-from rlrun.spaces import Box, Discrete, Spaces
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
 KINDS = pytest.mark.parametrize("whole", [False, True])

@@ -15,13 +15,13 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from minari.data_collector import EpisodeBuffer
 
+from rlrun.core.errors import MissingExtra, RequestError
+from rlrun.core.spaces import Spaces
 from rlrun.env.spaces import from_gymnasium
-from rlrun.errors import MissingExtra, RequestError
 from rlrun.memory import Table
 from rlrun.memory import minari as ours
 from rlrun.memory.episodes import Stored
 from rlrun.memory.sources import take_in
-from rlrun.spaces import Spaces
 
 OBSERVATION = Dict({"position": Box(-1.0, 1.0, (2,), np.float64), "key": Discrete(3, start=5)})
 ACTION = Tuple([Box(np.float32([-2, 0]), np.float32([2, 10])), Discrete(4, start=-1)])

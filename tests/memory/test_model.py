@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import RlrunError
+from rlrun.core.errors import RlrunError
 from rlrun.memory import Fifo, Table, Uniform
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.ejectors import CoverageEjector, UniformEjector

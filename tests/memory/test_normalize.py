@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import Adaptor
 from rlrun.memory.normalize import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize
 from rlrun.memory.transforms import RewardScale
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
-from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 SPACES = Spaces(Box((2,), np.zeros(2), np.ones(2)), Discrete(2))
 

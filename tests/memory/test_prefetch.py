@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.callback import Callback, Stop
-from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.memory import ReplayLoader, Sampler, Table, Uniform
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.joint import JointLoader, MixLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.memory.rollout_table import Rollout
-from rlrun.trainer import Trainer
+from rlrun.training.callback import Callback, Stop
+from rlrun.training.trainer import Trainer
 
 COLUMNS = {"observation": {}, "reward": {}}
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.schedules import Linear
 from rlrun.memory import Fifo, Prioritized, Table
 from rlrun.memory.prioritized import PENDING
-from rlrun.schedules import Linear
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
 KINDS = {"rows": Fifo, "episodes": lambda: Fifo(whole=True)}

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlrun import storage
-from rlrun.errors import DataError, RlrunError
+from rlrun import checkpointing as storage
+from rlrun.core.errors import DataError, RlrunError
 from rlrun.memory import Table
 from rlrun.memory.episodes import Stored
 from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData

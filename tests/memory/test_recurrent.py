@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.build import build
 from rlrun.collect import Collector, PolicyAgent
 from rlrun.collect.agents import to_arrays, to_tensors
 from rlrun.config import compose
+from rlrun.config.build import build
+from rlrun.core.errors import ConfigError
 from rlrun.env import make
-from rlrun.errors import ConfigError
 from rlrun.memory import Advantages, Rollout, RolloutLoader, Table
 from rlrun.nn import ActorCritic
 

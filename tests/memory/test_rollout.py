@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks import LossCallback
 from rlrun.collect import Collector, PolicyAgent, RandomAgent
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.env import make as make_env
-from rlrun.errors import ConfigError, RlrunError
 from rlrun.memory import ReplayLoader, Table
 from rlrun.memory.normalize import ReturnNormalize
 from rlrun.memory.rollout import Epochs, PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.nn import ReturnNormalizer
-from rlrun.trainer import Trainer
+from rlrun.training.callback import Callback, Stop
+from rlrun.training.trainer import Trainer
 
 COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
 

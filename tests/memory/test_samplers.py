@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.memory import Fifo, Table, Uniform
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.prioritized import Prioritized

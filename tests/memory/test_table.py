@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Table
-from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.typing import Batch
 from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import TerminalOverride
 from rlrun.memory.virtual import (
@@ -23,7 +24,6 @@ from rlrun.memory.virtual import (
     Previous,
     check,
 )
-from rlrun.typing import Batch
 
 STORED: dict[str, Any] = {
     "observation": {},

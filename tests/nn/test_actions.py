@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from rlrun.core.spaces import Composite, Discrete, Spaces
 from rlrun.nn import ActionCodec
-from rlrun.spaces import Composite, Discrete, Spaces
 
 from .spaces_for_tests import ACTIONS, MIXED, VECTOR, box, draw, multi, same
 

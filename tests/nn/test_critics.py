@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
+from rlrun.core.spaces import Discrete, Spaces
 from rlrun.nn import Bins, Critics, Follow, Value, frozen_copy
-from rlrun.spaces import Discrete, Spaces
 
 from .spaces_for_tests import ACTIONS, MIXED, OBSERVATIONS, VECTOR, box, draw, multi
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rlrun.core.spaces import Composite, Discrete, Spaces
 from rlrun.env import make
 from rlrun.nn import Encoder, ImageEncoder, flatten
-from rlrun.spaces import Composite, Discrete, Spaces
 
 from .spaces_for_tests import OBSERVATIONS, VECTOR, draw, image, multi
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 from rlrun.nn import MLP, normal_, orthogonal_
 
 

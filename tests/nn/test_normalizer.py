@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn.normalizer import Normalizer, Statistics
-from rlrun.spaces import Box, Composite, Discrete, Spaces
 
 ROBOT = Composite(
     {

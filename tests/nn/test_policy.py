@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from rlrun.errors import SpaceError
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces, leaves
 from rlrun.nn import Policy, SquashedGaussian
 from rlrun.ops import leaves_of
-from rlrun.spaces import Box, Composite, Discrete, Spaces, leaves
 
 from .spaces_for_tests import ACTIONS, MIXED, OBSERVATIONS, VECTOR, box, draw, multi, same
 

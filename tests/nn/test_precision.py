@@ -9,11 +9,11 @@ import torch
 from tests.nn.side import tandem
 from torch import nn
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Discrete, Spaces
 from rlrun.nn import MLP, ActorCritic, Core, Critics, ImageEncoder, ImplicitCritics, MixedPrecision, SquashedGaussian
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.mlp import dense
-from rlrun.spaces import Discrete, Spaces
 
 from .spaces_for_tests import VECTOR, box, draw, image
 

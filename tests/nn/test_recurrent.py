@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlrun.errors import ConfigError, RequestError
+from rlrun.core.errors import ConfigError, RequestError
+from rlrun.core.spaces import Spaces
 from rlrun.nn import ActorCritic, Core, Policy
 from rlrun.nn.recurrent import inverse
 from rlrun.ops import leaves_of
-from rlrun.spaces import Spaces
 
 from .spaces_for_tests import ACTIONS, OBSERVATIONS, VECTOR, draw
 

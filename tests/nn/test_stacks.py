@@ -12,9 +12,9 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils import parametrize, prune
 
+from rlrun.core.spaces import Spaces
 from rlrun.nn import MLP, ActorCritic, Ensemble, MixedPrecision, arrays, products, ways
 from rlrun.nn.mlp import Dense, dense
-from rlrun.spaces import Spaces
 
 from .spaces_for_tests import box
 

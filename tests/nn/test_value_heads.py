@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Discrete, Spaces
 from rlrun.nn import Bins, Critics, Quantiles, value_head_of
-from rlrun.spaces import Discrete, Spaces
 
 from .spaces_for_tests import MIXED, VECTOR, box, draw, multi
 

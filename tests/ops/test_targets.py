@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete
 from rlrun.ops import bootstrap, choice_entropy, distance, lerp_, range_entropy, target_entropy
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete
 
 BOX4 = Box((4,), np.full(4, -3, np.float32), np.full(4, 3, np.float32))
 

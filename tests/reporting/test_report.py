@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import rlrun
+from rlrun.analysis.report import figures
+from rlrun.analysis.report.runs import Run, add_jobs
+from rlrun.analysis.report.statistics import Scores, estimate, iqm
+from rlrun.analysis.report.wording import notes
 from rlrun.cli import main
-from rlrun.errors import MissingExtra, RequestError
-from rlrun.files import write_json
-from rlrun.reporting import figures
-from rlrun.reporting.runs import Run, add_jobs
-from rlrun.reporting.statistics import Scores, estimate, iqm
-from rlrun.reporting.wording import notes
+from rlrun.core.errors import MissingExtra, RequestError
+from rlrun.runs.files import write_json
 
 QUICK = {"resamples": 200}
 LEARNING = [10.0, 20.0, 30.0]

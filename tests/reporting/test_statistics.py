@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlrun.reporting import statistics
-from rlrun.reporting.statistics import Scores
+from rlrun.analysis.report import statistics
+from rlrun.analysis.report.statistics import Scores
 
 ORACLE = json.loads((Path(__file__).parent / "fixtures" / "rliable.json").read_text())
 DRAWN = {"resamples": ORACLE["resamples"], "seed": ORACLE["seed"]}

@@ -19,7 +19,7 @@ from rlrun.callbacks.target import TargetCallback
 from rlrun.cli.main import main
 from rlrun.collect import Collector
 from rlrun.config import Composed
-from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.runs.directory import RunDir, checkpoint_key
 
 from .every import small
 from .twins import leave, signal_at

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun import storage
-from rlrun.callback import Stop
+from rlrun import checkpointing as storage
 from rlrun.callbacks import LossCallback, Schedule
-from rlrun.errors import RlrunError
+from rlrun.core.errors import RlrunError
+from rlrun.core.schedules import Linear
 from rlrun.memory import DatasetLoader, Fifo, JointLoader, Mix, Prefetch, ReplayLoader, RolloutLoader, Table
 from rlrun.memory.loaders import placed
 from rlrun.memory.rollout_table import Rollout
-from rlrun.schedules import Linear
+from rlrun.training.callback import Stop
 
 COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
 ENVS = 3

@@ -10,7 +10,7 @@ import pytest
 
 import rlrun
 from rlrun.algorithms.ppg import AuxiliaryLoss
-from rlrun.conformance.reach import differences
+from rlrun.devtools.conformance.reach import differences
 
 from .every import small
 from .twins import leave, records, signal_at, walk

@@ -11,11 +11,11 @@ import rlrun
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.collect import PolicyAgent
+from rlrun.commands.train import Experiment
 from rlrun.config import compose
-from rlrun.conformance.reach import differences
-from rlrun.conformance.small import SMALL, shrink
-from rlrun.errors import RequestError
-from rlrun.experiment import Experiment
+from rlrun.core.errors import RequestError
+from rlrun.devtools.conformance.reach import differences
+from rlrun.devtools.conformance.small import SMALL, shrink
 from rlrun.nn import precision
 
 from .twins import records, twins
@@ -90,7 +90,7 @@ def seen(monkeypatch):
 @pytest.mark.parametrize("name", WORDS)
 def test_parameters_losses_and_targets_stay_float32(name, seen, tmp_path):
     experiment = Experiment(shrink(compose([*WORDS[name], "precision=bf16"]), {**SMALL, "algorithm.warmup_steps": 16}))
-    summary = experiment.run(rlrun.rundir.RunDir.claim(tmp_path / "run"))
+    summary = experiment.run(rlrun.runs.directory.RunDir.claim(tmp_path / "run"))
     assert (summary["status"], summary["updates"]) == ("completed", 3)
     assert seen["losses"] == seen["gradients"] == {torch.float32}
     assert seen["targets"] <= {torch.float32}

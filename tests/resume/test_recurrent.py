@@ -12,7 +12,7 @@ import pytest
 import rlrun
 from rlrun.callbacks.loss import LossCallback
 from rlrun.collect import Collector
-from rlrun.conformance.reach import differences
+from rlrun.devtools.conformance.reach import differences
 
 from .twins import leave, records, signal_at, twins, walk
 

@@ -10,12 +10,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from rlrun import storage
+from rlrun import checkpointing as storage
 from rlrun.callbacks.checkpoint import Checkpointer
-from rlrun.errors import RlrunError
+from rlrun.core.errors import RlrunError
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
-from rlrun.rundir import RunDir, checkpoint_key
+from rlrun.runs.directory import RunDir, checkpoint_key
 
 WRITING = ("open", "write", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir")
 CALLS = (*WRITING, "close", "lstat", "stat", "scandir")

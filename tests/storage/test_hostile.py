@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import storage
-from rlrun.errors import RlrunError, RunDirError
-from rlrun.files import read_json
+from rlrun import checkpointing as storage
+from rlrun.checkpointing import MANIFEST, STATE, TENSORS
+from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
-from rlrun.storage import MANIFEST, STATE, TENSORS
+from rlrun.runs.files import read_json
 
 DEEP = 200_000
 

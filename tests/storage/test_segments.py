@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun import storage
-from rlrun.errors import RlrunError, RunDirError
+from rlrun import checkpointing as storage
+from rlrun.checkpointing import segments
+from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
 from rlrun.memory.episodes import cut_off
-from rlrun.storage import segments
 
 COLUMNS = {"observation": {"shape": [3]}, "reward": {}, "image": {"shape": [2000], "dtype": "uint8"}}
 KINDS = pytest.mark.parametrize("whole", [False, True], ids=["ring", "pool"])

@@ -6,16 +6,16 @@ import hashlib
 import json
 from pathlib import Path
 
-from rlrun.rundir import RunDir
+from rlrun.config.expansion import Job
+from rlrun.runs.directory import RunDir
 from rlrun.sweep.coordinator import Coordinator, Limits
-from rlrun.sweep.expansion import Job
 from rlrun.sweep.job_store import JobStore
-from rlrun.sweep.search import Optuna, Plan, Search
+from rlrun.sweep.search import Optuna, Search, SearchPlan
 
 LOG = "x=tag(log,interval(1e-5,1e-1))"
 
 
-class Cheap(Plan):
+class Cheap(SearchPlan):
     """A plan whose overrides are those of no config."""
 
     start = {}

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.errors import RunDirError
+from rlrun.core.errors import RunDirError
 from rlrun.sweep import children
 from rlrun.sweep.local import accelerators
 

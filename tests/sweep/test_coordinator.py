@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from rlrun import signals
+from rlrun.config.expansion import Job
+from rlrun.runs import signals
 from rlrun.sweep import coordinator
 from rlrun.sweep.coordinator import Coordinator, Limits
-from rlrun.sweep.expansion import Job
 from rlrun.sweep.job_store import JobStore
 
 

@@ -10,12 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlrun.callback import Stop
-from rlrun.cli import main
-from rlrun.config import compose
-from rlrun.errors import RequestError, RlrunError
-from rlrun.estimate import estimate, probe
-from rlrun.estimate.cost import (
+from rlrun.analysis.estimate import estimate, probe
+from rlrun.analysis.estimate.cost import (
     Cost,
     CostEstimate,
     Measured,
@@ -27,7 +23,11 @@ from rlrun.estimate.cost import (
     makespan,
     shapes,
 )
-from rlrun.sweep.expansion import Job, expand
+from rlrun.cli import main
+from rlrun.config import compose
+from rlrun.config.expansion import Job, expand
+from rlrun.core.errors import RequestError, RlrunError
+from rlrun.training.callback import Stop
 
 TINY = (
     *("algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "algorithm.warmup_steps=50", "memory.length=500"),
@@ -233,7 +233,7 @@ def test_a_probe_tells_nobody_of_itself():
 
 
 def test_a_run_without_a_limit_is_refused(project, monkeypatch):
-    monkeypatch.setattr("rlrun.estimate._probe", lambda *about: [replace(PROBED, end=None)])
+    monkeypatch.setattr("rlrun.analysis.estimate._probe", lambda *about: [replace(PROBED, end=None)])
     with pytest.raises(RequestError, match=r"ends this run: stop\.env_steps"):
         estimate(jobs(("a=1",)), workers=1)
     assert list(project.iterdir()) == []

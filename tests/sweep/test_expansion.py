@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rlrun.config import compose
-from rlrun.errors import ConfigError
-from rlrun.sweep.expansion import expand, identity
+from rlrun.config.expansion import expand, identity
+from rlrun.core.errors import ConfigError
 
 SMALL = ("algorithm=dqn", "env=cartpole")
 

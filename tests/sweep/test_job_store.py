@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.errors import RunDirError
-from rlrun.sweep.expansion import Job
+from rlrun.config.expansion import Job
+from rlrun.core.errors import RunDirError
 from rlrun.sweep.job_store import SILENT, JobStore
 
 

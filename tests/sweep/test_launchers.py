@@ -19,16 +19,17 @@ import pytest
 import submitit
 from benchmarks.sweeps import below
 
-from rlrun import cluster, watching
 from rlrun.config import compose
-from rlrun.errors import ConfigError, RequestError, installing
-from rlrun.rundir import RunDir
+from rlrun.config.expansion import Job
+from rlrun.core import cluster
+from rlrun.core.errors import ConfigError, RequestError, installing
+from rlrun.runs import progress as watching
+from rlrun.runs.directory import RunDir
 from rlrun.sweep import children, coordinator, remote
 from rlrun.sweep.coordinator import Coordinator, Elsewhere, Limits
-from rlrun.sweep.expansion import Job
 from rlrun.sweep.job_store import Entry, JobStore
 from rlrun.sweep.local import Tasks
-from rlrun.sweep.remote import LATE, LEFT, Keeper, clear
+from rlrun.sweep.remote import LATE, LEFT, RemoteRunner, clear
 from rlrun.sweep.slurm import Slurm
 from rlrun.sweep.sweeping import Means, apart, recalled
 
@@ -267,7 +268,7 @@ def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
 
 @pytest.fixture
 def keeper(tmp_path):
-    return Keeper(Tasks(tmp_path).task(entry("a")), tmp_path, "a-1", tmp_path, command=tuple(sys.argv))
+    return RemoteRunner(Tasks(tmp_path).task(entry("a")), tmp_path, "a-1", tmp_path, command=tuple(sys.argv))
 
 
 def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(keeper):

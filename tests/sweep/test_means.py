@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlrun.config import choices, compose
-from rlrun.errors import RlrunError
+from rlrun.core.errors import RlrunError
 from rlrun.sweep.local import Local, Tasks
 from rlrun.sweep.search import Optuna
 from rlrun.sweep.sweeping import Means, apart

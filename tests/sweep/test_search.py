@@ -14,13 +14,13 @@ import pytest
 import yaml
 from benchmarks.sweeps import below
 
-from rlrun.errors import ConfigError, RlrunError, RunDirError
-from rlrun.rundir import RunDir
+from rlrun.config.expansion import Job, expand
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError
+from rlrun.runs.directory import RunDir
 from rlrun.sweep import coordinator
 from rlrun.sweep.coordinator import Limits
-from rlrun.sweep.expansion import Job, expand
 from rlrun.sweep.job_store import JobStore
-from rlrun.sweep.search import Optuna, Plan, search, study
+from rlrun.sweep.search import Optuna, SearchPlan, search, study
 from rlrun.sweep.search.space import Dimension, divide
 from rlrun.sweep.search.study import Study
 from rlrun.sweep.sweeping import Means, sweep
@@ -108,19 +108,19 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
 )
 def test_what_cannot_be_searched_is_refused_before_anything_starts(overrides, settings, message):
     with pytest.raises(ConfigError, match=message):
-        Plan(["algorithm=dqn", "env=cartpole", *overrides], Optuna(**settings)).check()
+        SearchPlan(["algorithm=dqn", "env=cartpole", *overrides], Optuna(**settings)).check()
 
 
 def test_the_first_trial_has_the_configs_own_values():
     overrides = ["algorithm=dqn", "env=cartpole", "preset=null", "algorithm.lr=interval(1e-5,1e-2)", "memory=glob(re*)"]
     overrides += ["algorithm.n_step=1,2", "algorithm.double=true,false", "algorithm.discount=interval(0,0.5)"]
-    plan = Plan(overrides, Optuna())
+    plan = SearchPlan(overrides, Optuna())
     expected = {"algorithm.lr": 5e-4, "algorithm.n_step": "1", "algorithm.double": "True", "memory": "replay"}
     assert plan.start == expected  # a discount of 0.99 is none to choose from
 
 
 def test_jobs_of_a_trial_are_those_of_its_words():
-    plan = Plan(
+    plan = SearchPlan(
         ["algorithm=dqn", "env=cartpole", "seed=5", "algorithm.lr=interval(1e-5,1e-2)"], Optuna(seeds=2, fresh_seeds=1)
     )
     jobs = plan.jobs({"algorithm.lr": 0.00123456}, plan.seeds)
@@ -364,7 +364,7 @@ def test_the_same_search_on_files_of_the_users_own_goes_on(tmp_path):
     for name in ("mine", "myself"):
         (own / f"{name}.yaml").write_text("length: 100\n")
     for _ in range(2):
-        Plan(["memory=glob(m*,exclude=memory*)"], Optuna(), tmp_path / "conf").save(tmp_path)
+        SearchPlan(["memory=glob(m*,exclude=memory*)"], Optuna(), tmp_path / "conf").save(tmp_path)
 
 
 def test_a_sweep_is_no_search(tmp_path):
@@ -466,7 +466,7 @@ def test_killed_and_resumed_a_search_is_continued(project, rlrun):
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.splitlines()[0] == "5 jobs: 5 completed"
     assert outcome.stdout.splitlines()[2].startswith("4 trials; evaluation/mean_return over the fresh seeds 1 to 1:")
-    plan = Plan.load(Path("s"))
+    plan = SearchPlan.load(Path("s"))
     trials = Study(Path("s/study.journal"), plan).trials
     assert [(trial.number, trial.state) for trial in trials] == [(number, "complete") for number in range(4)]
     assert trials[0].values == {"algorithm.lr": 5e-4}

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from rlrun.rundir import RunDir
+from rlrun.runs.directory import RunDir
+from rlrun.runs.progress import progress
 from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import threads
 from rlrun.sweep.showing import Show, rows, summary
-from rlrun.watching import progress
 
 
 def entry(key, state="pending", error=None, overrides=()):

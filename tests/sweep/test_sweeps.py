@@ -15,9 +15,9 @@ from benchmarks.identical import compare
 from benchmarks.sweeps import kill_all
 
 from rlrun.config import compose
-from rlrun.rundir import RunDir
+from rlrun.config.expansion import Job, identity
+from rlrun.runs.directory import RunDir
 from rlrun.sweep import coordinator, sweeping
-from rlrun.sweep.expansion import Job, identity
 from rlrun.sweep.job_store import JobStore
 from rlrun.sweep.sweeping import is_sweep, sweep
 
@@ -280,7 +280,7 @@ def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project, monkeypat
 
 def insert(key, overrides, label="seed=1"):
     with sqlite3.connect("s/jobs.sqlite") as job_store:
-        job_store.execute("INSERT INTO jobs (key, label, overrides) VALUES (?, ?, ?)", (key, label, overrides))
+        job_store.execute("INSERT INTO jobs (key, label, words) VALUES (?, ?, ?)", (key, label, overrides))
 
 
 @pytest.mark.parametrize(

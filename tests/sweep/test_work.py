@@ -10,12 +10,13 @@ import time
 
 import pytest
 
-from rlrun.rundir import is_run
+from rlrun.config.expansion import composed_of, expand
+from rlrun.runs.directory import is_run
 from rlrun.sweep import work
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.expansion import composed_of, expand
 from rlrun.sweep.job_store import Entry, JobStore
-from rlrun.sweep.local import Task, Tasks
+from rlrun.sweep.local import Tasks
+from rlrun.sweep.places import Task
 from rlrun.sweep.work import carry_out
 
 WORDS = [
@@ -35,7 +36,7 @@ def claimed(tmp_path):
 
 
 def test_sweeps_can_be_imported_where_there_is_no_fcntl():
-    code = "import sys; sys.modules['fcntl'] = None; import rlrun.sweep, rlrun.sweep.children, rlrun.presence"
+    code = "import sys; sys.modules['fcntl'] = None; import rlrun.sweep, rlrun.sweep.children, rlrun.runs.heartbeat"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -12,7 +12,7 @@ from benchmarks.clock import Clock
 from benchmarks.rivals.training.work import Work
 from benchmarks.side import LOOPS
 from rlrun import config as configuration
-from rlrun.assembly import prepare_process
+from rlrun.loading.assembly import prepare_process
 
 PACKAGES = ("rlrun",)
 SAME = {"td3": "ddpg"}  # of another name, with other numbers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import rlrun
 from benchmarks.rivals.training.work import Work
-from rlrun.assembly import keep_freed_memory
+from rlrun.loading.assembly import keep_freed_memory
 
 PACKAGES = ("rlrun",)
 

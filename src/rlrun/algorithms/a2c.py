@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.policy import ActorCriticLoss
-from rlrun.typing import Tree
+from rlrun.core.typing import Tree
 
 
 class A2CLoss(ActorCriticLoss):

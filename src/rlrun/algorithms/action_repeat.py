@@ -26,11 +26,11 @@ import torch
 
 from rlrun.collect.agents import Acting, RandomAgent, Response, to_arrays, to_tensors, where
 from rlrun.collect.repeating import Counting
-from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.core.errors import ConfigError, RequestError, RlrunError
+from rlrun.core.spaces import Box, Composite, Discrete, Space, Spaces
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory import NStep
 from rlrun.memory.samplers import Rows
-from rlrun.spaces import Box, Composite, Discrete, Space, Spaces
-from rlrun.typing import Array, Batch, Tree
 
 OUTPUTS = ("action", "state", "lasts")
 

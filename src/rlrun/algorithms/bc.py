@@ -14,9 +14,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.errors import require_one_of
+from rlrun.core.errors import require_one_of
+from rlrun.core.typing import Tree
 from rlrun.nn import Policy
-from rlrun.typing import Tree
 
 Objective = Literal["likelihood", "mode"]
 OBJECTIVES = ("likelihood", "mode")

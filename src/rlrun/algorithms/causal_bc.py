@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.memory.episodes import map_tree
 from rlrun.nn import MLP, ActionCodec, DeterministicPolicy, Encoder
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 
 class Residual(nn.Module):

@@ -27,9 +27,9 @@ from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import require_one_of
+from rlrun.core.errors import require_one_of
+from rlrun.core.typing import Tree
 from rlrun.nn import Critics, DeterministicPolicy, value_head_of
-from rlrun.typing import Tree
 
 
 class QTarget(TargetCallback):

@@ -21,13 +21,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlrun.callbacks.loss import BonusLoss
-from rlrun.errors import SpaceError
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces, describe
+from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import Activation
-from rlrun.spaces import Box, Composite, Discrete, Spaces, describe
-from rlrun.typing import Batch, Tree
 
 
 class Discriminator(nn.Module):

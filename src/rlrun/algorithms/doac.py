@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from rlrun.collect import Optimistic
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 from rlrun.nn import ImplicitCritics
 
 

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces, require_discrete
+from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, value_head_of
-from rlrun.spaces import Spaces, require_discrete
-from rlrun.typing import Tree
 
 
 class ActionValues(Protocol):

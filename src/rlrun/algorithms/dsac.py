@@ -33,9 +33,9 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
-from rlrun.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.typing import Tree
 from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature, value_head_of
-from rlrun.typing import Tree
 
 
 class QTarget(QuantileTarget):

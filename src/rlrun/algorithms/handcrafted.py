@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from rlrun.errors import SpaceError
-from rlrun.spaces import Box, Spaces, describe
-from rlrun.typing import Tree
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Spaces, describe
+from rlrun.core.typing import Tree
 
 
 class SwingUp:

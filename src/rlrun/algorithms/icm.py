@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from rlrun.callbacks.loss import BonusLoss
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
 from rlrun.nn import InverseModel, flatten
-from rlrun.spaces import Spaces
-from rlrun.typing import Batch, Tree
 
 
 class Curiosity(InverseModel):

@@ -25,9 +25,9 @@ from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Policy, Value
-from rlrun.typing import Tree
 
 
 class QTarget(TargetCallback):

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from rlrun import learners
-from rlrun.callback import Callback
 from rlrun.callbacks.loss import Optimizer
-from rlrun.errors import ConfigError, SpaceError
-from rlrun.spaces import Spaces
-from rlrun.typing import Array
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Array
+from rlrun.runs import learners
+from rlrun.training.callback import Callback
 
 
 class Paid(Protocol):

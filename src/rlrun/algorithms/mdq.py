@@ -28,14 +28,14 @@ from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces, require_continuous
+from rlrun.core.typing import Tree
 from rlrun.nn import MLP, ActionCodec, Critics, Encoder
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import Activation
 from rlrun.nn.policy import require_bounded
 from rlrun.ops import gumbel_argmax
-from rlrun.spaces import Spaces, require_continuous
-from rlrun.typing import Tree
 
 FEWEST = 6  # bins; the density of one of five is less certain than minus one nat, the usual target of an entry
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimizer
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn import ActorCritic, Evaluated, Follow, Heads, frozen_copy
 from rlrun.nn.init import orthogonal_
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 
 class Reviewed(NamedTuple):

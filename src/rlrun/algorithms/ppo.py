@@ -17,12 +17,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlrun import learners, ops
-from rlrun.callback import Callback, Hook
+from rlrun import ops
 from rlrun.callbacks.loss import Optimizer
 from rlrun.callbacks.policy import ActorCriticLoss
+from rlrun.core.typing import Tree
 from rlrun.nn import ActorCritic
-from rlrun.typing import Tree
+from rlrun.runs import learners
+from rlrun.training.callback import Callback, Hook
 
 Ratio = tuple[Tensor, float, Tensor | None]  # logarithms of those of a minibatch, clip, and which entries count
 

@@ -22,11 +22,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Spaces, describe
+from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec
 from rlrun.ops.gaussian import HALF_LOG_TWO_PI
-from rlrun.spaces import Spaces, describe
-from rlrun.typing import Tree
 
 
 class Prior(nn.Module):

@@ -25,10 +25,10 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
-from rlrun.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.spaces import require_continuous
+from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, value_head_of
-from rlrun.spaces import require_continuous
-from rlrun.typing import Tree
 
 
 class QTarget(QuantileTarget):

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.loss import BonusLoss
-from rlrun.errors import SpaceError
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves
+from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import Activation
-from rlrun.spaces import Box, Composite, Space, Spaces, describe, leaves
-from rlrun.typing import Batch, Tree
 
 
 class Distillation(nn.Module):

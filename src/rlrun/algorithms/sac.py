@@ -29,9 +29,9 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import TargetCallback
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 
 class QTarget(TargetCallback):

@@ -29,15 +29,15 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Spaces, require_continuous
+from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Rows
 from rlrun.nn import ActionCodec, Critics, DeterministicPolicy, Ensemble, Policy, Trunk
 from rlrun.nn.mlp import Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.ops.gaussian import squashed_sample
 from rlrun.ops.noise import normal_like
-from rlrun.spaces import Box, Spaces, require_continuous
-from rlrun.typing import Batch, Tree
 
 
 class RecurrentGaussian(Policy):

@@ -29,11 +29,11 @@ from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import SpaceError, require_one_of
+from rlrun.core.errors import SpaceError, require_one_of
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Rewards, SquashedGaussian
 from rlrun.nn.editing import EditedPolicy, Editor, edited
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 Change = Literal["utility", "distance"]
 CHANGES = ("utility", "distance")

@@ -39,11 +39,11 @@ from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn import Critics, SquashedGaussian
 from rlrun.nn.trajectories import Form, Trajectories
-from rlrun.spaces import Box, Composite, Discrete, Spaces
-from rlrun.typing import Tree
 
 
 class Temperatures(Protocol):

@@ -18,12 +18,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rlrun import learners, ops
-from rlrun.callback import Callback
-from rlrun.errors import ConfigError, RlrunError
+from rlrun import ops
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Heads
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
+from rlrun.runs import learners
+from rlrun.training.callback import Callback
 
 TRIES = 100
 MARGIN = 0.9  # of the limit: where a policy that went too far is aimed at

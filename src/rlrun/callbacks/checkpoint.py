@@ -15,16 +15,17 @@ from typing import Any
 
 import torch
 
-from rlrun import learners, storage
-from rlrun.callback import Callback, Stop
+from rlrun import checkpointing as storage
 from rlrun.callbacks.schedule import due_offline, following
-from rlrun.errors import ConfigError, RlrunError, RunDirError
-from rlrun.files import finite, sync, write_text
-from rlrun.learners import place_of, places_in
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError
+from rlrun.core.typing import Stateful
 from rlrun.memory import Table
-from rlrun.presence import require_own
-from rlrun.rundir import RunDir, checkpoint_key, checkpoint_name
-from rlrun.typing import Stateful
+from rlrun.runs import learners
+from rlrun.runs.directory import RunDir, checkpoint_key, checkpoint_name
+from rlrun.runs.files import finite, sync, write_text
+from rlrun.runs.heartbeat import require_own
+from rlrun.runs.learners import place_of, places_in
+from rlrun.training.callback import Callback, Stop
 
 _messages = logging.getLogger("rlrun")
 

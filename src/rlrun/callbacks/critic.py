@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callback import Callback
 from rlrun.callbacks.loss import LossCallback, Optimizer, plain
-from rlrun.errors import ConfigError, RlrunError, WiringError, did_you_mean
+from rlrun.core.errors import ConfigError, RlrunError, WiringError, did_you_mean
+from rlrun.core.typing import Tree
 from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, value_head_of
 from rlrun.nn.normalizer import Statistics
-from rlrun.typing import Tree
+from rlrun.training.callback import Callback
 
 
 class CriticLoss(LossCallback):

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlrun import learners, ops
-from rlrun.callback import Callback
+from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.errors import ConfigError, WiringError, did_you_mean
+from rlrun.core.errors import ConfigError, WiringError, did_you_mean
+from rlrun.core.schedules import Schedule, as_schedule
+from rlrun.core.spaces import Spaces
 from rlrun.nn import ActionCodec
-from rlrun.schedules import Schedule, as_schedule
-from rlrun.spaces import Spaces
+from rlrun.runs import learners
+from rlrun.training.callback import Callback
 
 KINDS = ("continuous", "discrete")
 Given = float | Schedule | Mapping[str, float | Schedule | None] | None

@@ -11,25 +11,25 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun import learners
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks.schedule import due_offline
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
 from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, stage, undisturbed
 from rlrun.collect.statistics import by_reward
+from rlrun.core.errors import RlrunError
 from rlrun.env import Env
-from rlrun.errors import RlrunError
-from rlrun.rundir import RunDir
+from rlrun.runs import learners
+from rlrun.runs.directory import RunDir
+from rlrun.training.callback import Callback, Stop
 
 
-class Recorder(Protocol):
+class EpisodeRecorder(Protocol):
     """Takes a record of metrics at once."""
 
     def write(self, step: int | None, update: int, metrics: dict[str, Any], *, counted: bool) -> None: ...
 
 
-class Keeper(Protocol):
+class CheckpointKeeper(Protocol):
     """Keeps the checkpoint of the best evaluation, and notes the newest one in each."""
 
     evaluation: Mapping[str, Any] | None
@@ -67,8 +67,8 @@ class Evaluator(Callback):
         seed: int = 0,
         max_steps: int | None = 10_000,
         video: bool = False,
-        logger: Recorder | None = None,
-        checkpointer: Keeper | None = None,
+        logger: EpisodeRecorder | None = None,
+        checkpointer: CheckpointKeeper | None = None,
         offline: int = 0,
     ) -> None:
         self.env = env
@@ -209,7 +209,7 @@ class Evaluator(Callback):
         """Play the first episode once more, where pictures are drawn; what goes wrong there is told once."""
         try:
             env_index = videos.screen("evaluation.video", self.env)
-            with closing(env_index), videos.Recorder(env_index, lambda now: run.videos / name) as watch:
+            with closing(env_index), videos.VideoRecorder(env_index, lambda now: run.videos / name) as watch:
                 self._play(env_index, episodes=1, watch=watch)
         except Stop:
             raise

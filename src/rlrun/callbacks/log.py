@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks.schedule import due_offline, following
 from rlrun.callbacks.sinks import Record, Sink, axis_of
-from rlrun.errors import RlrunError
-from rlrun.rundir import RunDir
+from rlrun.core.errors import RlrunError
+from rlrun.runs.directory import RunDir
+from rlrun.training.callback import Callback, Stop
 
 _messages = logging.getLogger("rlrun")
 

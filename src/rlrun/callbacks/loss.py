@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callback import Callback, Hook
-from rlrun.errors import ConfigError, DataError, require_one_of
+from rlrun.core.errors import ConfigError, DataError, require_one_of
+from rlrun.core.schedules import Schedule
 from rlrun.nn import Gradients, Stepper
 from rlrun.nn.ensemble import Ensemble, StackedLinear
-from rlrun.schedules import Schedule
+from rlrun.training.callback import Callback, Hook
 
 LOOKED_AT = 256  # losses of so many updates are looked at together, if nobody asks for metrics before
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -51,7 +51,7 @@ class LossCallback(Callback):
             absent between them, so whoever asks for it learns as rarely.
         schedule: learning rate of this loss alone, as a function of the number of updates made; it goes before
             `learning_rate` from elsewhere.
-        compile: run `loss` through `torch.compile`, where the whole update is not (`rlrun.fused`).
+        compile: run `loss` through `torch.compile`, where the whole update is not (`rlrun.compile`).
 
     Raises:
         ConfigError: there is no such way to clip, or it lacks a limit.
@@ -276,7 +276,7 @@ def _check_schedule(schedule: Schedule | None) -> None:
         float(0.0 if schedule is None else schedule(0))
     except Exception as error:  # whatever a function raises that wants something else than a number
         raise ConfigError(
-            "schedule: wanted a function of the number of updates, as rlrun.schedules has them (Linear, Step, …); "
+            "schedule: wanted a function of the number of updates, as rlrun.core.schedules has them (Linear, Step, …); "
             f"schedulers of torch.optim step an optimizer by themselves: {error}"
         ) from error
 

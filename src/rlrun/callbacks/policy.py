@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.errors import require_one_of
+from rlrun.core.errors import require_one_of
+from rlrun.core.typing import Tree
 from rlrun.nn import (
     ActionHead,
     ActorCritic,
@@ -22,7 +23,6 @@ from rlrun.nn import (
     Temperature,
     value_head_of,
 )
-from rlrun.typing import Tree
 
 
 class SoftPolicyLoss(LossCallback):

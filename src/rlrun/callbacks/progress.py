@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from rlrun.files import duration
-from rlrun.rundir import RunDir
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import duration
 
 SHOWN_LOSSES = 4
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlrun.callback import Callback
-from rlrun.schedules import Schedule as Function
-from rlrun.schedules import as_schedule
+from rlrun.core.schedules import Schedule as Function
+from rlrun.core.schedules import as_schedule
+from rlrun.training.callback import Callback
 
 NEVER = 2**63  # beyond every counter
 

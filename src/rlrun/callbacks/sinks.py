@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlrun import trust
 from rlrun.callbacks.progress import Terminal
-from rlrun.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
-from rlrun.files import finite, head, reason, write_text
-from rlrun.presence import require_own
-from rlrun.rundir import RunDir
+from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import finite, head, reason, write_text
+from rlrun.runs.heartbeat import require_own
+from rlrun.security import trust
 
 NAME_LETTERS = 128  # of a name or group of theirs
 _messages = logging.getLogger("rlrun")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from rlrun import learners, signals
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks.evaluate import Evaluator
+from rlrun.runs import learners, signals
+from rlrun.training.callback import Callback, Stop
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)

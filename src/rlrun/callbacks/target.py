@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rlrun import learners, ops
-from rlrun.callback import Callback
+from rlrun import ops
 from rlrun.callbacks.loss import plain
-from rlrun.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.typing import Tree
 from rlrun.nn import (
     Critics,
     Follow,
@@ -25,7 +25,8 @@ from rlrun.nn import (
     frozen_copy,
     value_head_of,
 )
-from rlrun.typing import Tree
+from rlrun.runs import learners
+from rlrun.training.callback import Callback
 
 
 class Members(Protocol):

@@ -10,15 +10,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from rlrun import trust
-from rlrun.callback import Callback, Hook, Stop
 from rlrun.callbacks.schedule import following
-from rlrun.errors import ConfigError, MissingExtra, RequestError
+from rlrun.core.errors import ConfigError, MissingExtra, RequestError
+from rlrun.core.spaces import Spaces
 from rlrun.memory import archive, files, minari
 from rlrun.memory.episodes import cut_off
 from rlrun.memory.sources import MINARI, take_in
 from rlrun.memory.table import Table
-from rlrun.spaces import Spaces
+from rlrun.security import trust
+from rlrun.training.callback import Callback, Hook, Stop
 
 _messages = logging.getLogger("rlrun")
 _told = logging.getLogger("rlrun.told")  # what commands print beside their result

@@ -8,17 +8,17 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlrun.callback import Callback
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.evaluate import Recorder
+from rlrun.callbacks.evaluate import EpisodeRecorder
 from rlrun.callbacks.schedule import following
 from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_arrays, to_tensors
 from rlrun.collect.evaluate import Moment, evaluate, stage, undisturbed
+from rlrun.core.errors import ConfigError, WiringError
+from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
-from rlrun.errors import ConfigError, WiringError
 from rlrun.memory.adaptors import RETURNS, REWARDS, PerStep
 from rlrun.nn import ActionCodec
-from rlrun.typing import Array, Tree
+from rlrun.training.callback import Callback
 
 
 class Adapted(Protocol):
@@ -67,7 +67,7 @@ class ValueBias(Callback):
         episodes: int = 10,
         seed: int = 0,
         max_steps: int | None = 10_000,
-        logger: Recorder,
+        logger: EpisodeRecorder,
     ) -> None:
         if env.spaces.rewards:
             raise ConfigError("value_bias: one number a step is compared, and this environment's rewards have several")

@@ -13,7 +13,7 @@ def check(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     from rlrun.config import compose
 
     composed = compose(overrides or [], config_dir=config_dir)
-    from rlrun import checking
+    from rlrun.commands import check as checking
 
     for line in checking.check(composed):
         typer.echo(line)

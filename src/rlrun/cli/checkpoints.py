@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.files import aligned, counted, sized
+from rlrun.runs.files import aligned, counted, sized
 
 if TYPE_CHECKING:
-    from rlrun.inspection import CheckpointReport
+    from rlrun.commands.checkpoints import CheckpointReport
 
 HEADS = ("step", "updates", "return", "own", "whole", "made", "mark", "parts", "")
 LEFT = ("mark", "parts", "")
@@ -32,10 +32,9 @@ def checkpoints(
     ] = False,
 ) -> None:
     """List the checkpoints of a run: step, return, size, parts. Nothing is changed, and no code of the run is run."""
-    from rlrun import inspection
-    from rlrun.errors import RunDirError
-    from rlrun.rundir import RunDir
-    from rlrun.watching import printable
+    from rlrun.commands import checkpoints as inspection
+    from rlrun.core.errors import RunDirError, printable
+    from rlrun.runs.directory import RunDir
 
     reports = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)
     if as_json:

@@ -20,7 +20,7 @@ def config(
 ) -> None:
     """Print the composed YAML; keys, choices and interpolations are checked."""
     from rlrun import config as configuration
-    from rlrun.errors import ConfigError
+    from rlrun.core.errors import ConfigError
 
     if cfg != "job":
         raise ConfigError(f"--cfg {cfg}: only 'job' is understood")

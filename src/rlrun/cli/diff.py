@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rlrun.contrast import Pair, Side
+    from rlrun.commands.diff import Pair, Side
 
 
 def diff(
@@ -19,7 +19,7 @@ def diff(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
 ) -> None:
     """Tell what differs between two runs: config and who set it, versions, source, machine, outcome."""
-    from rlrun.contrast import diff as compare
+    from rlrun.commands.diff import diff as compare
 
     delta = compare(left, right)
     if as_json:
@@ -49,10 +49,11 @@ def _show(title: str, pairs: Mapping[str, Pair]) -> None:
 
 def _text(side: Side) -> str:
     value = side.value if isinstance(side.value, str) else json.dumps(side.value)
-    return _plain(f"{value} ({side.set_by})" if isinstance(side.set_by, str) else value)
+    set_by = "override" if side.set_by == "word" else side.set_by
+    return _plain(f"{value} ({set_by})" if isinstance(set_by, str) else value)
 
 
 def _plain(text: str) -> str:
-    from rlrun.watching import printable
+    from rlrun.core.errors import printable
 
     return printable(text)

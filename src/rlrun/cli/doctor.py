@@ -10,8 +10,8 @@ import typer
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Tell what is installed, what is missing and how to get it; exit code 1 where training would break."""
-    from rlrun.health import doctor as examine
-    from rlrun.watching import printable
+    from rlrun.analysis.doctor import doctor as examine
+    from rlrun.core.errors import printable
 
     diagnosis = examine()
     if as_json:

@@ -12,7 +12,7 @@ import typer
 from rlrun.cli.telling import tell_presets
 
 if TYPE_CHECKING:
-    from rlrun.sweep.expansion import Job
+    from rlrun.config.expansion import Job
 
 Estimate = Annotated[
     bool,
@@ -41,7 +41,7 @@ def estimate_request(*, estimate: bool, probe: float | None, price: float | None
     Raises:
         ConfigError: an option is of an estimate, and none is wanted.
     """
-    from rlrun.errors import ConfigError
+    from rlrun.core.errors import ConfigError
 
     if estimate:
         return EstimateRequest(probe, price)
@@ -55,7 +55,7 @@ def print_estimate(
     jobs: Sequence[Job], request: EstimateRequest, *, folder: Path | None, config_dir: Path | None, workers: int | None
 ) -> None:
     """Print what jobs take."""
-    from rlrun import estimate as estimates
+    from rlrun.analysis import estimate as estimates
 
     cost_estimate = estimates.estimate(
         jobs,
@@ -78,8 +78,8 @@ def print_estimate_of_one(
         ConfigError: an override is wrong, or it would start from another run.
     """
     from rlrun.config import compose
-    from rlrun.errors import ConfigError
-    from rlrun.sweep.expansion import Job, identity
+    from rlrun.config.expansion import Job, identity
+    from rlrun.core.errors import ConfigError
 
     if start is not None:
         raise ConfigError("--estimate is of runs that begin anew, and --from starts from another")
@@ -90,8 +90,8 @@ def print_estimate_of_one(
 
 def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
     """Print jobs with the keys in which they differ, and what is known of time and disk without running anything."""
-    from rlrun.estimate.cost import differing
-    from rlrun.files import aligned, counted
+    from rlrun.analysis.estimate.cost import differing
+    from rlrun.runs.files import aligned, counted
 
     keys, values = differing(jobs)
     heads = ("job", *keys)
@@ -103,8 +103,8 @@ def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
 
 
 def _known(jobs: Sequence[Job], workers: int | None) -> str:
-    from rlrun.estimate import cost as costing
-    from rlrun.files import sized
+    from rlrun.analysis.estimate import cost as costing
+    from rlrun.runs.files import sized
     from rlrun.sweep.local import room
 
     shapes = costing.shapes(jobs)

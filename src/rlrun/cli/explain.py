@@ -13,7 +13,7 @@ def explain(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     from rlrun.config import compose
 
     composed = compose(overrides or [], config_dir=config_dir)
-    from rlrun import experiment
+    from rlrun.commands import train as experiment
 
     typer.echo(experiment.explain(composed))
     tell_presets(composed.preset)

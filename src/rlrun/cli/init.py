@@ -13,7 +13,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder; its name is the package's, too.")],
 ) -> None:
     """Make a project with an environment, a network, a loss, configuration and tests of its own; it trains at once."""
-    from rlrun.scaffold import init as make
+    from rlrun.devtools.init import init as make
 
     place = make(folder)
     here = "" if place == Path.cwd() else f"cd {shlex.quote(str(folder))} && "

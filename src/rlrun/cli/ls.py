@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun.files import aligned
+from rlrun.runs.files import aligned
 
 HEAD = ("run", "status", "steps", "return", "overrides")
 
@@ -29,8 +29,8 @@ def ls(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
     """List runs: status, steps, return, and the overrides that they were started with."""
-    from rlrun.files import counted
-    from rlrun.lineup import ls as find
+    from rlrun.commands.ls import ls as find
+    from rlrun.runs.files import counted
 
     runs = find(folder, status=status, match=match or [], sort=sort)
     if as_json:
@@ -42,7 +42,7 @@ def ls(
 
 
 def _row(run: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    from rlrun.watching import printable
+    from rlrun.core.errors import printable
 
     path, here = Path(run["path"]), Path.cwd()
     steps, value = run["env_steps"] or run["updates"], run["objective"]

@@ -13,18 +13,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun import __version__, exits, signals
+from rlrun import __version__
 from rlrun.cli import (
     check,
     checkpoints,
     config,
     diff,
     doctor,
-    evaluate,
     explain,
-    export,
     init,
-    listing,
     ls,
     play,
     plugin,
@@ -34,7 +31,11 @@ from rlrun.cli import (
     usage,
     why,
 )
-from rlrun.errors import RlrunError
+from rlrun.cli import eval as evaluate
+from rlrun.cli import export_onnx as export
+from rlrun.cli import list as listing
+from rlrun.core.errors import RlrunError
+from rlrun.runs import exits, signals
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
 

@@ -25,7 +25,7 @@ def play(
     trust: Trust = None,
 ) -> None:
     """Look at episodes of a run's policy, in a window or as text."""
-    from rlrun import playing
+    from rlrun.commands import play as playing
 
     playing.play(
         run,

@@ -10,7 +10,7 @@ import typer
 from rlrun.cli.overrides import ConfigDir, Overrides
 
 if TYPE_CHECKING:
-    from rlrun.conformance import Examined
+    from rlrun.devtools.conformance import Examined
 
 app = typer.Typer(help="Installed packages that bring config files and classes.", rich_markup_mode=None)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -19,9 +19,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def listing(as_json: AsJson = False) -> None:
     """List plugins: name, package, and what they bring or what is wrong. Nothing of them is imported."""
-    from rlrun import plugins
     from rlrun.config.plugged import brought, fault
-    from rlrun.watching import printable
+    from rlrun.core.errors import printable
+    from rlrun.security import plugins
 
     rows: list[dict[str, Any]] = []
     for plugin in plugins.installed():
@@ -49,7 +49,7 @@ def conformance(
     config_dir: ConfigDir = None,
 ) -> None:
     """Try what a plugin brings: seeds, checkpoints, exact resume, ends of episodes; exit code 1 where one fails."""
-    from rlrun.conformance import plugin_test
+    from rlrun.devtools.conformance import plugin_test
 
     report = plugin_test(
         name, overrides or [], config_dir=config_dir, tell=(lambda command: None) if as_json else _show
@@ -60,7 +60,7 @@ def conformance(
 
 
 def _show(command: Examined) -> None:
-    from rlrun.watching import printable
+    from rlrun.core.errors import printable
 
     typer.echo(printable(" ".join(command.overrides)))
     for verdict in command.verdicts:

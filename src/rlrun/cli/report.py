@@ -40,7 +40,7 @@ def report(
     png: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures (extra: plots).")] = None,
 ) -> None:
     """Write one page about many runs: curves, final scores with intervals, what can be told apart and what not."""
-    from rlrun.reporting.making import report as make
+    from rlrun.analysis.report.making import report as make
 
     report = make(
         *folders,
@@ -64,7 +64,7 @@ def report(
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:
-    from rlrun.errors import RequestError
+    from rlrun.core.errors import RequestError
 
     task, _, values = text.rpartition("=")
     try:

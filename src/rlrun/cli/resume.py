@@ -76,9 +76,9 @@ def resume(
 
 
 def _go_on(run: Path, overrides: list[str], trust: list[str]) -> None:
-    from rlrun import resuming
-    from rlrun.assembly import keep_freed_memory
-    from rlrun.errors import Left
+    from rlrun.commands import resume as resuming
+    from rlrun.core.errors import Left
+    from rlrun.loading.assembly import keep_freed_memory
 
     keep_freed_memory()
 

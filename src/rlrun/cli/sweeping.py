@@ -9,11 +9,11 @@ import typer
 
 from rlrun.cli.estimating import EstimateRequest, list_jobs, print_estimate
 from rlrun.cli.telling import tell_presets
-from rlrun.files import aligned
+from rlrun.runs.files import aligned
 
 if TYPE_CHECKING:
     from rlrun.sweep.coordinator import Limits
-    from rlrun.sweep.sweeping import Outcome
+    from rlrun.sweep.sweeping import SweepOutcome
 
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Jobs at a time (default: what there is room for).", show_default=False)
@@ -53,7 +53,7 @@ def refuse_with_multirun(**options: Any) -> None:
     Raises:
         ConfigError: naming the option.
     """
-    from rlrun.errors import ConfigError
+    from rlrun.core.errors import ConfigError
 
     for name, value in options.items():
         if value:
@@ -70,7 +70,7 @@ def refuse_without_sweep(way: str, **options: Any) -> None:
     Raises:
         ConfigError: naming the option.
     """
-    from rlrun.errors import ConfigError
+    from rlrun.core.errors import ConfigError
 
     for name, value in options.items():
         if value:
@@ -92,15 +92,15 @@ def sweep(
 
     if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
         children.prepare()  # beside all that this process has to import and to compose first
-    from rlrun.errors import ConfigError
+    from rlrun.config.expansion import expand
+    from rlrun.core.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
-    from rlrun.sweep.expansion import expand
-    from rlrun.sweep.search import Plan
+    from rlrun.sweep.search import SearchPlan
 
     overrides, own = sweeps.apart(overrides)
     means = sweeps.Means(own, config_dir)
     settings = means.search()
-    plan = None if settings is None else Plan(overrides, settings, config_dir)
+    plan = None if settings is None else SearchPlan(overrides, settings, config_dir)
     if plan is not None:
         if estimate is not None:
             raise ConfigError("--estimate is of jobs that are known, and a search chooses them as it goes")
@@ -133,7 +133,7 @@ def resume_sweep(
     trust: list[str],
 ) -> int:
     """Go on with a sweep; return the exit code."""
-    from rlrun.errors import ConfigError
+    from rlrun.core.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
 
     overrides, own = sweeps.apart(overrides)
@@ -160,7 +160,7 @@ def resume_sweep(
     return _episode_end(outcome)
 
 
-def _episode_end(outcome: Outcome) -> int:
+def _episode_end(outcome: SweepOutcome) -> int:
     """Print what came of a sweep: its jobs on standard error, its result on standard output; return the exit code."""
     for line in aligned(outcome.table(), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)

@@ -99,9 +99,9 @@ def _run_one(
     dry_run: bool,
     config_dir: Path | None,
 ) -> None:
+    from rlrun.commands.fork.parents import started
     from rlrun.config import compose
-    from rlrun.errors import ConfigError, Left
-    from rlrun.forking.parents import started
+    from rlrun.core.errors import ConfigError, Left
 
     if trust and start is None:
         raise ConfigError("--trust goes with --from; what you type yourself is trusted")
@@ -111,12 +111,12 @@ def _run_one(
         else:
             composed = compose(overrides, config_dir=config_dir)
         # what is wrong with an override was told before torch is loaded
-        from rlrun import experiment
-        from rlrun.assembly import keep_freed_memory
+        from rlrun.commands import train as experiment
+        from rlrun.loading.assembly import keep_freed_memory
 
         keep_freed_memory()
 
-        show("rlrun.forking", "rlrun.told")
+        show("rlrun.commands.fork", "rlrun.told")
         if dry_run:
             typer.echo(experiment.explain(composed))
             tell_presets(composed.preset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rlrun.errors import did_you_mean
+from rlrun.core.errors import did_you_mean
 
 
 def explain(error: Any, overrides: Sequence[str] = ()) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rlrun.diagnosis import Diagnosis
+    from rlrun.analysis.why import Diagnosis
 
 
 def why(
@@ -17,8 +17,8 @@ def why(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
 ) -> None:
     """Say why a run does not learn, from its metrics and config: the most likely cause first, and what helps."""
-    from rlrun.diagnosis import why as diagnose
-    from rlrun.watching import printable
+    from rlrun.analysis.why import why as diagnose
+    from rlrun.core.errors import printable
 
     diagnosis = diagnose(run)
     for line in diagnosis.damage:
@@ -45,7 +45,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def _could(diagnosis: Diagnosis) -> str:
-    from rlrun.files import counted
+    from rlrun.runs.files import counted
 
     unmade = f", {len(diagnosis.unmade)} could not be made for want of data" if diagnosis.unmade else ""
     return f": {counted(diagnosis.checks, 'check')} made{unmade}"

@@ -12,18 +12,19 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from torch import nn
 
-from rlrun import learners
+from rlrun.core.errors import BuildError, ConfigError, RequestError, RlrunError
+from rlrun.core.generators import put_back
+from rlrun.core.schedules import Schedule, as_schedule
+from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves
+from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
-from rlrun.errors import BuildError, ConfigError, RequestError, RlrunError
-from rlrun.generators import put_back
 from rlrun.memory.adaptors import VALUES
 from rlrun.nn import ActionCodec
 from rlrun.ops import gumbel_argmax
 from rlrun.ops.trees import leaves_of
-from rlrun.schedules import Schedule, as_schedule
-from rlrun.spaces import Box, Composite, Space, Spaces, describe, leaves
-from rlrun.typing import Array, Tree
+from rlrun.runs import learners
 
 Response = dict[str, Any]
 Preprocess = Callable[[Tree], Tree]  # from observations to observations, trees of tensors
@@ -249,7 +250,9 @@ def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
     try:
         part: Any
         observation = empty(spaces.observation, 2)
-        values, codec = getattr(agent, "values", None), getattr(getattr(agent, "policy", None), "codec", None)
+        policy, values = getattr(agent, "policy", None), getattr(agent, "values", None)
+        called = getattr(type(policy), "forward", None) not in (None, nn.Module.forward)  # policies only act
+        codec = getattr(policy, "codec", None) if called else None
         if values and codec and (shape := list(values(observation).shape))[-1] != codec.width:
             wanted = f"wanted {[*shape[:-1], codec.width]}, one for each choice of {describe(spaces.action)}"
             raise ValueError(f"it gives values of shape {shape}; {wanted}")

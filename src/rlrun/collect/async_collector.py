@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun import cluster
 from rlrun.collect.agents import Agent
 from rlrun.collect.collector import Collector, require_finite
 from rlrun.collect.leaving import Quiet, branch_seed
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
-from rlrun.collect.unroll import Began, Failed, Go, Made, Recipe, Refresh, counted, freeze
+from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, counted, freeze
+from rlrun.core import cluster
+from rlrun.core.errors import ConfigError, RequestError, WorkerError, require_one_of
+from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
-from rlrun.errors import ConfigError, RequestError, WorkerError, require_one_of
 from rlrun.memory import Rollout, Table
-from rlrun.typing import Array, Tree
 
-LINKS: dict[str, Callable[[Recipe], Link]] = {"thread": ThreadLink, "process": ProcessLink, "ray": RayLink}
+LINKS: dict[str, Callable[[UnrollRecipe], Link]] = {"thread": ThreadLink, "process": ProcessLink, "ray": RayLink}
 POLL = 0.1  # seconds between two looks at signals and at the worker's health
 
 _messages = logging.getLogger("rlrun")
@@ -111,7 +111,7 @@ class AsyncCollector(Collector):
         if self.kind != "thread":
             self.env.close()  # the worker has its own
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # no episode is played twice
-        recipe = Recipe(
+        recipe = UnrollRecipe(
             make,
             copy.deepcopy(self.random),  # ours follows it, step by step
             seed=first,

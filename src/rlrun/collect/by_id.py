@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, Response, random_agent
 from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed
-from rlrun.errors import RequestError, RlrunError, SpaceError
+from rlrun.core.errors import RequestError, RlrunError, SpaceError
+from rlrun.core.spaces import Composite, Space, Spaces, take_rows
+from rlrun.core.typing import Tree
 from rlrun.memory.proxy import AgentId, DictObservation, DictResponse, EpisodeState, MemoryProxy
-from rlrun.spaces import Composite, Space, Spaces, take_rows
-from rlrun.typing import Tree
+from rlrun.training.callback import Callback
 
 Observations = dict[AgentId, DictObservation]
 Responses = dict[AgentId, DictResponse]

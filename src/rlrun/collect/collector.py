@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from rlrun import learners
-from rlrun.callback import Callback
 from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted
 from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed, rows_equal, told
 from rlrun.collect.statistics import Tally, observed
+from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
+from rlrun.core.spaces import take_rows
+from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, Rejoined, Step
-from rlrun.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
 from rlrun.memory import Table
-from rlrun.spaces import take_rows
-from rlrun.typing import Array, Tree
+from rlrun.runs import learners
+from rlrun.training.callback import Callback
 
 _messages = logging.getLogger("rlrun")
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent, initial_state, restarted
+from rlrun.core.typing import Array
 from rlrun.env import Env, Step
 from rlrun.ops.student import mean_interval
-from rlrun.typing import Array
 
 ENVS = 16  # episodes side by side; enough to make acting cheap
 SUCCESS = "is_success"  # what an environment's info says at the last step of an episode, where it says so

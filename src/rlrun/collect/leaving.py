@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rlrun.typing import Array, Tree
+from rlrun.core.typing import Array, Tree
 
 
 class Signals(Protocol):

@@ -20,11 +20,11 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlrun import interpreter
-from rlrun.cluster import connect
-from rlrun.collect.unroll import Inbox, Leave, Recipe, copied, failure, unroll
-from rlrun.errors import ConfigError
-from rlrun.exits import leave, refused
+from rlrun.collect.unroll import Inbox, Leave, UnrollRecipe, copied, failure, unroll
+from rlrun.core.cluster import connect
+from rlrun.core.errors import ConfigError
+from rlrun.runs import subprocesses as interpreter
+from rlrun.runs.exits import leave, refused
 
 GRACE = 3.0  # seconds that a worker has to leave
 
@@ -55,12 +55,12 @@ class Link(ABC):
 class ThreadLink(Link):
     """A worker in a thread of this process."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: UnrollRecipe) -> None:
         super().__init__()
         self._thread = threading.Thread(target=self._run, args=(recipe,), name="unroll", daemon=True)
         self._thread.start()
 
-    def _run(self, recipe: Recipe) -> None:
+    def _run(self, recipe: UnrollRecipe) -> None:
         try:
             unroll(recipe, self._jobs, lambda message: self.rows.put(copied(message)))
         finally:
@@ -84,7 +84,7 @@ class ProcessLink(Link):
     A thread sends and a thread receives, so that a process that is slow to read or to write keeps nobody waiting.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: UnrollRecipe) -> None:
         super().__init__()
         begun = _packed(recipe, "a process of its own", "; async.kind=thread")
         self._connection, theirs = Pipe()
@@ -137,7 +137,7 @@ def _start(theirs: Connection) -> subprocess.Popen[bytes]:
     return interpreter.start("rlrun.collect.links", theirs)
 
 
-def _packed(recipe: Recipe, place: str, way_out: str = "") -> bytes:
+def _packed(recipe: UnrollRecipe, place: str, way_out: str = "") -> bytes:
     """Return a recipe as bytes.
 
     Raises:
@@ -174,7 +174,7 @@ class Host:
 class RayLink(Link):
     """The main side of the actor; Ray is started, and stopped again, where it does not run."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: UnrollRecipe) -> None:
         super().__init__()
         self._ray, self._started = connect()
         self._why = "it ended"

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun import learners
 from rlrun.collect.agents import (
     Acting,
     Agent,
@@ -28,15 +27,16 @@ from rlrun.collect.agents import (
     to_arrays,
     to_tensors,
 )
-from rlrun.errors import ConfigError, SpaceError
-from rlrun.generators import put_back
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.generators import put_back
+from rlrun.core.schedules import Schedule, as_schedule
+from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
+from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat, map_tree
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
 from rlrun.ops.gaussian import squashed_action
 from rlrun.ops.noise import Kind, drawn, given, is_given, normal_like
-from rlrun.schedules import Schedule, as_schedule
-from rlrun.spaces import Box, Space, Spaces, describe, leaves
-from rlrun.typing import Array, Tree
+from rlrun.runs import learners
 
 TINY = 1e-12  # where all directions are as good, nothing is shifted
 

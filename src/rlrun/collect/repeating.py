@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rlrun.collect.agents import PolicyAgent, Preprocess, RandomAgent, Remembering, Response, to_arrays, to_tensors
-from rlrun.spaces import Space
-from rlrun.typing import Array, Tree
+from rlrun.core.spaces import Space
+from rlrun.core.typing import Array, Tree
 
 RATE = 0.001  # of the mean over steps: about the newest thousand count
 

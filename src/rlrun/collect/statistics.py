@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import to_arrays, to_tensors
+from rlrun.core.spaces import Box, Composite, Space
+from rlrun.core.typing import Array, Tree
 from rlrun.nn import Normalizer
-from rlrun.spaces import Box, Composite, Space
-from rlrun.typing import Array, Tree
 
 
 class Tally:

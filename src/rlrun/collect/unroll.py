@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted
+from rlrun.core.errors import ConfigError
+from rlrun.core.typing import Stateful, Tree
 from rlrun.env import Env, Step
-from rlrun.errors import ConfigError
-from rlrun.exits import describe_error
 from rlrun.memory.episodes import map_tree
-from rlrun.typing import Stateful, Tree
+from rlrun.runs.exits import describe_error
 
 
-class Recipe(NamedTuple):
+class UnrollRecipe(NamedTuple):
     """All that a worker begins with; the agent comes by a job."""
 
     make: Callable[[], Env]
@@ -81,7 +81,7 @@ class Failed(NamedTuple):
 Give = Callable[[Any], None]
 
 
-def unroll(recipe: Recipe, jobs: Inbox, give: Give) -> None:
+def unroll(recipe: UnrollRecipe, jobs: Inbox, give: Give) -> None:
     """Build the environment, step it as jobs say until one says to leave, and close it.
 
     What it gives may be in buffers that later steps overwrite: `give` copies.
@@ -108,7 +108,7 @@ def failure(error: BaseException) -> Failed:
 
 
 class _Unroller:
-    def __init__(self, recipe: Recipe, env: Env, jobs: Inbox, give: Give) -> None:
+    def __init__(self, recipe: UnrollRecipe, env: Env, jobs: Inbox, give: Give) -> None:
         self.env = env
         self.agent: Agent | None = None
         self.initial: Tree = None  # of a recurrent agent: the state of fresh episodes

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlrun.callback import Stop
 from rlrun.collect.agents import Agent
 from rlrun.collect.evaluate import Evaluation, Moment, evaluate, stage, undisturbed
+from rlrun.core.errors import MissingExtra, RequestError, RlrunError, did_you_mean
+from rlrun.core.typing import Array
 from rlrun.env import Env
-from rlrun.errors import MissingExtra, RequestError, RlrunError, did_you_mean
-from rlrun.files import reason, sync, sync_directory, write_all
-from rlrun.typing import Array
+from rlrun.runs.files import reason, sync, sync_directory, write_all
+from rlrun.training.callback import Stop
 
 FALLBACK_FPS = 30.0  # for environments that do not state theirs
 GIF_FPS = 50.0  # gif counts hundredths of a second, and viewers slow down what is shown for one of them
@@ -138,7 +138,7 @@ def picture_of(env: Env) -> Array:
     return frame
 
 
-class Recorder:
+class VideoRecorder:
     """Write one video an episode, frame by frame, while a single-lane environment plays: a watcher.
 
     Each has the picture of the reset and one a step. The file of an episode that did not end is not kept.
@@ -156,7 +156,7 @@ class Recorder:
         self.name = name
         self.paths: list[Path] = []
         self._fps = fps_of(env)
-        self._encoder: Encoder | None = None
+        self._encoder: VideoEncoder | None = None
 
     def __call__(self, moment: Moment) -> None:
         """Add the current picture to the video of an episode.
@@ -176,14 +176,14 @@ class Recorder:
             place = f"{path}: step {moment.step} of environment '{self.env.name}'"
             raise RlrunError(f"{place} could not be drawn: {_message(error)}") from error
         if self._encoder is None:
-            self._encoder = Encoder(path, frame.shape, self._fps / every)
+            self._encoder = VideoEncoder(path, frame.shape, self._fps / every)
         self._encoder.write(frame)
         if moment.ending is not None:
             encoder, self._encoder = self._encoder, None
             encoder.finish()
             self.paths.append(path)
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> VideoRecorder:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -191,7 +191,7 @@ class Recorder:
             self._encoder.drop()
 
 
-class Encoder:
+class VideoEncoder:
     """A video that appears under its name when it is whole.
 
     Args:
@@ -374,7 +374,7 @@ class Stage:
 
     def _filming(self, agent: Agent, screen: Env, film: Film, folder: str) -> tuple[Evaluation, list[Path]]:
         place = film.folder / folder
-        recorder = Recorder(screen, lambda now: place / f"episode_{now.episode:03d}_seed_{now.seed}.{film.form}")
+        recorder = VideoRecorder(screen, lambda now: place / f"episode_{now.episode:03d}_seed_{now.seed}.{film.form}")
         with recorder:
             evaluation = self._play(screen, agent, episodes=self._filmed, seed=self.seed, watch=recorder)
         return evaluation, recorder.paths

@@ -24,7 +24,7 @@ from rlrun.config.plugged import readable_places
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, leaves, plain, split
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean
 
 PRIMARY = "train"
 NAMES_OF_ENV = ("env.id", "env.target")

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 DEEPEST = 100  # a config is nested so deep at most
 LARGEST = 50_000  # and has so many nodes, each as often as an alias repeats it

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlrun.config.overrides import Override, hydra_overrides
 from rlrun.config.peers import GYM_ID
 from rlrun.config.sources import PRESETS, TUNED, Repository, one_line
-from rlrun.errors import ConfigError, did_you_mean, nearest
+from rlrun.core.errors import ConfigError, did_you_mean, nearest
 
 
 class Files(NamedTuple):

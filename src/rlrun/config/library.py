@@ -16,7 +16,7 @@ from rlrun.config.layering import Files, hydra_as_of_now, list_files, listed_gro
 from rlrun.config.merging import merge
 from rlrun.config.origins import Layer
 from rlrun.config.overrides import Override
-from rlrun.config.places import Place
+from rlrun.config.places import ConfigFolder
 from rlrun.config.sources import Repository
 
 Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
@@ -25,7 +25,7 @@ Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
 class Library:
     """What the files of a search path come to, by the overrides that choose from groups."""
 
-    def __init__(self, places: Sequence[Place], primary: str) -> None:
+    def __init__(self, places: Sequence[ConfigFolder], primary: str) -> None:
         self.repository = Repository(places)
         self._primary = primary
         self._files: dict[tuple[str, ...], Files] = {}
@@ -57,7 +57,7 @@ class Library:
         return config, layers
 
 
-def library(places: Sequence[Place], primary: str) -> Library:
+def library(places: Sequence[ConfigFolder], primary: str) -> Library:
     """Return the library of a search path.
 
     What comes with rlrun alone is shared by all who compose in this process, as long as none of its files changes;
@@ -69,7 +69,7 @@ def library(places: Sequence[Place], primary: str) -> Library:
 
 
 @lru_cache(maxsize=4)
-def _shared(place: Place, primary: str, stamp: Stamp) -> Library:
+def _shared(place: ConfigFolder, primary: str, stamp: Stamp) -> Library:
     return Library([place], primary)
 
 

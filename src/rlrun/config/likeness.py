@@ -9,7 +9,7 @@ from typing import Any
 from rlrun.config.origins import WORD, Layer, origins
 from rlrun.config.schema import KINDS, OPEN, TRUTH, Kind, number, shown, whole
 from rlrun.config.tree import Path, child, dotted, leaves, plain
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 
 def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.schema import CLOSED, OPEN, instead
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.config.tree import children, dotted, leaves, plain, split
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean
 
 
 def merge(repository: Repository, defaults: Sequence[Any]) -> tuple[DictConfig, list[Layer]]:

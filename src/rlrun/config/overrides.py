@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from rlrun.config import renames
 from rlrun.config.sources import one_line
 from rlrun.config.tree import split
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
 LONGEST = 20_000  # letters of an override; taking a longer one apart takes long

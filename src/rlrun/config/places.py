@@ -9,12 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rlrun import plugins, renames
-from rlrun.errors import ConfigError
-from rlrun.projects import in_a_run
+from rlrun.core import renames
+from rlrun.core.errors import ConfigError
+from rlrun.security import plugins
+from rlrun.security.projects import in_a_run
 
 
-class Place(NamedTuple):
+class ConfigFolder(NamedTuple):
     """A folder of config files, whether it is the one that comes with rlrun, and the plugin that brings it."""
 
     path: Path
@@ -50,7 +51,7 @@ class Offer(NamedTuple):
     """An option of a config group: the first comment of its file, and where this lies."""
 
     line: str
-    place: Place
+    place: ConfigFolder
 
 
 def packaged_dir() -> Path:
@@ -69,7 +70,7 @@ def search_path(
     *,
     packaged: Path | None = None,
     installed: Sequence[plugins.Plugin] | None = None,
-) -> list[Place]:
+) -> list[ConfigFolder]:
     """Return the folders in which config files are looked for; the first match wins.
 
     installed: plugins, where it is known already which there are.
@@ -77,12 +78,12 @@ def search_path(
     Raises: ConfigError if `config_dir` is not a folder.
     """
     ours = Path(packaged or packaged_dir()).resolve()
-    by_path = {path: Place(path) for path in own_dirs(config_dir)}
+    by_path = {path: ConfigFolder(path) for path in own_dirs(config_dir)}
     for plugin in plugins.installed() if installed is None else installed:
         if plugin.folder is not None:
-            by_path.setdefault(plugin.folder, Place(plugin.folder, plugin=plugin.name))
+            by_path.setdefault(plugin.folder, ConfigFolder(plugin.folder, plugin=plugin.name))
     # In a checkout of rlrun ./conf is the packaged folder itself, and nobody's own.
-    return [place for place in by_path.values() if place.path != ours] + [Place(ours, packaged=True)]
+    return [place for place in by_path.values() if place.path != ours] + [ConfigFolder(ours, packaged=True)]
 
 
 def own_dirs(config_dir: Path | None = None) -> list[Path]:
@@ -121,7 +122,7 @@ def choices(group: str, config_dir: Path | None = None, *, packaged: Path | None
     return {name: offer.line for name, offer in offers(group, search_path(config_dir, packaged=packaged)).items()}
 
 
-def offers(group: str, places: Sequence[Place]) -> dict[str, Offer]:
+def offers(group: str, places: Sequence[ConfigFolder]) -> dict[str, Offer]:
     """Return each option of a group; of files with one name the first counts."""
     options: dict[str, Offer] = {}
     for place in places:

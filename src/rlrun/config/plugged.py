@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rlrun import plugins
 from rlrun.config.files import read_yaml
-from rlrun.config.places import Place, search_path
-from rlrun.errors import ConfigError
+from rlrun.config.places import ConfigFolder, search_path
+from rlrun.core.errors import ConfigError
+from rlrun.security import plugins
 
 
-def readable_places(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[Place]:
+def readable_places(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[ConfigFolder]:
     """Return the search path without plugins of which a file cannot be read; tell of each that is left out.
 
     One file that is wrong leaves out all of its plugin: half of one would be another thing than what was installed.
@@ -32,7 +32,7 @@ def fault(folder: Path) -> str | None:
     """Return what is wrong with the first config file of a folder that cannot be read."""
     for path in sorted(folder.rglob("*.yaml")):
         try:
-            read_yaml(Place(folder).inside(str(path.relative_to(folder))))
+            read_yaml(ConfigFolder(folder).inside(str(path.relative_to(folder))))
         except ConfigError as error:
             return str(error)
     return None
@@ -47,13 +47,13 @@ class Hidden(NamedTuple):
     """A config file that is never read, as another one of its name is found first."""
 
     config_path: str
-    by: Place
-    place: Place
+    by: ConfigFolder
+    place: ConfigFolder
 
 
-def hidden(places: Sequence[Place]) -> Iterator[Hidden]:
+def hidden(places: Sequence[ConfigFolder]) -> Iterator[Hidden]:
     """Yield which files of plugins and of rlrun are hidden by those of a plugin; the user's own hide on purpose."""
-    first: dict[str, Place] = {}
+    first: dict[str, ConfigFolder] = {}
     for place in (candidate for candidate in places if candidate.packaged or candidate.plugin is not None):
         for config_path in brought(place.path):
             by = first.setdefault(config_path, place)

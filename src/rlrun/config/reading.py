@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from rlrun.config.tree import Path, child, children, dotted, link_of, locate, mentions, plain, split
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 # Read by the experiment itself, whatever is built; `trainer` is what everything else hangs on.
 ROOTS = (

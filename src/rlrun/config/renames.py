@@ -10,7 +10,7 @@ from typing import Any
 
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, split
-from rlrun.renames import group, key, table, target
+from rlrun.core.renames import group, key, table, target
 
 LOGGER = logging.getLogger(__name__)
 _LINK = re.compile(r"(\$\{\s*\.*)([\w.\[\]]+)(\s*\})")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlrun import trust
 from rlrun.config.tree import Path, dotted, leaves
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.security import trust
 
 MOST = 20  # interpolations in one text; reading them takes a stack as deep as they are nested
 

@@ -18,8 +18,8 @@ from rlrun.config.reading import is_object
 from rlrun.config.resolvers import admit_all_resolvers
 from rlrun.config.sources import one_line
 from rlrun.config.tree import children, dotted, link_of, locate, mentions, plain, split
-from rlrun.errors import ConfigError
-from rlrun.files import read_bytes
+from rlrun.core.errors import ConfigError
+from rlrun.runs.files import read_bytes
 
 LARGEST = 1 << 20  # bytes of a saved config
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.config.tree import child, children, dotted, locate, plain, split
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean
 
 OPEN = ("env.kwargs", "env.reset_options", "init.parts", "init.rename")  # keys of the user's own: no `+` needed
 # What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.

@@ -22,9 +22,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import renames
 from rlrun.config.files import read_yaml
-from rlrun.config.places import Place
+from rlrun.config.places import ConfigFolder
 from rlrun.config.resolvers import admit_resolvers
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
 
 Names: TypeAlias = list[str]
 
@@ -38,7 +38,7 @@ _HEADER = re.compile(r"#\s*@package\s+(\S+)\s*$")
 class FolderSource(ConfigSource):  # type: ignore[misc]
     """A user's or a plugin's folder of config files."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ConfigFolder) -> None:
         super().__init__(provider=OURS if place.packaged else "project", path=f"{self.scheme()}://{place.path}")
         self.place = place
         self.folder = place.path
@@ -124,7 +124,7 @@ class PackagedSource(FolderSource):
 class Repository(ConfigRepository):  # type: ignore[misc]
     """All folders of the search path; each file is read once."""
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[ConfigFolder]) -> None:
         self.places = places
         self.sources = [PackagedSource(place) if place.packaged else FolderSource(place) for place in places]
         self.cache: dict[str, ConfigResult | None] = {}

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from rlrun import trust
-from rlrun.errors import BuildError, RlrunError, did_you_mean
-from rlrun.trust import within
+from rlrun.core.errors import BuildError, RlrunError, did_you_mean
+from rlrun.security import trust
+from rlrun.security.trust import within
 
 _ABSENT: Any = object()
 

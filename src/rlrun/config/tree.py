@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean
 
 Path: TypeAlias = tuple[str, ...]
 
@@ -21,7 +21,7 @@ _SELECT = re.compile(r"\$\{\s*oc\.(?:select|dict\.keys|dict\.values)\s*:\s*([^\s
 _ABSENT: Any = object()
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a path leads."""
 
     path: Path  # of the node, free of links
@@ -104,7 +104,7 @@ def absolute(text: str, here: Path) -> Path:
     return here[: len(here) - dots] + split(text)
 
 
-def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...] = ()) -> Place:
+def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...] = ()) -> Location:
     """Follow a path, and every link on the way and at its end.
 
     Raises: ConfigError, with the place that asked, if it leads nowhere or round in a circle.
@@ -123,10 +123,10 @@ def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...
         next_node = child(node, key)
         if next_node is _ABSENT:
             if isinstance(node, Mapping) and "_target_" in node:
-                return Place(here, node, path[index:], trail)
+                return Location(here, node, path[index:], trail)
             raise ConfigError(_dangling(node, path, here, referrer))
         node, here = next_node, (*here, key)
-    return Place(here, node, (), trail)
+    return Location(here, node, (), trail)
 
 
 def _dangling(node: Any, path: Path, here: Path, referrer: Path) -> str:

@@ -1,4 +1,4 @@
-"""Environments: made from a name in the config, checked, and stepped as lanes."""
+"""Environments: made from a name in the config, checked, and stepped in parallel."""
 
 from __future__ import annotations
 

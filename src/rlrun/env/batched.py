@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rlrun.callback import Stop
+from rlrun.core.errors import DataError, RlrunError
+from rlrun.core.spaces import Spaces, put_rows, take_rows
+from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import (
     action_writer,
     batch_reader,
@@ -22,11 +24,9 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.sync import env_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
-from rlrun.errors import DataError, RlrunError
-from rlrun.exits import describe_error
-from rlrun.interpreter import describe_exit
-from rlrun.spaces import Spaces, put_rows, take_rows
-from rlrun.typing import Array, Tree
+from rlrun.runs.exits import describe_error
+from rlrun.runs.subprocesses import describe_exit
+from rlrun.training.callback import Stop
 
 DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core
 

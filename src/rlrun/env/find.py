@@ -15,8 +15,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, load_env_creator, parse_env_id, registry
 
-from rlrun import trust
-from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
+from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean
+from rlrun.security import trust
 
 _messages = logging.getLogger("rlrun")
 

@@ -14,10 +14,10 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.typing import Array
 from rlrun.env.toy_spaces import Info, Toy
 from rlrun.env.vector import Env
-from rlrun.errors import ConfigError, RlrunError
-from rlrun.typing import Array
 
 __all__ = ["BitFlip", "GoalReward", "PointReach"]
 

@@ -12,13 +12,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
+from rlrun.core.spaces import Spaces, leaves
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.find import construct, find_target, lookup, spec_of
 from rlrun.env.sync import SyncEnv
 from rlrun.env.vector import Env
 from rlrun.env.workers import WorkerEnv
-from rlrun.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
-from rlrun.spaces import Spaces, leaves
 
 Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
+from rlrun.core.errors import RlrunError
+from rlrun.core.typing import Array
 from rlrun.env.plain import SCALARS, LeftOut, Reader, Writer, same
-from rlrun.errors import RlrunError
-from rlrun.typing import Array
 
 # Constants that are costly to look at, the clock, and the next layer.
 _NEVER = frozenset(("spec", "_cached_spec", "metadata", "_metadata", "_saved_kwargs", "_ezpickle_args"))
@@ -111,7 +111,7 @@ class _Watched:
             del attributes[name]
 
 
-class Keeper:
+class OriginKeeper:
     """Knows how to take down one environment with its wrappers, and how to put it back.
 
     Of every layer: its random generators, its small plain attributes, what its own `state_dict` returns where

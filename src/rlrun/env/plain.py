@@ -14,9 +14,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rlrun.errors import RlrunError
-from rlrun.generators import checked
-from rlrun.typing import Array
+from rlrun.core.errors import RlrunError
+from rlrun.core.generators import checked
+from rlrun.core.typing import Array
 
 LARGEST = 1 << 16  # bytes of an array: what a reset depends on is small; screens and maps are drawn by it anew
 VISITS = 128  # parts of a nest: a table of tasks, not a transition table, which would cost more than its episode

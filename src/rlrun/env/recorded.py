@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from rlrun.callback import Stop
-from rlrun.env.origin import Keeper, Taken, whole_state, written
+from rlrun.core.errors import RlrunError
+from rlrun.core.spaces import map_tree, put_rows, take_rows
+from rlrun.core.typing import Array, Tree
+from rlrun.env.origin import OriginKeeper, Taken, whole_state, written
 from rlrun.env.plain import Reader, Writer, require_sound
 from rlrun.env.spaces import Convert, Write
 from rlrun.env.vector import Env, Rejoined
-from rlrun.errors import RlrunError
-from rlrun.spaces import map_tree, put_rows, take_rows
-from rlrun.typing import Array, Tree
+from rlrun.training.callback import Stop
 
 # Steps. Acting them again takes as long as they took: seconds for control tasks, two minutes for Atari, whose
 # longest episodes have 27,000. What runs longer hardly has episodes at all.
@@ -153,7 +153,7 @@ def _pairs(leaves: Any, tree: Tree) -> Iterator[tuple[_Leaf, Any]]:
             yield from _pairs(part, tree[name])
 
 
-class Episode(NamedTuple):
+class RecordedEpisode(NamedTuple):
     """What fixes an open episode.
 
     origin: the `seed` given to its reset and the `layers` before it; or, of an episode too long to be played
@@ -164,7 +164,7 @@ class Episode(NamedTuple):
     actions: Sequence[Any]
 
 
-class Outcome(NamedTuple):
+class ReplayOutcome(NamedTuple):
     """What came of playing an episode again; where it was not played, return and length are not known."""
 
     observation: Any = None
@@ -173,12 +173,12 @@ class Outcome(NamedTuple):
     lost: str | None = None
 
 
-class Recorder:
+class ActionRecorder:
     """Writes down one environment, in whatever process it lives."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
-        self.keeper = Keeper(env)
+        self.keeper = OriginKeeper(env)
         self._origin: dict[str, Any] | tuple[int | None, list[Taken]] | None = None  # written, or as captured
 
     def begin(self, seed: int | None) -> None:
@@ -197,23 +197,23 @@ class Recorder:
                 return {"layers": written(self.keeper.capture()), "whole": Writer().whole(functions[0]())}
         return None
 
-    def replay(self, episode: Episode, options: Options) -> Generator[None, None, Outcome]:
+    def replay(self, episode: RecordedEpisode, options: Options) -> Generator[None, None, ReplayOutcome]:
         """Play an episode again, in portions; what goes wrong is told, not raised."""
         try:
             return (yield from self._replay(episode, options))
         except Stop:
             raise
         except Exception as error:
-            return Outcome(lost=f"{type(error).__name__}: {error}".splitlines()[0])
+            return ReplayOutcome(lost=f"{type(error).__name__}: {error}".splitlines()[0])
 
-    def _replay(self, episode: Episode, options: Options) -> Generator[None, None, Outcome]:
+    def _replay(self, episode: RecordedEpisode, options: Options) -> Generator[None, None, ReplayOutcome]:
         self._origin = episode.origin
         self.keeper.restore(episode.origin["layers"])
         if "whole" in episode.origin:
             functions = whole_state(self.env)
             assert functions is not None
             functions[1](Reader().read(episode.origin["whole"]))
-            return Outcome()
+            return ReplayOutcome()
         observation, _ = self.env.reset(seed=episode.origin["seed"], options=options)
         count = len(episode.actions)
         total: Any = 0.0
@@ -221,13 +221,13 @@ class Recorder:
             observation, reward, terminated, truncated, _ = self.env.step(action)
             total = total + np.float32(reward).astype(np.float64)  # as a collector adds up: its order, its types
             if terminated or truncated:
-                return Outcome(lost=f"played again, its episode ended after {number} of {count} steps")
+                return ReplayOutcome(lost=f"played again, its episode ended after {number} of {count} steps")
             if number % PORTION == 0:
                 yield
-        return Outcome(observation, total, count)
+        return ReplayOutcome(observation, total, count)
 
 
-def finish(replay: Generator[None, None, Outcome], abandon: Callable[[], None] | None = None) -> Outcome:
+def finish(replay: Generator[None, None, ReplayOutcome], abandon: Callable[[], None] | None = None) -> ReplayOutcome:
     """Run a replay to its end."""
     while True:
         if abandon is not None:
@@ -235,7 +235,7 @@ def finish(replay: Generator[None, None, Outcome], abandon: Callable[[], None] |
         try:
             next(replay)
         except StopIteration as end:
-            outcome: Outcome = end.value
+            outcome: ReplayOutcome = end.value
             return outcome
 
 
@@ -258,7 +258,9 @@ class Recorded(Env):
         """Return what each lane's `Recorder.written` says."""
 
     @abstractmethod
-    def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
+    def _replay(
+        self, episodes: list[RecordedEpisode | None], abandon: Callable[[], None] | None
+    ) -> list[ReplayOutcome]:
         """Play an episode again in each env that has one."""
 
     def record(self) -> None:
@@ -296,7 +298,9 @@ class Recorded(Env):
         self._action_log.load_state_dict(state)
         rows = [self._rows(action) for action in self._action_log]
         episodes = [
-            None if origin is None else Episode(origin, [row[env_index] for row in rows[begun:]] if begun >= 0 else [])
+            None
+            if origin is None
+            else RecordedEpisode(origin, [row[env_index] for row in rows[begun:]] if begun >= 0 else [])
             for env_index, (origin, begun) in enumerate(zip(state["lanes"], state["begun"], strict=True))
         ]
         outcomes = self._replay(episodes, abandon)

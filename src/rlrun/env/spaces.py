@@ -14,9 +14,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rlrun.errors import DataError, SpaceError
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space
-from rlrun.typing import Array, Tree
+from rlrun.core.errors import DataError, SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space
+from rlrun.core.typing import Array, Tree
 
 _messages = logging.getLogger("rlrun")
 Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], env, one lane's observation)

@@ -13,8 +13,10 @@ from typing import Any, NoReturn
 import gymnasium
 import numpy as np
 
-from rlrun.callback import Stop
-from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder, finish
+from rlrun.core.errors import DataError, RlrunError
+from rlrun.core.spaces import Spaces, put_rows
+from rlrun.core.typing import Array, Tree
+from rlrun.env.recorded import ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome, finish
 from rlrun.env.spaces import (
     Outputs,
     action_writer,
@@ -29,10 +31,8 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.vector import Seed, Step, close_softly
 from rlrun.env.wrappers import frames_of
-from rlrun.errors import DataError, RlrunError
-from rlrun.exits import describe_error
-from rlrun.spaces import Spaces, put_rows
-from rlrun.typing import Array, Tree
+from rlrun.runs.exits import describe_error
+from rlrun.training.callback import Stop
 
 # An observation must outlive the step it leads to and the restart after it: three sets of buffers.
 _SETS = 3
@@ -64,7 +64,7 @@ class SyncEnv(Recorded):
         self.frame_stack = frames_of(first)
         self._place = place
         self._options = reset_options or None
-        self._recorders = [Recorder(env) for env in self.envs]
+        self._recorders = [ActionRecorder(env) for env in self.envs]
         self._outputs = [Outputs(first.observation_space, self.spaces.rewards) for _ in self.envs]
         self.remarked = set()
         self._step_functions: list[Callable[[Any], Any]] = [
@@ -185,9 +185,11 @@ class SyncEnv(Recorded):
     def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
         return [recorder.written(is_long) for recorder, is_long in zip(self._recorders, long, strict=True)]
 
-    def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
+    def _replay(
+        self, episodes: list[RecordedEpisode | None], abandon: Callable[[], None] | None
+    ) -> list[ReplayOutcome]:
         return [
-            Outcome() if episode is None else finish(recorder.replay(episode, self._options), abandon)
+            ReplayOutcome() if episode is None else finish(recorder.replay(episode, self._options), abandon)
             for recorder, episode in zip(self._recorders, episodes, strict=True)
         ]
 

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
-from rlrun.typing import Array
+from rlrun.core.typing import Array
 
 Info = dict[str, Any]
 

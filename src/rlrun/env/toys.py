@@ -12,6 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
+from rlrun.core.errors import ConfigError
+from rlrun.core.typing import Array
 from rlrun.env.toy_spaces import (
     DictObservation,
     DiscreteStart,
@@ -21,8 +23,6 @@ from rlrun.env.toy_spaces import (
     Toy,
     TupleSpaces,
 )
-from rlrun.errors import ConfigError
-from rlrun.typing import Array
 
 __all__ = [
     "Bandit",

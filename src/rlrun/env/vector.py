@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from rlrun.errors import ConfigError, RlrunError
-from rlrun.exits import describe_error
-from rlrun.spaces import Spaces
-from rlrun.typing import Array, Tree
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Array, Tree
+from rlrun.runs.exits import describe_error
 
 _messages = logging.getLogger("rlrun")
 Seed = int | Sequence[int | None] | None

@@ -18,15 +18,15 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
+from rlrun.core.errors import RlrunError
+from rlrun.core.spaces import put_rows, take_rows
+from rlrun.core.typing import Tree
 from rlrun.env.batched import BatchedEnv, WorkerFailure
-from rlrun.env.recorded import Episode, Outcome, Recorded, Recorder
+from rlrun.env.recorded import ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
 from rlrun.env.spaces import Outputs, empty, rewards_of, row_splitter, warn
 from rlrun.env.vector import Step, close_softly
-from rlrun.errors import RlrunError
-from rlrun.exits import describe_error, leave, refused
-from rlrun.interpreter import end_with_parent
-from rlrun.spaces import put_rows, take_rows
-from rlrun.typing import Tree
+from rlrun.runs.exits import describe_error, leave, refused
+from rlrun.runs.subprocesses import end_with_parent
 
 Build = Callable[[], gymnasium.Env[Any, Any]]
 
@@ -44,10 +44,12 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.number = number
         self.apart = apart
-        self.recorder = Recorder(env)
+        self.recorder = ActionRecorder(env)
         self.recording = False
-        self.episode: tuple[Episode, dict[str, Any] | None] | None = None  # to be played again; and options of resets
-        self._replay: Generator[None, None, Outcome] | None = None
+        self.episode: tuple[RecordedEpisode, dict[str, Any] | None] | None = (
+            None  # to be played again; and options of resets
+        )
+        self._replay: Generator[None, None, ReplayOutcome] | None = None
         self.step = self._first_step  # type: ignore[method-assign]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -80,16 +82,16 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Return what fixes the open episode, besides its actions."""
         return self.recorder.written(long[self.number])
 
-    def env_replay(self) -> Outcome | None:
+    def env_replay(self) -> ReplayOutcome | None:
         """Play a portion of the episode again; return what came of it once it is over."""
         if self.episode is None:
-            return Outcome()
+            return ReplayOutcome()
         self._replay = self._replay or self.recorder.replay(*self.episode)
         try:
             next(self._replay)
         except StopIteration as end:
             self._replay = self.episode = None
-            outcome: Outcome = end.value
+            outcome: ReplayOutcome = end.value
             return outcome
         return None
 
@@ -201,12 +203,14 @@ class WorkerEnv(Recorded, BatchedEnv):
             return self._last_written
         return list(self._call("state_dict", lambda: self.vector.call("env_written", long)))
 
-    def _replay(self, episodes: list[Episode | None], abandon: Callable[[], None] | None) -> list[Outcome]:
+    def _replay(
+        self, episodes: list[RecordedEpisode | None], abandon: Callable[[], None] | None
+    ) -> list[ReplayOutcome]:
         self._next = empty(self.spaces.observation, self.num_envs)
         self._rejoined = True
         replays = [None if episode is None else (episode, self._options) for episode in episodes]
         self._call("rejoin", lambda: self.vector.set_attr("episode", replays))
-        outcomes: list[Outcome | None] = [None] * self.num_envs
+        outcomes: list[ReplayOutcome | None] = [None] * self.num_envs
         while any(outcome is None for outcome in outcomes):
             if abandon is not None:
                 abandon()

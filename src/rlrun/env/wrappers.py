@@ -19,8 +19,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
-from rlrun.errors import ConfigError, RlrunError, SpaceError
-from rlrun.typing import Array
+from rlrun.core.errors import ConfigError, RlrunError, SpaceError
+from rlrun.core.typing import Array
 
 __all__ = [
     "ActionRepeat",

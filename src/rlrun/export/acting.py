@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent, Response, envs_of
-from rlrun.errors import RequestError, RlrunError, SpaceError
+from rlrun.core.errors import RequestError, RlrunError, SpaceError
+from rlrun.core.typing import Array, Tree
 from rlrun.export.checking import columns
 from rlrun.export.graph import Outer, Port, actions, observations
 from rlrun.export.play_onnx import nested
 from rlrun.export.writing import containers
 from rlrun.ops.noise import gumbel_like, normal_like
-from rlrun.typing import Array, Tree
 
 NOISE = {"epsilon": normal_like, "gumbel": gumbel_like}
 TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"}

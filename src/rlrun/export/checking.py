@@ -12,14 +12,14 @@ import torch
 
 from rlrun.collect.agents import Agent, initial_state, restarted, to_arrays, to_tensors
 from rlrun.collect.evaluate import undisturbed
+from rlrun.core.errors import RlrunError
+from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
 from rlrun.env.spaces import action_writer, batch_reader
-from rlrun.errors import RlrunError
 from rlrun.export import play_onnx
 from rlrun.export.graph import Dealer, Graph, Port, flat, named, nested
 from rlrun.export.writing import containers
 from rlrun.ops import noise
-from rlrun.typing import Array, Tree
 
 TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones
 APART = 1e-4  # at most, between a number in an action of the file and of the policy, in an episode

@@ -18,14 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlrun.callback import Callback, Stop
 from rlrun.callbacks.schedule import following
+from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
-from rlrun.errors import ConfigError, RequestError, RlrunError
 from rlrun.export import writing
 from rlrun.export.graph import Outer
 from rlrun.export.worker import request
 from rlrun.export.writing import environment
+from rlrun.training.callback import Callback, Stop
 
 PREFIX = "policy_"
 NUMBERED = re.compile(rf"{PREFIX}(\d+)\.onnx")

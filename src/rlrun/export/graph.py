@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.core.errors import RequestError
+from rlrun.core.spaces import Space, leaves
+from rlrun.core.typing import Tree
 from rlrun.env.spaces import from_gymnasium
-from rlrun.errors import RequestError
 from rlrun.memory import episodes
 from rlrun.ops import leaves_of, noise, tree_of
-from rlrun.spaces import Space, leaves
-from rlrun.typing import Tree
 
 Role = Literal["observation", "state", "epsilon", "gumbel", "action", "next_state"]
 Convert = Callable[[Tensor], Tensor]

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.arrival import require_own_folder
 from rlrun.collect.evaluate import still
+from rlrun.config.expansion import identity
+from rlrun.core.errors import RequestError, did_you_mean
 from rlrun.env import Env
-from rlrun.errors import RequestError, did_you_mean
 from rlrun.export import writing
 from rlrun.export.checking import TOLERANCE, Reference, compare, edges, played, recorded, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.writing import environment, interface
-from rlrun.files import counted, replace, sized, write_json
-from rlrun.frozen import Frozen, frozen
-from rlrun.rundir import RunDir
-from rlrun.sweep.expansion import identity
+from rlrun.loading.policy import Frozen, frozen
+from rlrun.loading.untrusted import require_own_folder
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import counted, replace, sized, write_json
 
 FORMATS = ("onnx", "pt2")
 EPISODES = 10

@@ -11,20 +11,20 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
-from rlrun import trust
-from rlrun.build import Builder
+from rlrun.config.build import Builder
 from rlrun.config.merging import apply
 from rlrun.config.overrides import Override, listed, parse
 from rlrun.config.schema import check_kinds
+from rlrun.core.errors import RequestError, RunDirError
 from rlrun.env import Env
 from rlrun.env.sync import SyncEnv
-from rlrun.errors import RequestError, RunDirError
 from rlrun.export import play_onnx
 from rlrun.export.acting import FileAgent, cause
 from rlrun.export.graph import Outer
 from rlrun.export.writing import require
-from rlrun.files import place_of, read_bytes, read_json
-from rlrun.rundir import CHECKPOINT
+from rlrun.runs.directory import CHECKPOINT
+from rlrun.runs.files import place_of, read_bytes, read_json
+from rlrun.security import trust
 
 SUFFIXES = (".onnx", ".pt2")
 LARGEST = 1 << 31  # bytes: protobuf has no larger messages
@@ -117,7 +117,7 @@ def _settings(overrides: Iterable[str]) -> list[str]:
 def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable[str] = ()) -> Iterator[Exported]:
     """Open an exported policy; in the end its environment is closed.
 
-    As long as the `with` block lasts, an environment that FILE.json names imports only what `rlrun.trust` admits.
+    As long as the `with` block lasts, an environment that FILE.json names imports what `security.trust` admits.
 
     Args:
         path: of the file; what it says of itself stands in `path` + `.json`.

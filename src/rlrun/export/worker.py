@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from rlrun.collect.unroll import freeze, thaw
-from rlrun.errors import RlrunError
+from rlrun.core.errors import RlrunError
 from rlrun.export import writing
 from rlrun.export.checking import Reference, compare, edges, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.writing import interface
-from rlrun.files import replace, write_json
+from rlrun.runs.files import replace, write_json
 
 
 def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> tuple[bytes, ...]:

@@ -14,7 +14,7 @@ import gymnasium
 import torch
 from omegaconf import OmegaConf
 
-from rlrun.errors import MissingExtra, RequestError
+from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.export.graph import Graph
 
 TRACED = 3  # envs of the inputs that are traced; any number is taken in the end

@@ -27,10 +27,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, did_you_mean, require_one_of
+from rlrun.core.errors import ConfigError, did_you_mean, require_one_of
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
-from rlrun.typing import Array, Batch, Tree
 
 COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VALUES, EVALUATES_ACTIONS, SHAPE, NAMES = range(11)
 SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another

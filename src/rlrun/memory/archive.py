@@ -21,9 +21,9 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
 
-from rlrun.errors import RequestError, RlrunError
-from rlrun.files import open_regular, reason, sync_directory
-from rlrun.typing import Array
+from rlrun.core.errors import RequestError, RlrunError
+from rlrun.core.typing import Array
+from rlrun.runs.files import open_regular, reason, sync_directory
 
 SEAL = b"rlrun sha256 "  # followed by the hash in hexadecimal digits
 DIGITS = 64

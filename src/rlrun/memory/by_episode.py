@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.errors import ConfigError
-from rlrun.generators import Seeded
+from rlrun.core.errors import ConfigError
+from rlrun.core.generators import Seeded
+from rlrun.core.typing import Array
 from rlrun.memory.index import grown
 from rlrun.memory.samplers import Rows, Sampler
-from rlrun.typing import Array
 
 ABSENT = -1
 

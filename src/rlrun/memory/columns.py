@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError, did_you_mean
-from rlrun.files import main_memory
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.core.spaces import Box, Leaf, Spaces, leaves
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.index import EpisodeIndex, grown
 from rlrun.memory.samplers import Rows
-from rlrun.spaces import Box, Leaf, Spaces, leaves
-from rlrun.typing import Array, Batch, Tree
+from rlrun.runs.files import main_memory
 
 LENGTH = 1_000_000  # transitions of a memory whose length nobody set
 SHARE = 0.25  # of main memory that it may take

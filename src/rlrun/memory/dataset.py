@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError
-from rlrun.files import main_memory, reason
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.typing import Array, Batch, Groups, Tree
 from rlrun.memory.adaptors import Adaptor, adapted, arrange
 from rlrun.memory.episodes import flat, map_tree, nest, stack
 from rlrun.memory.loaders import at_least, chosen
 from rlrun.memory.samplers import Rows
 from rlrun.memory.sources import EMPTY, table_of
 from rlrun.memory.table import Table
-from rlrun.typing import Array, Batch, Groups, Tree
+from rlrun.runs.files import main_memory, reason
 
 
 class DatasetLoader:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.errors import ConfigError
-from rlrun.generators import Seeded
+from rlrun.core.errors import ConfigError
+from rlrun.core.generators import Seeded
+from rlrun.core.typing import Array
 from rlrun.memory.by_episode import Visits
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.samplers import Rows
-from rlrun.typing import Array
 
 
 class Ejector(ABC):

@@ -18,11 +18,11 @@ from zipfile import ZipFile
 
 import numpy as np
 
-from rlrun.errors import RequestError
+from rlrun.core.errors import RequestError
+from rlrun.core.typing import Array
 from rlrun.memory import archive
 from rlrun.memory.episodes import Episode, Stored, nest
 from rlrun.memory.table import Table
-from rlrun.typing import Array
 
 VERSION = "1"
 NAMES = {"actions": "action", "rewards": "reward"}  # Emote's -> ours; others keep their names

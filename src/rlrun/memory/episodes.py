@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlrun.errors import RequestError, did_you_mean
+from rlrun.core.errors import RequestError, did_you_mean
+from rlrun.core.spaces import map_tree as map_tree
+from rlrun.core.typing import Array, Tree
 from rlrun.memory.columns import Column
-from rlrun.spaces import map_tree as map_tree
-from rlrun.typing import Array, Tree
 
 if TYPE_CHECKING:
     from rlrun.memory.table import Table

@@ -15,21 +15,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 import numpy as np
 import safetensors.torch
 from safetensors import SafetensorError
 
-from rlrun import __version__, renames, storage
-from rlrun.errors import RequestError
+from rlrun import __version__
+from rlrun import checkpointing as storage
+from rlrun.core import renames
+from rlrun.core.errors import RequestError
+from rlrun.core.typing import Stateful
 from rlrun.memory import archive
 from rlrun.memory.archive import ArrayMember
 from rlrun.memory.episodes import Episode, Stored, add_all, fit, nest
 from rlrun.memory.samplers import Sampler
-from rlrun.memory.table import Table
-from rlrun.typing import Stateful
+
+if TYPE_CHECKING:
+    from rlrun.memory.table import Table
 
 KIND, FORMAT = "rlrun.memory", 2
 

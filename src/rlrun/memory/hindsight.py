@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, DataError, RlrunError, SpaceError, require_one_of
-from rlrun.generators import Seeded
+from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError, require_one_of
+from rlrun.core.generators import Seeded
+from rlrun.core.spaces import Composite, Space, Spaces, describe
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import RELABEL
 from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
-from rlrun.spaces import Composite, Space, Spaces, describe
-from rlrun.typing import Array, Batch, Tree
 
 Strategy = Literal["future", "final", "episode"]
 Function = Callable[[Array, Array], Array]

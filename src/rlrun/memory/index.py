@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rlrun.errors import RlrunError
-from rlrun.typing import Array
+from rlrun.core.errors import RlrunError
+from rlrun.core.typing import Array
 
 NARROW, WIDE = 16, 32  # bits of a stamp that hold the step: of 32 bits, and of 64
 EMPTY = -(1 << 30)  # so far below every stamp that no difference with it is a length

@@ -10,12 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import REWARDS
 from rlrun.memory.episodes import map_tree
 from rlrun.memory.samplers import Rows
 from rlrun.nn.normalizer import Normalizer
-from rlrun.typing import Array, Batch, Tree
 
 
 class Bonus(ABC):

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.core.typing import Batch, Groups, Tree
 from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import ReplayLoader, placed, positive
 from rlrun.memory.table import Table
-from rlrun.typing import Batch, Groups, Tree
 
 
 class JointLoader:

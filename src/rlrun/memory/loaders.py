@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from rlrun import learners
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.typing import Groups, Tree
 from rlrun.memory.episodes import map_tree
 from rlrun.memory.table import Table
-from rlrun.typing import Groups, Tree
+from rlrun.runs import learners
 
 if TYPE_CHECKING:
     from rlrun.memory.joint import Mix

@@ -17,12 +17,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rlrun.errors import MissingExtra, RequestError, RlrunError
-from rlrun.files import reason
+from rlrun.core.errors import MissingExtra, RequestError, RlrunError
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, take_rows
+from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import Episode, Stored, map_tree
 from rlrun.memory.table import Table
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, take_rows
-from rlrun.typing import Array, Tree
+from rlrun.runs.files import reason
 
 PLACE, METADATA = "a Minari dataset", "metadata.json"
 

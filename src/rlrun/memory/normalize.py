@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import require_one_of
+from rlrun.core.errors import require_one_of
+from rlrun.core.spaces import map_tree
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import RETURNS, PerStep
 from rlrun.memory.samplers import Rows
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
-from rlrun.spaces import map_tree
-from rlrun.typing import Array, Batch, Tree
 
 Update = Literal["replay", "rollout", "never"]
 UPDATES = ("replay", "rollout", "never")

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rlrun.errors import RlrunError
+from rlrun.core.errors import RlrunError
+from rlrun.core.typing import Array
 from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, env_numbers, grown
-from rlrun.typing import Array
 
 ROOM = 16  # entries that a new episode gets in the log
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rlrun.callback import Callback
-from rlrun.errors import ConfigError, RequestError, RlrunError
+from rlrun.core.errors import ConfigError, RequestError, RlrunError
+from rlrun.core.typing import Groups
 from rlrun.memory.loaders import placed
-from rlrun.typing import Groups
+from rlrun.training.callback import Callback
 
 
 class _Drawn(NamedTuple):

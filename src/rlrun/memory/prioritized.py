@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError
-from rlrun.generators import Seeded
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.generators import Seeded
+from rlrun.core.schedules import Linear, Schedule, as_schedule
+from rlrun.core.typing import Array
 from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.samplers import Rows, Sampler
-from rlrun.schedules import Linear, Schedule, as_schedule
-from rlrun.typing import Array
 
 PENDING = 1024  # writes that are remembered before the tree hears of them
 ROUNDS = 3  # of drawing again in place of what is no window, before all windows are listed

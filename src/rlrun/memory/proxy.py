@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlrun.errors import ConfigError, DataError, RlrunError, did_you_mean
+from rlrun.core.errors import ConfigError, DataError, RlrunError, did_you_mean
+from rlrun.core.spaces import take_rows
+from rlrun.core.typing import Tree
 from rlrun.memory.episodes import flat, map_tree, stack
 from rlrun.memory.table import Table
-from rlrun.spaces import take_rows
-from rlrun.typing import Tree
 
 AgentId: TypeAlias = int | str
 

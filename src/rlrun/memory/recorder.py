@@ -9,7 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.checkpointing.rows import SLOTS, Changes, Live, SegmentChain
+from rlrun.checkpointing.rows import StoredColumn as StoredColumn
+from rlrun.checkpointing.segments import chain_of
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.typing import Array, Tree
 from rlrun.memory.columns import Column, Frames, Tags
 from rlrun.memory.ejectors import Ejector
 from rlrun.memory.episodes import flat, map_tree
@@ -18,10 +22,6 @@ from rlrun.memory.pool import PoolIndex
 from rlrun.memory.ring import RingIndex
 from rlrun.memory.samplers import Sampler
 from rlrun.memory.storage import Storage
-from rlrun.storage.rows import SLOTS, Chain, Changes, Live
-from rlrun.storage.rows import Column as StoredColumn
-from rlrun.storage.segments import chain_of
-from rlrun.typing import Array, Tree
 
 STAMP = "stamps of slots"  # the column of the index; no name of one of the storage
 
@@ -52,7 +52,7 @@ class Recorder:
         self.tags = Tags([column for column in columns if column.tag], self.index)
         self._observers: Sequence[Callable[[Mapping[str, Tree]], None]] = ()
         self._pooled = isinstance(self.index, PoolIndex)
-        self._chain: Chain | None = None  # the segments in which the newest checkpoint keeps the rows
+        self._chain: SegmentChain | None = None  # the segments in which the newest checkpoint keeps the rows
         self._on_add = sampler.on_add if type(sampler).on_add is not Sampler.on_add else None
         sampler.bind(self.index)
         ejector.bind(self.index)
@@ -224,7 +224,7 @@ class Recorder:
         """
         used = self.index.stamp != EMPTY
         if self._chain is None or not self._chain.fits(home, len(used)):
-            self._chain = Chain(home, len(used))
+            self._chain = SegmentChain(home, len(used))
         if len(self._chain):
             slots, touched = self.index.changed(), np.flatnonzero(self.storage.changed & used)
             slots = np.union1d(slots, touched) if len(touched) else slots

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlrun.errors import RlrunError
+from rlrun.core.errors import RlrunError
+from rlrun.core.typing import Array
 from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, grown
-from rlrun.typing import Array
 
 SLOT, STAMP, COUNT = range(3)
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError
-from rlrun.generators import put_back
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.generators import put_back
+from rlrun.core.typing import Array, Batch, Groups
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
 from rlrun.memory.episodes import joined, map_tree
 from rlrun.memory.loaders import Steps, at_least, chosen
 from rlrun.memory.normalize import Normalize
 from rlrun.memory.rollout_table import Rollout
-from rlrun.typing import Array, Batch, Groups
 
 
 class RolloutLoader:
@@ -245,12 +245,12 @@ class Epochs:
     def state_dict(self) -> dict[str, Any]:
         """Return what is left to serve; the generator's state is its owner's."""
         counted = {"epoch": self.epoch, "served": self.served, "number": self.number}
-        return {**counted, "rows": self.rows, "starts": self.starts}
+        return {**counted, "rows": _saved(self.rows), "starts": self.starts}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Go on with the minibatch after the last one."""
         self.epoch, self.served, self.number = state["epoch"], state["served"], state["number"]
-        self.rows = map_tree(lambda value: value.to(device), state["rows"])
+        self.rows = _restored(state["rows"], device)
         self.starts, self._whole = np.array(state["starts"]), None
 
 
@@ -259,6 +259,18 @@ def _take(rows: Array, value: Tensor) -> Tensor:
         return torch.from_numpy(value.numpy().take(rows, axis=0, mode="clip"))
     index = torch.from_numpy(rows).to(value.device)
     return value.index_select(0, index.flatten()).view(*rows.shape, *value.shape[1:])
+
+
+SAVED_AS = {"episode_end": "ended"}  # keys of saved states outlive renames
+
+
+def _saved(rows: Batch) -> Batch:
+    return {SAVED_AS.get(name, name): value for name, value in rows.items()}
+
+
+def _restored(rows: Batch, device: torch.device) -> Batch:
+    names = {saved: name for name, saved in SAVED_AS.items()}
+    return {names.get(name, name): map_tree(lambda value: value.to(device), value) for name, value in rows.items()}
 
 
 REWARDS = {"reward", "value", "advantage", "return_"}  # columns in the unit of rewards
@@ -341,13 +353,12 @@ class PhasicLoader(RolloutLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the rollout that is served, the rows kept, and the rest of a phase."""
-        rollouts = [{"rows": rows, "starts": starts} for rows, starts in self._rollouts]
+        rollouts = [{"rows": _saved(rows), "starts": starts} for rows, starts in self._rollouts]
         return {**super().state_dict(), "phase": self.phase.state_dict(), "kept": rollouts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.phase.load_state_dict(state["phase"], self.device)
         self._rollouts = [
-            (map_tree(lambda value: value.to(self.device), rollout["rows"]), np.array(rollout["starts"]))
-            for rollout in state["kept"]
+            (_restored(rollout["rows"], self.device), np.array(rollout["starts"])) for rollout in state["kept"]
         ]

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import Spaces, put_rows
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.columns import make_columns
 from rlrun.memory.episodes import flat, map_tree, nest
 from rlrun.memory.index import env_numbers
-from rlrun.spaces import Spaces, put_rows
-from rlrun.typing import Array, Batch, Tree
 
 
 class Rollout:

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError, require_one_of
-from rlrun.generators import Seeded, put_back
+from rlrun.core.errors import ConfigError, RlrunError, require_one_of
+from rlrun.core.generators import Seeded, put_back
+from rlrun.core.typing import Array, Tree
 from rlrun.memory.index import EpisodeIndex
-from rlrun.typing import Array, Tree
 
 STOCK = 4096  # random numbers drawn at once
 WEIGHTINGS = ("windows", "episodes")

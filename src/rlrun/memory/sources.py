@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.errors import ConfigError, RequestError
+from rlrun.core.errors import ConfigError, RequestError
+from rlrun.core.spaces import Box, Composite, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe
+from rlrun.core.typing import Array
 from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.columns import Column
 from rlrun.memory.episodes import Episode, Stored, add_all, fit, flat, nest
 from rlrun.memory.table import Table
-from rlrun.spaces import Box, Composite, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe
-from rlrun.typing import Array
 
 MINARI = "minari:"
 EMPTY = "loader.dataset: there are no rows in it"

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun import trust
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.checkpointing.rows import StoredColumn as StoredColumn
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.columns import Column
 from rlrun.memory.episodes import nest
-from rlrun.storage.rows import Column as StoredColumn
-from rlrun.typing import Array, Batch, Tree
+from rlrun.security import trust
 
 PACKED_ROWS = "packed rows"  # no name of a column
 STAGED = 256  # rows; larger blocks are not kept

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError, require_one_of
+from rlrun.core.errors import ConfigError, RlrunError, require_one_of
+from rlrun.core.spaces import Spaces, map_tree
+from rlrun.core.typing import Array, Batch
 from rlrun.memory import virtual
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, spared
 from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vectors
@@ -21,8 +23,6 @@ from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.index import OPEN, EpisodeIndex
 from rlrun.memory.recorder import Recorder
 from rlrun.memory.samplers import Rows, Sampler, Uniform
-from rlrun.spaces import Spaces, map_tree
-from rlrun.typing import Array, Batch
 
 
 class Table(Recorder):

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, RlrunError
-from rlrun.files import counted
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.typing import Array, Batch
 from rlrun.memory.adaptors import AHEAD, WEIGHTS, PerStep, Scale
 from rlrun.memory.samplers import Rows
 from rlrun.nn.value_heads import Rewards, ValueHead
-from rlrun.typing import Array, Batch
+from rlrun.runs.files import counted
 
 
 class RewardClip(PerStep):

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.typing import Array, Tree
 from rlrun.memory.adaptors import dtype_of
 from rlrun.memory.index import CLOSED
 from rlrun.memory.samplers import Rows
-from rlrun.typing import Array, Tree
 
 
 def check(columns: Mapping[str, Any], stored: Iterable[str]) -> None:

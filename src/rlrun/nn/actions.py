@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from rlrun.core.spaces import Box, Discrete, Space, Spaces, leaves
+from rlrun.core.typing import Tree
 from rlrun.ops.choices import gumbel_argmax
 from rlrun.ops.trees import leaves_of, tree_of
-from rlrun.spaces import Box, Discrete, Space, Spaces, leaves
-from rlrun.typing import Tree
 
 
 class ActionCodec:

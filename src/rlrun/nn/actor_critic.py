@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.policy import OWN, Policy
 from rlrun.nn.tandem import across
 from rlrun.nn.trunk import Trunk
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 VALUED = ("value_trunk.layers", "value_head")  # layers of a value that shares none with the policy
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.dueling import Dueling
 from rlrun.nn.encoders import Encoder
@@ -17,8 +19,6 @@ from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.value_heads import Numbers, Quantiles, ValueHead
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 
 class Critics(nn.Module):

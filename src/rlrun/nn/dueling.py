@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import SpaceError
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import describe
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.ensemble import Ensemble
-from rlrun.spaces import describe
 
 
 class Dueling(nn.Module):

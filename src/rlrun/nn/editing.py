@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from rlrun.core.spaces import Box, Composite, Spaces, require_continuous
+from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.policy import SquashedGaussian
-from rlrun.spaces import Box, Composite, Spaces, require_continuous
-from rlrun.typing import Tree
 
 
 class Editor(nn.Module):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun import learners
+from rlrun.runs import learners
 
 LARGEST = 65_536  # numbers; adding gradients of larger networks into zeros takes longer than it spares
 ALIGNED = 16  # numbers: what a parameter's part is a multiple of

@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import require_one_of
+from rlrun.core.errors import require_one_of
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.tandem import across, layer_by_layer
@@ -20,8 +22,6 @@ from rlrun.ops.gaussian import (
     squashed_sample,
 )
 from rlrun.ops.noise import normal_like
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 # The authors' limits. The lower one only keeps exp(-log_std) finite; a tighter one, such as -5, would
 # forbid a policy to become as good as deterministic.

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces, require_continuous
+from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Ensemble
@@ -17,8 +19,6 @@ from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import Activation, activation_module
 from rlrun.nn.precision import products
 from rlrun.nn.value_heads import ValueHead
-from rlrun.spaces import Spaces, require_continuous
-from rlrun.typing import Tree
 
 
 class ImplicitCritics(nn.Module):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean
 
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 Initializer = Callable[[nn.Module], None]

@@ -8,12 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.trunk import Trunk
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 
 class InverseModel(nn.Module):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from rlrun.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean
 from rlrun.nn.init import Initializer, initializer, orthogonal_
 from rlrun.nn.tandem import across, layer_by_layer
 

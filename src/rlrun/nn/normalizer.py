@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun import learners
-from rlrun.errors import ConfigError, SpaceError, did_you_mean, require_one_of
-from rlrun.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, describe, leaves
-from rlrun.typing import Array, Tree
+from rlrun.core.errors import ConfigError, SpaceError, did_you_mean, require_one_of
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, describe, leaves
+from rlrun.core.typing import Array, Tree
+from rlrun.runs import learners
 
 MODES = ("adaptive", "cumulative", "em", "window")
 FORMS = ("standard", "deviation", "rms", "centered")

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import SpaceError
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
+from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
@@ -18,8 +20,6 @@ from rlrun.nn.tandem import across
 from rlrun.nn.trunk import Trunk
 from rlrun.ops.gaussian import squashed_action, squashed_log_prob, squashed_sample
 from rlrun.ops.noise import normal_like
-from rlrun.spaces import Box, Space, Spaces, describe, leaves
-from rlrun.typing import Tree
 
 OWN = ("trunk.layers", "head.layer")  # layers of a policy
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from rlrun.errors import ConfigError
-from rlrun.manifest import has_bfloat16
+from rlrun.core.errors import ConfigError
+from rlrun.runs.manifest import has_bfloat16
 
 # Multiplications a row in the widest hidden layer from which bfloat16 takes less time. Not of the batch: the same rows
 # shall have the same numbers wherever they are learned from.

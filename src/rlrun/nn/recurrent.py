@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from rlrun.errors import RequestError, require_one_of
+from rlrun.core.errors import RequestError, require_one_of
 from rlrun.nn.precision import products
 
 KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}

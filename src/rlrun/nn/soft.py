@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlrun.errors import ConfigError
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.critics import Critics
 from rlrun.nn.heads import Heads
 from rlrun.nn.policy import SquashedGaussian
 from rlrun.nn.value_heads import value_head_of
-from rlrun.spaces import Spaces
-from rlrun.typing import Tree
 
 
 class Temperature(nn.Module):

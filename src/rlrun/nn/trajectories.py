@@ -7,11 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlrun.errors import SpaceError, require_one_of
+from rlrun.core.errors import SpaceError, require_one_of
+from rlrun.core.spaces import Spaces, describe
+from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.policy import require_bounded
-from rlrun.spaces import Spaces, describe
-from rlrun.typing import Tree
 
 Form = Literal["zero", "linear", "quadratic"]
 FORMS = ("zero", "linear", "quadratic")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from rlrun.core.spaces import Space, Spaces
+from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.init import Initializer, initializer
 from rlrun.nn.mlp import Activation, dense
 from rlrun.nn.recurrent import Core, Kind
-from rlrun.spaces import Space, Spaces
-from rlrun.typing import Tree
 
 
 class Trunk(nn.Module):

@@ -1,4 +1,4 @@
-"""What the numbers of a critic tell of the return: its mean, that of each reward, quantiles, probabilities of bins."""
+"""Value heads: how the outputs of a critic encode the return, as its mean, that of each reward, quantiles or bins."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import describe
 from rlrun.nn.actions import ActionCodec
-from rlrun.spaces import describe
 
 
 class ValueHead(ABC):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlrun import learners
+from rlrun.runs import learners
 
 Clip = Literal["global", "parameter", "value", "adaptive", "none"]
 CLIPS = ("global", "parameter", "value", "adaptive", "none")

@@ -1,4 +1,4 @@
-"""Targets of learning: bootstrapped values, target entropies, slowly moving parameters."""
+"""Targets of learning: bootstrapped values, target entropies, Polyak averages of parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.spaces import Box, Space, leaves
+from rlrun.core.spaces import Box, Space, leaves
 
 
 def bootstrap(reward: Tensor, *, discount: float | Tensor, terminated: Tensor, value: Tensor) -> Tensor:

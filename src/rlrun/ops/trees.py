@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from rlrun.spaces import Composite, Space
-from rlrun.typing import Tree
+from rlrun.core.spaces import Composite, Space
+from rlrun.core.typing import Tree
 
 
 def leaves_of(space: Space, tree: Tree) -> list[Tensor]:
-    """Return the tensors of a tree in the order of `rlrun.spaces.leaves`."""
+    """Return the tensors of a tree in the order of `rlrun.core.spaces.leaves`."""
     if not isinstance(space, Composite):
         return [tree]
     return [leaf for name, part in space.parts.items() for leaf in leaves_of(part, tree[name])]

@@ -1,4 +1,4 @@
-"""Many runs by one command, on one machine or by several coordinators on one folder.
+"""Many runs by one command: jobs, their store, the processes or machines that do them, and searches.
 
 A sweep's folder:
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlrun.errors import RunDirError
-from rlrun.files import NOTE_BYTES, head, known
-from rlrun.interpreter import describe_exit
-from rlrun.rundir import RunDir
-from rlrun.signals import TWICE
+from rlrun.config.expansion import Job, changeable
+from rlrun.core.errors import RunDirError
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import NOTE_BYTES, head, known
+from rlrun.runs.progress import last_line, quiet_for
+from rlrun.runs.signals import TWICE
+from rlrun.runs.subprocesses import describe_exit
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.expansion import Job, changeable
 from rlrun.sweep.job_store import SILENT, Entry, JobStore, State
 from rlrun.sweep.local import BUDGET
-from rlrun.watching import last_line, quiet_for
 
 if TYPE_CHECKING:
     from rlrun.sweep.search import Search

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rlrun.errors import RunDirError
-from rlrun.files import require_own_file
-from rlrun.sweep.expansion import Job
-from rlrun.watching import printable
+from rlrun.config.expansion import Job
+from rlrun.core.errors import RunDirError, printable
+from rlrun.runs.files import require_own_file
 
 JOB_STORE = "jobs.sqlite"  # of a sweep's folder
 # queued: never in a job store, but shown of one that is running and waits for its scheduler

@@ -10,46 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun import config as configuration
+from rlrun.config.expansion import Job, job_of
 from rlrun.config.overrides import parse
-from rlrun.errors import ConfigError
-from rlrun.manifest import cores
+from rlrun.core.errors import ConfigError
+from rlrun.runs.manifest import cores
 from rlrun.sweep import children
-from rlrun.sweep.expansion import Job, job_of
 from rlrun.sweep.job_store import Entry
+from rlrun.sweep.places import Task
 
 BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may use
-
-
-@dataclass(frozen=True)
-class Task:
-    """A job, as its process is told of it.
-
-    Attributes:
-        run: its run directory.
-        overrides: of its command line.
-        composed: what the user's overrides were composed to; None where the overrides came with the sweep's folder, and
-            what they import is limited.
-        owner: the coordinator that claimed the job; None where there is none.
-        trust: packages that the user trusts beyond those of any run.
-    """
-
-    run: Path
-    overrides: tuple[str, ...]
-    config_dir: Path | None = None
-    composed: bytes | None = None
-    owner: str | None = None
-    trust: tuple[str, ...] = ()
-
-    @property
-    def folder(self) -> Path:
-        """The sweep's."""
-        return self.run.parent.parent
-
-    @property
-    def log(self) -> Path:
-        """The file for what its process prints."""
-        return self.folder / "logs" / f"{self.run.name}.txt"
 
 
 def work(task: Task) -> int:

@@ -4,15 +4,47 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from rlrun import locks
-from rlrun.errors import RunDirError
-from rlrun.files import reason, require_own_file
+from rlrun.core.errors import RunDirError
+from rlrun.runs import lock as locks
+from rlrun.runs.files import reason, require_own_file
 
 HELD = ("jobs", "logs", "launches")  # folders
 APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job, as its process is told of it.
+
+    Attributes:
+        run: its run directory.
+        overrides: of its command line.
+        composed: what the user's overrides were composed to; None where the overrides came with the sweep's folder, and
+            what they import is limited.
+        owner: the coordinator that claimed the job; None where there is none.
+        trust: packages that the user trusts beyond those of any run.
+    """
+
+    run: Path
+    overrides: tuple[str, ...]
+    config_dir: Path | None = None
+    composed: bytes | None = None
+    owner: str | None = None
+    trust: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's."""
+        return self.run.parent.parent
+
+    @property
+    def log(self) -> Path:
+        """The file for what its process prints."""
+        return self.folder / "logs" / f"{self.run.name}.txt"
 
 
 def open_own(path: Path) -> int:

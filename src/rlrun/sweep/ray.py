@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from rlrun import cluster
-from rlrun.errors import RequestError
-from rlrun.files import reason
-from rlrun.sweep.expansion import Job
+from rlrun.config.expansion import Job
+from rlrun.core import cluster
+from rlrun.core.errors import RequestError
+from rlrun.runs.files import reason
 from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks, threads
-from rlrun.sweep.remote import Keeper, Remote
+from rlrun.sweep.remote import Remote, RemoteRunner
 
 
 class Ray(Remote):
@@ -51,7 +51,7 @@ class Ray(Remote):
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RequestError(f"launcher=ray: {str(error).strip().splitlines()[0]}") from error
         # A job that was lost is the coordinator's to start again, from its checkpoint.
-        self._keep = self._ray.remote(max_retries=0)(Keeper.__call__)
+        self._keep = self._ray.remote(max_retries=0)(RemoteRunner.__call__)
 
     @staticmethod
     def require(*, address: str | None = None, **rest: Any) -> None:
@@ -69,7 +69,7 @@ class Ray(Remote):
             except OSError as error:
                 raise RequestError(f"launcher.address={address}: nobody answers there: {reason(error)}") from error
 
-    def submit(self, keepers: Sequence[Keeper], entries: Sequence[Entry]) -> Sequence[Any]:
+    def submit(self, keepers: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
         return [
             self._keep.options(num_cpus=self._cpus([entry]), **self._wanted).remote(keeper)
             for keeper, entry in zip(keepers, entries, strict=True)

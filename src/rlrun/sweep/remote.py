@@ -27,14 +27,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import RunDirError
-from rlrun.files import reason
+from rlrun.config.expansion import Job
+from rlrun.core.errors import RunDirError
+from rlrun.runs.files import reason
 from rlrun.sweep import children
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.expansion import Job
 from rlrun.sweep.job_store import SILENT, Entry, JobStore
-from rlrun.sweep.local import VISIBLE, Task, Tasks, work
-from rlrun.sweep.places import open_own
+from rlrun.sweep.local import VISIBLE, Tasks, work
+from rlrun.sweep.places import Task, open_own
 
 PAUSE = 0.1  # seconds between two looks of a keeper at its process
 HEAR = 1.0  # … at its notes
@@ -48,7 +48,7 @@ SUBMITTED, RESULT = "_submitted.pkl", "_0_result.pkl"  # as submitit names them
 
 
 @dataclass
-class Keeper:
+class RemoteRunner:
     """Called on the other machine; returns the exit code of the job's process.
 
     It waits for the end of that process, hands on what the coordinator says, and saves the job when the scheduler takes
@@ -143,7 +143,7 @@ def _on_terminate(handler: Any) -> Any:
 class Submitted:
     """A job that a scheduler has, or is about to get."""
 
-    def __init__(self, launcher: Remote, entry: Entry, keeper: Keeper) -> None:
+    def __init__(self, launcher: Remote, entry: Entry, keeper: RemoteRunner) -> None:
         self.entry = entry
         self.keeper = keeper
         self.handle: Any = None  # of the scheduler, once it was submitted
@@ -218,7 +218,7 @@ class Remote(ABC):
         self._next = 0.0
 
     @abstractmethod
-    def submit(self, keepers: Sequence[Keeper], entries: Sequence[Entry]) -> Sequence[Any]:
+    def submit(self, keepers: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
         """Have keepers started; return a handle for each."""
 
     @abstractmethod
@@ -246,7 +246,7 @@ class Remote(ABC):
         """Take a job; it is submitted with all others that are taken before the next look."""
         self._number += 1
         task, paths = self.tasks.task(entry), tuple(path for path in sys.path if path)
-        keeper = Keeper(task, self.notes, f"{entry.key}-{self._number}", Path.cwd(), paths, tuple(sys.argv))
+        keeper = RemoteRunner(task, self.notes, f"{entry.key}-{self._number}", Path.cwd(), paths, tuple(sys.argv))
         self._jobs.append(Submitted(self, entry, keeper))
         self._next = 0.0
         return self._jobs[-1]

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from rlrun.files import counted, duration
-from rlrun.rundir import RunDir
+from rlrun.core.errors import printable
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import counted, duration
+from rlrun.runs.progress import progress
 from rlrun.sweep.job_store import Entry, State
-from rlrun.watching import printable, progress
 
 ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed", "pruned")
 ROWS = 30  # of a live table, at most

@@ -15,11 +15,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import MissingExtra, RequestError, require_one_of
-from rlrun.sweep.expansion import Job
+from rlrun.config.expansion import Job
+from rlrun.core.errors import MissingExtra, RequestError, require_one_of
 from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks, room, threads
-from rlrun.sweep.remote import Keeper, Remote
+from rlrun.sweep.remote import Remote, RemoteRunner
 
 CLUSTERS = ("slurm", "local")
 COMMANDS = ("sbatch", "srun", "scancel")
@@ -115,7 +115,7 @@ class Slurm(Remote):
                 "how many at a time, --workers N"
             )
 
-    def submit(self, keepers: Sequence[Keeper], entries: Sequence[Entry]) -> Sequence[Any]:
+    def submit(self, keepers: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
         self._executor.update_parameters(cpus_per_task=self.cpus or threads(entries))
         jobs: list[Any] = []
         try:

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from rlrun import config as configuration
-from rlrun.build import Builder
+from rlrun.config.build import Builder
 from rlrun.config.composition import OF_SWEEPS
+from rlrun.config.expansion import Job
 from rlrun.config.layering import describe_presets
-from rlrun.errors import ConfigError, RunDirError
-from rlrun.files import known, reason, write_json
-from rlrun.rundir import is_run
+from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.runs.directory import is_run
+from rlrun.runs.files import known, reason, write_json
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
-from rlrun.sweep.expansion import Job
 from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore
 from rlrun.sweep.local import Tasks
 from rlrun.sweep.places import require_own
 from rlrun.sweep.remote import Remote, clear
-from rlrun.sweep.search import Optuna, Plan, Search
+from rlrun.sweep.search import Optuna, Search, SearchPlan
 from rlrun.sweep.search.plan import ABOUT as SEARCH
 from rlrun.sweep.showing import Show, rows, summary
 
@@ -113,7 +113,7 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepOutcome:
     """A sweep when a coordinator left it: its folder, its jobs, and the exit code that tells how it went."""
 
     folder: Path
@@ -138,13 +138,13 @@ def is_sweep(path: Path) -> bool:
 def sweep(
     jobs: Iterable[Job] = (),
     *,
-    plan: Plan | None = None,
+    plan: SearchPlan | None = None,
     folder: Path | None = None,
     config_dir: Path | None = None,
     workers: int | None = None,
     limits: Limits | None = None,
     means: Means | None = None,
-) -> Outcome:
+) -> SweepOutcome:
     """Run jobs, those first that were begun before.
 
     Args:
@@ -190,7 +190,7 @@ def resume(
     limits: Limits | None = None,
     trust: Iterable[str] = (),
     means: Means | None = None,
-) -> Outcome:
+) -> SweepOutcome:
     """Go on with a sweep: run what is missing, and what was begun and not finished, from its newest checkpoint.
 
     Args:
@@ -210,7 +210,7 @@ def resume(
     job_store = JobStore(folder / JOB_STORE)
     if retry_failed:
         job_store.retry()
-    plan = Plan.load(folder, config_dir, foreign=folder, packages=trust) if searched else None
+    plan = SearchPlan.load(folder, config_dir, foreign=folder, packages=trust) if searched else None
     launcher = launching(Tasks(folder, config_dir, trust=tuple(trust)))
     return _coordinate(folder, job_store, launcher, workers=workers, limits=limits, plan=plan)
 
@@ -222,10 +222,10 @@ def _coordinate(
     *,
     workers: int | None,
     limits: Limits | None,
-    plan: Plan | None = None,
+    plan: SearchPlan | None = None,
     typed: dict[str, Job] | None = None,
     preset: str = "",
-) -> Outcome:
+) -> SweepOutcome:
     with (
         Show(folder, grows=plan is not None) as show,
         closing(launcher),
@@ -241,7 +241,7 @@ def _coordinate(
         if source is not None and source.fruitless:
             code = code or 1
     clear(folder / "launches", job_store, launcher if isinstance(launcher, Remote) else None)
-    return Outcome(folder, job_store.entries(), code, None if source is None else source.result)
+    return SweepOutcome(folder, job_store.entries(), code, None if source is None else source.result)
 
 
 def _sweep_folder(folder: Path | None) -> Path:

@@ -22,8 +22,8 @@ for name in ("rlrun.env.toys", "rlrun.sweep.work"):
     importlib.import_module(name)
 # The grammar's tables are built by use.
 importlib.import_module("rlrun.config.overrides").parse(["algorithm=sac", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"])
-importlib.import_module("rlrun.manifest").versions()
+importlib.import_module("rlrun.runs.manifest").versions()
 # torch reads its own sources at the first time; each job has its own seed.
-importlib.import_module("rlrun.seeds").Seeds(0).apply()
+importlib.import_module("rlrun.core.seeds").Seeds(0).apply()
 gc.collect()
 gc.freeze()  # else the first collection in a child touches, and thereby copies, all that it has from here

@@ -7,16 +7,18 @@ import sys
 from contextlib import nullcontext
 
 from rlrun import config as configuration
-from rlrun import exits, experiment, resuming, signals, trust
-from rlrun.assembly import keep_freed_memory
+from rlrun.commands import resume as resuming
+from rlrun.commands import train as experiment
+from rlrun.config.expansion import changeable, composed_of, identity
 from rlrun.config.places import add_to_path
-from rlrun.errors import ConfigError, Left, RlrunError
-from rlrun.rundir import RunDir, is_run
+from rlrun.core.errors import ConfigError, Left, RlrunError
+from rlrun.loading.assembly import keep_freed_memory
+from rlrun.runs import exits, signals
+from rlrun.runs.directory import RunDir, is_run
+from rlrun.security import trust
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.expansion import changeable, composed_of, identity
 from rlrun.sweep.job_store import JOB_STORE, JobStore
-from rlrun.sweep.local import Task
-from rlrun.sweep.places import locked
+from rlrun.sweep.places import Task, locked
 
 LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json", "lock", "manifest.json")
 

@@ -8,7 +8,7 @@ Beside the files of any sweep there are, in its folder:
     best.json        the answer
 """
 
-from rlrun.sweep.search.plan import Optuna, Plan
+from rlrun.sweep.search.plan import Optuna, SearchPlan
 from rlrun.sweep.search.search import Search
 
-__all__ = ["Optuna", "Plan", "Search"]
+__all__ = ["Optuna", "Search", "SearchPlan"]

@@ -17,12 +17,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
-from rlrun import trust
+from rlrun.config.expansion import Job, job_of
 from rlrun.config.overrides import parse
 from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, either, one_of, shown, whole
-from rlrun.errors import ConfigError, MissingExtra, RunDirError, did_you_mean
-from rlrun.files import counted, read_json, write_json
-from rlrun.sweep.expansion import Job, job_of
+from rlrun.core.errors import ConfigError, MissingExtra, RunDirError, did_you_mean
+from rlrun.runs.files import counted, read_json, write_json
+from rlrun.security import trust
 from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 
 ABOUT = "search.json"
@@ -150,7 +150,7 @@ class Optuna:
         return self.pruner != "none" and len(self.objectives) == 1
 
 
-class Plan:
+class SearchPlan:
     """A search as the user asked for it.
 
     Args:
@@ -296,7 +296,7 @@ class Plan:
     @classmethod
     def load(
         cls, folder: Path, config_dir: Path | None = None, *, foreign: Path | None = None, packages: Iterable[str] = ()
-    ) -> Plan:
+    ) -> SearchPlan:
         """Return what is searched in a sweep's folder.
 
         Raises:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlrun import locks
-from rlrun.errors import ConfigError, did_you_mean
-from rlrun.files import counted, write_json
-from rlrun.rundir import RunDir
-from rlrun.sweep.expansion import Job
+from rlrun.config.expansion import Job
+from rlrun.core.errors import ConfigError, did_you_mean, printable
+from rlrun.runs import lock as locks
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import counted, write_json
 from rlrun.sweep.job_store import Entry, JobStore
 from rlrun.sweep.places import locked
-from rlrun.sweep.search.plan import Plan
+from rlrun.sweep.search.plan import SearchPlan
 from rlrun.sweep.search.study import (
     State,
     Study,
@@ -30,7 +30,6 @@ from rlrun.sweep.search.study import (
     over_seeds,
     values_of,
 )
-from rlrun.watching import printable
 
 JOURNAL, LOCK, ANSWER = "study.journal", "search.lock", "best.json"
 LOOK = 1.0  # seconds between two looks at what jobs report
@@ -85,7 +84,7 @@ class Search:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SearchPlan,
         folder: Path,
         job_store: JobStore,
         typed: dict[str, Job] | None = None,
@@ -300,7 +299,7 @@ class Search:
         self.result, self.fruitless = told(self.plan, content), content["best"] is None
 
 
-def answer(plan: Plan, trials: Sequence[Trial], candidates: Sequence[Candidate], path: Path) -> dict[str, Any]:
+def answer(plan: SearchPlan, trials: Sequence[Trial], candidates: Sequence[Candidate], path: Path) -> dict[str, Any]:
     """Return what was found, and write it into a file; the best candidate over fresh seeds is the first one."""
     sign = plan.settings.signs[0]
     rows = [_about(plan, rank, candidate) for rank, candidate in enumerate(candidates, start=1)]
@@ -318,7 +317,7 @@ def answer(plan: Plan, trials: Sequence[Trial], candidates: Sequence[Candidate],
     return content
 
 
-def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
+def _about(plan: SearchPlan, rank: int, candidate: Candidate) -> dict[str, Any]:
     """Return what is known of a candidate; it has no mean where one of its runs failed."""
     whole = bool(candidate.runs) and all(
         len(values) == len(candidate.runs) and not any(map(math.isnan, values)) for values in candidate.scores
@@ -335,7 +334,7 @@ def _about(plan: Plan, rank: int, candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def told(plan: Plan, content: Mapping[str, Any]) -> str:
+def told(plan: SearchPlan, content: Mapping[str, Any]) -> str:
     """Return the answer in words; its last line is a command."""
     counts = content["trials"]
     incomplete = [f"{counts[state]} {state}" for state in ("pruned", "failed") if state in counts]

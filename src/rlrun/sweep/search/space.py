@@ -12,10 +12,10 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from rlrun.config.expansion import read, values
 from rlrun.config.overrides import parse
 from rlrun.config.schema import CHANGEABLE
-from rlrun.errors import ConfigError
-from rlrun.sweep.expansion import read, values
+from rlrun.core.errors import ConfigError
 
 DIGITS = 4  # of a number that was chosen between two bounds
 MOST_POINTS = 1_000_000  # of a grid

@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
-from rlrun.errors import RlrunError, RunDirError
-from rlrun.files import known, open_regular, reason
-from rlrun.rundir import RunDir
+from rlrun.core.errors import RlrunError, RunDirError
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import known, open_regular, reason
+from rlrun.runs.progress import progress, record_of
 from rlrun.sweep.places import open_own
-from rlrun.sweep.search.plan import Optuna, Plan
-from rlrun.watching import progress, record_of
+from rlrun.sweep.search.plan import Optuna, SearchPlan
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
 STATES: dict[str, State] = {
@@ -62,7 +62,7 @@ class Study:
         RunDirError: the journal is damaged, or of another search.
     """
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: SearchPlan) -> None:
         self.path = path
         self.plan = plan
         self._optuna = plan.settings.package()

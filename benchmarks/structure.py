@@ -1,0 +1,124 @@
+"""What the code base looks like, in numbers: `python -m benchmarks.structure --against COMMIT`.
+
+Prints and saves (results/structure.json) the numbers of a commit before and of this working tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kept import checkout
+from benchmarks.process import ROOT
+
+EMPTY = {"found", "made", "each", "held", "told", "one", "other", "another", "others", "lies", "said", "given", "asked"}
+GONE = {"lane", "lanes", "word", "words", "pair", "tells", "told_by", "guide", "judge", "arm", "arms", "slow_copy"}
+AIMS = {
+    "entries at the top": 24,
+    "commands not found by their name": 0,
+    "class names in two modules": 5,
+    "variables that say nothing": 0,
+    "identifiers of before": 0,
+    "modules in circles": 0,
+    "source lines": 49_000,
+    "source files": 300,
+    "test lines": 40_000,
+}
+
+
+def measure(root: Path) -> dict[str, int]:
+    """Return the numbers of a checkout."""
+    source, tests = root / "src" / "rlrun", root / "tests"
+    trees = {path: ast.parse(path.read_text()) for path in sorted(source.rglob("*.py"))}
+    classes = defaultdict(set)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].add(path)
+    names = [name for tree in trees.values() for name in _bound(tree)]
+    return {
+        "entries at the top": len([path for path in source.iterdir() if path.name != "__pycache__"]),
+        "commands not found by their name": len(_lost_commands(source)),
+        "class names in two modules": sum(len(paths) > 1 for paths in classes.values()),
+        "variables that say nothing": sum(name in EMPTY for name in names),
+        "identifiers of before": sum(name in GONE for name in names),
+        "modules in circles": len(_circles(source, trees)),
+        "source lines": sum(len(path.read_text().splitlines()) for path in trees),
+        "source files": len(trees),
+        "test lines": sum(len(path.read_text().splitlines()) for path in tests.rglob("*.py")),
+    }
+
+
+def _bound(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of variables and arguments where they are bound."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def _lost_commands(source: Path) -> list[str]:
+    """Return the commands for which there is no file of their name in cli/."""
+    commands = re.findall(r'app\.command\("([a-z-]+)"\)', (source / "cli" / "main.py").read_text())
+    return [name for name in commands if not (source / "cli" / f"{name.replace('-', '_')}.py").exists()]
+
+
+def _circles(source: Path, trees: dict[Path, ast.Module]) -> set[str]:
+    """Return the modules that import each other, directly or by others; imports for type checking do not count."""
+    modules = {
+        ".".join(("rlrun", *path.relative_to(source).with_suffix("").parts)).removesuffix(".__init__"): tree
+        for path, tree in trees.items()
+        if path.parent != source or path.stem not in ("__init__", "__main__")
+    }
+    graph = {name: _imported(tree, set(modules)) - {name} for name, tree in modules.items()}
+    for direction in (graph, _turned(graph)):  # without what only imports, and what is only imported
+        while leaves := [name for name in graph if not direction[name] & graph.keys()]:
+            for name in leaves:
+                del graph[name]
+    return set(graph)
+
+
+def _turned(graph: dict[str, set[str]]) -> dict[str, set[str]]:
+    turned: dict[str, set[str]] = {name: set() for name in graph}
+    for name, below in graph.items():
+        for other in below & turned.keys():
+            turned[other].add(name)
+    return turned
+
+
+def _imported(tree: ast.AST, modules: set[str]) -> set[str]:
+    names: set[str] = set()
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        waiting += ast.iter_child_nodes(node)
+    return {name if name in modules else name.rpartition(".")[0] for name in names} & modules
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.structure", description=__doc__)
+    parser.add_argument("--against", required=True, metavar="COMMIT", help="the commit before")
+    with checkout(parser.parse_args().against) as (commit, tree):
+        before = measure(tree)
+    after = measure(ROOT)
+    result: dict[str, Any] = {"against": commit, "before": before, "after": after, "aims": AIMS}
+    (ROOT / "benchmarks" / "results" / "structure.json").write_text(json.dumps(result, indent=1) + "\n")
+    for name, aim in AIMS.items():
+        print(f"{name:<34} {before[name]:>7,} -> {after[name]:>7,}   aim {aim:,}")
+
+
+if __name__ == "__main__":
+    main()

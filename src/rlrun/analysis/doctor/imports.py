@@ -1,0 +1,112 @@
+"""Try which modules can be imported, in processes of their own: a broken package can take its process along."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PATIENCE = 120.0  # seconds for the modules of a process
+AT_A_TIME = 2  # processes
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of importing a module.
+
+    Attributes:
+        error: the first line of what went wrong, or None.
+        about: what the module says of the machine.
+    """
+
+    error: str | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+def try_imports(modules: Iterable[str]) -> dict[str, Tried]:
+    """Import modules elsewhere; return what came of each.
+
+    Those that follow one that takes its process along are tried in another.
+    """
+    names = list(dict.fromkeys(modules))
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        shares = pool.map(_try, [names[first::AT_A_TIME] for first in range(AT_A_TIME)])
+        return {name: tried for share in shares for name, tried in share.items()}
+
+
+def _try(modules: Sequence[str]) -> dict[str, Tried]:
+    results: dict[str, Tried] = {}
+    while remaining := modules[len(results) :]:
+        answers, end = _ask(remaining)
+        results |= answers
+        if len(answers) < len(remaining):
+            results[remaining[len(answers)]] = Tried(error=end)
+    return results
+
+
+def _ask(modules: Sequence[str]) -> tuple[dict[str, Tried], str]:
+    """Return the answers of one process, and how it ended."""
+    program = "from rlrun.analysis.doctor.imports import answer; answer()"
+    command = [sys.executable, "-P", "-c", program, *modules]  # -P: no module of the working directory
+    quiet = {**os.environ, "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+    try:
+        process = subprocess.run(command, capture_output=True, timeout=PATIENCE, env=quiet, check=False)
+        text, end = process.stdout, f"importing it ends Python (exit code {process.returncode})"
+    except subprocess.TimeoutExpired as error:
+        text, end = error.stdout or b"", f"importing it takes more than {PATIENCE:.0f} s"
+    answers = [json.loads(line) for line in text.decode(errors="replace").splitlines() if line.endswith("}")]
+    return {module: Tried(**tried) for module, tried in zip(modules, answers, strict=False)}, end
+
+
+def answer() -> None:
+    """Import the modules that the command line names, in order.
+
+    One line of JSON a module goes to standard output; whatever the modules print does not.
+    """
+    warnings.simplefilter("ignore")
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)
+        for module in sys.argv[1:]:
+            print(json.dumps(asdict(try_import(module))), file=answers, flush=True)
+
+
+def try_import(module: str) -> Tried:
+    """Import a module in this process; return what it says of the machine, or the first line of what went wrong."""
+    try:
+        importlib.import_module(module)
+        return Tried(about=ABOUT[module]() if module in ABOUT else {})
+    except BaseException as error:  # also SystemExit: some packages leave where they do not fit
+        lines = str(error).strip().splitlines() or [""]
+        return Tried(f"{type(error).__name__}: {lines[0]}".rstrip(": "))
+
+
+def about_torch() -> dict[str, Any]:
+    """Return what torch was built for, the GPUs that it can use, its threads, and whether the CPU has bfloat16."""
+    import torch
+
+    from rlrun.runs.manifest import has_bfloat16
+
+    usable = torch.cuda.is_available()
+    return {
+        "cuda": torch.version.cuda or getattr(torch.version, "hip", None),
+        "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] if usable else [],
+        "threads": torch.get_num_threads(),
+        "bfloat16": has_bfloat16("cpu"),
+    }
+
+
+def about_encoder() -> dict[str, Any]:
+    """Return the program that writes videos."""
+    import imageio_ffmpeg
+
+    return {"program": imageio_ffmpeg.get_ffmpeg_exe(), "version": imageio_ffmpeg.get_ffmpeg_version()}
+
+
+ABOUT: dict[str, Callable[[], dict[str, Any]]] = {"torch": about_torch, "imageio_ffmpeg": about_encoder}

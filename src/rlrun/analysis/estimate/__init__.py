@@ -1,0 +1,168 @@
+"""What runs will take, before they begin: the first seconds of jobs are run, as many at a time as by the sweep."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from pathlib import Path
+
+from rlrun.analysis.estimate.cost import Cost, CostEstimate, Measured, Shape, cost_of, shapes
+from rlrun.config.expansion import Job
+from rlrun.core.errors import RequestError, RlrunError, RunDirError
+from rlrun.runs.files import counted, read_json, reason
+from rlrun.runs.progress import last_line
+from rlrun.sweep import children
+from rlrun.sweep.local import room, share
+
+__all__ = ["PROBE", "CostEstimate", "estimate"]
+
+PROBE = 15.0  # seconds
+PAUSE = 0.02  # seconds between two looks at the probes
+PATIENCE = 10.0  # seconds that a probe has to leave when it is asked to
+
+
+@dataclass
+class _Probe:
+    """The process of a probe: of which job, in which folder, since when, and how long it took."""
+
+    job: Job
+    folder: Path
+    child: children.Child
+    begun: float
+    took: float | None = None
+
+    def episode_end(self) -> bool:
+        """Return True if its process has ended.
+
+        Raises:
+            RlrunError: it failed.
+        """
+        code = self.child.poll()
+        if self.took is None and code is not None:
+            self.took = time.perf_counter() - self.begun
+            if code:
+                kind = RequestError if code == RequestError.exit_code else RlrunError
+                why = last_line(self.folder / "log.txt") or f"its process ended with {code}"
+                raise kind(f"{self.job.label}: {why}" if self.job.label else why)
+        return self.took is not None
+
+    def leave(self) -> None:
+        """End it, if it has not ended."""
+        if self.child.poll() is None:
+            self.child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(PATIENCE)
+                return
+            self.child.kill()
+            self.child.wait()
+
+    def measured(self) -> Measured:
+        """Return what it measured, with what its process took around training."""
+        measured = Measured(**read_json(self.folder / "probe.json"))
+        return replace(measured, around=max((self.took or 0.0) - measured.loop - measured.last, 0.0))
+
+
+def estimate(
+    jobs: Sequence[Job],
+    *,
+    folder: Path | None = None,
+    config_dir: Path | None = None,
+    workers: int | None = None,
+    seconds: float = PROBE,
+    hourly_price: float | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> CostEstimate:
+    """Return what jobs take on this machine, by running one of each shape for some seconds.
+
+    As many run at once as will, for they slow each other down. Nothing of it stays on disk.
+
+    Args:
+        jobs: of `rlrun.sweep.expand`.
+        folder: where the runs will go; the disk of the folder in which the user stands, unless given.
+        config_dir: the user's own conf folder.
+        workers: jobs at a time; None = as many as there are cores.
+        seconds: of each probe, from its first update on.
+        hourly_price: of an hour of this machine.
+        tell: called with what is going to be done.
+
+    Raises:
+        RequestError: a job cannot be begun, or nothing would end it; the message names it.
+        RlrunError: one fails.
+    """
+    count = min(workers or room(jobs), len(jobs))
+    groups = shapes(jobs)
+    turns = -(-len(groups) // count)
+    at_once = f", {count} at a time" if count > 1 else ""
+    tell(
+        f"probing {counted(len(groups), 'shape')} of run for {seconds:g} s each{at_once}: {turns * seconds:.0f} s or so"
+    )
+    place = (folder or Path.cwd()).absolute()
+    home = next(path for path in (place, *place.parents) if path.is_dir())  # the nearest one that exists
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix=".estimate-", dir=home, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise RunDirError(f"{home} is not writable: {reason(error)}") from error
+    measured: list[list[Measured]] = [[] for _ in groups]
+    with temporary as name:
+        scratch = Path(name)
+        begun = time.perf_counter()
+        children.start(ready, log=scratch / "ready.txt").wait()
+        launch = time.perf_counter() - begun  # until the first process of a job is there, which imports everything
+        for batch in _batches(groups, turns, count):
+            results = _probe([job for _, job in batch], config_dir, seconds, scratch)
+            for (number, _), result in zip(batch, results, strict=True):
+                measured[number].append(result)
+    costs = [Cost.mean([cost_of(sample) for sample in samples]) for samples in measured]
+    for shape, cost in zip(groups, costs, strict=True):
+        if math.isinf(cost.seconds):
+            label = f"{shape.label}: " if shape.label else ""
+            raise RequestError(f"{label}no limit of steps, updates or seconds ends this run: stop.env_steps=…")
+    free = shutil.disk_usage(home).free
+    return CostEstimate(tuple(jobs), tuple(zip(groups, costs, strict=True)), count, launch, free, hourly_price)
+
+
+def begin(overrides: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
+    """Do a probe; return the exit code of its process. Only there torch is imported."""
+    from rlrun.analysis.estimate.probe import carry_out
+
+    return carry_out(overrides, config_dir, seconds, folder)
+
+
+def ready() -> int:
+    """Do nothing, in a process like that of a job."""
+    return 0
+
+
+def _batches(groups: Sequence[Shape], turns: int, count: int) -> Iterator[list[tuple[int, Job]]]:
+    """Yield so many batches of `count` jobs with the numbers of their shapes, all shapes by turns.
+
+    So that as many are at work as will be, shapes are probed more than once where it takes that.
+    """
+    cycles = [cycle(shape.jobs) for shape in groups]
+    numbers = cycle(range(len(groups)))
+    for _ in range(turns):
+        yield [(number, next(cycles[number])) for number in islice(numbers, count)]
+
+
+def _probe(jobs: Sequence[Job], config_dir: Path | None, seconds: float, scratch: Path) -> list[Measured]:
+    """Probe jobs, all at once and each on one of the accelerators where there are any; return what was measured."""
+    probes: list[_Probe] = []
+    try:
+        for slot, job in enumerate(jobs):
+            folder, begun = Path(tempfile.mkdtemp(dir=scratch)), time.perf_counter()
+            arguments, log = (job.overrides, config_dir, seconds, folder), folder / "log.txt"
+            child = children.start(begin, *arguments, log=log, variables=share(slot))
+            probes.append(_Probe(job, folder, child, begun))
+        while sum(probe.episode_end() for probe in probes) < len(probes):
+            time.sleep(PAUSE)
+        return [probe.measured() for probe in probes]
+    finally:
+        for probe in probes:
+            probe.leave()

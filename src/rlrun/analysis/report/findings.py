@@ -1,0 +1,272 @@
+"""All numbers of a report: final scores with their intervals, comparisons, learning curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from rlrun.analysis.report import statistics
+from rlrun.analysis.report.groups import Fate, Group, differences
+from rlrun.analysis.report.runs import Curve
+from rlrun.analysis.report.statistics import Floats, Indices, Interval, Scores
+
+DRAWN = 8  # groups of a figure at most
+TOGETHER = "all tasks, normalized"
+POINTS = 100  # of a curve, at most
+THRESHOLDS = 101  # of a performance profile
+BAND_RESAMPLES = 2_000  # of curves and profiles, at most
+LEVEL = 1.0 - statistics.CERTAINTY
+PLAIN = {"iqm": statistics.iqm, "mean": statistics.mean}
+NORMALISED = {**PLAIN, "median": statistics.median, "optimality_gap": statistics.optimality_gap}
+
+Bounds: TypeAlias = tuple[float, float]
+AS_IT_IS: Bounds = (0.0, 1.0)
+
+
+class ReportOptions(NamedTuple):
+    """What the user chose."""
+
+    title: str  # of the page
+    metric: str  # whose last value is a run's score
+    resamples: int  # of each bootstrap and permutation test
+    seed: int  # of the same
+    bounds: Mapping[str, Bounds]  # of a task's scores, low and high, that count as 0 and 1
+
+    @property
+    def band_resamples(self) -> int:
+        """Resamples of curves and profiles."""
+        return min(self.resamples, BAND_RESAMPLES)
+
+
+class Curves(NamedTuple):
+    """Curves of one task, or of several together."""
+
+    grid: Floats  # environment steps, or updates without an environment, [P]
+    # Interquartile mean and interval of each group, [P] each; NaN where one of the tasks has no run:
+    bands: Mapping[str, Interval]
+    runs: Mapping[str, Indices]  # how many runs each group has at each point, [P]
+    axis: str  # what the grid counts
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """What came of an group."""
+
+    group: Group  # its runs
+    # Over the tasks that all groups have, normalized if `Findings.bounds` says so; None where it lacks one:
+    scores: Scores | None
+    aggregates: Mapping[str, Interval]  # of these, by name
+    # Scores of each of its tasks as they are, with interquartile mean and mean:
+    tasks: Mapping[str, tuple[Scores, Interval, Interval]]
+    profile: Interval | None  # share of runs above each of `Findings.thresholds`
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two groups: the difference of their interquartile means, the probability that the first scores higher."""
+
+    one: str
+    other: str
+    difference: Interval
+    improvement: Interval
+    chance: float  # p of the permutation test, corrected for the number of comparisons
+    least: float  # the smallest that it could have been, so corrected
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the interval excludes 0, and chance alone seldom does as much; never so without an interval."""
+        excluded = bool(self.difference.low > 0 or self.difference.high < 0)
+        return excluded and self.chance < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """Say it in words."""
+        if not self.distinguishable:
+            return "not distinguishable"
+        return f"{self.one if self.difference.value > 0 else self.other} scores higher"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a report shows."""
+
+    options: ReportOptions  # what the user chose
+    results: list[GroupResult]  # of the groups, the best first; those without scores come last
+    overrides: list[str]  # that all runs have in common
+    tasks: list[str]  # all, by name
+    common: list[str]  # tasks on which each group has runs that count, but for groups without any
+    # Of each common task, which are 0 and 1 in aggregates; empty where scores stand as they are:
+    bounds: Mapping[str, Bounds]
+    thresholds: Floats  # of performance profiles
+    comparisons: list[Comparison]  # of each pair of drawn groups
+    pairs: int  # how many there are of all groups that have runs that count
+    curves: Mapping[str, Curves]  # of each task, and normalized of the common tasks together, by title
+    differing: Mapping[str, list[str]]  # values of each drawn group by the keys of the config in which they differ
+    troubles: list[str]  # what could not be read
+
+    @property
+    def drawn(self) -> list[GroupResult]:
+        """The groups of the figures."""
+        return self.results[:DRAWN]
+
+    @property
+    def fates(self) -> list[Fate]:
+        """What became of each run, group by group."""
+        return [fate for result in self.results for fate in result.group.fates]
+
+    @property
+    def apart(self) -> bool:
+        """Whether scores by task say more than those of all tasks."""
+        return bool(self.bounds) or self.tasks != self.common
+
+
+def find(groups: Sequence[Group], options: ReportOptions, overrides: list[str], troubles: list[str]) -> Findings:
+    """Compute everything."""
+    tasks = sorted({fate.run.task for group in groups for fate in group.fates})
+    able = [group for group in groups if any(fate.score is not None for fate in group.fates)]
+    common = [task for task in tasks if able and all(group.scores(task) for group in able)]
+    bounds = _bounds(groups, common, options)
+    joined = [_joined(group, common, bounds) for group in groups]
+    values = np.concatenate([scores.values for scores in joined if scores is not None] or [np.zeros(1)])
+    thresholds = np.linspace(values.min(), values.max(), THRESHOLDS)
+    results = [
+        _result(group, scores, common, thresholds, options, normalized=bool(bounds))
+        for group, scores in zip(groups, joined, strict=True)
+    ]
+    results.sort(key=lambda result: -result.aggregates["iqm"].value if result.aggregates else math.inf)
+    drawn = [result.group for result in results[:DRAWN]]
+    titles: dict[str, Mapping[str, Bounds]] = {TOGETHER: bounds} if len(bounds) > 1 else {}
+    titles |= {task: {task: AS_IT_IS} for task in tasks}
+    curves = {title: _curves(drawn, task_bounds, options) for title, task_bounds in titles.items()}
+    pairs = math.comb(len(able), 2)
+    return Findings(
+        options=options,
+        results=results,
+        overrides=overrides,
+        tasks=tasks,
+        common=common,
+        bounds=bounds,
+        thresholds=thresholds,
+        comparisons=_compare(results[:DRAWN], pairs, options),
+        pairs=pairs,
+        curves={title: of_tasks for title, of_tasks in curves.items() if of_tasks is not None},
+        differing=differences(drawn),
+        troubles=troubles,
+    )
+
+
+def _normalized(values: Any, bounds: Bounds) -> Any:
+    """Return values on a scale on which the bounds are 0 and 1."""
+    low, high = bounds
+    return (values - low) / (high - low if high > low else 1.0)
+
+
+def _bounds(groups: Iterable[Group], common: Sequence[str], options: ReportOptions) -> dict[str, Bounds]:
+    """Return what counts as 0 and 1 on each task: as the user says, else the extremes of all that was measured."""
+    if len(common) < 2 and not set(common) & set(options.bounds):
+        return {}
+    bounds = {}
+    for task in common:
+        fates = [fate for group in groups for fate in group.fates if fate.run.task == task and fate.drawn]
+        values = [value for fate in fates for value in fate.run.curves[options.metric].values()]
+        bounds[task] = options.bounds.get(task, (min(values), max(values)))
+    return bounds
+
+
+def _joined(group: Group, common: Sequence[str], bounds: Mapping[str, Bounds]) -> Scores | None:
+    columns = [[_normalized(score, bounds.get(task, AS_IT_IS)) for score in group.scores(task)] for task in common]
+    return Scores.of(columns) if columns and all(columns) else None
+
+
+def _result(
+    group: Group,
+    scores: Scores | None,
+    common: Sequence[str],
+    thresholds: Floats,
+    options: ReportOptions,
+    *,
+    normalized: bool,
+) -> GroupResult:
+    settings: dict[str, int] = {"resamples": options.resamples, "seed": options.seed}
+    aggregates: dict[str, Interval] = {}
+    tasks, profile = {}, None
+    if scores is not None:
+        aggregates = statistics.estimate(NORMALISED if normalized else PLAIN, scores, **settings)
+        shares = {"profile": statistics.shares(thresholds)}
+        few = {"resamples": options.band_resamples, "seed": options.seed}
+        profile = statistics.estimate(shares, scores, **few)["profile"]
+    for task in dict.fromkeys(fate.run.task for fate in group.fates if fate.score is not None):
+        own = Scores.of([group.scores(task)])
+        alike = common == [task] and not normalized
+        estimates = aggregates if alike else statistics.estimate(PLAIN, own, **settings)
+        tasks[task] = (own, estimates["iqm"], estimates["mean"])
+    return GroupResult(group, scores, aggregates, tasks, profile)
+
+
+def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) -> list[Comparison]:
+    """Compare each pair; p is corrected for as many as there are, also those that are not shown."""
+    settings = {"resamples": options.resamples, "seed": options.seed}
+    scores = [(result.group.label, result.scores) for result in drawn if result.scores is not None]
+    pairs = list(combinations(scores, 2))
+    chances = [statistics.permutation(left, right, **settings) for (_, left), (_, right) in pairs]
+    return [
+        Comparison(
+            one,
+            other,
+            *statistics.compare(left, right, **settings),
+            chance,
+            min(1.0, family * statistics.least_p(left, right)),
+        )
+        for ((one, left), (other, right)), chance in zip(pairs, statistics.holm(chances, family), strict=True)
+    ]
+
+
+def _curves(groups: Sequence[Group], tasks: Mapping[str, Bounds], options: ReportOptions) -> Curves | None:
+    """Return the curves of all runs that were measured, also of those that do not count in the end; None without any.
+
+    Between two measurements of a run its curve is a straight line. Nothing is made up before the first one and after
+    the last one, but for half a step of the grid, because runs are measured at slightly different steps.
+
+    tasks: which, and what counts as 0 and 1 there.
+    """
+    runs_by_label = {
+        group.label: [fate.run for fate in group.fates if fate.drawn and fate.run.task in tasks] for group in groups
+    }
+    runs = [run for runs in runs_by_label.values() for run in runs]
+    if not runs:
+        return None
+    curves = [run.curves[options.metric] for run in runs]
+    first, last = min(next(iter(curve)) for curve in curves), max(next(reversed(curve)) for curve in curves)
+    grid = np.linspace(first, last, min(POINTS, max(map(len, curves))) if last > first else 1)
+    intervals, counts, names = {}, {}, list(tasks)
+    for label, runs in runs_by_label.items():
+        if runs:
+            values = np.array([_normalized(_on(grid, run.curves[options.metric]), tasks[run.task]) for run in runs])
+            counts[label] = np.isfinite(values).sum(0)
+            intervals[label] = _bands(values, np.array([names.index(run.task) for run in runs]), len(names), options)
+    return Curves(grid, intervals, counts, "environment steps" if any(run.env_steps for run in runs) else "updates")
+
+
+def _on(grid: Floats, curve: Curve) -> Floats:
+    steps, values = np.array(list(curve)), np.array(list(curve.values()))
+    slack = (grid[1] - grid[0]) / 2 if len(grid) > 1 else 0.0
+    inside = (grid >= steps[0] - slack) & (grid <= steps[-1] + slack)
+    return np.where(inside, np.interp(grid, steps, values), np.nan)
+
+
+def _bands(values: Floats, places: Indices, tasks: int, options: ReportOptions) -> Interval:
+    """Return the bands of curves that do not all reach everywhere, [n, P]; points with the same runs go together."""
+    estimates = np.full((3, values.shape[1]), np.nan)
+    present = np.isfinite(values)
+    for pattern in np.unique(present, axis=1).T:
+        if len(np.unique(places[pattern])) == tasks:
+            points = (present == pattern[:, None]).all(0)
+            part = values[np.ix_(pattern, points)]
+            few = {"resamples": options.band_resamples, "seed": options.seed}
+            estimates[:, points] = statistics.bands(part, places[pattern], **few)
+    return Interval(*estimates)

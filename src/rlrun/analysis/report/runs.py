@@ -1,0 +1,253 @@
+"""What a report knows of runs and of jobs of a sweep, from their files alone.
+
+Nothing of what is read is executed, or believed to be ours; folders may be read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from rlrun.config.files import parse_yaml
+from rlrun.config.schema import CHANGEABLE
+from rlrun.config.tree import dotted, leaves
+from rlrun.core.errors import RlrunError, RunDirError, printable
+from rlrun.runs.directory import RunDir, runs_beneath
+from rlrun.runs.files import known, read_bytes
+from rlrun.runs.progress import last_line, lines_of, number_of, record_of
+from rlrun.sweep.job_store import JOB_STORE, KEY
+from rlrun.sweep.sweeping import is_sweep
+
+EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
+CONFIG_BYTES = 1 << 20
+METRIC_BYTES = 1 << 28  # of a file of metrics; what lies beyond is not read
+SEED = re.compile(r"^seed:.*$", re.MULTILINE)
+TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # what makes a task
+VIDEOS = (".mp4", ".gif", ".webm")
+MACHINE = ("host", "cpu", "platform", "device", "gpu", "rlrun", "torch", "python")  # in manifests
+JOBS = 100_000  # of a sweep, at most
+REASON = 2_000  # letters
+REASONS = {"pruned": "its search left it for better ones"}
+PATIENCE = 10.0  # seconds to wait for a coordinator that writes
+
+Curve: TypeAlias = dict[float, float]  # by environment steps, or updates without an environment
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, or a job of a sweep that has none."""
+
+    path: Path  # of its folder
+    source: Path  # the folder on the command line beneath which it was found
+    overrides: Mapping[str, str]  # of its command line, by key
+    seed: int | None  # None where nothing says it
+    task: str  # the environment, as people name it
+    status: str  # of the run; `missing` where there is no folder, `damaged` where it cannot be read
+    reason: str | None = None  # why it is not completed, as far as it is known
+    curves: Mapping[str, Curve] = field(default_factory=dict)  # finite values of each metric that was asked for
+    broken: frozenset[str] = frozenset()  # metrics whose last value is no number that can be used
+    env_steps: float | None = None  # these three: None where nothing says it
+    updates: float | None = None
+    seconds: float | None = None
+    # The config by dotted key, without seed, task and machine:
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    circumstances: Mapping[str, Any] = field(default_factory=dict)  # machine and versions, by name
+    created: str = ""  # when it began, as the manifest has it
+    videos: tuple[Path, ...] = ()  # files
+
+    @property
+    def steps(self) -> float:
+        """Environment steps, or updates without an environment; 0 where nothing says it."""
+        return self.env_steps or self.updates or 0.0
+
+    @property
+    def speed(self) -> float | None:
+        """Steps a second."""
+        return self.steps / self.seconds if self.steps and self.seconds else None
+
+
+def gather(folders: Iterable[Path], metrics: Iterable[str]) -> list[Run]:
+    """Return the runs in some folders and beneath them, each once."""
+    runs: dict[Path, Run] = {}
+    wanted = tuple(metrics)
+    for folder in folders:
+        for directory in runs_beneath(folder):
+            place = directory.path.resolve()
+            if place not in runs:
+                runs[place] = _run(directory, folder, wanted)
+    return list(runs.values())
+
+
+def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Add what sweeps know: jobs that have no run, and why others failed.
+
+    Returns:
+        The runs, and what could not be read.
+    """
+    by_path, troubles = {run.path.resolve(): run for run in runs}, []
+    tasks = {_env_overrides(run.overrides): run.task for run in runs}
+    above = [(run.path.parent.parent, run.source) for run in runs]
+    sweeps = [(folder, folder) for folder in folders]
+    sweeps += [(place, source) for place, source in above if place.is_relative_to(source)]
+    for folder, source in dict.fromkeys(sweeps):
+        try:
+            jobs = list(_jobs(folder)) if is_sweep(folder) else []
+        except RunDirError as error:
+            troubles.append(str(error))
+            continue
+        for key, overrides, state, reason in jobs:
+            place = folder / "jobs" / key
+            run = by_path.get(place.resolve())  # one folder may be named twice
+            reason = reason or REASONS.get(state)
+            if run is None:
+                task = tasks.get(_env_overrides(overrides), _task_of(overrides))
+                by_path[place.resolve()] = _without_run(place, source, overrides, task, state, reason)
+            elif run.status != "completed" and reason:
+                by_path[place.resolve()] = replace(run, reason=reason)
+    return list(by_path.values()), troubles
+
+
+def is_circumstance(key: str) -> bool:
+    """Tell whether a key of the config says on which task, by which seed or how watched a run is, not what it is."""
+    beside = (*TASK[1:], *(name for name in CHANGEABLE if name not in ("stop", "evaluation")), "seed", "expect")
+    return any(f"{key}.".startswith(f"{name}.") for name in beside)
+
+
+def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
+    """Return what the files of a run say; one whose config cannot be read is `damaged`."""
+    about, summary, overrides = known(directory.manifest), known(directory.summary), dict[str, str]()
+    with suppress(RlrunError):
+        overrides = _by_key(_text(directory.overrides).splitlines())
+    status, reason = str(directory.read_status()["status"]), None
+    try:
+        settings, task = _settings(SEED.sub("", _text(directory.config)))
+    except RlrunError as error:
+        settings, task, status, reason = {}, _task_of(overrides), "damaged", str(error)
+    if status == "failed":
+        reason = last_line(directory.log)
+    curves, broken, last = _curves(directory.metrics, metrics)
+    counts = {name: _count(summary.get(name, last.get(name))) for name in ("env_steps", "updates", "seconds")}
+    seed, packages = about.get("seed"), about.get("packages")
+    circumstances = {**about, **(packages if isinstance(packages, dict) else {})}
+    return Run(
+        path=directory.path,
+        source=source,
+        overrides=overrides,
+        seed=seed if isinstance(seed, int) else None,
+        task=task,
+        status=status,
+        reason=reason,
+        curves=curves,
+        broken=broken,
+        settings=settings,
+        circumstances={name: circumstances.get(name) for name in MACHINE},
+        created=str(about.get("created") or ""),
+        videos=tuple(sorted(path for path in directory.videos.glob("*") if path.suffix in VIDEOS)),
+        **counts,
+    )
+
+
+def _text(path: Path) -> str:
+    return read_bytes(path, most=CONFIG_BYTES, follow=True).decode(errors="replace")
+
+
+def _by_key(lines: Iterable[str]) -> dict[str, str]:
+    """Return the overrides of a command line by key, the last of a key; of `+with=…` each one counts."""
+    overrides = {}
+    for line in filter(None, map(str.strip, lines)):
+        key = line.partition("=")[0].lstrip("+~").strip()
+        overrides[line.lstrip("+") if key == "with" else key] = line
+    return overrides
+
+
+def _task_of(overrides: Mapping[str, str]) -> str:
+    """Return the task that some overrides name."""
+    named = [overrides[key].partition("=")[2] for key in ("env.id", "env.target", "env") if key in overrides]
+    return named[0] if named else "as configured"
+
+
+def _env_overrides(overrides: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted(text for key, text in overrides.items() if key.split(".")[0] in ("env", "preset")))
+
+
+def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:
+    """Return the values of some metrics in a file, which of them end in what is no number, and the last whole record.
+
+    A line that is no JSON, was cut off or has no place on the axis says nothing.
+    """
+    needles = {metric: json.dumps(metric).encode() for metric in metrics}
+    curves: dict[str, Curve] = {metric: {} for metric in metrics}
+    broken: set[str] = set()
+    line, last = b"", dict[str, Any]()
+    with suppress(RlrunError):
+        for line in lines_of(path, METRIC_BYTES):
+            named = [metric for metric, needle in needles.items() if needle in line]
+            record = (record_of(line) if named else None) or {}
+            place = _count(record.get("env_steps") or record.get("updates"))
+            last = record or last
+            for metric in named if place is not None else ():
+                value = number_of(record.get(metric))
+                if value is not None and place is not None:
+                    curves[metric][place] = value
+                    broken.discard(metric)
+                elif metric in record:
+                    broken.add(metric)
+    ordered = {metric: dict(sorted(curve.items())) for metric, curve in curves.items() if curve}
+    return ordered, frozenset(broken), record_of(line) or last
+
+
+def _count(value: Any) -> float | None:
+    number = number_of(value)
+    return number if number is not None and number >= 0 else None
+
+
+@lru_cache(maxsize=32)  # runs of an group differ by their seeds only
+def _settings(text: str) -> tuple[Mapping[str, Any], str]:
+    """Return a config by dotted key, without seed, task and machine; and its task."""
+    tree = parse_yaml(text, "config.yaml")
+    env = tree.get("env")
+    env = env if isinstance(env, dict) else {}
+    named = next((str(env[key]) for key in ("id", "target") if env.get(key)), "no environment")
+    extra = [json.dumps(env[key], default=str) for key in ("kwargs", "reset_options") if env.get(key)]
+    flat = {dotted(path): value for path, value in leaves(tree)}
+    return {key: value for key, value in flat.items() if not is_circumstance(key)}, " ".join([named, *extra])
+
+
+def _without_run(path: Path, source: Path, overrides: dict[str, str], task: str, state: str, reason: str | None) -> Run:
+    _, _, seed = overrides.get("seed", "").partition("=")
+    return Run(
+        path=path,
+        source=source,
+        overrides=overrides,
+        seed=int(seed) if seed.isdecimal() and len(seed) < 20 else 0 if not seed else None,
+        task=task,
+        status="failed" if state == "failed" else "missing",
+        reason=reason or {"completed": "its folder is gone", "pending": "it was never begun"}.get(state),
+    )
+
+
+def _jobs(folder: Path) -> Iterator[tuple[str, dict[str, str], str, str | None]]:
+    """Yield key, overrides, state and error of each job in the book of a sweep."""
+    path = folder / JOB_STORE
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as job_store:
+            rows = job_store.execute(
+                "SELECT key, overrides, state, error FROM jobs ORDER BY rowid LIMIT ?", (JOBS,)
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise RunDirError(f"{path} cannot be read: {error}") from error
+    for key, text, state, reason in rows:
+        if isinstance(key, str) and KEY.fullmatch(key):
+            overrides = None
+            with suppress(TypeError, ValueError, RecursionError):
+                overrides = json.loads(text)
+            by_key = _by_key(map(str, overrides)) if isinstance(overrides, list) else {}
+            yield key, by_key, str(state), None if reason is None else printable(str(reason)[:REASON])

@@ -1,0 +1,159 @@
+"""Numbers and intervals as people read them; and what to know before using those of a report."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from rlrun.analysis.report.findings import DRAWN, LEVEL, Findings
+from rlrun.analysis.report.groups import NONE, cut
+from rlrun.analysis.report.runs import PLAYED
+from rlrun.analysis.report.statistics import Interval
+from rlrun.runs.files import counted
+
+FEW = 5  # runs; below, percentile intervals are too narrow
+APART = 1.05  # budgets that differ by more are different
+KEYS = 6  # named of those that differ
+
+
+def number(value: float | None, size: float | None = None) -> str:
+    """Return a number with three to five digits that say something.
+
+    size: of the largest of several numbers that are written alike.
+    """
+    if value is None or not math.isfinite(value):
+        return NONE
+    size = round(abs(value) if size is None else size, 3)
+    if size >= 1e7 or (size == 0 and value != 0):
+        text = f"{value:.3g}"
+    else:
+        text = f"{value:,.{0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3}f}"
+    return text.replace("-", "−").replace("e+", "e")
+
+
+def interval(estimate: Interval) -> str:
+    """Return `12.3 [10.1, 14.0]`; one without bounds says so."""
+    if not math.isfinite(estimate.low):
+        return f"{number(estimate.value)} (no interval)"
+    size = max(map(abs, estimate))
+    value, low, high = (number(part, size) for part in estimate)
+    return f"{value} [{low}, {high}]"
+
+
+def whole(value: float) -> str:
+    """Return a count."""
+    return f"{value:,.0f}" if abs(value) < 1e15 else number(value)
+
+
+def between(values: Iterable[float], write: Callable[[float], str]) -> str:
+    """Return `2,900 to 3,100`; one number where all are the same to the digits shown."""
+    known = sorted(values)
+    return " to ".join(dict.fromkeys(write(value) for value in (known[0], known[-1]))) if known else NONE
+
+
+def chance(p: float) -> str:
+    """Return a p value."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return names with commas between them, at most so many."""
+    return ", ".join(names[:most]) + (" …" if len(names) > most else "")
+
+
+def notes(findings: Findings) -> list[str]:
+    """Return what to know before using the numbers, what weighs most first."""
+    lines = [*_left_out(findings), *_tasks(findings), *_few(findings), *_unlike(findings), *_scale(findings)]
+    return [*lines, *findings.troubles]
+
+
+def _left_out(findings: Findings) -> Iterator[str]:
+    if findings.options.metric == PLAYED:
+        yield f"Scores are {PLAYED}: returns of episodes played in training, while exploring. No evaluation is shown."
+    without = {"completed": "without a score"}
+    gone = Counter(
+        "there twice" if fate.again else without.get(fate.run.status, fate.run.status)
+        for fate in findings.fates
+        if fate.why_not is not None
+    )
+    if gone:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in gone.most_common())
+        yield (
+            f"{gone.total()} of {counted(len(findings.fates), 'run')} {'does' if gone.total() == 1 else 'do'} not "
+            f"count in scores: {kinds}. If that depends on the group, the others flatter it."
+        )
+    for task in findings.tasks:
+        here = [(fate.group, fate.run.seed) for fate in findings.fates if fate.run.task == task]
+        seeds = {seed for _, seed in here if seed is not None}
+        for label in dict.fromkeys(label for label, seed in here if seed is not None):
+            missing = sorted(seeds.difference(seed for group, seed in here if group == label))
+            if missing:
+                yield f"{label} has no run on {task} of seed {listed([*map(str, missing)], 20)}, which others have."
+
+
+def _tasks(findings: Findings) -> Iterator[str]:
+    apart = [task for task in findings.tasks if task not in findings.common]
+    if not findings.common:
+        yield "There is no task on which every group has a run that counts: nothing is aggregated or compared."
+    elif apart:
+        yield f"Aggregates and comparisons leave out {', '.join(apart)}: not every group has runs there that count."
+    counts = {res.group.label: res.scores.counts for res in findings.results if res.scores is not None}
+    uneven = [label for label, runs in counts.items() if runs.min() < runs.max()]
+    if uneven:
+        named = listed(uneven, DRAWN)
+        yield f"Fewer runs on some tasks than on others: {named}. In IQMs and profiles these tasks weigh less."
+    if len(findings.results) > DRAWN:
+        yield (
+            f"Figures and comparisons show the best {DRAWN} of {len(findings.results)} groups. They were chosen by the "
+            "same scores that are shown, which flatters the best: repeat it with new seeds."
+        )
+
+
+def _few(findings: Findings) -> Iterator[str]:
+    counts = {res.group.label: int(res.scores.counts.min()) for res in findings.results if res.scores is not None}
+    few = [f"{label} ({counted(count, 'run')})" for label, count in counts.items() if count < FEW]
+    if few:
+        yield (
+            f"Few seeds: {listed(few, DRAWN)}. Below {FEW} runs a task, percentile intervals are too narrow; one run "
+            "has none. Run more seeds before deciding by these numbers."
+        )
+    hopeless = [comparison.least for comparison in findings.comparisons if comparison.least >= LEVEL]
+    if hopeless:
+        yield (
+            f"In {counted(len(hopeless), 'comparison')} no difference, however large, could be told from chance: the "
+            f"smallest p that so few runs can reach is {chance(min(hopeless))}, corrected for the number of "
+            "comparisons."
+        )
+
+
+def _unlike(findings: Findings) -> Iterator[str]:
+    for group in (result.group for result in findings.results):
+        differing = {
+            key: sorted(set().union(*tasks.values()))
+            for key, tasks in group.values().items()
+            if any(len(texts) > 1 for texts in tasks.values())
+        }
+        if differing:
+            keys = [f"{key}: {' | '.join(map(cut, texts[:4]))}" for key, texts in differing.items()]
+            more = f" and {len(keys) - KEYS} more keys" if len(keys) > KEYS else ""
+            yield f"Runs of {group.label} on the same task have different configs: {'; '.join(keys[:KEYS])}{more}."
+    runs = [fate.run for fate in findings.fates if fate.score is not None]
+    for task in findings.tasks:
+        steps = [run.steps for run in runs if run.task == task]
+        if steps and max(steps) > APART * min(steps):
+            yield (
+                f"On {task} runs that count have made {between(steps, whole)} steps: scores after "
+                "different budgets are compared."
+            )
+    for name, what in (("host", "machines"), ("rlrun", "versions of rlrun"), ("torch", "versions of torch")):
+        if len({str(run.circumstances.get(name)) for run in runs}) > 1:
+            yield f"Runs were made with different {what}; the table of machines says which."
+
+
+def _scale(findings: Findings) -> Iterator[str]:
+    if findings.bounds:
+        ranges = "; ".join(f"{task}: {number(low)} to {number(high)}" for task, (low, high) in findings.bounds.items())
+        chosen = all(task in findings.options.bounds for task in findings.bounds)
+        how = "as was asked for" if chosen else "from the lowest to the highest value that any run shown here had"
+        yield f"Normalized scores are 0 to 1 on each task, {how}: {ranges}. Intervals take these bounds as given."

@@ -1,0 +1,312 @@
+"""States as tensors by name and a tree that JSON can hold, back, and as a digest; what is read may be anybody's."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.checkpointing.rows import StoredColumn, StoredRows
+from rlrun.checkpointing.tensorfiles import bytes_of
+from rlrun.core.errors import RlrunError
+
+DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SUV]\d{1,6}|[mM]8(\[\d{0,9}[a-zA-Z]{1,2}\])?)")
+PACKED = 64  # numbers from which on truths are kept as bits
+
+
+def split(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
+    """Take a state apart into tensors by name and a tree that JSON can hold.
+
+    Tensors come back on the CPU, owning their memory; a tensor that occurs twice is kept once.
+
+    Raises:
+        RlrunError: it holds something else than tensors, arrays, numbers, text, and nests of these.
+    """
+    taker = Taker(copy=True)
+    tree = taker.take(state, prefix)
+    return taker.tensors, tree
+
+
+def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, Any] | None] = ()) -> Any:
+    """Put together what `split` took apart.
+
+    Args:
+        tensors: by name.
+        tree: what JSON held.
+        rows: of memories: their columns by name.
+
+    Raises:
+        ValueError: a marker in the tree has nothing that it could stand for.
+    """
+    return _Putter(tensors, rows).put(tree)
+
+
+@dataclass
+class HeldRows:
+    """Rows that a state holds, and the name of the tensor that says which slots are in use."""
+
+    rows: StoredRows
+    part: str
+    used: str
+
+
+@dataclass
+class Taker:
+    """Walks states; remembers the tensors and rows it has met.
+
+    Without `copy` a tensor that lies on the CPU in memory of its own is shared.
+    Rows are noted where a list for them is given; otherwise they become tensors.
+    """
+
+    copy: bool
+    rows: list[HeldRows] | None = None
+    part: str = ""
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    _names: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    _memory: set[int] = field(default_factory=set)  # where tensors that were not copied lie
+
+    def take(self, value: Any, place: str) -> Any:
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"$float": str(value)}
+        if isinstance(value, Tensor):
+            return self._take_tensor(value, place)
+        if isinstance(value, StoredColumn):
+            return self._take_column(value, place)
+        if isinstance(value, np.ndarray | np.generic):
+            return self._take_array(value, place)
+        if isinstance(value, Mapping):
+            return self._take_mapping(value, place)
+        if isinstance(value, list | tuple):
+            parts = [self.take(part, f"{place}/{index}") for index, part in enumerate(value)]
+            return parts if isinstance(value, list) else {"$tuple": parts}
+        if isinstance(value, bytes):
+            return {"$bytes": value.hex()}
+        raise RlrunError(
+            f"a checkpoint keeps tensors, arrays, numbers, text and nests of these; "
+            f"'{place}' is a {type(value).__module__}.{type(value).__qualname__}"
+        )
+
+    def _take_tensor(self, value: Tensor, place: str) -> Any:
+        if value.is_complex():  # safetensors does not know complex128
+            return {"$complex": self._keep(torch.view_as_real(value.resolve_conj()), place)}
+        if value.dtype == torch.bool and value.numel() >= PACKED:
+            bits = np.packbits(value.detach().cpu().numpy())
+            return {"$bits": [self._store(torch.from_numpy(bits), place), list(value.shape)]}
+        return {"$tensor": self._keep(value, place)}
+
+    def _take_column(self, column: StoredColumn, place: str) -> Any:
+        if self.rows is None:
+            return self._take_tensor(column.tensor(), place)
+        for number, entry in enumerate(self.rows):
+            if entry.rows is column.rows:
+                return {"$rows": [number, column.name]}
+        used = self._store(torch.from_numpy(np.packbits(column.rows.used)), f"{place}/used")
+        self.rows.append(HeldRows(column.rows, self.part, used))
+        return {"$rows": [len(self.rows) - 1, column.name]}
+
+    def _take_mapping(self, value: Mapping[Any, Any], place: str) -> Any:
+        inner = f"{place}/" if place else ""
+        if all(type(key) is str for key in value) and not any(key.startswith("$") for key in value):
+            return {key: self.take(part, inner + key) for key, part in value.items()}
+        pairs = [[self.take(key, place), self.take(part, f"{inner}{key}")] for key, part in value.items()]
+        return {"$dict": pairs}
+
+    def _take_array(self, value: Any, place: str) -> Any:
+        array = np.array(value, order="C")
+        if array.dtype.hasobject:
+            raise RlrunError(f"a checkpoint keeps numbers and text; '{place}' is an array of python objects")
+        note = {"dtype": array.dtype.str, "shape": list(array.shape), "scalar": isinstance(value, np.generic)}
+        raw = torch.from_numpy(array.reshape(-1).view(np.uint8))  # any dtype and byte order
+        return {"$array": [self._store(raw, place), note]}
+
+    def _keep(self, tensor: Tensor, place: str) -> str:
+        tensor = tensor.detach()
+        identity = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and identity in self._names:
+            return self._names[identity]
+        self._names[identity] = name = self._store(self._own(tensor), place)
+        return name
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on the CPU that shares no memory with another stored one."""
+        memory = tensor.untyped_storage()
+        whole = tensor.is_contiguous() and memory.nbytes() == tensor.nbytes and memory.data_ptr() not in self._memory
+        if self.copy or tensor.device.type != "cpu" or not whole:
+            return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
+        self._memory.add(memory.data_ptr())
+        return tensor
+
+    def _store(self, tensor: Tensor, place: str) -> str:
+        while place in self.tensors:
+            place += "'"
+        self.tensors[place] = tensor
+        return place
+
+
+class _Putter:
+    """Puts a tree together; every marker is looked at as if a stranger had written it."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any] | None]) -> None:
+        self._tensors = tensors
+        self._rows = rows
+
+    def put(self, tree: Any) -> Any:
+        if isinstance(tree, list):
+            return [self.put(part) for part in tree]
+        if not isinstance(tree, dict):
+            return tree
+        if len(tree) == 1:
+            ((kind, content),) = tree.items()
+            if kind in _KINDS:
+                return _KINDS[kind](self, content)
+        return {key: self.put(part) for key, part in tree.items()}
+
+    def _tensor(self, name: Any) -> Tensor:
+        if not isinstance(name, str) or name not in self._tensors:
+            raise ValueError(f"there is no tensor {str(name)[:200]!r}")
+        return self._tensors[name]
+
+    def _complex(self, name: Any) -> Tensor:
+        tensor = self._tensor(name)
+        if tensor.dtype not in (torch.float16, torch.float32, torch.float64) or tensor.shape[-1:] != (2,):
+            raise ValueError(f"tensor {name[:200]!r} is no pair of numbers")
+        return torch.view_as_complex(tensor)
+
+    def _raw(self, name: Any) -> np.ndarray[Any, Any]:
+        tensor = self._tensor(name)
+        if tensor.dtype != torch.uint8 or tensor.ndim != 1:
+            raise ValueError(f"tensor {name[:200]!r} holds no bytes")
+        return tensor.numpy()
+
+    def _bits(self, content: Any) -> Tensor:
+        name, shape = content
+        raw, count = self._raw(name), math.prod(_shape(shape))
+        return torch.from_numpy(bits(raw, count).reshape(shape))
+
+    def _array(self, content: Any) -> Any:
+        name, note = content
+        if not isinstance(note["dtype"], str) or not DTYPE.fullmatch(note["dtype"]):
+            raise ValueError(f"{str(note['dtype'])[:200]!r} is no type of numbers or text")
+        dtype, shape, raw = np.dtype(note["dtype"]), _shape(note["shape"]), self._raw(name)
+        if len(raw) != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"array {name[:200]!r} has {len(raw)} bytes, which its shape does not fit")
+        array = np.empty(shape, dtype)
+        if array.nbytes:
+            array.reshape(-1).view(np.uint8)[:] = raw
+        return array[()] if note["scalar"] else array
+
+    def _float(self, text: Any) -> float:
+        if text not in ("inf", "-inf", "nan"):
+            raise ValueError(f"{str(text)[:200]!r} is no number that JSON lacks")
+        return float(text)
+
+    def _dict(self, pairs: Any) -> dict[Any, Any]:
+        return {self.put(key): self.put(part) for key, part in pairs}
+
+    def _column(self, content: Any) -> Any:
+        number, name = content
+        if type(number) is not int or not 0 <= number < len(self._rows):
+            raise ValueError("there are no such rows")
+        columns = self._rows[number]
+        if columns is None or name not in columns:
+            raise ValueError(f"there is no column {str(name)[:200]!r} of rows")
+        return columns[name]
+
+
+_KINDS: dict[str, Callable[[_Putter, Any], Any]] = {
+    "$tensor": _Putter._tensor,
+    "$complex": _Putter._complex,
+    "$bits": _Putter._bits,
+    "$array": _Putter._array,
+    "$float": _Putter._float,
+    "$bytes": lambda putter, text: bytes.fromhex(text),
+    "$tuple": lambda putter, parts: tuple([putter.put(part) for part in parts]),
+    "$dict": _Putter._dict,
+    "$rows": _Putter._column,
+}
+
+
+def bits(raw: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """Return truths that were packed eight to a byte.
+
+    Raises:
+        ValueError: there is another number of them.
+    """
+    if len(raw) != -(-count // 8):
+        raise ValueError(f"{count} truths do not fit in {len(raw)} bytes")
+    return np.unpackbits(raw, count=count).view(np.bool_)
+
+
+def _shape(shape: Any) -> list[int]:
+    if not isinstance(shape, list) or len(shape) > 32 or any(type(size) is not int or size < 0 for size in shape):
+        raise ValueError(f"{str(shape)[:200]} is no shape")
+    return shape
+
+
+def digest(state: Any) -> str:
+    """Return a hash of all that a state holds, what depends on the clock left out.
+
+    That is `seconds`, names that end in `_per_second`, and what stands under `time/`. Rows of a memory count as the
+    tensors that they are, in main memory or on disk. The order of a mapping makes no difference.
+
+    Raises:
+        RlrunError: it holds something else than a checkpoint can.
+    """
+    hash_ = hashlib.sha256()
+    _take(hash_, state)
+    return hash_.hexdigest()
+
+
+def is_clock(name: str) -> bool:
+    """Tell whether a number of this name depends on the clock."""
+    return name == "seconds" or name.endswith("_per_second") or name.startswith("time/")
+
+
+def _take(hash_: Any, value: Any) -> None:
+    """Add a value to a hash, and all that it holds: each after its kind and size."""
+    if value is None or type(value) in (bool, int, str, float):
+        _put(hash_, type(value).__name__, repr(value).encode("utf-8", "surrogatepass"))
+    elif isinstance(value, Tensor):
+        tensor = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        _put(hash_, "tensor", f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        hash_.update(bytes_of(tensor).data)
+    elif isinstance(value, StoredColumn):
+        _put(hash_, "tensor", f"{value.dtype} {tuple(value.shape)}".encode())
+        for piece in value.pieces():
+            hash_.update(_bytes(piece))
+    elif isinstance(value, np.ndarray | np.generic):
+        kind = "array" if isinstance(value, np.ndarray) else "number"
+        _put(hash_, kind, f"{value.dtype.str} {value.shape}".encode())
+        hash_.update(_bytes(np.asarray(value)))
+    elif isinstance(value, Mapping):
+        entries = [(key, part) for key, part in value.items() if not (isinstance(key, str) and is_clock(key))]
+        _put(hash_, "dict", str(len(entries)).encode())
+        for key, part in sorted(entries, key=lambda pair: (type(pair[0]).__name__, repr(pair[0]))):
+            _take(hash_, key)
+            _take(hash_, part)
+    elif isinstance(value, list | tuple):
+        _put(hash_, "list" if isinstance(value, list) else "tuple", str(len(value)).encode())
+        for part in value:
+            _take(hash_, part)
+    elif isinstance(value, bytes):
+        _put(hash_, "bytes", value)
+    else:
+        raise RlrunError(f"a {type(value).__module__}.{type(value).__qualname__} has no digest")
+
+
+def _put(hash_: Any, kind: str, data: bytes) -> None:
+    hash_.update(f"{kind}:{len(data)}:".encode())
+    hash_.update(data)
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -1,0 +1,269 @@
+"""Writing, reading, checking and deleting stored states."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rlrun.checkpointing import segments, tensorfiles
+from rlrun.checkpointing.encoding import HeldRows, Taker, merge
+from rlrun.checkpointing.rows import Changes, home_of
+from rlrun.checkpointing.segments import open_rows
+from rlrun.checkpointing.tensorfiles import StoredTensor, TensorFile
+from rlrun.core import renames
+from rlrun.core.errors import RlrunError, RunDirError, did_you_mean
+from rlrun.runs.checkpoint_manifest import (
+    FORMAT,
+    MANIFEST,
+    NAME,
+    STATE,
+    TENSORS,
+    hash_of,
+    read_file,
+    read_manifest,
+    seal,
+)
+from rlrun.runs.files import JSON_BYTES, main_memory, parse_json, reason, sync_directory, write_bytes
+
+COPIED = 4  # rows that change between two states may take so small a part of main memory
+
+
+@dataclass
+class Snapshot:
+    """States taken apart, ready to be written.
+
+    Attributes:
+        copied: nothing in it changes any more, whatever happens to the parts.
+    """
+
+    copied: bool
+    about: dict[str, Any]
+    files: dict[str, tuple[list[str], dict[str, StoredTensor]]]  # name -> its parts, and its tensors
+    tree: dict[str, Any]
+    rows: list[HeldRows]
+
+
+def snapshot(
+    states: Mapping[str, Any],
+    *,
+    about: Mapping[str, Any] | None = None,
+    apart: Iterable[str] = (),
+    copy: bool = True,
+) -> Snapshot:
+    """Take the states of named parts apart, for `write`.
+
+    Args:
+        states: part -> what its `state_dict` returned, or the `checkpoint` of a memory.
+        about: noted in the manifest.
+        apart: parts whose tensors get a file of their own, which only those read who want the part.
+        copy: so that training can go on while they are written; otherwise they share memory with the parts. Rows
+            that would take a quarter of main memory are not copied all the same: see `Snapshot.copied`.
+
+    Raises:
+        RlrunError: a state cannot be stored.
+    """
+    alone = sorted(set(apart) & set(states))
+    groups = {TENSORS: [part for part in states if part not in alone]}
+    groups |= {f"tensors.{number}.safetensors": [part] for number, part in enumerate(alone, 1)}
+    result = Snapshot(False, {**(about or {}), "parts": sorted(states)}, {}, {}, [])
+    for name, parts in groups.items():
+        taker = Taker(copy=copy, rows=result.rows)
+        for part in parts:
+            taker.part = part
+            result.tree[part] = taker.take(states[part], part)
+        result.files[name] = (parts, {key: tensorfiles.item(tensor) for key, tensor in taker.tensors.items()})
+    if copy:
+        result.copied = _copy([memory.rows for memory in result.rows if isinstance(memory.rows, Changes)])
+    return result
+
+
+def _copy(rows: Sequence[Changes]) -> bool:
+    """Copy rows that changed, unless main memory may be too small for them twice."""
+    if COPIED * sum(changes.nbytes for changes in rows) > main_memory():
+        return False
+    for changes in rows:
+        changes.live.copy()
+    return True
+
+
+def write(directory: Path, taken: Snapshot) -> None:
+    """Write a snapshot to a folder that appears complete or not at all; any thread may do so.
+
+    Args:
+        directory: replaced if it exists; rows of memories go to `segments/` beside it.
+        taken: what `snapshot` returned.
+
+    Raises:
+        RlrunError: the disk does not take it; what was there before stays.
+        RunDirError: a segment that earlier states share is gone or damaged.
+    """
+    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
+    try:
+        rows, entries = _write_rows(home_of(directory.parent), taken.rows)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        _write_files(temporary, taken, rows, entries)
+        if directory.exists():
+            remove(directory)
+        os.rename(temporary, directory)
+        sync_directory(directory.parent)
+    except OSError as error:
+        raise RlrunError(f"{directory} cannot be written: {reason(error)}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def save(
+    directory: Path, states: Mapping[str, Any], *, about: Mapping[str, Any] | None = None, apart: Iterable[str] = ()
+) -> None:
+    """Write the states of named parts to a folder that appears complete or not at all.
+
+    Args:
+        directory: replaced if it exists.
+        states: part -> what its `state_dict` returned.
+        about: noted in the manifest.
+        apart: parts whose tensors get a file of their own, which only those read who want the part.
+
+    Raises:
+        RlrunError: a state cannot be stored, or the disk does not take it; what was there before stays.
+    """
+    write(directory, snapshot(states, about=about, apart=apart, copy=False))
+
+
+def _write_rows(home: Path, rows: Iterable[HeldRows]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Bring rows to disk; return how to find them, and the segments for the manifest."""
+    notes, entries = [], {}
+    for memory in rows:
+        chain = segments.write(memory.rows, home)
+        blocks = {name: [kind.str, list(shape)] for name, (kind, shape) in memory.rows.kinds.items()}
+        note = {"part": memory.part, "size": len(memory.rows.used), "used": memory.used, "blocks": blocks}
+        notes.append({**note, "segments": [link.name for link in chain.links]})
+        for link in chain.links:
+            entries[link.name] = {"size": link.size, "sha256": link.name.partition(".")[0]}
+    return notes, entries
+
+
+def _write_files(directory: Path, taken: Snapshot, rows: list[dict[str, Any]], shared: dict[str, Any]) -> None:
+    entries = {}
+    for name, (parts, items) in taken.files.items():
+        entries[name] = tensorfiles.write(directory / name, items) | ({"parts": parts} if name != TENSORS else {})
+    data = json.dumps({"parts": taken.tree, "rows": rows}, allow_nan=False).encode()
+    if len(data) > JSON_BYTES:
+        raise RlrunError(f"{directory}: numbers of {len(data):,} bytes of text belong in arrays, not in lists")
+    write_bytes(directory / STATE, data)
+    entries[STATE] = {"size": len(data), "sha256": hash_of(data)}
+    note = {**taken.about, "format": FORMAT, "files": entries, "segments": shared}
+    write_bytes(directory / MANIFEST, seal(note))
+    sync_directory(directory)
+
+
+def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the stored states by part, after comparing with its hash every file that they lie in.
+
+    Rows of memories stay on disk: columns stand for them, which a memory takes piece by piece.
+
+    Raises:
+        RunDirError: a file is missing or damaged, or a wanted part is not stored.
+    """
+    note = read_manifest(directory)
+    wanted = list(note["parts"] if parts is None else parts)
+    for name in wanted:
+        if name not in note["parts"]:
+            raise RunDirError(f"{directory} holds no part '{name}'{did_you_mean(name, note['parts'])}")
+    tensors: dict[str, Tensor] = {}
+    for name, entry in note["files"].items():
+        if name != STATE and not set(entry.get("parts", wanted)).isdisjoint(wanted):
+            tensors |= TensorFile(directory / name, entry).load()
+    tree = parse_json(read_file(directory / STATE, note["files"][STATE]), directory / STATE)
+    try:
+        rows = open_rows(directory, note, tree["rows"], tensors, wanted)
+        stored = {renames.part(name): content for name, content in tree["parts"].items()}
+        return {name: merge(tensors, stored[name], rows) for name in wanted}
+    except RecursionError as error:
+        raise RunDirError(f"{directory / STATE} is damaged: it is nested too deeply") from error
+    except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
+        what = f"there is no {error}" if isinstance(error, KeyError) else (str(error).splitlines() or [""])[0]
+        raise RunDirError(f"{directory / STATE} is damaged: {what}") from error
+
+
+def verify(directory: Path) -> list[str]:
+    """Return what is wrong with a stored state, a message for each file that is missing or damaged.
+
+    Every byte is read, also of the segments that it shares with others.
+    """
+    try:
+        note = read_manifest(directory)
+    except RunDirError as error:
+        return [str(error)]
+    home, problems = home_of(directory.parent), []
+    files = [(directory / name, entry) for name, entry in note["files"].items()]
+    files += [(home / name, entry) for name, entry in note["segments"].items()]
+    for path, entry in files:
+        try:
+            if path.suffix == ".json":
+                read_file(path, entry)
+            else:
+                file = TensorFile(path, entry)
+                if path.parent == directory:
+                    tensorfiles.require_memory(entry["size"], path)
+                file.verify()
+        except RunDirError as error:
+            problems.append(str(error))
+    if not problems:
+        try:
+            load(directory)
+        except RunDirError as error:
+            problems.append(str(error))
+    return problems
+
+
+def remove(directory: Path) -> None:
+    """Delete a stored state; interrupted at any instant, no half of it stays under its name."""
+    hidden = directory.with_name(f".{directory.name}.{os.getpid()}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.rename(directory, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def sweep(directory: Path) -> None:
+    """Delete what a killed process left half written or half deleted in a folder of stored states."""
+    for entry in directory.glob(".*"):
+        if entry.is_dir() and entry.suffix in (".tmp", ".old"):
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.suffix == ".tmp":
+            _delete(entry)
+    collect(directory)
+
+
+def collect(directory: Path) -> None:
+    """Delete the segments that no stored state in a folder needs.
+
+    Where a manifest cannot be read, nothing is deleted: its state may need any of them.
+    """
+    home, needed = home_of(directory), set()
+    if not home.is_dir() or home.is_symlink():
+        return
+    for entry in directory.iterdir():  # also copies under other names, and what is being deleted
+        if not (entry / MANIFEST).exists() and not (entry / STATE).exists():
+            continue
+        try:
+            needed.update(read_manifest(entry)["segments"])
+        except RunDirError:
+            return
+    for entry in home.iterdir():
+        spare = NAME.fullmatch(entry.name) and entry.name not in needed
+        if spare or (entry.name.startswith(".") and entry.suffix == ".tmp"):
+            _delete(entry)
+
+
+def _delete(path: Path) -> None:
+    with contextlib.suppress(OSError):  # what cannot be deleted does no harm
+        path.unlink()

@@ -1,0 +1,239 @@
+"""Safetensors files as streams: no second copy in memory, and every byte is hashed on its way.
+
+8 bytes                 length of the header
+header                  JSON: name -> dtype, shape, first and last byte behind the header
+numbers                 one tensor after another, without gaps
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.core.errors import RunDirError
+from rlrun.core.typing import Array
+from rlrun.runs.files import WRITE, main_memory, open_regular, parse_json, reason, write_all
+
+HEADER_BYTES = 1 << 25  # room for 200,000 tensors
+CHUNK = 1 << 22
+TORCH = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+CODES = {dtype: code for code, dtype in TORCH.items()}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor on its way to disk: what the header says of it, and where its bytes come from."""
+
+    code: str
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterable[Any]]  # contiguous buffers, in order
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * TORCH[self.code].itemsize
+
+
+def item(tensor: Tensor) -> StoredTensor:
+    """Return a contiguous tensor on the CPU as something to write; it shares its memory."""
+    raw = bytes_of(tensor)
+    return StoredTensor(CODES[tensor.dtype], tuple(tensor.shape), lambda: (raw,))
+
+
+def bytes_of(tensor: Tensor) -> Array:
+    """Return the bytes of a contiguous tensor on the CPU; they share its memory."""
+    return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
+
+
+def write(path: Path, items: Mapping[str, StoredTensor]) -> dict[str, Any]:
+    """Write a file, wait until the disk has it, and return its size and hash.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    ordered = sorted(items.items(), key=lambda pair: -TORCH[pair[1].code].itemsize)  # aligned without gaps
+    header: dict[str, Any] = {}
+    end = 0
+    for name, entry in ordered:
+        begin, end = end, end + entry.nbytes
+        header[name] = {"dtype": entry.code, "shape": list(entry.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    handle = os.open(path, WRITE, 0o666)
+    try:
+        size = _put(handle, digest, len(text).to_bytes(8, "little") + text)
+        for _, entry in ordered:
+            size += sum(_put(handle, digest, piece) for piece in entry.pieces())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def _put(handle: int, digest: Any, data: Any) -> int:
+    """Write and hash a buffer some megabytes at a time: other threads run meanwhile."""
+    if len(data) == 0:
+        return 0
+    view = memoryview(data).cast("B")
+    for begin in range(0, len(view), CHUNK):
+        part = view[begin : begin + CHUNK]
+        digest.update(part)
+        write_all(handle, part)
+    return len(view)
+
+
+class TensorFile:
+    """A file of tensors, open for reading; nothing in it is believed before its hash is right.
+
+    Args:
+        path: the file.
+        entry: its size and hash.
+
+    Raises:
+        RunDirError: it cannot be read, has another size, or its header is none.
+    """
+
+    def __init__(self, path: Path, entry: Mapping[str, Any]) -> None:
+        self.path = path
+        self.entry = entry
+        self._file = os.fdopen(open_regular(path), "rb", buffering=0)
+        weakref.finalize(self, self._file.close)  # stays readable until then, even if deleted
+        size = os.fstat(self._file.fileno()).st_size
+        if size != entry["size"]:
+            raise RunDirError(f"{path} is damaged: it has {size:,} bytes, its manifest says {entry['size']:,}")
+        self._digest = hashlib.sha256()
+        start = self._take(np.empty(min(8, size), np.uint8), 0).tobytes()
+        length = int.from_bytes(start, "little")
+        if size < 8 or length > min(HEADER_BYTES, size - 8):
+            raise RunDirError(f"{path} is damaged: its header cannot have {length:,} bytes")
+        text = self._take(np.empty(length, np.uint8), 8).tobytes()
+        self._begin = 8 + length
+        self.tensors = self._parse(parse_json(text, path), size - self._begin)
+
+    def _parse(self, header: Any, size: int) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
+        """Return code, shape, begin and end of each tensor, in the order of their bytes."""
+        tensors = {}
+        try:
+            for name, entry in header.items():
+                if name == "__metadata__":
+                    continue
+                code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+                numbers = (begin, end, *shape)
+                if code not in TORCH or any(type(number) is not int or number < 0 for number in numbers):
+                    raise ValueError(f"tensor {name[:80]!r} has no type or shape that there is")
+                if end - begin != math.prod(shape) * TORCH[code].itemsize:
+                    raise ValueError(f"tensor {name[:80]!r} has {end - begin} bytes, which its shape does not fit")
+                tensors[name] = (code, tuple(shape), begin, end)
+            tensors = dict(sorted(tensors.items(), key=lambda pair: pair[1][2:]))
+            after = 0
+            for name, (_, _, begin, end) in tensors.items():
+                if begin != after:
+                    raise ValueError(f"tensor {name[:80]!r} does not begin where the one before it ends")
+                after = end
+            if after != size:
+                raise ValueError(f"its tensors have {after} bytes, and the file {size}")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunDirError(f"{self.path} is damaged: {_line(error)}") from error
+        return tensors
+
+    def _take(self, into: Array, place: int) -> Array:
+        """Fill an array with the next bytes, and hash them."""
+        self._fill(into, place)
+        self._digest.update(into.data)
+        return into
+
+    def _fill(self, into: Array, place: int) -> None:
+        rest = into.data
+        try:
+            self._file.seek(place)
+            while len(rest):
+                got = self._file.readinto(rest)
+                if not got:
+                    raise RunDirError(f"{self.path} is damaged: it ended while it was read")
+                rest = rest[got:]
+        except OSError as error:
+            raise RunDirError(f"{self.path} cannot be read: {reason(error)}") from error
+
+    def verify(self) -> None:
+        """Compare all bytes with the hash.
+
+        Raises:
+            RunDirError: they do not match.
+        """
+        buffer = np.empty(CHUNK, np.uint8)
+        for place in range(self._begin, self.entry["size"], CHUNK):
+            self._take(buffer[: self.entry["size"] - place], place)
+        self._compare()
+
+    def _compare(self) -> None:
+        if self._digest.hexdigest() != self.entry["sha256"]:
+            raise RunDirError(f"{self.path} is damaged: its content does not match its hash")
+
+    def load(self) -> dict[str, Tensor]:
+        """Return all tensors, compared with the hash.
+
+        Raises:
+            RunDirError: they do not match it, or main memory has no place for them.
+        """
+        require_memory(self.entry["size"], self.path)
+        tensors = {}
+        for name, (code, shape, begin, _) in self.tensors.items():
+            try:
+                tensor = tensors[name] = torch.empty(shape, dtype=TORCH[code])
+            except (RuntimeError, OverflowError, TypeError) as error:
+                raise RunDirError(f"{self.path} is damaged: {_line(error)}") from error
+            raw = bytes_of(tensor)
+            for place in range(0, len(raw), CHUNK):
+                self._take(raw[place : place + CHUNK], self._begin + begin + place)
+        self._compare()
+        return tensors
+
+    def read(self, name: str, begin: int, end: int) -> Array:
+        """Return the bytes of the rows of a tensor from `begin` to `end`; the hash is not compared."""
+        _, shape, first, last = self.tensors[name]
+        width = (last - first) // max(shape[0], 1)
+        raw = np.empty((end - begin) * width, np.uint8)
+        self._fill(raw, self._begin + first + begin * width)
+        return raw
+
+
+def require_memory(size: int, path: Path) -> None:
+    """Refuse a file that this machine's main memory has no place for.
+
+    Raises:
+        RunDirError: names both sizes.
+    """
+    if size > (memory := main_memory()):
+        raise RunDirError(f"{path} has {size / 1e9:,.1f} GB; this machine has {memory / 1e9:.1f} GB of main memory")
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its kind."""
+    return (str(error).splitlines() or [type(error).__name__])[0] if not isinstance(error, KeyError) else f"no {error}"

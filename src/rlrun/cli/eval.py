@@ -1,0 +1,127 @@
+"""`rlrun eval`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlrun.cli.overrides import EnvOverrides, FirstSeed, Trust
+
+if TYPE_CHECKING:
+    from rlrun.commands.evaluate import EvaluationReport
+
+SEVERAL = ("checkpoint", "return", "±", "mean from", "to", "lowest", "highest", "length", "succeeded", "")
+EPISODES = ("seed", "return", "length", "ended", "succeeded")
+LEFT = ("ended", "succeeded", "")
+ENDED = {"cut": "cut by evaluation.max_steps"}
+Checkpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="latest, best or a number of steps; several by commas or repeated, or all: a line each (default: latest).",
+        show_default=False,
+    ),
+]
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
+    overrides: EnvOverrides = None,
+    episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 20,
+    seed: FirstSeed = 0,
+    checkpoint: Checkpoints = None,
+    stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions as in training.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Print a line for each episode, too.")] = False,
+    video: Annotated[
+        Path | None, typer.Option(help="Write a video of each episode into this folder.", show_default=False)
+    ] = None,
+    videos: Annotated[
+        int | None, typer.Option(help="Of so many of the first episodes (default: all).", min=1, show_default=False)
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="Of videos: mp4 or gif (default: mp4).", show_default=False)
+    ] = None,
+    trust: Trust = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; of several checkpoints a list.")
+    ] = False,
+) -> None:
+    """Play episodes with the frozen policy of a run, at one checkpoint or at several, or with an exported one."""
+    from rlrun.commands import evaluate as evaluation
+    from rlrun.core.errors import RunDirError, printable
+    from rlrun.runs.files import counted
+
+    names = [override for text in checkpoint or ["latest"] for override in text.split(",")]
+    single = len(names) == 1 and names != [evaluation.ALL]
+    options: evaluation.Options = {
+        "episodes": episodes,
+        "seed": seed,
+        "stochastic": stochastic,
+        "video": video,
+        "videos": videos,
+        "form": form,
+        "trust": trust or [],
+        "overrides": overrides or [],
+    }
+    if single:
+        reports = [evaluation.evaluate(run, checkpoint=names[0], **options)]
+    else:
+        reports = evaluation.evaluate(run, checkpoint=names, **options)
+    if as_json:
+        objects = [report.to_json() for report in reports]
+        typer.echo(json.dumps(objects[0] if single else objects, allow_nan=False))
+    else:
+        _print(reports, single=single, table=table)
+    damaged = {report.checkpoint: report.damage for report in reports if report.damage is not None}
+    for damage in damaged.values():
+        typer.echo(printable(damage), err=True)
+    if damaged:
+        verb = "is" if len(damaged) == 1 else "are"
+        number = counted(len({report.checkpoint for report in reports}), "checkpoint")
+        raise RunDirError(f"{run}: {len(damaged)} of {number} {verb} damaged")
+
+
+def _print(reports: list[EvaluationReport], *, single: bool, table: bool) -> None:
+    from rlrun.runs.files import aligned
+
+    different = {report.checkpoint: report for report in reports}.values()
+    good = [report for report in different if report.damage is None]
+    lines = [report.describe() for report in good] if single else aligned([SEVERAL, *map(_row, good)], left=LEFT)
+    for line in lines:
+        typer.echo(line)
+    if not table:
+        return
+    heads = EPISODES if single else ("checkpoint", *EPISODES)
+    rows = [row if single else (_step(report), *row) for report in good for row in _episodes(report)]
+    typer.echo()
+    for line in aligned([heads, *rows], left=LEFT):
+        typer.echo(line)
+
+
+def _row(report: EvaluationReport) -> tuple[str, ...]:
+    low, high = report.interval or (None, None)
+    numbers = (report.mean_return, report.std_return, low, high, min(report.returns), max(report.returns))
+    outcomes = report.told
+    return (
+        _step(report),
+        *("-" if number is None else f"{number:.2f}" for number in numbers),
+        f"{sum(report.lengths) / len(report.lengths):.1f}",
+        f"{sum(outcomes)} of {len(outcomes)}" if outcomes else "-",
+        " ".join(name for name in ("latest", "best") if getattr(report, name)),
+    )
+
+
+def _episodes(report: EvaluationReport) -> list[tuple[str, ...]]:
+    columns = (report.seeds, report.returns, report.lengths, report.endings, report.successes)
+    overrides = {True: "yes", False: "no", None: "-"}
+    return [
+        (str(seed), f"{value:.2f}", str(length), ENDED.get(ending, ending), overrides[success])
+        for seed, value, length, ending, success in zip(*columns, strict=True)
+    ]
+
+
+def _step(report: EvaluationReport) -> str:
+    return f"{report.env_steps:_}"

@@ -1,0 +1,44 @@
+"""`rlrun list`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rlrun.cli.overrides import ConfigDir
+
+KINDS = {
+    "algorithms": "algorithm",
+    "envs": "env",
+    "memories": "memory",
+    "with": "with",
+    "presets": "preset",
+}
+
+
+def listing(
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="algorithms, envs, memories, with or presets.", show_default=False),
+    ] = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """List what there is, one line each; behind what is not rlrun's own stands where it comes from."""
+    from rlrun.config.places import offers
+    from rlrun.config.plugged import readable_places
+    from rlrun.core.errors import ConfigError, did_you_mean, printable
+
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"list {kind}: there are {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    places = readable_places(config_dir)
+    for name, group in KINDS.items():
+        if kind not in (None, name):
+            continue
+        options = offers(group, places)
+        if kind is None and options:
+            typer.echo(f"{name} ({group}=…)")
+        width = max(map(len, options), default=0)
+        for choice, (line, place) in options.items():
+            whose = f" ({place.owner})" if place.owner else ""
+            typer.echo(printable(f"{'' if kind else '  '}{choice.ljust(width)}  {line}{whose}".rstrip()))

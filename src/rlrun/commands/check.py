@@ -1,0 +1,81 @@
+"""Build a run and step nothing: what is wrong with a request, and what it would take; the twin of `rlrun check`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from rlrun.callbacks import Checkpointer
+from rlrun.callbacks.log import unfit_for
+from rlrun.commands.train import Experiment, composed_of
+from rlrun.config import Composed
+from rlrun.core.errors import RequestError
+from rlrun.core.spaces import Box, Spaces, leaves
+from rlrun.loading.assembly import process_restored, stateful
+from rlrun.loading.shares import count_of
+from rlrun.runs.files import main_memory, sized
+
+IMAGE = 96  # pixels a side, above which `check` speaks of an image
+LAYER = 5_000_000  # parameters, above which it speaks of a layer
+
+
+@process_restored()
+def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
+    """Build everything and step nothing; return what was found, one line each.
+
+    Raises:
+        RequestError: the first thing that would keep the run from starting.
+    """
+    experiment = Experiment(composed_of(overrides, config_dir))
+    experiment.take_in()
+    parts = stateful(experiment.builder.built)
+    parameters = sum(
+        p.numel() for part in parts.values() if isinstance(part, torch.nn.Module) for p in part.parameters()
+    )
+    learners = count_of(experiment.config)
+    needed = learners * sum(getattr(part, "nbytes", 0) for part in parts.values())
+    free, checkpointer = shutil.disk_usage(Path.cwd()).free, experiment.part(Checkpointer)
+    weights = learners * 4 * 3 * parameters  # and Adam's two
+    checkpoint_size = weights + (needed if checkpointer is not None and checkpointer.memory else 0)
+    if needed > (memory := main_memory()):
+        raise RequestError(f"memory.length: the memory would grow to {sized(needed)}; this machine has {sized(memory)}")
+    return [
+        f"config    ok: algorithm={experiment.composed.choices['algorithm']}, environment {experiment.env_name}",
+        f"wiring    ok: {len(experiment.trainer.callbacks)} callbacks",
+        f"networks  {parameters:,} parameters on {experiment.device}",
+        f"memory    up to {sized(needed)}",
+        f"disk      {sized(free)} free; a checkpoint takes up to {sized(checkpoint_size)}",
+        *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
+        *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
+        *(f"budget    {line}" for line in experiment.budget_notes()),
+        *(f"metric    {line}; it is left out: a metric is one number" for line in _no_numbers(experiment)),
+    ]
+
+
+def _no_numbers(experiment: Experiment) -> list[str]:
+    """Return which metrics are no numbers, as far as callbacks have some before training."""
+    lines = []
+    for name, callback in experiment.trainer.callbacks.items():
+        with suppress(Exception):  # most of what there is to log comes with the first step
+            lines += [
+                f"'{key}' of callbacks.{name} has {what}"
+                for key, value in callback.metrics.items()
+                if (what := unfit_for(value))
+            ]
+    return lines
+
+
+def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:
+    """Yield the images that nobody shrank, and the layers that are larger than they need be."""
+    for path, leaf in leaves(spaces.observation) if spaces is not None else ():
+        if isinstance(leaf, Box) and leaf.image and max(leaf.shape) > IMAGE:
+            shape = " × ".join(map(str, leaf.shape))
+            yield f"images    {path or 'observations'} of {shape}: env=atari or ResizeGray in env.wrappers shrinks them"
+    modules = {path: part for path, part in parts.items() if isinstance(part, torch.nn.Module)}
+    for path, name, weights in ((path, *named) for path, part in modules.items() for named in part.named_parameters()):
+        if weights.numel() > LAYER:
+            yield f"layers    {path}.{name} has {weights.numel():,} parameters"

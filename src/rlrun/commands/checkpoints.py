@@ -1,0 +1,170 @@
+"""What checkpoints a run has, and whether they are whole; the twin of `rlrun checkpoints`.
+
+Nothing is built, nothing that a config names is imported, and nothing is written: a run from
+elsewhere, or one that a process works on, may be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rlrun.core.errors import RunDirError
+from rlrun.runs import checkpoint_manifest as stored
+from rlrun.runs.directory import RunDir, checkpoint_key
+from rlrun.runs.files import finite, read_bytes, reason
+from rlrun.runs.learners import places_in
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """A checkpoint as it lies on disk.
+
+    Attributes:
+        name: of its folder: `<env_steps>-<updates>`.
+        path: its folder.
+        env_steps: environment steps when it was made (updates, without an environment).
+        updates: gradient updates when it was made.
+        created: when, as its manifest says (ISO 8601), or None.
+        evaluation: the newest evaluation at that point, or None.
+        size: bytes in its own folder.
+        size_with_shared: with the segments of memories that it shares with other checkpoints.
+        latest: the pointer `latest` names it.
+        best: the pointer `best` names it.
+        parts: config path -> digest of the content; None where digests were not asked for, or it is damaged.
+        damage: what is wrong with it, a line each; without `verify` or `digest`, only its manifest was looked at.
+    """
+
+    name: str
+    path: Path
+    env_steps: int
+    updates: int
+    created: str | None = None
+    evaluation: dict[str, Any] | None = None
+    size: int = 0
+    size_with_shared: int = 0
+    latest: bool = False
+    best: bool = False
+    parts: dict[str, str | None] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return an object of the list that `rlrun checkpoints --json` prints."""
+        return {**vars(self), "path": str(self.path), "evaluation": finite(self.evaluation), "damage": [*self.damage]}
+
+
+def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) -> list[CheckpointReport]:
+    """Return what there is of a run's checkpoints, oldest first; the twin of `rlrun checkpoints`.
+
+    Args:
+        run: a run directory; a process may be working on it.
+        verify: compare every byte of every file with its hash; without it only manifests are read.
+        digest: compute a digest of each part's content, which reads everything, too.
+
+    Raises:
+        RunDirError: it is no run, or its folder cannot be read. Damaged checkpoints are in the list.
+    """
+    directory = RunDir.open(run)
+    latest, best = _pointed(directory, "latest"), _pointed(directory, "best")
+    try:
+        folders = directory.checkpoint_dirs()
+    except OSError as error:
+        raise RunDirError(f"{directory.checkpoints} cannot be read: {reason(error)}") from error
+    reports = (_look(where, verify=verify, digest=digest) for where in folders)
+    return [
+        replace(report, latest=report.name == latest, best=report.name == best)
+        for report in reports
+        if report is not None
+    ]
+
+
+def disk_used(run: Path | str) -> int:
+    """Return the bytes of all checkpoints of a run together, those of all learners; what several share counts once.
+
+    Raises:
+        RunDirError: it is no run.
+    """
+    homes = places_in(RunDir.open(run).checkpoints)
+    folders = {*homes, *(Path(path) for home in homes for path in _entries(home, folders=True))}
+    return sum(_size(path) for folder in folders for path in _entries(folder))
+
+
+def _look(where: Path, *, verify: bool, digest: bool) -> CheckpointReport | None:
+    """Look at a checkpoint; None where it went away meanwhile.
+
+    Of one that was replaced meanwhile, what was read may be of both: it is looked at again.
+    """
+    while (before := _identity(where)) is not None:
+        report = _report(where, verify=verify, digest=digest)
+        if _identity(where) == before:
+            return report
+    return None
+
+
+def _identity(where: Path) -> tuple[int, int] | None:
+    try:
+        status = where.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _report(where: Path, *, verify: bool, digest: bool) -> CheckpointReport:
+    env_steps, updates = checkpoint_key(where)
+    own = sum(_size(path) for path in _entries(where))
+    report = CheckpointReport(where.name, where, env_steps, updates, size=own, size_with_shared=own)
+    try:
+        note = stored.read_manifest(where)
+    except RunDirError as error:
+        return replace(report, damage=(str(error),))
+    damage, parts = _read(where, note["parts"], verify=verify, digest=digest)
+    whole = own + sum(entry["size"] for entry in note["segments"].values())
+    created, evaluation = note.get("created"), note.get("evaluation")
+    return replace(report, created=created, evaluation=evaluation, size_with_shared=whole, parts=parts, damage=damage)
+
+
+def _read(
+    where: Path, names: list[str], *, verify: bool, digest: bool
+) -> tuple[tuple[str, ...], dict[str, str | None]]:
+    """Return the damage and the digests of a checkpoint, as far as they are asked for."""
+    digests: dict[str, str | None] = dict.fromkeys(names)
+    if not verify and not digest:
+        return (), digests
+    from rlrun import checkpointing as storage  # loads torch
+
+    damage = []
+    for place in places_in(where.parent) if verify else ():
+        damage += storage.verify(place / where.name)
+    try:
+        if digest and not damage:
+            digests |= {name: storage.digest(state) for name, state in storage.load(where).items()}
+    except RunDirError as error:
+        damage = [str(error)]
+    return tuple(damage), digests
+
+
+def _entries(folder: Path, *, folders: bool = False) -> list[str]:
+    """Return what a folder holds beside folders, or the folders; nothing where it is gone by now."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) == folders]
+    except OSError:
+        return []
+
+
+def _size(path: str) -> int:
+    """Return a file's bytes; 0 where it is gone by now."""
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _pointed(run: RunDir, pointer: str) -> str:
+    """Return the name in a pointer; empty where there is none."""
+    try:
+        return read_bytes(run.checkpoints / pointer).decode(errors="replace").strip()
+    except RunDirError:
+        return ""

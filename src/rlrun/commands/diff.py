@@ -1,0 +1,132 @@
+"""What differs between two runs; the twin of `rlrun diff`. Nothing of what it reads is executed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from rlrun.config.saved import load
+from rlrun.config.schema import CHANGEABLE
+from rlrun.config.tree import dotted, leaves, plain
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import known
+
+CERTAIN = 1.96  # standard errors of the interval in which a difference lies in 95 of 100 cases
+CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "matmul", "resume", "parent")
+FIGURES = ("status", "env_steps", "updates", "episodes", "seconds", "objective")
+ABSENT = "absent"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Side(NamedTuple):
+    """A value of one run, and which file or override set it, where that is known."""
+
+    value: Any
+    set_by: str | None = None
+
+
+class Pair(NamedTuple):
+    """A value that differs."""
+
+    one: Side
+    other: Side
+
+
+class Difference(NamedTuple):
+    """What differs between two runs, by name.
+
+    Attributes:
+        config: keys of the config, without those that only follow others.
+        circumstances: source, machine, versions of packages.
+        outcome: what came of them.
+        gain: of the mean return of the second over the first, and half the width of its interval of 95 %, which covers
+            the evaluation episodes only, as each side is one seed; None where one of them was not evaluated, or
+            where their environments differ.
+    """
+
+    config: dict[str, Pair]
+    circumstances: dict[str, Pair]
+    outcome: dict[str, Pair]
+    gain: tuple[float, float] | None
+
+    @property
+    def environments(self) -> list[str]:
+        """Keys of the environment that differ, so that returns cannot be compared."""
+        return [key for key in self.config if key.split(".")[0] == "env" and key not in CHANGEABLE]
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing differs but the time that it took."""
+        return not self.config and not self.circumstances and not (self.outcome.keys() - {"seconds"})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON takes it."""
+
+        def sides(pairs: Mapping[str, Pair]) -> dict[str, Any]:
+            return {name: {"one": pair.one._asdict(), "other": pair.other._asdict()} for name, pair in pairs.items()}
+
+        covers = "evaluation episodes only; each side is one seed"
+        gain = None if self.gain is None else {"mean_return": self.gain[0], "within": self.gain[1], "covers": covers}
+        named = {"config": self.config, "circumstances": self.circumstances, "outcome": self.outcome}
+        return {**{name: sides(pairs) for name, pairs in named.items()}, "gain": gain}
+
+
+def diff(left: Path | str, right: Path | str) -> Difference:
+    """Compare two runs.
+
+    Raises:
+        RunDirError: one of them is no run, or its config cannot be read.
+    """
+    runs = [RunDir.open(left), RunDir.open(right)]
+    abouts = [known(run.manifest) for run in runs]
+    summaries = [known(run.summary) for run in runs]
+    set_by: list[dict[str, Any]] = [
+        about["set_by"] if isinstance(about.get("set_by"), dict) else {} for about in abouts
+    ]
+    settings = [{dotted(path): value for path, value in leaves(plain(load(run.config)))} for run in runs]
+    versions = [_flat(about) for about in abouts]
+    figures = [{name: summary.get(name) for name in FIGURES} for summary in summaries]
+    difference = Difference(
+        config=_pairs(settings[0], settings[1], *set_by),
+        circumstances=_pairs(versions[0], versions[1]),
+        outcome=_pairs(figures[0], figures[1]),
+        gain=_gain(*(summary.get("evaluation") for summary in summaries)),
+    )
+    return difference._replace(gain=None) if difference.environments else difference
+
+
+def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
+    packages = about.get("packages")
+    facts = {name: about.get(name) for name in CIRCUMSTANCES}
+    if facts["resume"] == "exact":  # the same run as one that never stopped
+        facts["resume"] = None
+    return {**facts, **(packages if isinstance(packages, dict) else {})}
+
+
+def _pairs(
+    left: Mapping[str, Any],
+    right: Mapping[str, Any],
+    first: Mapping[str, Any] = NOTHING,
+    second: Mapping[str, Any] = NOTHING,
+) -> dict[str, Pair]:
+    """Return what two mappings do not have in common, in the order of the first, then of the second."""
+    pairs = {}
+    for name in dict.fromkeys([*left, *right]):
+        values = left.get(name, ABSENT), right.get(name, ABSENT)
+        if values[0] != values[1] or type(values[0]) is not type(values[1]):
+            sides = (Side(value, known.get(name)) for value, known in zip(values, (first, second), strict=True))
+            pairs[name] = Pair(*sides)
+    return pairs
+
+
+def _gain(left: Any, right: Any) -> tuple[float, float] | None:
+    """Return the difference of two mean returns and its uncertainty, by their standard errors."""
+    try:
+        means = [float(stats["mean_return"]) for stats in (left, right)]
+        variances = [float(stats["std_return"]) ** 2 / max(int(stats["episodes"]) - 1, 1) for stats in (left, right)]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return means[1] - means[0], CERTAIN * math.sqrt(sum(variances))

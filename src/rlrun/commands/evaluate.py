@@ -1,0 +1,204 @@
+"""Episodes of a finished run's policy, or of an exported one; the twin of `rlrun eval`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, overload
+
+import numpy as np
+
+from rlrun.collect.evaluate import Evaluation
+from rlrun.collect.video import Film, Stage, require_encoder
+from rlrun.core.errors import RequestError, RunDirError
+from rlrun.export.opening import exported, is_export, refuse_overrides
+from rlrun.loading.policy import Frozen, frozen
+from rlrun.runs.directory import RunDir, checkpoint_key
+from rlrun.runs.files import counted, finite, place_of
+
+ALL = "all"  # checkpoints
+Run = os.PathLike[str] | str
+
+
+@dataclass
+class EvaluationReport(Evaluation):
+    """Episodes of a run's frozen policy, and where it came from.
+
+    Attributes:
+        run, checkpoint: the run's folder, and the name of the checkpoint's; of an exported policy its file, and the
+            checkpoint that it was made of (where it does not say, its name).
+        env_steps: when it was made; 0 where an exported policy does not say.
+        latest, best: whether the pointer of this name names it.
+        seed: of the first episode.
+        videos: files that were written.
+        damage: why nothing was played, or None.
+    """
+
+    run: Path = Path()
+    checkpoint: str = ""
+    env_steps: int = 0
+    latest: bool = False
+    best: bool = False
+    seed: int = 0
+    videos: list[Path] = field(default_factory=list)
+    damage: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `rlrun eval --json` prints."""
+        about = {
+            "run": str(self.run),
+            "checkpoint": self.checkpoint,
+            "env_steps": self.env_steps,
+            "latest": self.latest,
+            "best": self.best,
+        }
+        if self.damage is not None:
+            return about | {"damage": self.damage}
+        several = {"totals": self.totals} if self.totals else {}
+        outcomes = self.told
+        success = {"successes": self.successes, "success_rate": sum(outcomes) / len(outcomes)} if outcomes else {}
+        numbers = {
+            "seed": self.seed,
+            "seeds": self.seeds,
+            "episodes": len(self.returns),
+            "returns": self.returns,
+            **several,
+            "lengths": self.lengths,
+            "endings": self.endings,
+            **success,
+            "mean_return": self.mean_return,
+            "std_return": self.std_return,
+            "mean_interval": self.interval,
+            "videos": [str(path) for path in self.videos],
+        }
+        return about | {name: finite(value) for name, value in numbers.items()}
+
+    @property
+    def told(self) -> list[bool]:
+        """Whether each episode succeeded of which the environment tells it."""
+        return [success for success in self.successes if success is not None]
+
+    def describe(self) -> str:
+        lowest, highest = min(self.returns), max(self.returns)
+        means = np.mean(self.totals, 0).tolist() if self.totals else []
+        rewards = f"; means of each reward {', '.join(f'{mean:.2f}' for mean in means)}" if means else ""
+        within = self.interval
+        sure = "" if within is None else f"the mean {within[0]:.2f} to {within[1]:.2f} at 95 % by Student's t; "
+        success = f"; {sum(self.told)} of {len(self.told)} succeeded" if self.told else ""
+        return (
+            f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {counted(len(self.returns), 'episode')} "
+            f"({sure}lowest {lowest:.2f}, highest {highest:.2f}{rewards}{success}; checkpoint {self.checkpoint})"
+        )
+
+
+class Options(TypedDict, total=False):
+    """What `evaluate` takes beside the checkpoint."""
+
+    episodes: int
+    seed: int
+    stochastic: bool
+    video: Path | None
+    videos: int | None
+    form: str | None
+    trust: Iterable[str]
+    overrides: Iterable[str]
+
+
+@overload
+def evaluate(run: Run, *, checkpoint: str = "latest", **options: Unpack[Options]) -> EvaluationReport: ...
+@overload
+def evaluate(run: Run, *, checkpoint: list[str], **options: Unpack[Options]) -> list[EvaluationReport]: ...
+def evaluate(
+    run: Run,
+    *,
+    checkpoint: str | list[str] = "latest",
+    episodes: int = 20,
+    seed: int = 0,
+    stochastic: bool = False,
+    video: Path | None = None,
+    videos: int | None = None,
+    form: str | None = None,
+    trust: Iterable[str] = (),
+    overrides: Iterable[str] = (),
+) -> EvaluationReport | list[EvaluationReport]:
+    """Play episodes with the frozen policy of a run; the twin of `rlrun eval`.
+
+    Args:
+        run: a run directory, what `train` returned, or an exported policy, FILE.onnx.
+        checkpoint: `latest`, `best`, or a number of environment steps; a list of these, or `["all"]`.
+        episodes: how many; episode i starts with `reset(seed=seed + i)`.
+        seed: of the first episode.
+        stochastic: sample actions as in training, in place of the best ones.
+        video: a folder for one video an episode; of several checkpoints, each gets a folder in it.
+        videos: how many of the first episodes are filmed; None = all.
+        form: of videos: mp4, as without it, or gif.
+        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        overrides: of an exported policy: the environment, in place of the one that it was trained in or to change that.
+
+    Returns:
+        A report; of a list, one for each checkpoint in it, where the `damage` of one keeps no other from being played.
+
+    Raises:
+        RequestError: no such run or checkpoint, it names code that is not trusted, videos cannot be made, or the one
+            checkpoint is damaged.
+    """
+    run, film = place_of(run), _film(video, videos, form)
+    if is_export(run):
+        with exported(run, overrides, trust) as file:
+            file.require(checkpoint=checkpoint, stochastic=stochastic)
+            with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
+                evaluation, files = stage.play(file.agent)
+        about: dict[str, Any] = {"run": file.path, "checkpoint": file.checkpoint, "env_steps": file.env_steps}
+        return EvaluationReport(**vars(evaluation), **about, seed=seed, videos=files)
+    refuse_overrides(overrides)
+    wanted = _chosen(RunDir.open(run), checkpoint)
+    with frozen(run, trust) as policy:
+        if isinstance(checkpoint, str):
+            policy.take_only(wanted[0])
+        limit = policy.max_steps
+        with Stage(policy.env, episodes=episodes, seed=seed, max_steps=limit, explore=stochastic, film=film) as stage:
+            if isinstance(checkpoint, str):
+                return _report(policy, wanted[0], stage)
+            reports = {where: _report_or_damage(policy, where, stage) for where in dict.fromkeys(wanted)}
+    return [reports[where] for where in wanted]
+
+
+def _film(folder: Path | None, videos: int | None, form: str | None) -> Film | None:
+    if folder is not None:
+        require_encoder("--video", form or "mp4")
+        return Film(Path(folder), form or "mp4", videos)
+    for option, value in (("--videos", videos), ("--format", form)):
+        if value is not None:
+            raise RequestError(f"{option} goes with --video FOLDER")
+    return None
+
+
+def _chosen(run: RunDir, overrides: str | list[str]) -> list[Path]:
+    """Return the folders of checkpoints, in the order in which they were asked for."""
+    if isinstance(overrides, str):
+        return [run.checkpoint(overrides)]
+    folders = run.checkpoint_dirs()
+    if ALL in overrides and not folders:
+        raise RunDirError(f"{run.path} has no checkpoints")
+    return [where for override in overrides for where in (folders if override == ALL else [run.checkpoint(override)])]
+
+
+def _report(policy: Frozen, where: Path, stage: Stage, folder: str = "") -> EvaluationReport:
+    evaluation, videos = stage.play(policy.agent, folder)
+    return EvaluationReport(**vars(evaluation), **_about(policy, where), seed=stage.seed, videos=videos)
+
+
+def _report_or_damage(policy: Frozen, where: Path, stage: Stage) -> EvaluationReport:
+    try:
+        policy.take(where)
+    except RunDirError as error:
+        return EvaluationReport([], [], [], **_about(policy, where), seed=stage.seed, damage=str(error))
+    return _report(policy, where, stage, where.name)
+
+
+def _about(policy: Frozen, where: Path) -> dict[str, Any]:
+    run = policy.directory
+    pointers = {name: run.pointed(name) == where.name for name in ("latest", "best")}
+    return {"run": run.path, "checkpoint": where.name, "env_steps": checkpoint_key(where)[0], **pointers}

@@ -1,0 +1,74 @@
+"""A learner beside the first one: it trains on its share, and saves what it has; the first one does all else."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+
+from rlrun import checkpointing as storage
+from rlrun.callbacks.stop import SIGNALS
+from rlrun.commands.train import Experiment
+from rlrun.core.errors import LearnerError
+from rlrun.loading.assembly import keep_freed_memory
+from rlrun.runs import learners
+from rlrun.runs.directory import RunDir
+from rlrun.runs.exits import describe_error
+from rlrun.runs.heartbeat import tokens
+from rlrun.runs.learners import place_of
+from rlrun.runs.learners.process_group import AFTER, READY, LearnerJob
+from rlrun.security import trust
+
+
+def serve(handle: int, parent: int) -> None:
+    """Do the job that comes over a connection; end at once with the process that started this one.
+
+    Signals are for that one, which lets all learners leave in order.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    connection, code = Connection(handle), 1
+    try:
+        job: LearnerJob = pickle.loads(connection.recv_bytes())
+        threading.Thread(target=_leave_with, args=(connection,), daemon=True).start()
+        trust.limits.extend(job.limits)  # the run may be somebody else's
+        follow(job, connection)
+        code = 0
+    except LearnerError:
+        code = AFTER
+    except BaseException as error:
+        try:
+            connection.send((describe_error(error), traceback.format_exc()))
+        except OSError:  # nobody is there to hear it
+            code = AFTER
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # there is nothing to tidy up that is worth the wait
+
+
+def follow(job: LearnerJob, connection: Connection) -> None:
+    """Train as one of several learners, in the directory of a run that the first one has begun."""
+    learners.be(job.number)
+    keep_freed_memory()
+    run = RunDir(job.run)
+    if job.token is not None:
+        tokens[run.path] = job.token
+    experiment = Experiment(job.composed, machine=job.machine)
+    if job.checkpoint is not None:
+        own = place_of(run.checkpoints, job.number) / job.checkpoint
+        experiment.restore(storage.load(own), own)
+    connection.send(READY)
+    with learners.joined(job.place, job.count, job.backend):
+        experiment.follow(run)
+
+
+def _leave_with(connection: Connection) -> None:
+    """Wait until the other end is closed, then end this process."""
+    try:
+        connection.recv_bytes()  # nothing ever comes
+    except (EOFError, OSError):
+        os._exit(AFTER)

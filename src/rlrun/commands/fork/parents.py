@@ -1,0 +1,288 @@
+"""Where a new run starts from, the overrides that it begins with, and what `init:` of its config says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from rlrun import config as configuration
+from rlrun.config import Composed
+from rlrun.config.origins import WORD, Layer, origins
+from rlrun.config.overrides import listed, parse
+from rlrun.config.places import own_dirs
+from rlrun.config.tree import plain
+from rlrun.core.errors import ConfigError, RunDirError, did_you_mean
+from rlrun.runs.directory import RunDir, is_run
+from rlrun.runs.files import open_regular, read_json
+from rlrun.security import trust
+from rlrun.security.projects import in_a_run
+
+BLOCKS = ("init", "load")  # what a run itself was started from is no business of its children
+PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
+NAME = re.compile(r"[^:\s]+")
+MARK = 8  # bytes before the header of a safetensors file
+KINDS = ("weights", "optimizers", "numbers", "memory")
+LOAD = "load"  # the other two overrides, skip and reinit, both mean: as built anew
+
+
+@dataclass(frozen=True)
+class Parent:
+    """What a new run starts from."""
+
+    path: Path  # a checkpoint's folder, or a file; or the run, of which the newest good checkpoint is meant
+    run: RunDir | None = None  # its run; None for a file, or a checkpoint's folder that lies in no run
+
+
+def find(text: str) -> Parent:
+    """Return what RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file stands for.
+
+    Raises:
+        RunDirError: it is none of these; the message lists the checkpoints there are, or names the nearest run.
+    """
+    path = Path(text).expanduser().absolute()
+    folder = path.parent if path.is_file() else path
+    is_checkpoint = (folder / "manifest.json").is_file() and (folder / "state.json").is_file()
+    if path.is_file():
+        _require_safetensors(path)
+        if is_checkpoint:
+            raise RunDirError(f"{path} is a part of a checkpoint; name its folder, {folder}")
+        return Parent(path)
+    if not path.exists() and "@" in text:
+        base, _, which = text.rpartition("@")
+        run = RunDir.open(Path(base).expanduser())
+        return Parent(run.checkpoint(which), run)
+    if is_checkpoint:
+        above = path.parent.parent
+        return Parent(path, RunDir(above) if is_run(above) else None)
+    run = RunDir.open(path)
+    return Parent(run.path, run)
+
+
+def _require_safetensors(path: Path) -> None:
+    with open(open_regular(path, follow=True), "rb") as file:
+        start = file.read(MARK + 1)
+    if start[MARK:] == b"{":
+        return
+    if start[:2] in (b"PK", b"\x80\x02", b"\x80\x04") or path.suffix in (".pt", ".pth", ".pkl", ".ckpt", ".bin"):
+        raise RunDirError(
+            f"{path} is made with pickle, which runs code when it is read; "
+            "save its tensors with safetensors.torch.save_file"
+        )
+    raise RunDirError(f"{path} is no .safetensors file, and no run")
+
+
+@contextmanager
+def started(
+    overrides: Iterable[str] | Composed, start: str, config_dir: Path | None = None, packages: Iterable[str] = ()
+) -> Iterator[Composed]:
+    """Compose the config of a run that starts from another: the parent's overrides first, then these.
+
+    The parent can be somebody else's, so what its overrides import is limited for as long as the block lasts
+    (`rlrun.security.trust`); what the user's overrides and files name is free.
+
+    Args:
+        overrides: of the new run; the last of the same key wins.
+        start: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
+        config_dir: the user's own conf folder.
+        packages: what the parent's overrides may import beyond what any run may.
+
+    Raises:
+        RunDirError: there is nothing to start from, or the file of the parent's overrides cannot be read.
+        ConfigError: the overrides do not compose, alone or behind those of the parent.
+    """
+    packages = list(packages)
+    trust.require_of_use(packages)
+    parent, overrides = find(start), overrides.overrides if isinstance(overrides, Composed) else listed(overrides)
+    all_overrides = [*overrides, f"init.from={_quoted(str(parent.path))}"]
+    typed = {override.key: override.value for override in parse(overrides)}
+    if "init.from" in typed:
+        raise ConfigError("--from and init.from both say where the run starts from; leave one away")
+    with _limits(parent, packages, typed):
+        lines = parse([] if parent.run is None else parent.run.read_overrides())
+        before = [override.text for override in lines if not _in_blocks(override.key)]
+        try:
+            composed = configuration.compose([*before, *all_overrides], config_dir=config_dir)
+        except ConfigError as error:
+            if parent.run is None or not before:
+                raise
+            raise ConfigError(_whose(error, before, all_overrides, parent.run, config_dir)) from error
+    folders = own_dirs(config_dir)
+    own = [layer.content for layer in composed.layers if _is_own(layer, folders, parent)]
+    with _limits(parent, packages, typed, own):
+        yield composed
+
+
+def _is_own(layer: Layer, folders: Iterable[Path], parent: Parent) -> bool:
+    """Tell whether a layer is a file of the user's: it lies in no run, and not where the parent was unpacked."""
+    path, run = Path(os.path.realpath(layer.label)), Path(os.path.realpath(parent.path))
+    if layer.packaged or layer.label == WORD or in_a_run(path.parent):
+        return False
+    inside = [path.relative_to(folder).parts for folder in folders if path.is_relative_to(folder)]
+    brought = [run.relative_to(folder).parts for folder in folders if run.is_relative_to(folder)]
+    return bool(inside) and not any(parts[0] == run_parts[0] for parts in inside for run_parts in brought)
+
+
+def _in_blocks(key: str) -> bool:
+    return key.split(".")[0] in BLOCKS
+
+
+def _limits(
+    parent: Parent, packages: Iterable[str], typed: Mapping[str, Any], own: Iterable[Mapping[str, Any]] = ()
+) -> AbstractContextManager[None]:
+    """Limit what the parent's overrides import; the user's overrides and files name parts but under `init`.
+
+    The user's overrides stand above those of the parent, the files below: only the overrides speak for their keys.
+    """
+    if parent.run is None:
+        return nullcontext()
+    about = read_json(parent.run.manifest)
+    project = about.get("project") if isinstance(about, dict) else None
+    overrides, *files = [{key: value for key, value in tree.items() if not _in_blocks(key)} for tree in (typed, *own)]
+    return trust.limited(packages, run=parent.run.path, project=project, typed={**overrides, "": files})
+
+
+def _whose(error: ConfigError, before: list[str], overrides: list[str], run: RunDir, config_dir: Path | None) -> str:
+    """Tell whether the overrides of the parent, those given now, or both together are wrong."""
+
+    def fails(alone: list[str]) -> str | None:
+        try:
+            configuration.compose(alone, config_dir=config_dir)
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    way_out = f"without them: {shlex.join(['rlrun', 'train', *overrides])}"
+    if fails(before):
+        return f"the overrides of {run.path} do not compose any more: {error}; {way_out}"
+    place = f"{(NAME.match(str(error)) or [''])[0]}."  # every such error begins with the key that it is about
+    if any(f"{override.key}.".startswith(place) for override in parse(overrides)) or fails(overrides) == str(error):
+        return str(error)
+    return f"{error}; the overrides of {run.path} come before these; {way_out}"
+
+
+def pin(composed: Composed, place: Path) -> None:
+    """Let a config and its overrides name the very checkpoint that was taken."""
+    composed.config.init["from"] = str(place)
+    overrides = [override for override in composed.overrides if parse([override])[0].key != "init.from"]
+    composed.overrides[:] = [*overrides, f"init.from={_quoted(str(place))}"]
+
+
+def _quoted(text: str) -> str:
+    if PLAIN.fullmatch(text):
+        return text
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to take over."""
+
+    source: str  # as the config has it
+    kinds: Mapping[str, bool]  # kind -> whether it is loaded where no pattern says otherwise
+    parts: Mapping[str, bool]  # pattern -> whether it is loaded; the last that matches counts
+    rename: Mapping[str, str]  # name (or pattern with one `*`) in the parent -> here; the last that matches counts
+    lenient: bool  # what does not fit begins anew, in place of being refused
+
+    def explicit(self, name: str) -> bool | None:
+        """Return what the last pattern that matches a name says; None where none does."""
+        flags = [loads for pattern, loads in self.parts.items() if matches(pattern, name)]
+        return flags[-1] if flags else None
+
+    def loads(self, name: str, kind: str) -> bool:
+        """Tell whether a name of this kind is to be taken over."""
+        explicit = self.explicit(name)
+        return self.kinds[kind] if explicit is None else explicit
+
+    def require_met(self, names: Collection[str], paths: Collection[str]) -> None:
+        """Refuse a pattern, and a new name, that is about nothing.
+
+        Raises:
+            ConfigError: with the nearest name.
+        """
+        known = [*paths, *names]
+        for new in self.rename.values():
+            if not any(matches(new, name) for name in known):
+                near = did_you_mean(new.removesuffix(".*"), known)
+                raise ConfigError(f"init.rename: this run has nothing named '{new}'{near}")
+        for pattern in self.parts:
+            if not any(matches(pattern, name) for name in names):
+                near = did_you_mean(pattern.removesuffix(".*"), known)
+                raise ConfigError(f"init.parts: '{pattern}' matches nothing that this run could take over{near}")
+
+    def renamed(self, names: Collection[str]) -> dict[str, str]:
+        """Return each name of the parent with its name here; a name that was given to it goes before one it had.
+
+        Raises:
+            ConfigError: a renaming is about nothing, or two things would get one name.
+        """
+        new_names: dict[str, str] = {}
+        for old, new in self.rename.items():
+            meant = {name: new_name for name in names if (new_name := _rename(old, new, name)) is not None}
+            if not meant:
+                near = did_you_mean(old.removesuffix(".*"), names)
+                raise ConfigError(f"init.rename: the parent holds nothing named '{old}'{near}")
+            new_names |= meant
+        taken: dict[str, str] = {}
+        for name, new_name in new_names.items():
+            if new_name in taken:
+                raise ConfigError(f"init.rename: both '{taken[new_name]}' and '{name}' would be '{new_name}'")
+            taken[new_name] = name
+        return {name: new_names.get(name, name) for name in names if name in new_names or name not in taken}
+
+    def as_config(self) -> dict[str, Any]:
+        """Return them in the overrides of the config, short forms spelt out."""
+        override = {True: LOAD, False: "skip"}
+        return {
+            **{kind: override[loads] for kind, loads in self.kinds.items()},
+            "parts": {pattern: override[loads] for pattern, loads in self.parts.items()},
+            "rename": dict(self.rename),
+            "mismatch": "skip" if self.lenient else "refuse",
+        }
+
+
+def settings_of(composed: Composed) -> Settings | None:
+    """Return what a config wants taken over; None where it starts from nothing.
+
+    Raises:
+        ConfigError: settings contradict each other, or there is nothing that they could be about.
+    """
+    tree = plain(composed.config)
+    init, load = tree.get("init") or {}, tree.get("load") or {}
+    if init.get("from") is None:
+        if init.get("parts") or init.get("rename"):
+            raise ConfigError("init.from: a value is needed where init.parts or init.rename is given, or --from RUN")
+        return None
+    kinds = {kind: init[kind] == LOAD for kind in KINDS}
+    setters = origins(composed.config, composed.layers)
+    for kind, wanted in load.items():
+        if wanted is None or wanted == kinds[kind]:
+            continue
+        setter = setters.get(("init", kind))
+        if wanted or (setter is not None and not setter.packaged):  # the packaged override may give way
+            raise ConfigError(
+                f"load.{kind}={str(wanted).lower()} and init.{kind}={init[kind]} contradict each other; leave one away"
+            )
+        kinds[kind] = wanted
+    parts = {pattern: override == LOAD for pattern, override in init["parts"].items()}
+    return Settings(init["from"], kinds, parts, init["rename"], init["mismatch"] != "refuse")
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Tell whether a pattern is about a name: it is its name, that of something around it, or a glob."""
+    return f"{name}.".startswith(f"{pattern}.") or fnmatchcase(name, pattern) or fnmatchcase(f"{name}.", pattern)
+
+
+def _rename(old: str, new: str, name: str) -> str | None:
+    if old.count("*") != new.count("*") or old.count("*") > 1:
+        raise ConfigError(f"init.rename: '{old}: {new}': wanted names, or one * on both sides")
+    if "*" in old:
+        match = re.fullmatch(re.escape(old).replace(r"\*", "(.+)"), name)
+        return None if match is None else new.replace("*", match[1])
+    return new + name[len(old) :] if f"{name}.".startswith(f"{old}.") else None

@@ -1,0 +1,312 @@
+"""Take over parts of another run, tell what came of it, and begin the new run with a checkpoint of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from rlrun import checkpointing as storage
+from rlrun.callbacks import Checkpointer, MemoryImport
+from rlrun.callbacks.transfer import sources_of
+from rlrun.collect import ByIdCollector, Collector
+from rlrun.commands.fork.parents import Settings, find, matches, pin, settings_of
+from rlrun.commands.fork.parts import ForkedPart, Memory, Network, Pace, TargetNetwork, part_of
+from rlrun.commands.fork.sources import WeightSource, names_differ, read, some
+from rlrun.config import Composed
+from rlrun.config.targets import explain
+from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.core.typing import Stateful
+from rlrun.memory import Table
+from rlrun.runs.directory import RunDir, checkpoint_name
+from rlrun.runs.files import write_text
+from rlrun.training.trainer import Trainer
+
+Fate = Literal["loaded", "skipped", "missing", "misfit"]
+FATES: tuple[Fate, ...] = ("loaded", "skipped", "missing", "misfit")
+MISFITS = 4  # things that do not fit, in an error
+NAMES = 6  # names a line of a report
+
+_messages = logging.getLogger("rlrun.commands.fork")
+
+
+class ForkEntry(NamedTuple):
+    """One named thing, and what became of it."""
+
+    part: str
+    name: str  # full
+    fate: Fate
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.why})" if self.why else self.name
+
+
+@dataclass
+class ForkReport:
+    """What became of everything that a run could take over."""
+
+    origin: str
+    entries: list[ForkEntry] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # what follows from it and may surprise
+
+    def of(self, fate: Fate) -> list[ForkEntry]:
+        return [entry for entry in self.entries if entry.fate == fate]
+
+    def lines(self, most: int | None = NAMES) -> Iterator[str]:
+        """Yield a table of counts by part, then the names of what was not loaded; at most so many of a kind."""
+        yield f"starts from {self.origin}"
+        rows = [("part", *FATES)]
+        for part in dict.fromkeys(entry.part for entry in self.entries):
+            fates = [entry.fate for entry in self.entries if entry.part == part]
+            rows.append((part, *(str(fates.count(fate) or "") for fate in FATES)))
+        rows.append(("total", *(str(len(self.of(fate))) for fate in FATES)))
+        first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+        for part, *counts in rows:
+            cells = (count.rjust(width) for count, width in zip(counts, widths, strict=True))
+            yield "  ".join([part.ljust(first), *cells]).rstrip()
+        yield from (f"{entry.name}: {entry.why}" for entry in self.of("loaded") if entry.why)
+        for fate in FATES[1:] if most is not None else FATES:
+            if entries := self.of(fate):
+                yield f"{fate}: {some(entries, most, ', and')}"
+        yield from self.remarks
+
+
+@dataclass
+class Fork:
+    """What a new run took over."""
+
+    lineage: dict[str, Any]  # for the manifest: `run`, `checkpoint`, `env_steps`, `updates`, `digest`, `init`
+    report: ForkReport  # what became of each thing
+    axis: int  # environment step (the update, without a collector) at which the new run begins
+    update: int  # update at which it begins
+
+    def begin(self, run: RunDir, parts: Mapping[str, Stateful]) -> dict[str, Any]:
+        """Write the new run's first checkpoint, before the folder is a run: from here on it needs no parent.
+
+        Returns:
+            The states that were written.
+
+        Raises:
+            RlrunError: the disk does not take it.
+        """
+        directory = run.checkpoints / checkpoint_name(self.axis, self.update)
+        rows = all(part.memory for part in parts.values() if isinstance(part, Checkpointer))
+        home = storage.home_of(run.checkpoints)
+        tables = [path for path, part in parts.items() if isinstance(part, Table)]
+        states = {
+            path: part.checkpoint(home) if isinstance(part, Table) else part.state_dict()
+            for path, part in parts.items()
+            if rows or path not in tables
+        }
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"env_steps": self.axis, "updates": self.update, "evaluation": None, "created": created}
+        storage.write(directory, storage.snapshot(states, about=about, apart=tables, copy=False))
+        write_text(run.checkpoints / "latest", directory.name + "\n")
+        run.note("\n".join(self.report.lines(most=None)))
+        return states
+
+
+def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *, dry: bool = False) -> Fork | None:
+    """Take over what `init:` asks for; None where it names nothing to start from.
+
+    All is decided before anything is changed, and nothing is written.
+
+    Args:
+        composed: of the new run; its overrides are made to name the very checkpoint that was taken.
+        parts: of the new run, by config path.
+        trainer: of the new run.
+        dry: nothing will come of it: every name is told, also where the budget would refuse the run.
+
+    Raises:
+        RequestError: there is nothing to start from, it does not fit, or a pattern is about nothing.
+    """
+    settings = settings_of(composed)
+    if settings is None:
+        return None
+    taker = _Taker(settings, parts)
+    parent = find(settings.source)
+    source = read(parent, taker.wants)
+    report = taker.decide(source)
+    taker.load()
+    update = int(trainer.state["update"])
+    steps = (part.steps for part in parts.values() if isinstance(part, Collector | ByIdCollector))
+    axis = next(steps, update)
+    if not dry:
+        _require_budget(composed, {"env_steps": axis, "updates": update})
+    for line in report.lines(most=None if dry else NAMES):
+        _messages.info("%s", line)
+    _require_budget(composed, {"env_steps": axis, "updates": update})
+    for part in parts.values():
+        if isinstance(part, Checkpointer):
+            part.load_state_dict(part.state_dict() | {"axis": axis, "update": update})
+    pin(composed, source.place)
+    lineage = {
+        "run": None if parent.run is None else str(parent.run.path),
+        "checkpoint": str(source.place),
+        **{name: source.about.get(name) for name in ("env_steps", "updates", "digest")},
+        "init": settings.as_config(),
+    }
+    return Fork(lineage, report, axis, update)
+
+
+def _require_budget(composed: Composed, reached: Mapping[str, int]) -> None:
+    """Refuse a run that would end where it begins.
+
+    Raises:
+        ConfigError: the parent's counters have reached the budget.
+    """
+    for name, count in reached.items():
+        limit = composed.config.stop[name]
+        if limit is not None and count >= limit > 0:
+            raise ConfigError(
+                f"stop.{name}={limit}: the parent has made {count} of them, and they count; "
+                f"give stop.{name} as the total, or count from 0 by init.numbers=skip"
+            )
+
+
+class _Taker:
+    """Decides name by name what is taken over, and takes it."""
+
+    def __init__(self, settings: Settings, parts: Mapping[str, Stateful]) -> None:
+        self.settings = settings
+        self.built = parts
+        self.parts: dict[str, ForkedPart] = {path: part_of(part) for path, part in parts.items()}
+        self.tables = {path for path, part in self.parts.items() if isinstance(part, Memory)}
+        self.kinds = {_full(path, name): kind for path, part in self.parts.items() for name, kind in part.kinds.items()}
+        self.tensors: dict[str, Tensor] = {  # of networks
+            _full(path, name): value
+            for path, part in self.parts.items()
+            if isinstance(part, Network)
+            for name, value in part.part.state_dict(keep_vars=True).items()
+        }
+        self.values: dict[str, dict[str, Any]] = {}  # part -> name -> what it takes over
+        self.loaded: set[str] = set()
+        self.leaders: set[int] = set()  # ids of those of the tensors that are loaded
+        settings.require_met(self.kinds, self.parts)
+
+    def wants(self, part: str) -> bool:
+        """Tell whether a part of the parent is worth reading: memories that nobody wants are not."""
+        here = {part} | {new for old, new in self.settings.rename.items() if matches(old, part)}
+        return not all(path in self.tables and not self.settings.loads(path, "memory") for path in here)
+
+    def decide(self, source: WeightSource) -> ForkReport:
+        """Settle what becomes of every name.
+
+        Raises:
+            ConfigError: something does not fit, or a pattern that says load finds nothing.
+        """
+        names = self.settings.renamed(source.nodes)
+        nodes = {new: source.nodes[old] for old, new in names.items()}
+        entries: dict[str, list[ForkEntry]] = {path: [] for path in self.parts}
+        for path in sorted(self.parts, key=lambda path: not isinstance(self.parts[path], Network)):
+            entries[path] += self._decide_part(path, nodes, source)  # networks first: others follow them
+        steps, updates = source.about.get("env_steps"), source.about.get("updates")
+        origin = f"{source.place}" if steps is None else f"{source.place} ({steps:,} env steps, {updates:,} updates)"
+        self.report = ForkReport(origin, [entry for group in entries.values() for entry in group])
+        self._require_fit(source, nodes)
+        self._tell()
+        self._settle_import(nodes)
+        return self.report
+
+    def _decide_part(self, path: str, nodes: Mapping[str, Any], source: WeightSource) -> Iterator[ForkEntry]:
+        part, names = self.parts[path], set()
+        strict = isinstance(part, Network) and any(f"{name}.".startswith(f"{path}.") for name in nodes)
+        for name, kind in part.kinds.items():
+            full = _full(path, name)
+            names.add(full)
+            fate, why = self._fate(part, name, full, kind, nodes)
+            if fate == "missing" and strict:
+                fate, why = "misfit", "not there"
+            if fate == "loaded":
+                self.values.setdefault(path, {})[name] = nodes[full]
+                self.loaded.add(full)
+                self.leaders |= {id(self.tensors[full])} if full in self.tensors else set()
+            if fate != "missing" or kind == "weights" or not source.place.is_file():  # files hold nothing else
+                yield ForkEntry(path, full, fate, why)
+        for full, value in nodes.items() if strict else ():
+            beyond = full.startswith(f"{path}.") and full not in names and not isinstance(value, Mapping)
+            if beyond and self.settings.loads(full, "weights"):
+                yield ForkEntry(path, full, "misfit", "not here")
+
+    def _fate(self, part: ForkedPart, name: str, full: str, kind: str, nodes: Mapping[str, Any]) -> tuple[Fate, str]:
+        if not self.settings.loads(full, kind):
+            return "skipped", ""
+        leader = part.follows(name)
+        if leader is not None and id(leader) not in self.leaders:
+            if kind == "optimizers":
+                return "skipped", "its parameter begins anew"
+            if self.settings.explicit(full) is None:
+                return "skipped", "what it follows begins anew"
+        if full not in nodes:
+            return "missing", ""
+        why = part.misfit(name, nodes[full])
+        return ("loaded", "") if why is None else ("misfit", why)
+
+    def _require_fit(self, source: WeightSource, nodes: Mapping[str, Any]) -> None:
+        misfits = self.report.of("misfit")
+        if misfits and not self.settings.lenient:
+            names = some(misfits, MISFITS)
+            way_out = "init.mismatch=skip begins these anew"
+            raise ConfigError(f"init.from: {source.place} does not fit: {names}; {way_out}")
+        for pattern, loads in self.settings.parts.items():
+            if loads and not any(matches(pattern, name) for name in self.loaded):
+                raise ConfigError(f"init.parts: '{pattern}: load' finds nothing to load in {source.place}")
+        if not self.loaded:
+            why = ""
+            if self.kinds.keys().isdisjoint(nodes):  # else it is settings that leave it out
+                tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
+                why = f": {names_differ(tensors, self.tensors)}"
+            raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{why}")
+
+    def _tell(self) -> None:
+        """Say where no network was taken over."""
+        if self.tensors and self.loaded.isdisjoint(self.tensors):
+            paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
+            begun = any(self.values.get(path, {}).get("start") is not None for path in paces)
+            warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if begun else ""
+            self.report.remarks.append(f"no network was taken over: all begin anew{warm_up}")
+
+    def _settle_import(self, nodes: Mapping[str, Any]) -> None:
+        """Let a memory that the parent had from a file not be read from there again.
+
+        Raises:
+            ConfigError: the file is another one.
+        """
+        for path, part in self.built.items():
+            if not isinstance(part, MemoryImport) or not part.sources or not self.loaded & self.tables:
+                continue
+            before = nodes.get(path)
+            if before is None or not before["taken_in"] or sources_of(before) != part.sources:
+                raise ConfigError(
+                    f"memory.import={', '.join(part.sources)} and init.memory=load both say what the memory holds; "
+                    "init.memory=skip leaves it to the file"
+                )
+            part.load_state_dict(part.state_dict() | {"taken_in": True})
+
+    def load(self) -> None:
+        """Take over what was decided: networks first, for target networks look at them; memories last.
+
+        Raises:
+            RunDirError: a part does not take it.
+        """
+        rank: dict[type[ForkedPart], int] = {Network: 0, Memory: 2}
+        for path, part in sorted(self.parts.items(), key=lambda item: rank.get(type(item[1]), 1)):
+            if path not in self.values and not isinstance(part, TargetNetwork):
+                continue
+            try:
+                part.take(self.values.get(path, {}))
+            except Exception as error:
+                hint = "; init.memory=skip leaves it out" if isinstance(part, Memory) else ""
+                raise RunDirError(f"init.from: {path} does not fit: {explain(error)}{hint}") from error
+            if isinstance(part, Memory) and part.how:
+                entries = self.report.entries
+                entries[:] = [entry._replace(why=part.how) if entry.part == path else entry for entry in entries]
+
+
+def _full(path: str, name: str) -> str:
+    return f"{path}.{name}" if name else path

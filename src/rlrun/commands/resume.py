@@ -1,0 +1,255 @@
+"""Go on with a run that ended early, or further than it was meant to go; the twin of `rlrun resume`.
+
+A resumed run ends as the run would have ended that never stopped and had its budget from the start. Where
+that cannot be, for an environment that does not come back, for a schedule that reads another budget, or on
+other software, its manifest and its log call it `approximate` and say why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun.checkpointing import load
+from rlrun.commands.train import Experiment, Result
+from rlrun.config import Composed, to_yaml
+from rlrun.config.merging import apply
+from rlrun.config.overrides import Override, listed, parse
+from rlrun.config.schema import CHANGEABLE, check_kinds
+from rlrun.config.tree import dotted, leaves, mentions, plain
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError
+from rlrun.loading.assembly import machine_of, process_restored
+from rlrun.loading.shares import count_of
+from rlrun.loading.untrusted import Arrival, arrived, require_own_files
+from rlrun.runs.directory import RunDir, checkpoint_key
+from rlrun.runs.files import read_json, write_json
+from rlrun.runs.heartbeat import require_idle, take_over, trace_of
+from rlrun.runs.learners import place_of
+
+NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
+OF_MACHINE = (  # what a process that goes on with a run notes of itself
+    *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
+    *("device", "gpu", "threads", "matmul"),
+)
+OF_BUDGET = (("stop",), ("callbacks", "budget"), ("callbacks", "logger"))  # read the budget, and change no number
+IN_PROCESS = ("auto", "sync", "async")  # ways to step envs that give the same numbers
+
+_messages = logging.getLogger("rlrun")
+
+
+@process_restored()
+def resume(run: os.PathLike[str] | str, overrides: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
+    """Go on with a run from its newest good checkpoint; without any, begin it anew in the same folder.
+
+    Args:
+        run: a run directory. A run that is finished is left as it is, unless an override raises its budget.
+        overrides: overrides of the keys that may change: `["stop.env_steps=200_000"]`; they are kept in the run.
+        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+
+    Raises:
+        RequestError: no such run, a process works on it, a key may not change, every checkpoint is damaged, or
+            its config names code that is not trusted.
+        RlrunError: the run failed; `status.json` says so.
+    """
+    overrides, trace, run = listed(overrides), trace_of(RunDir.open(run)), Path(run)
+    with arrived(run, trust, overrides) as arrival:
+        return _resume(arrival, overrides, run, trace)
+
+
+def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: object) -> Result:
+    directory = arrival.directory
+    require_idle(directory)
+    before, changes = directory.read_overrides(), parse(overrides)
+    config = changed(arrival.config, changes, run)
+    if finished(directory, config, changes):
+        return Result(directory.path, read_summary(directory), config, None)
+    require_own_files(directory)
+    loaded = newest(directory, count_of(config))
+    if loaded is not None:
+        _require_ahead(config, changes, loaded[0])
+    composed = Composed(config, [override.text for override in parse([*before, *overrides])], {}, [], Path.cwd())
+    experiment = Experiment(composed, machine=machine_of(arrival.about))
+    if loaded is not None:
+        experiment.restore(loaded[1], loaded[0])
+    since = {"words": [override.text for override in changes], "checkpoint": None if loaded is None else loaded[0].name}
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(take_over(directory, trace))
+            for message in loaded[2] if loaded is not None else ():
+                directory.note(message)
+            _record(directory, experiment, arrival.about, since)
+        except RlrunError as error:  # nothing was trained yet
+            raise RunDirError(str(error)) from error
+        summary = experiment.train(directory, partial(_confirm, directory, readers_of_budget(arrival.config, config)))
+    return Result(directory.path, summary, config, experiment.trainer)
+
+
+def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str = "RUN") -> DictConfig:
+    """Return a run's config with the overrides applied that a resume allows.
+
+    Raises:
+        ConfigError: an override changes what makes the run what it is, or is wrong.
+    """
+    before, config = config, config.copy()
+    OmegaConf.set_struct(config, True)
+    for override in overrides:
+        if not any(f"{override.key}.".startswith(f"{key}.") for key in CHANGEABLE):
+            request = shlex.join(["rlrun", "train", "--from", str(run), override.text])
+            raise ConfigError(
+                f"{override.key} cannot change when a run is resumed, only {_list(CHANGEABLE)} can; "
+                f"a new run takes it: {request}"
+            )
+        if override.sign:
+            raise ConfigError(f"'{override.text}': a resumed run takes KEY=VALUE; no key is added or deleted")
+        apply(config, override, [])
+    for key, value in check_kinds(config).items():
+        OmegaConf.update(config, key, value, merge=False)
+    ways = [OmegaConf.select(version, "env.vectorization") for version in (before, config)]
+    if ways[0] != ways[1] and not set(ways) <= set(IN_PROCESS):
+        raise ConfigError(
+            f"env.vectorization cannot change from {ways[0]} to {ways[1]} when a run is resumed, "
+            f"only between {_list(IN_PROCESS)}: others draw other random numbers"
+        )
+    return config
+
+
+def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()) -> bool:
+    """Tell whether a run has reached its end, also by the budget that overrides give it."""
+    if run.read_status()["status"] != "completed":
+        return False
+    summary = read_summary(run)
+    if summary["stopped_by"] is None or not any(override.key.split(".")[0] == "stop" for override in overrides):
+        return True  # of a loader that has ended there is nothing more to come
+    reached = {name: summary[name] for name in ("env_steps", "updates", "seconds")}
+    reached["mean_return"] = (summary["evaluation"] or {}).get("mean_return")
+    limits: Any = OmegaConf.to_container(config.stop, resolve=True)
+    pairs = [(reached.get(name), limit) for name, limit in limits.items()]
+    return any(value is not None and limit is not None and value >= limit for value, limit in pairs)
+
+
+def read_summary(run: RunDir) -> dict[str, Any]:
+    """Return what came out of a run.
+
+    Raises:
+        RunDirError: the file is missing or damaged.
+    """
+    summary = read_json(run.summary)
+    try:
+        figures = [summary[name] for name in ("env_steps", "updates", "seconds")]
+        if summary["evaluation"] is not None:
+            figures += [summary["evaluation"][name] for name in ("mean_return", "std_return", "episodes")]
+        if all(isinstance(figure, int | float) for figure in figures) and {"status", "stopped_by"} <= {*summary}:
+            result: dict[str, Any] = summary
+            return result
+    except (KeyError, TypeError):
+        pass
+    raise RunDirError(f"{run.summary} is damaged: it lacks what every run tells")
+
+
+def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[str]] | None:
+    """Return the newest good checkpoint, its states, and what is wrong with newer ones; None where none was made.
+
+    It is good where those of all learners are.
+
+    Raises:
+        RunDirError: all are damaged, or they are gone.
+    """
+    folders = run.newest_first()
+    damaged = []
+    for where in folders:
+        try:
+            states = load(where)
+            for number in range(1, learners):
+                load(place_of(run.checkpoints, number) / where.name)
+        except RunDirError as error:
+            damaged.append(str(error))
+            continue
+        messages = [f"{message}; going on from checkpoint {where.name}" for message in damaged]
+        for message in messages:
+            _messages.warning("%s", message)
+        return where, states, messages
+    if folders:
+        raise RunDirError(f"none of the {len(folders)} checkpoints can be read; of the newest: {damaged[0]}")
+    if run.read_status()["status"] == "completed" or (run.checkpoints / "latest").is_file():
+        raise RunDirError(f"{run.path} has no checkpoint any more to go on from")
+    return None
+
+
+def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Path) -> None:
+    """Refuse a budget that the checkpoint has reached: the run would go on beyond it.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    reached = dict(zip(("stop.env_steps", "stop.updates"), checkpoint_key(where), strict=True))
+    for key, at in reached.items():
+        limit: Any = OmegaConf.select(config, key)
+        is_set = any(override.key in (key, "stop") for override in overrides)
+        if is_set and limit is not None and at >= limit:
+            what = "environment steps" if key == "stop.env_steps" else "updates"
+            raise ConfigError(f"{key}={limit}: the run is already at {at:,} {what}; give a total beyond that")
+
+
+def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
+    """Note in the run's own files who goes on with it, from where, and on what."""
+    now = experiment.describe()
+    about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in OF_MACHINE} | origin]}
+    if origin["checkpoint"] is None:
+        run.tell("resume: begun anew; there was no checkpoint")
+    run.start(config=to_yaml(experiment.config), overrides=experiment.composed.overrides, manifest=about)
+
+
+def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
+    """Note how exactly a run goes on; once approximate it stays so."""
+    about = read_json(run.manifest)
+    first, now = [about, *about["resumed"]][-2:]
+    now["approximate"] = [*readers, *lost, *differences(first, now)]
+    again = about.get("resume") == "approximate" or bool(now["approximate"])
+    about["resume"] = "approximate" if again else "exact"
+    for reason in now["approximate"]:
+        message = f"the run does not go on exactly: {reason}"
+        _messages.warning("%s", message)
+        run.note(message)
+    run.tell(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")
+    write_json(run.manifest, about)
+
+
+def readers_of_budget(before: DictConfig, config: DictConfig) -> list[str]:
+    """Tell which keys read a limit of `stop` that changed: the longer run would have had other numbers from the start.
+
+    A learning rate that falls to 0 within the budget is one.
+    """
+    changes = [
+        (dotted(path), dotted(key), *(OmegaConf.select(version, dotted(key)) for version in (before, config)))
+        for path, value in leaves(plain(config))
+        if not any(path[: len(place)] == place for place in OF_BUDGET)
+        for key in mentions(str(value), path)
+        if key[0] == "stop"
+    ]
+    return [f"{reader} reads {key}, and {old} became {new}" for reader, key, old, new in changes if old != new]
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Tell what numbers depend on and differs between two processes that worked on a run."""
+    changes = [
+        f"{name} {before.get('packages', {}).get(name)} became {now['packages'].get(name)}"
+        for name in NUMERIC
+        if before.get("packages", {}).get(name) != now["packages"].get(name)
+    ]
+    before = {**before, "matmul": before.get("matmul", "torch")}
+    for name in ("device", "threads", "matmul"):
+        if before.get(name) != now[name]:
+            changes.append(f"{name} {before.get(name)} became {now[name]}")
+    return changes
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,378 @@
+"""From overrides to a run: compose, build, train, evaluate. The commands and their Python twins meet here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun import config as configuration
+from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
+from rlrun.collect import ByIdCollector, Collector
+from rlrun.collect.agents import require_actions
+from rlrun.commands.fork.parents import started
+from rlrun.commands.fork.taking import Fork, take
+from rlrun.config import Composed
+from rlrun.config.layering import describe_presets
+from rlrun.config.overrides import listed
+from rlrun.config.tree import plain
+from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.core.generators import Generators
+from rlrun.core.typing import Stateful
+from rlrun.loading.assembly import (
+    Machine,
+    builder_of,
+    machine_here,
+    prepare_process,
+    process_as_set_up,
+    process_restored,
+    stateful,
+    take_back,
+)
+from rlrun.loading.shares import backend_of, count_of, require_shareable, shares
+from rlrun.memory import Table
+from rlrun.runs import exits, learners
+from rlrun.runs.directory import RunDir, Status
+from rlrun.runs.files import counted, write_json
+from rlrun.runs.heartbeat import Heartbeat, require_own, take_over, tokens
+from rlrun.runs.learners.process_group import LearnerJob, process_group
+from rlrun.runs.manifest import manifest
+from rlrun.training.callback import Stop
+from rlrun.training.trainer import Trainer
+from rlrun.training.wiring import State
+from rlrun.training.wiring import explain as explain_plan
+
+GENERATORS = "generators"  # a part that no config names
+
+
+@dataclass
+class Result:
+    """A run that ended: its directory, its summary, and the live objects (no trainer where nothing was to be done)."""
+
+    run_dir: Path
+    summary: dict[str, Any]
+    config: DictConfig
+    trainer: Trainer | None
+
+    def __fspath__(self) -> str:
+        """Return the run directory, so that `evaluate` and the others take what `train` returned."""
+        return str(self.run_dir)
+
+    def describe(self) -> str:
+        """Return two lines: what came out, and where it lies."""
+        stats, summary = self.summary["evaluation"], self.summary
+        steps = f"{summary['env_steps']:,} env steps, {summary['updates']:,} updates, {summary['seconds']:.0f} s"
+        if stats is None:
+            return f"{summary['status']}: {steps}\n{self.run_dir}"
+        mean, over = f"{stats['mean_return']:.2f} ± {stats['std_return']:.2f}", counted(stats["episodes"], "episode")
+        outcome = f"mean return {mean} over {over}"
+        return f"{summary['status']}: {outcome} ({steps})\n{self.run_dir}"
+
+
+class Experiment:
+    """A composed config with its parts built, ready to run.
+
+    Raises:
+        RequestError: a key, a target, a space or the wiring is wrong; nothing was written.
+    """
+
+    def __init__(self, composed: Composed, *, machine: Machine | None = None) -> None:
+        self.composed = composed
+        self.config = composed.config
+        self.device = prepare_process(self.config, machine)
+        self.builder = builder_of(self.config, device=self.device, **shares(self.config))
+        self.builder.get("seeds").apply()
+        with torch.device(self.device):
+            self.trainer: Trainer = self.builder.get("trainer")
+        self._require_steps()
+        self._require_actions()
+        require_shareable(self.config, self.trainer, self.builder.built)
+        self.builder.get("seeds").apply_own()
+        self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
+        self.fork: Fork | None = None
+        self._drawn: Any = None  # states of the process-wide generators, of the checkpoint that was restored
+        self._origin: str | None = None  # name of that checkpoint
+        self._lost: list[str] = []  # what the checkpoint that was restored did not hold
+
+    def _require_steps(self) -> None:
+        """Refuse a budget of steps that nobody makes."""
+        steps = self.config.stop.env_steps
+        if steps is not None and not any("step" in part.provides for part in self.trainer.callbacks.values()):
+            raise RequestError(
+                f"stop.env_steps={steps}: nothing is collected, so environment steps stay 0; use stop.updates=…"
+            )
+
+    def _require_actions(self) -> None:
+        """Refuse a network whose actions are none of the environment's, in its name."""
+        if (collector := self.part((Collector, ByIdCollector))) is not None:
+            policy = getattr(agent := self.builder.get("agent"), "policy", agent)
+            place = f"{path_of(self.builder.built, policy)} ({type(policy).__name__})"
+            require_actions(agent, collector.env.spaces, place)
+
+    @property
+    def env_name(self) -> str:
+        """Name of the environment; `none` where there is none."""
+        return str(getattr(self.builder.get("env"), "name", "none"))
+
+    def budget_notes(self) -> list[str]:
+        """Return what the budget of environment steps is too small for, or that nothing ends the run."""
+        stop, loader = self.config.stop, getattr(self.trainer.loader, "loader", self.trainer.loader)  # of a prefetch
+        steps, table = stop.env_steps, getattr(loader, "table", ())
+        warm_up, batch, length, horizon = (getattr(loader, key, 0) for key in ("warm_up", "batch", "length", "horizon"))
+        if self.part((Collector, ByIdCollector)) is not None and all(limit is None for limit in stop.values()):
+            return ["no limit is set in stop: the run goes on until a signal ends it"]
+        if not steps:
+            return []
+        taken = f"takes all of stop.env_steps={steps:,}: there will be"
+        if getattr(loader, "start", 0) is None and (first := warm_up - len(table)) >= steps:
+            return [f"a warm-up of {first:,} steps (algorithm.warmup_steps) {taken} no update"]
+        if (rollout := horizon * self.config.num_envs) >= steps:
+            return [f"a rollout of {rollout:,} steps (algorithm.horizon × num_envs) {taken} one update"]
+        if (rows := batch * length) > steps:
+            return [f"a batch of {rows:,} rows is more than stop.env_steps={steps:,}: rows will repeat in it"]
+        return []
+
+    def take_in(self) -> None:
+        """Take what the config wants from elsewhere: parts of another run, and a memory from a file.
+
+        Raises:
+            RequestError: it does not fit, which shows by reading it.
+        """
+        self.take_over()
+        importer = self.part(MemoryImport)
+        if importer is not None:
+            importer.restore_state()
+
+    def take_over(self, *, dry: bool = False) -> None:
+        """Take over parts of another run, where the config names one; see `take_in` and, for `dry`, `take`."""
+        self.fork = take(self.composed, self.parts, self.trainer, dry=dry)
+
+    def part(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
+        """Return the callback of a kind, or of one of several, or None."""
+        return next((part for part in self.trainer.callbacks.values() if isinstance(part, kind)), None)
+
+    def explain(self) -> str:
+        """Return the data flow of one update."""
+        untrained = [f"untrained  {path}: no loss steps its parameters" for path in self.untrained()]
+        return "\n".join([explain_plan(self.trainer.plan, partial(path_of, self.builder.built)), *untrained])
+
+    def untrained(self) -> list[str]:
+        """Return the config paths of networks that could be trained, and that no callback trains."""
+        trained = {id(param) for callback in self.trainer.callbacks.values() for param in callback.trained()}
+        paths: list[str] = []
+        for path, part in sorted(self.parts.items()):
+            if not isinstance(part, torch.nn.Module) or any(path.startswith(f"{above}.") for above in paths):
+                continue
+            free = {id(param) for param in part.parameters() if param.requires_grad}
+            if free and not free & trained:
+                paths.append(path)
+        return paths
+
+    def restore(self, states: Mapping[str, Any], where: Path) -> None:
+        """Take back what a checkpoint holds; a table whose rows it lacks stays empty.
+
+        Raises:
+            RunDirError: a part is missing in it, or does not fit.
+        """
+        for path, part in self.parts.items():
+            if path not in states:
+                if not isinstance(part, Table):
+                    raise RunDirError(f"{where} holds no part '{path}'{did_you_mean(path, states)}")
+                self._lost.append(f"the rows of {path} were not saved")
+            else:
+                take_back(part, states[path], f"{where}: part '{path}'")
+        # These are set again when all callbacks have begun: resetting environments may draw.
+        self._drawn = states[GENERATORS]
+        self._origin = where.name
+
+    def describe(self) -> dict[str, Any]:
+        """Return the circumstances under which this process works on the run, for its manifest."""
+        about = manifest(sys.argv, seed=int(self.config.seed), project=self.composed.project)
+        about["parent"] = None if self.fork is None else self.fork.lineage
+        about["set_by"] = configuration.provenance(self.composed)
+        return {**about, **process_as_set_up(self.device), "precision": str(self.config.precision)}
+
+    def run(self, run_dir: RunDir) -> dict[str, Any]:
+        """Start a run in its directory and train; see `train`.
+
+        Raises:
+            RlrunError: the run failed.
+        """
+        with take_over(run_dir):
+            try:
+                if self.fork is not None:
+                    self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
+                self._set_lengths()
+                text = configuration.to_yaml(self.config)
+                run_dir.start(config=text, overrides=self.composed.overrides, manifest=self.describe())
+                if preset := describe_presets([self.composed.preset]):
+                    run_dir.tell(preset, logging.WARNING)
+            except BaseException:
+                run_dir.discard()
+                raise
+            return self.train(run_dir)
+
+    def _set_lengths(self) -> None:
+        """Write into the config how long memories are whose length nobody set, so that any machine resumes alike."""
+        for path, part in self.builder.built.items():
+            if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
+                OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
+
+    def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
+        """Train in the directory of a run; its status and summary tell how it ended, whatever happened.
+
+        Args:
+            run_dir: the run's.
+            resumed: told, once all is ready to go on from a checkpoint, what is not as it was then.
+
+        Raises:
+            RlrunError: the run failed.
+        """
+        state = self._prepared(run_dir)
+        status: Status = "failed"
+        try:
+            for line in self.budget_notes():
+                run_dir.tell(line, logging.WARNING)
+            with Heartbeat(run_dir), self._together(run_dir), exits.refused():
+                self.trainer.train(partial(self._go_on, resumed) if self._drawn is not None else None)
+            status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
+        except KeyboardInterrupt as error:
+            status = "stopped"
+            raise Left(*error.args) from error
+        except Exception:
+            with suppress(RlrunError):  # a full disk must not hide what went wrong
+                require_own(run_dir)
+                run_dir.note(f"failed\n{traceback.format_exc()}")
+            raise
+        finally:
+            summary = self.summary(status)
+            with suppress(*() if status == "completed" else (RlrunError,)):  # what went wrong first is what to tell
+                require_own(run_dir)
+                write_json(run_dir.summary, summary)
+                run_dir.write_status(status)
+                if status == "stopped":
+                    why = summary["stopped_by"] or "a signal"
+                    run_dir.tell(f"stopped by {why}; go on with: rlrun resume {run_dir.path}")
+        return summary
+
+    def _prepared(self, run_dir: RunDir) -> State:
+        state = self.trainer.state
+        state["run_dir"] = run_dir.path
+        state["config"] = plain(self.config)
+        state["parts"] = self.parts
+        return state
+
+    def _together(self, run_dir: RunDir) -> AbstractContextManager[None]:
+        """Start the other learners, if the config asks for some."""
+        count = count_of(self.config)
+        if count == 1:
+            return nullcontext()
+        known = Composed(self.config, self.composed.overrides, self.composed.choices, [], self.composed.project)
+        machine, token = machine_here(), tokens.get(run_dir.path)
+        job = partial(
+            LearnerJob, composed=known, run=run_dir.path, checkpoint=self._origin, machine=machine, token=token
+        )
+        return process_group(count, backend_of(self.device, count), job)
+
+    def follow(self, run_dir: RunDir) -> None:
+        """Train as one of the other learners: the first one writes what is the run's."""
+        self._prepared(run_dir)
+        self.trainer.train(partial(self._go_on, None) if self._drawn is not None else None)
+
+    def _go_on(self, resumed: Callable[[list[str]], None] | None) -> None:
+        """Do what is left of resuming when all callbacks have begun."""
+        self.parts[GENERATORS].load_state_dict(self._drawn)
+        causes = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
+        reasons = learners.gathered([*self._lost, *(reason for reason in causes if reason)])
+        if resumed is not None:
+            resumed(list(dict.fromkeys(reason for group in reasons for reason in group)))
+
+    def summary(self, status: str) -> dict[str, Any]:
+        """Return what `summary.json` holds."""
+        collector, evaluator, state = self.part((Collector, ByIdCollector)), self.part(Evaluator), self.trainer.state
+        logger = self.part(Logger)
+        seconds = logger.seconds if logger is not None else 0.0
+        steps = collector.steps if collector is not None else 0
+        last = evaluator.last if evaluator is not None else None
+        return {
+            "status": status,
+            "env_steps": steps,
+            "updates": state["update"],
+            "episodes": collector.episodes if collector is not None else 0,
+            "seconds": seconds,
+            "env_steps_per_second": steps / seconds if seconds > 0 else None,
+            "evaluation": last,
+            "best": evaluator.best if evaluator is not None else None,
+            "objective": last["mean_return"] if last is not None else None,
+            "stopped_by": str(state["stopped_by"]) if isinstance(state.get("stopped_by"), Stop) else None,
+        }
+
+
+@process_restored()
+def train(
+    overrides: Iterable[str] | Composed = (),
+    *,
+    start: os.PathLike[str] | str | None = None,
+    run_dir: Path | str | None = None,
+    config_dir: Path | None = None,
+    trust: Iterable[str] = (),
+) -> Result:
+    """Train an agent; the twin of `rlrun train`.
+
+    Args:
+        overrides: what stands on the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.
+        start: what stands behind `--from`: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
+        run_dir: where the run goes; None = `runs/<algorithm>-<env>/…`.
+        config_dir: the user's own conf folder, in place of `./conf`.
+        trust: packages that the overrides of the run behind `start` may import, beyond those of any run.
+
+    Raises:
+        RequestError: the request is wrong; nothing was written.
+        RlrunError: the run failed; `status.json` says so.
+    """
+    if start is not None:
+        with started(overrides, os.fspath(start), config_dir, trust) as composed:
+            return train(composed, run_dir=run_dir)
+    composed = composed_of(overrides, config_dir)
+    experiment = Experiment(composed)
+    experiment.take_in()
+    if run_dir is None:
+        name = experiment.env_name
+        directory = RunDir.create(algorithm=composed.choices["algorithm"], env=name, seed=composed.config.seed)
+    else:
+        directory = RunDir.claim(run_dir)
+    summary = experiment.run(directory)
+    return Result(directory.path, summary, composed.config, experiment.trainer)
+
+
+@process_restored()
+def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
+    """Return the data flow of one update, as `rlrun explain` prints it."""
+    experiment = Experiment(composed_of(overrides, config_dir))
+    experiment.take_over(dry=True)
+    return experiment.explain()
+
+
+def composed_of(overrides: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:
+    """Return what overrides are composed to; what was composed stays as it is."""
+    return (
+        overrides
+        if isinstance(overrides, Composed)
+        else configuration.compose(listed(overrides), config_dir=config_dir)
+    )
+
+
+def path_of(built: dict[str, Any], part: object) -> str:
+    """Return the config path of a built part, or its class where it has none."""
+    paths = [path for path, candidate in built.items() if candidate is part]
+    return min(paths, key=len, default=type(part).__name__)

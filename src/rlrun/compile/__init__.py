@@ -1,0 +1,5 @@
+"""One update as one graph: `compile: true`."""
+
+from rlrun.compile.update import FusedUpdate
+
+__all__ = ["FusedUpdate"]

@@ -1,0 +1,170 @@
+"""From the overrides of a command line to jobs: `algorithm=sac,dqn seed=range(5)` are ten."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import pickle
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from rlrun import config as configuration
+from rlrun.config import Composed, Composer
+from rlrun.config.overrides import LONGEST, parse
+from rlrun.config.schema import CHANGEABLE
+from rlrun.config.tree import dotted, leaves, plain
+from rlrun.core.errors import ConfigError
+
+DIGITS = 12  # of a job's key
+
+_messages = logging.getLogger("rlrun")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a sweep.
+
+    Attributes:
+        key: digest of all that training depends on; a job of another budget, or logged elsewhere, has the same.
+        overrides: of its own command line, one value each.
+        label: the overrides that are not the same in all jobs.
+        preset: the preset that its overrides came to, if any.
+        composed: what they were composed to, small, for the process that runs it; composing takes it longer.
+    """
+
+    key: str
+    overrides: tuple[str, ...]
+    label: str
+    preset: str | None = field(default=None, compare=False)
+    composed: bytes = field(default=b"", repr=False, compare=False)
+
+
+def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job]:
+    """Return a job for each combination of values; the last override with several changes fastest.
+
+    Of combinations that come to the same config the first stands; a warning names the others.
+
+    Raises:
+        ConfigError: an override is malformed, the config of one combination is wrong, or two would be the same run; the
+            message names it.
+    """
+    alternatives = [_alternatives(text.strip(), config_dir) for text in overrides]
+    composer, jobs, duplicates = Composer(config_dir), dict[str, Job](), list[str]()
+    for chosen in product(*alternatives):
+        label = " ".join(override for override, options in zip(chosen, alternatives, strict=True) if len(options) > 1)
+        try:
+            composed = composer.compose(chosen)
+        except ConfigError as error:
+            raise ConfigError(f"{label}: {error}" if label else str(error)) from error
+        key = identity(composed.config)
+        if key not in jobs:
+            jobs[key] = job_of(composed, label, key)
+        elif keys := _differing(composed_of(jobs[key].composed), composed):
+            raise ConfigError(
+                f"{label} differs from {jobs[key].label} only in {', '.join(keys)}, which may change when a run is "
+                "resumed, so both are the same run: start a sweep for each value"
+            )
+        else:
+            duplicates.append(label)
+    if duplicates:
+        _messages.warning("left out, since an earlier combination has the same config: %s", ", ".join(duplicates))
+    return list(jobs.values())
+
+
+def job_of(composed: Composed, label: str, key: str | None = None) -> Job:
+    """Return the job of a composed config, whose `identity` may be known."""
+    packed = zlib.compress(pickle.dumps(composed))
+    return Job(key or identity(composed.config), tuple(composed.overrides), label, composed.preset, packed)
+
+
+def composed_of(job: bytes) -> Composed:
+    """Return what the overrides of a job were composed to, by this process or the one that started it."""
+    composed: Composed = pickle.loads(zlib.decompress(job))
+    return composed
+
+
+def identity(config: DictConfig) -> str:
+    """Return a digest of a composed config without the keys that may change when a run is resumed."""
+    tree: Any = plain(config)
+    for key in CHANGEABLE:
+        *parents, last = key.split(".")
+        node = tree
+        for name in parents:
+            node = node.get(name) if isinstance(node, dict) else None
+        if isinstance(node, dict):
+            node.pop(last, None)
+    text = json.dumps(tree, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _differing(first: Composed, second: Composed) -> list[str]:
+    """Return the keys that differ between two configs."""
+    before, after = (dict(leaves(plain(composed.config))) for composed in (first, second))
+    return [dotted(path) for path in before | after if before.get(path) != after.get(path)]
+
+
+def changeable(overrides: Sequence[str]) -> list[str]:
+    """Return those of some overrides that a resumed run takes."""
+    return [
+        override.text
+        for override in parse(overrides)
+        if any(f"{override.key}.".startswith(f"{key}.") for key in CHANGEABLE)
+    ]
+
+
+def read(text: str) -> Override:
+    """Return an override that may have several values, taken apart.
+
+    Raises:
+        ConfigError: it is malformed.
+    """
+    if len(text) > LONGEST:
+        parse([text])  # which refuses it
+    try:
+        return OverridesParser.create().parse_overrides([text])[0]
+    except (HydraException, RecursionError):
+        parse([text])  # which says what is wrong with it
+        raise
+
+
+def _alternatives(text: str, config_dir: Path | None) -> list[str]:
+    """Return an override for each value of an override that may have several."""
+    override = read(text)
+    if not override.is_sweep_override():
+        return [text]
+    if override.is_interval_sweep():
+        raise ConfigError(
+            f"'{text}': an interval has no end of values: +sweep=optuna searches it; a sweep tries a,b,c or range(…)"
+        )
+    named = list(values(override, config_dir))
+    if not named:
+        raise ConfigError(f"'{text}': this stands for no value at all")
+    return [f"{override.get_key_element()}={value}" for value in named]
+
+
+def values(override: Override, config_dir: Path | None) -> Iterator[str]:
+    """Yield what an override stands for, if that has an end.
+
+    Raises:
+        ConfigError: a pattern among files where there are none.
+    """
+    value = override.value()
+    if not isinstance(value, Glob):
+        yield from override.sweep_string_iterator()
+        return
+    names = configuration.choices(override.key_or_group, config_dir)
+    if not names:
+        raise ConfigError(
+            f"'{override.input_line}': a pattern chooses among files, and conf/{override.key_or_group}/ has none"
+        )
+    yield from value.filter(list(names))

@@ -1,0 +1,1 @@
+"""What every other package stands on: errors, types, spaces, seeds, schedules."""

@@ -1,0 +1,142 @@
+"""Everything that `rlrun` raises on purpose.
+
+    RlrunError                 exit code 1: the run failed
+    ├── DataError              the environment gave what nobody can learn from: NaN, infinity, another shape
+    ├── WorkerError            what collects beside training is gone
+    ├── LostRun                another process has taken the run over
+    ├── LearnerError           one of several learners is gone, or has other networks than the rest
+    └── RequestError           exit code 2: the request is wrong
+        ├── ConfigError        a key, a choice, an interpolation or a value of the config
+        ├── BuildError         a `_target_` or one of its arguments
+        ├── WiringError        a callback asks for a name that nobody provides
+        ├── SpaceError         a space that a part cannot handle
+        ├── MissingExtra       an optional package is not installed
+        └── RunDirError        a run directory that cannot be made, read or used
+
+Messages are one line: the place, what was wanted, what there is, and the nearest match.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+from collections.abc import Collection, Iterable
+from importlib import metadata
+from itertools import takewhile
+from pathlib import Path
+
+
+class RlrunError(Exception):
+    """A failure that `rlrun` can explain in one line."""
+
+    exit_code = 1
+    whole = False  # whether it left training between two steps, in a state that is worth a checkpoint
+
+
+class DataError(RlrunError):
+    """The environment gave what no algorithm can learn from."""
+
+
+class WorkerError(RlrunError):
+    """What collects beside training died or failed; training itself stands between two steps."""
+
+    whole = True
+
+
+class LostRun(RlrunError):
+    """Another process works on the run that this one was at work on; nothing more is to be written to it."""
+
+
+class LearnerError(RlrunError):
+    """One of several learners died or failed, maybe amidst an update."""
+
+
+class RequestError(RlrunError):
+    """The user's request cannot be carried out as it stands."""
+
+    exit_code = 2
+
+
+class ConfigError(RequestError):
+    """A key, a choice, an interpolation or a value of the config is wrong."""
+
+
+class BuildError(RequestError):
+    """A part cannot be built from its config."""
+
+
+class WiringError(RequestError):
+    """The data flow between callbacks has a hole or a circle."""
+
+
+class SpaceError(RequestError):
+    """A part cannot handle the environment's observation or action space."""
+
+
+class RunDirError(RequestError):
+    """A run directory cannot be created, read or used."""
+
+
+class Left(KeyboardInterrupt):
+    """A second signal, or one amidst the end, left a run that can be resumed; what Ctrl-C raises, told apart."""
+
+
+class MissingExtra(RequestError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, place: str, package: str, extra: str) -> None:
+        super().__init__(f"{place} needs the package '{package}', which is not installed: {installing(extra)}")
+
+
+def installing(extra: str = "", options: str = "") -> str:
+    """Return the pip command that installs this copy of rlrun with an extra.
+
+    A checkout is named by its path, another origin by its URL: on a package index, anybody may own the bare name.
+    """
+    wanted, checkout = f"[{extra}]" if extra else "", Path(__file__).parents[3]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install {options}-e {shlex.quote(f'{checkout}{wanted}')}"
+    try:
+        origin = json.loads(metadata.distribution("rlrun").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    vcs = origin.get("vcs_info")
+    url = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}" if vcs else origin.get("url")
+    return f"pip install {options}{shlex.quote(f'rlrun{wanted}' + (f' @ {url}' if url else ''))}"
+
+
+def nearest(override: str, choices: Iterable[str]) -> str | None:
+    """Return the choice most like `override`, or None where none is near."""
+    matches = difflib.get_close_matches(override, [str(choice) for choice in choices], n=3, cutoff=0.6)
+    if not matches:
+        return None
+    alike = [difflib.SequenceMatcher(None, choice, override).ratio() for choice in matches]
+    best = [choice for choice, share in zip(matches, alike, strict=True) if share == alike[0]]
+    return max(best, key=lambda choice: _begun_alike(choice, override))  # who mistypes begins well
+
+
+def _begun_alike(choice: str, override: str) -> int:
+    """Return how many letters both begin with."""
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(choice, override, strict=False))])
+
+
+def did_you_mean(override: str, choices: Iterable[str], prefix: str = "") -> str:
+    """Return ` (did you mean 'x'?)` for the nearest choice, or an empty string."""
+    match = nearest(override, choices)
+    return f" (did you mean '{prefix}{match}'?)" if match else ""
+
+
+def require_one_of(place: str, value: str, choices: Collection[str]) -> None:
+    """Refuse a value that is none of the choices.
+
+    Raises:
+        ConfigError: naming all choices, and the nearest.
+    """
+    if value not in choices:
+        raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got '{value}'{did_you_mean(value, choices)}")
+
+
+def printable(text: str) -> str:
+    """Return a text without what would steer a terminal: it may be somebody else's."""
+    return "".join(char if char.isprintable() else "?" for char in text)

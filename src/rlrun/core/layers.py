@@ -1,0 +1,11 @@
+"""The packages of rlrun in their order: imports go strictly down."""
+
+from __future__ import annotations
+
+# From the lowest to the highest. The first sentence of each package's docstring says what it is for.
+LAYERS = (
+    *("core", "security", "runs", "ops", "nn", "training", "checkpointing", "env", "memory", "collect", "callbacks"),
+    *("compile", "algorithms", "config", "loading", "export", "commands", "sweep", "analysis", "devtools", "cli"),
+)
+# Those that a config may name, also one that somebody else wrote; `security.trust` says which of their classes.
+PARTS = ("algorithms", "callbacks", "collect", "compile", "core", "env", "export", "memory", "nn", "ops", "training")

@@ -1,0 +1,150 @@
+"""Numbers that change as training goes on: pure functions of the step.
+
+A schedule keeps no state, so nothing has to be saved and a resumed run reads the same numbers.
+What a step is (environment step or update) is decided by whoever calls the schedule.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rlrun.core.errors import ConfigError
+
+Schedule = Callable[[int], float]
+
+
+def as_schedule(value: float | Schedule) -> Schedule:
+    """Return a schedule as it is, and a number as a constant one."""
+    return value if callable(value) else Constant(float(value))
+
+
+def _fraction(step: int, begin: int, steps: int) -> float:
+    """How far `step` is on the way from `begin` to `begin + steps`, within [0, 1]."""
+    if steps <= 0:
+        return float(step >= begin)
+    return min(max((step - begin) / steps, 0.0), 1.0)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same number at every step."""
+
+    value: float
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A straight line from `first` to `last` over `steps`, then `last`; without `steps` it stays at `first`.
+
+    hold: share of the steps for which it stays at `first` before.
+    """
+
+    first: float
+    last: float
+    steps: int | None
+    begin: int = 0
+    hold: float = 0.0
+
+    def __call__(self, step: int) -> float:
+        if self.steps is None:  # taken from a budget that is not set
+            return self.first
+        hold = round(self.hold * self.steps)
+        return self.first + (self.last - self.first) * _fraction(step, self.begin + hold, self.steps - hold)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """From `first` to `last` by equal factors over `steps`, then `last`.
+
+    Raises:
+        ConfigError: the ends do not have the same sign.
+    """
+
+    first: float
+    last: float
+    steps: int
+    begin: int = 0
+
+    def __post_init__(self) -> None:
+        if self.first * self.last <= 0.0:
+            raise ConfigError(
+                f"schedules.Exponential needs two ends of the same sign, not {self.first} and {self.last}"
+            )
+
+    def __call__(self, step: int) -> float:
+        return self.first * math.pow(self.last / self.first, _fraction(step, self.begin, self.steps))
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """A straight line that is held for `every` steps at a time."""
+
+    first: float
+    last: float
+    steps: int
+    every: int
+    begin: int = 0
+
+    def __call__(self, step: int) -> float:
+        stair = self.begin + (step - self.begin) // self.every * self.every
+        return self.first + (self.last - self.first) * _fraction(stair, self.begin, self.steps)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Constant pieces: `values[i]` until step `at[i]`, the last value from then on.
+
+    Raises:
+        ConfigError: there is not exactly one value more than steps, or the steps do not grow.
+    """
+
+    values: Sequence[float]
+    at: Sequence[int]
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.at) + 1 or list(self.at) != sorted(self.at):
+            raise ConfigError(
+                f"schedules.Step needs growing steps and one value more than steps, "
+                f"not {len(self.values)} values and at={list(self.at)}"
+            )
+
+    def __call__(self, step: int) -> float:
+        return self.values[bisect.bisect_right(self.at, step)]
+
+
+@dataclass(frozen=True)
+class Cyclic:
+    """A triangle from `low` to `high` and back, `half_period` steps each way, for ever.
+
+    With `shrink` (0.5 is known as triangular2) each peak is that much lower than the one before.
+    """
+
+    low: float
+    high: float
+    half_period: int
+    shrink: float = 1.0
+
+    def __call__(self, step: int) -> float:
+        cycle, within = divmod(step, 2 * self.half_period)
+        height = 1.0 - abs(within / self.half_period - 1.0)
+        return self.low + (self.high - self.low) * height * self.shrink**cycle
+
+
+@dataclass(frozen=True)
+class CosineAnnealing:
+    """Half a cosine from `first` to `last` over `steps`; then back again, or with `restart` from `first` anew."""
+
+    first: float
+    last: float
+    steps: int
+    restart: bool = False
+
+    def __call__(self, step: int) -> float:
+        phase = (step % self.steps if self.restart else step) / self.steps
+        return self.last + 0.5 * (self.first - self.last) * (1.0 + math.cos(math.pi * phase))

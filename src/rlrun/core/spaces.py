@@ -1,0 +1,181 @@
+"""What an environment gives and takes, without any environment library.
+
+Observations and actions are *trees*: an array for a single space, a dict of trees for
+composite ones (the parts of a Tuple are named "0", "1", …). Inside `rlrun` actions are
+*policy actions*: Box actions lie in [-1, 1], Discrete ones start at 0. The environment
+layer maps them to what the environment expects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rlrun.core.errors import SpaceError
+from rlrun.core.typing import Array, Tree
+
+
+@dataclass(frozen=True)
+class Box:
+    """Real numbers or an image, with bounds (infinite where there are none)."""
+
+    shape: tuple[int, ...]
+    low: Array
+    high: Array
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Width of the flat network input."""
+        return int(np.prod(self.shape))
+
+    @property
+    def bounded(self) -> bool:
+        return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
+
+    @property
+    def image(self) -> bool:
+        """True for uint8 pixels [H, W] or [H, W, C], [C, H, W]: at least 8 pixels a side."""
+        return self.dtype == "uint8" and len(self.shape) in (2, 3) and sorted(self.shape)[-2] >= 8
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of `n` choices; the environment counts from `start`."""
+
+    n: int
+    start: int = 0
+    dtype: str = "int64"
+    shape: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return self.n
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Number of choices of each decision."""
+        return (self.n,)
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once; MultiBinary is the case of two choices each."""
+
+    nvec: Array
+    start: Array
+    dtype: str = "int64"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.nvec.shape)
+
+    @property
+    def size(self) -> int:
+        return int(self.nvec.sum())
+
+    @cached_property  # so that a compiled network finds numbers, not an array to look into
+    def choices(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.nvec.reshape(-1))
+
+
+@dataclass(frozen=True)
+class Composite:
+    """Named parts, each a space; from Dict and Tuple."""
+
+    parts: dict[str, Space] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts.values())
+
+
+Leaf = Box | Discrete | MultiDiscrete
+Space = Leaf | Composite
+
+
+def leaves(space: Space, prefix: str = "") -> Iterator[tuple[str, Leaf]]:
+    """Walk the leaves of a space as ("a.b", leaf); the path of a single space is ""."""
+    if isinstance(space, Composite):
+        for name, part in space.parts.items():
+            yield from leaves(part, f"{prefix}.{name}" if prefix else name)
+    else:
+        yield prefix, space
+
+
+def describe(space: Space) -> str:
+    """Return a space in a few words, for messages."""
+    if isinstance(space, Composite):
+        return "{" + ", ".join(f"{name}: {describe(part)}" for name, part in space.parts.items()) + "}"
+    if isinstance(space, Box):
+        return f"Box{list(space.shape)} {space.dtype}"
+    if isinstance(space, Discrete):
+        return f"Discrete({space.n})"
+    return f"MultiDiscrete({list(space.choices)})"
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The observation and action space of an environment, one env, and what its rewards are.
+
+    rewards: numbers in the reward of a step; 0 = it is a plain number.
+    """
+
+    observation: Space
+    action: Space
+    rewards: int = 0
+
+
+def map_tree(function: Callable[..., Any], tree: Tree, *twins: Tree) -> Tree:
+    """Apply a function leaf by leaf to trees of the same form."""
+    if isinstance(tree, Mapping):
+        return {name: map_tree(function, part, *(twin[name] for twin in twins)) for name, part in tree.items()}
+    return function(tree, *twins)
+
+
+def put_rows(target: Tree, rows: Any, source: Tree) -> None:
+    """Write `source` [n, …] into the rows of a tree that an index, a slice or a boolean array names."""
+    if isinstance(target, dict):
+        for name, part in target.items():
+            put_rows(part, rows, source[name])
+    else:
+        target[rows] = source
+
+
+def take_rows(tree: Tree, rows: Any) -> Tree:
+    """Return the rows of a tree that a number, an index, a slice or a boolean array names."""
+    if isinstance(tree, dict):
+        return {name: take_rows(part, rows) for name, part in tree.items()}
+    return tree[rows]
+
+
+def require_discrete(space: Space, place: str) -> None:
+    """Refuse an action space with a continuous part, in the name of `place`.
+
+    Raises:
+        SpaceError: some leaf is a Box.
+    """
+    for path, leaf in leaves(space):
+        if isinstance(leaf, Box):
+            where = f"action part '{path}'" if path else "the action space"
+            raise SpaceError(
+                f"{place} handles discrete actions only; {where} is {describe(leaf)} (algorithm=sac handles both)"
+            )
+
+
+def require_continuous(space: Space, place: str) -> None:
+    """Refuse an action space with choices, in the name of `place`.
+
+    Raises:
+        SpaceError: some leaf is no Box.
+    """
+    for path, leaf in leaves(space):
+        if not isinstance(leaf, Box):
+            where = f"action part '{path}'" if path else "the action space"
+            raise SpaceError(
+                f"{place} handles continuous actions only; {where} is {describe(leaf)} (algorithm=sac handles both)"
+            )

@@ -1,0 +1,1 @@
+"""A project to begin with, and checks of a user's own parts."""

@@ -1,0 +1,260 @@
+"""What every run promises, tried on one command: seeds, checkpoints, exact resume, truncation, export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rlrun.commands import checkpoints as inspection
+from rlrun.commands.resume import resume
+from rlrun.commands.train import Result, train
+from rlrun.config import Composed, compose
+from rlrun.config.overrides import parse
+from rlrun.config.targets import explain
+from rlrun.core.errors import MissingExtra, RequestError, SpaceError
+from rlrun.devtools.conformance.reach import Leaves, differences, walk
+from rlrun.devtools.conformance.small import AT, RESUMED, SMALL, leave, records, shrink
+from rlrun.export.making import export_onnx
+from rlrun.security import projects, typed
+
+ENVS = 3
+OF_TRUNCATION = {**SMALL, "stop.updates": 6, "stop.env_steps": None, "num_envs": 2, "evaluation.every": 0}
+ONE, OTHER = 0.5, -0.5  # last observations
+Outcome = Literal["ok", "failed", "skipped"]
+Learned = dict[str, bytes]  # what every parameter became
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one check.
+
+    Attributes:
+        check: its name.
+        outcome: `skipped` where it cannot be told, or does not apply.
+        text: why.
+    """
+
+    check: str
+    outcome: Outcome
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """All checks of one command."""
+
+    overrides: list[str]
+    verdicts: list[Verdict]
+
+    @property
+    def passed(self) -> bool:
+        return all(verdict.outcome != "failed" for verdict in self.verdicts)
+
+
+@dataclass(frozen=True)
+class ConformanceReport:
+    """All commands that were tried of a plugin."""
+
+    plugin: str
+    examined: list[Examined]
+
+    @property
+    def passed(self) -> bool:
+        return all(trial.passed for trial in self.examined)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `rlrun plugin test --json` prints."""
+        return {"plugin": self.plugin, "passed": self.passed, "examined": [asdict(trial) for trial in self.examined]}
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that ended, and all that it held then."""
+
+    run: Path
+    updates: int
+    leaves: Leaves
+    unknown: list[str]
+
+    @classmethod
+    def of(cls, result: Result) -> FinishedRun:
+        """Look at a run at once, before another changes what the process shares."""
+        unknown: list[str] = []
+        return cls(result.run_dir, result.summary["updates"], walk(result.trainer, unknown), unknown)
+
+
+def examine(
+    overrides: Sequence[str],
+    folder: Path,
+    *,
+    config_dir: Path | None = None,
+    own: Sequence[str] = (),
+    of_environment: bool = False,
+) -> Examined:
+    """Try one command.
+
+    Args:
+        overrides: of `rlrun train`.
+        folder: for its runs, some megabytes.
+        config_dir: the user's own conf folder.
+        own: those among the overrides that the user typed; their numbers are not made small.
+        of_environment: it is an environment that is tried, not what learns in it.
+    """
+    settings = {override.key: override.value for override in parse(own)}
+    numbers = {key: value for key, value in {"num_envs": ENVS, **RESUMED}.items() if key not in settings}
+
+    def small(seed: int) -> Composed:
+        composed = shrink(compose(list(overrides), config_dir), numbers)
+        composed.config.seed = int(composed.config.seed) + seed
+        return composed
+
+    def tried(name: str, check: Callable[[], list[Verdict]]) -> list[Verdict]:
+        try:
+            return check()
+        except Exception as error:
+            return [Verdict(name, "failed", explain(error))]
+
+    try:
+        baseline = FinishedRun.of(train(small(0), run_dir=folder / "one"))
+    except Exception as error:
+        return Examined([*overrides], [Verdict("training", "failed", explain(error))])
+    verdicts = [Verdict("training", "ok", f"{baseline.updates} updates")]
+    verdicts += tried("seeding", lambda: [seeding(baseline, small, folder)])
+    verdicts += tried("exact resume", lambda: resumed(baseline, folder / "resumed", trust=_trusted(settings)))
+    if not of_environment:
+        verdicts += tried("truncation", lambda: [truncation(overrides, folder / "endings", config_dir, settings)])
+    verdicts += tried("export", lambda: [export(baseline.run)])
+    return Examined([*overrides], verdicts)
+
+
+def seeding(baseline: FinishedRun, small: Callable[[int], Composed], folder: Path) -> Verdict:
+    """Train again with the same seed, and with another one."""
+    same = FinishedRun.of(train(small(0), run_dir=folder / "same"))
+    mismatches = differences(baseline.leaves, same.leaves)
+    if mismatches or records(baseline.run) != records(same.run):
+        text = f"the same seed gives another run: {_several(mismatches) or 'its metrics differ'}"
+        return Verdict("seeding", "failed", text)
+    if _digests(baseline.run) == _digests(train(small(1), run_dir=folder / "other").run_dir):
+        return Verdict("seeding", "failed", "another seed gives the same run")
+    return Verdict("seeding", "ok", "the same seed gives the same run, another one another")
+
+
+def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[Verdict]:
+    """Go on from a checkpoint on the way, as after a kill, and compare with the run that never stopped."""
+    leave(baseline.run, copy, at=AT)
+    again = FinishedRun.of(resume(copy, trust=trust))
+    about = json.loads((copy / "manifest.json").read_text())
+    expected, actual = _digests(baseline.run), _digests(again.run)
+    parts = [path for path in expected if expected[path] != actual.get(path)]
+    exact = Verdict("exact resume", "ok", "the resumed run is the one that never stopped")
+    if parts or records(copy) != records(baseline.run) or about["resume"] != "exact":
+        reasons = [reason for entry in about["resumed"] for reason in entry.get("approximate", ())]
+        text = _several([*reasons, *parts]) or "its metrics differ"
+        exact = Verdict("exact resume", "failed", f"the resumed run is another one: {text}")
+    complete = Verdict("checkpoints", "ok", "all that training changes is saved")
+    if forgotten := differences(baseline.leaves, again.leaves):
+        text = f"no state_dict holds what differs after a resume: {_several(forgotten)}"
+        complete = Verdict("checkpoints", "failed", text)
+    elif baseline.unknown:
+        complete = Verdict("checkpoints", "skipped", f"not all can be looked into: {_several(baseline.unknown)}")
+    return [exact, complete]
+
+
+def _digests(run: Path) -> dict[str, str | None]:
+    """Return a digest of each part in a run's last checkpoint."""
+    return inspection.checkpoints(run, digest=True)[-1].parts
+
+
+def _trusted(settings: Mapping[str, Any]) -> list[str]:
+    """Return the names of code that the user typed; other texts can look like one, such as that of a file."""
+    names = typed.names(settings)
+    return [name for name in names if name.startswith("oc.") or projects.find(name.split(".")[0], [Path.cwd()])]
+
+
+def _several(lines: list[str], shown: int = 3) -> str:
+    """Return the first lines of many, and how many more there are."""
+    more = f" (and {len(lines) - shown} more)" if len(lines) > shown else ""
+    return "; ".join(lines[:shown]) + more
+
+
+def export(run: Path) -> Verdict:
+    """Export a run's policy, and compare."""
+    try:
+        exported = export_onnx(run, episodes=2)
+    except MissingExtra as error:
+        return Verdict("export", "skipped", str(error))
+    return Verdict("export", "ok", f"as it acts, within {exported.about['parity']['largest']:.1e}")
+
+
+def truncation(overrides: Sequence[str], folder: Path, config_dir: Path | None, settings: Mapping[str, Any]) -> Verdict:
+    """Return whether an algorithm bootstraps where an episode is cut off, and only there.
+
+    It trains on episodes that are alike but for their end (`rlrun.env.toys.Ending`), twice each, with another last
+    observation. This may change what is learned from truncated episodes, by the value of what would have come after
+    them, and must not change what is learned from terminated ones. Two runs are compared bit for bit, so nothing has
+    to be learned, and no number to be judged.
+
+    Args:
+        overrides: of a command that uses the algorithm, whose environment is replaced.
+        folder: for the runs.
+        config_dir: the user's own conf folder.
+        settings: numbers that the user typed, which count.
+    """
+    base = [text for text in overrides if text.partition("=")[0].lstrip("+~").split(".")[0] != "env"]
+    numbers = {key: value for key, value in OF_TRUNCATION.items() if key not in settings}
+
+    @cache
+    def learned(ending: str, last: float, reward: float = 1.0, *, continuous: bool = False) -> Learned:
+        kwargs = {"ending": ending, "last": last, "reward": reward, "continuous": str(continuous).lower()}
+        env = ["env=gym", "env.target=rlrun.env.toys.Ending", *(f"+env.kwargs.{k}={v}" for k, v in kwargs.items())]
+        composed = shrink(compose([*base, "preset=null", *env], config_dir), numbers)
+        return parameters(train(composed, run_dir=folder / f"{ending}_{last}_{reward}_{continuous}").trainer)
+
+    try:
+        try:
+            learned("truncated", ONE)
+        except SpaceError:  # the algorithm handles the other kind of actions
+            return of_endings(lambda *ending: learned(*ending, continuous=True))
+        return of_endings(learned)
+    except RequestError as error:
+        return Verdict("truncation", "skipped", f"it cannot be built on the probe's environment: {error}")
+
+
+def of_endings(learned: Callable[..., Learned]) -> Verdict:
+    """Judge by what is learned with an ending, a last observation and a reward."""
+    cut, over = learned("truncated", ONE), learned("terminated", ONE)
+    if not cut:
+        return Verdict("truncation", "skipped", "it trains no network")
+    cut_matters = cut != learned("truncated", OTHER)
+    outcome: Outcome = "failed"
+    if over != learned("terminated", OTHER):
+        if cut == over:
+            text = "an end by termination is bootstrapped from, as one by truncation is"
+        elif not cut_matters:
+            text = "an end by termination is bootstrapped from, and one by truncation is not"
+        else:
+            outcome = "skipped"
+            text = "the last observation of terminated episodes is learned from, too, as a model or statistics do"
+    elif cut_matters:
+        outcome, text = "ok", "bootstraps where episodes are truncated, not where they are terminated"
+    elif cut == learned("truncated", ONE, 0.25):
+        outcome, text = "skipped", "it does not learn from rewards"
+    else:
+        text = "an end by truncation is not bootstrapped from: it counts as if nothing came after it"
+    return Verdict("truncation", outcome, text)
+
+
+def parameters(trainer: Any) -> Learned:
+    """Return the bytes of all parameters of a run's networks."""
+    return {
+        f"{path}.{name}": value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        for path, part in trainer.state["parts"].items()
+        if isinstance(part, torch.nn.Module)
+        for name, value in part.named_parameters()
+    }

@@ -1,0 +1,266 @@
+"""Everything that a run holds when it ends, by path, in a form that can be compared.
+
+An object's attributes, entries and items are followed, what closures, partials, bound methods and running
+generators hold as well. At the ends of the paths stand numbers, text, digests of arrays and tensors, and states of
+random generators. A type that says nothing of its content is an error unless `OPAQUE` knows it.
+
+A class says itself of which attributes nothing has to be left: `momentary = ("_last",)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import logging
+import random
+import sys
+import threading
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlrun.checkpointing.encoding import is_clock
+from rlrun.core.generators import Generators
+from rlrun.env.recorded import ActionLog
+from rlrun.memory import Recent, Table
+from rlrun.memory.index import EpisodeIndex
+from rlrun.memory.rollout_table import Rollout
+
+Leaves = dict[str, Any]
+Parts = list[tuple[str, Any]]  # what a value holds, by the end of the path
+
+OPAQUE = (  # they hold nothing that training changes
+    *(type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType, staticmethod, classmethod, property),
+    *(np.dtype, np.ufunc, torch.dtype, torch.device, torch.layout, torch.memory_format),
+    *(logging.Logger, weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
+    *(type(threading.Lock()), type(threading.RLock()), threading.Thread, ThreadPoolExecutor, Future),
+    *(io.IOBase, Path),  # where files lie and how they are open is another matter in each process
+)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, slice, range, type(...), type(NotImplemented))
+NO_ATTRIBUTES = (types.FunctionType, types.MethodType, np.random.Generator, np.random.RandomState)
+
+ONLY_HERE = "only within a process: compared with itself to see a change"
+LOOKS_AGAIN = "looked up again when it is asked for"
+LEFT_OUT = {  # (class, attribute): why it may differ
+    ("Budget", "_start"): "clock",
+    ("Logger", "_start"): "clock",
+    ("Budgeted", "_budget"): "a callback of the run, which is compared as such",
+    ("MemoryExport", "_earliest"): "clock",
+    ("Callback", "_before"): "seconds, or metrics, of before this process",
+    ("Table", "_times"): "clock",
+    ("Table", "samples"): "says which samples are timed",
+    ("Jsonl", "_path"): "where files lie",
+    ("Checkpointer", "_first"): "where this process began",
+    ("Evaluator", "_envs"): "reset with the same seeds by every evaluation",
+    ("SyncEnv", "_sets"): "filled before they are handed out",
+    ("SyncEnv", "_turn"): "which of them is next",
+    ("Recorded", "_remembered"): "what a resume began with",
+    ("ActionLog", "begun"): "counted from where the tape begins; VIEWS has lengths",
+    ("_Leaf", "steps"): "counted from where the tape begins; the log is compared",
+    ("_Watched", "_opened"): LOOKS_AGAIN,
+    ("_Watched", "_left_out"): LOOKS_AGAIN,
+    ("_Watched", "_shape"): LOOKS_AGAIN,
+    ("_Watched", "_changing"): LOOKS_AGAIN,
+    ("EpisodeIndex", "version"): ONLY_HERE,
+    ("Rows", "version"): ONLY_HERE,
+    ("_Drawn", "versions"): ONLY_HERE,
+    ("EpisodeIndex", "_counted"): LOOKS_AGAIN,
+    ("EpisodeIndex", "_left"): LOOKS_AGAIN,
+    ("RingIndex", "_room"): LOOKS_AGAIN,
+    ("EpisodeIndex", "complete"): "VIEWS has it, without its last entry, that no row has",
+    ("Storage", "blocks"): "slots that hold nothing may hold anything; VIEWS has the others",
+    ("Storage", "_staging"): "filled anew for each write",
+    ("Storage", "arrays"): "the same memory",
+    ("Storage", "_records"): "the same memory",
+    ("Storage", "_pairs"): "the same memory",
+    ("Rollout", "_arrays"): "steps that are not filled may hold anything; VIEWS has the others",
+    ("Gradients", "_decided"): "at the first update of a process",
+    ("Gradients", "_flat"): "cleared before each update",
+    ("Gradients", "_parts"): "cleared before each update",
+    ("Gradients", "_before"): "counted from there",
+    ("Stepper", "_ready"): "the tensors of the optimizer",
+    ("Stepper", "_state"): "the state of the optimizer",
+    ("Epochs", "_whole"): "taken again when it is served",
+    ("Recent", "number"): "numbers that the log has passed mean nothing; VIEWS has the others",
+}
+VIEWS = {
+    Table: lambda table: {
+        f"rows.{name}": np.array(block[table.index.used()]) for name, block in table.storage.blocks.items()
+    },
+    EpisodeIndex: lambda index: {"completed": index.complete[:-1].copy()},
+    Rollout: lambda rollout: {"rows": rollout.state_dict()["rows"]},
+    ActionLog: lambda action_log: {"lengths": [action_log.steps - begun for begun in action_log.begun]},
+    Recent: lambda sampler: {"numbers": sampler.number * (sampler.number >= sampler.clock - sampler.newest)},
+}
+
+
+def _engines() -> tuple[dict[type, Callable[[Any], Leaves]], tuple[type, ...]]:
+    """Return how to look into simulators that are not written in Python, and their types; of those that are in use."""
+    views: dict[type, Callable[[Any], Leaves]] = {}
+    opaque: list[type] = []
+    if "mujoco" in sys.modules:
+        import mujoco
+        from gymnasium.envs.mujoco.mujoco_env import MujocoEnv
+
+        whole = mujoco.mjtState.mjSTATE_INTEGRATION
+
+        def simulation(env: Any) -> Leaves:
+            state = np.empty(mujoco.mj_stateSize(env.model, whole))
+            mujoco.mj_getState(env.model, env.data, state, whole)
+            return {"simulation": state}
+
+        views[MujocoEnv] = simulation
+        opaque += [mujoco.MjData, mujoco.MjModel]
+    if "ale_py" in sys.modules:
+        import ale_py
+        from ale_py.env import AtariEnv
+
+        views[AtariEnv] = lambda env: {
+            "ram": env.ale.getRAM(),
+            "whole": env.ale.cloneState(include_rng=True).serialize(),
+        }
+        opaque += [ale_py.ALEInterface]
+    if "Box2D" in sys.modules:
+        import Box2D
+
+        views[Box2D.b2World] = lambda world: {
+            f"bodies[{number}]": [*body.position, body.angle, *body.linearVelocity, body.angularVelocity]
+            for number, body in enumerate(world.bodies)
+        }
+        opaque += [type(Box2D.b2World().this)]  # SWIG's pointer to what is not written in Python
+    return views, tuple(opaque)
+
+
+def walk(trainer: Any, unknown: list[str] | None = None) -> Leaves:
+    """Return everything that can be reached from a trainer, and the generators of the process.
+
+    unknown: gets what nothing is known of.
+
+    Raises:
+        TypeError: there is such a thing, and no list for it.
+    """
+    views, opaque = _engines()
+    views, opaque = {**VIEWS, **views}, (*OPAQUE, *opaque)
+    leaves: Leaves = {}
+    visited: dict[int, Any] = {}  # they stay alive, so that no number is used again
+    pending: list[tuple[Any, str]] = [({"trainer": trainer, "process": Generators().state_dict()}, "")]
+    while pending:
+        value, path = pending.pop()
+        if isinstance(value, PLAIN):  # two NaN are the same
+            leaves[path] = value if isinstance(value, str | bytes) else f"{type(value).__name__} {value!r}"
+            continue
+        if isinstance(value, opaque) or id(value) in visited:
+            continue
+        if not isinstance(value, tuple):  # python keeps one or several of those that are equal, as it likes
+            visited[id(value)] = value
+        leaf, inner, attributes = _leaf(value), _inside(value), _attributes(value)
+        parts = [part for kind, view in views.items() if isinstance(value, kind) for part in _named(view(value))]
+        parts += [*(inner or ()), *_named(attributes)]
+        if leaf is not None:
+            leaves[path] = leaf
+        elif not parts and inner is None and not (hasattr(value, "__dict__") or type(value).__dict__.get("__slots__")):
+            message = f"{path}: nothing is known of what a {type(value)} holds"
+            if unknown is None:
+                raise TypeError(message)
+            unknown.append(message)
+        pending.extend((part, f"{path}{name}") for name, part in reversed(parts))
+    return leaves
+
+
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return the paths at which two walks differ, with what was found there."""
+    return [
+        f"{path}: {str(first.get(path, 'missing'))[:80]} -> {str(second.get(path, 'missing'))[:80]}"
+        for path in sorted(first.keys() | second.keys())
+        if path not in first or path not in second or first[path] != second[path]
+    ]
+
+
+def _leaf(value: Any) -> str | None:
+    """Return what stands for a value at the end of a path; None where there is only more to follow."""
+    if isinstance(value, torch.Tensor):
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return f"{value.dtype} {list(value.shape)} {_digest(raw)}"
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return f"{value.dtype} {list(value.shape)} {_digest(value)}"
+    if isinstance(value, torch.Generator):
+        return f"generator {_digest(value.get_state().numpy())}"
+    return repr(value.getstate()) if isinstance(value, random.Random) else None
+
+
+def _digest(array: Any) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()[:16]
+
+
+def _named(attributes: Mapping[str, Any]) -> Parts:
+    return [(f".{name}", part) for name, part in attributes.items()]
+
+
+def _numbered(values: Iterable[Any], form: str = "[{}]") -> Parts:
+    return [(form.format(number), part) for number, part in enumerate(values)]
+
+
+def _inside(value: Any) -> Parts | None:
+    """Return what a container, a callable or a generator holds; None of any other type."""
+    if isinstance(value, torch.optim.Optimizer):
+        parameters = [parameter for group in value.param_groups for parameter in group["params"]]
+        return _numbered((value.state.get(parameter, {}) for parameter in parameters), ".state[{}]")
+    if isinstance(value, Mapping | types.MappingProxyType):
+        kept = ((f"[{key!r}]", item) for key, item in value.items() if not isinstance(key, torch.Tensor))
+        return [(name, item) for name, item in kept if not is_clock(name[2:-2])]
+    if isinstance(value, list | tuple | deque):
+        return [] if hasattr(value, "_fields") else _numbered(value)  # the names of a named tuple are attributes
+    if isinstance(value, set | frozenset):
+        return _numbered(sorted(value, key=repr), "{{{}}}")
+    if isinstance(value, np.ndarray):
+        return _numbered(value.flat) if value.dtype.hasobject else []
+    if isinstance(value, np.random.Generator):
+        return [(".state", value.bit_generator.state)]
+    if isinstance(value, np.random.RandomState):
+        return [(".state", value.get_state(legacy=False))]
+    if isinstance(value, np.random.BitGenerator | np.random.SeedSequence):
+        return [(".state", value.state)]
+    if isinstance(value, functools.partial):
+        return [(".func", value.func), (".args", value.args), (".keywords", value.keywords)]
+    if isinstance(value, types.MethodType | types.MethodWrapperType):
+        function = [(".function", value.__func__)] if isinstance(value, types.MethodType) else []
+        return [(".self", value.__self__), *function]
+    if isinstance(value, types.FunctionType):
+        cells = _numbered(map(_content, value.__closure__ or ()), ".cell[{}]")
+        return [*cells, (".defaults", value.__defaults__), (".keywords", value.__kwdefaults__)]
+    if isinstance(value, types.GeneratorType):
+        return [(".locals", dict(value.gi_frame.f_locals) if value.gi_frame is not None else "episode_end")]
+    return None
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return "empty"
+
+
+def _attributes(value: Any) -> Leaves:
+    """Return the attributes that an object has of its own and that a resume has to bring back, by name."""
+    if isinstance(value, torch.Tensor):
+        return {"grad": value.grad} if value.is_leaf and value.grad is not None else {}
+    if isinstance(value, NO_ATTRIBUTES):
+        return {}
+    state: Any = object.__getstate__(value)  # __dict__, or that and the values of __slots__
+    own, slots = state if isinstance(state, tuple) else (state, {})
+    attributes = {**(own or {}), **slots} | {name: getattr(value, name) for name in getattr(value, "_fields", ())}
+    if isinstance(value, torch.optim.Optimizer):
+        attributes.pop("state")
+    kinds = type(value).__mro__
+    left_out = {name for kind in kinds for name in vars(kind).get("momentary", ())}
+    left_out |= {name for name in attributes if any((kind.__name__, name) in LEFT_OUT for kind in kinds)}
+    return {name: attributes[name] for name in sorted(attributes.keys() - left_out)}

@@ -1,0 +1,206 @@
+"""What every command that builds parts does first: set up the process, and find what has a state."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from rlrun.config.build import Builder
+from rlrun.config.targets import explain, find_target
+from rlrun.core.errors import RequestError, RlrunError, RunDirError
+from rlrun.core.typing import Stateful
+from rlrun.loading.shares import count_of
+from rlrun.memory import Table
+from rlrun.nn import products, ways
+from rlrun.runs import learners
+from rlrun.runs.machine_cache import remembered
+from rlrun.runs.manifest import cores, cpu, gpu, versions
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_KEPT, _FROM_HEAP = 1 << 28, 1 << 25  # bytes: kept at the end of the heap; and the largest piece that comes from there
+
+
+class Machine(NamedTuple):
+    """What a run found out about its machine when it began: `auto` stays with that."""
+
+    matmul: str  # by what products are made
+    threads: int
+
+
+def prepare_process(config: DictConfig, machine: Machine | None = None) -> str:
+    """Set threads, precision and products of this process; return the device as used.
+
+    What bf16 asks for is no matter of the process, but of updates: `rlrun.nn.MixedPrecision`.
+
+    Args:
+        config: of a run.
+        machine: of a run that goes on; never more threads than there are cores here.
+
+    Raises:
+        RequestError: the device is not there, or this build of torch lacks what makes the products.
+    """
+    set_threads(config, machine)
+    set_products(config, machine)
+    wanted = str(config.device)
+    if learners.rank() and wanted in ("auto", "cuda") and torch.cuda.device_count() > learners.rank():
+        torch.cuda.set_device(learners.rank())
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=wanted)
+    except (RuntimeError, AssertionError) as error:
+        raise RequestError(f"device={wanted}: {str(error).splitlines()[0]}") from None
+    return wanted
+
+
+def set_threads(config: DictConfig, machine: Machine | None = None) -> None:
+    """Let this process take the threads of a config; `auto` times once on a machine how many pay."""
+    room = max(1, cores() // count_of(config))
+    if config.threads != "auto":
+        ways.set_threads(int(config.threads))
+    elif machine is not None:
+        ways.set_threads(min(machine.threads, room))
+    else:
+        find, fits = partial(ways.best_threads, room), range(1, room + 1).__contains__
+        ways.set_threads(remembered("threads", {**_machine(), "at_most": room}, find, fits))
+
+
+def set_products(config: DictConfig, machine: Machine | None = None) -> None:
+    """Have products made as a config says; `auto` times once on a machine which way is the fastest.
+
+    Raises:
+        RequestError: this build of torch lacks what makes the products.
+    """
+    precision = str(config.precision)
+    torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
+    way = str(OmegaConf.select(config, "matmul_backend", default="torch"))  # runs of earlier versions have no such key
+    if way != "auto":
+        if products.use(way) != way:
+            raise RequestError(f"matmul_backend={way}: this build of torch has no such products; leave it at auto")
+    elif machine is not None and machine.matmul in products.WAYS:
+        products.use(machine.matmul)
+    else:
+        about = {**_machine(), "threads": torch.get_num_threads(), "precision": torch.get_float32_matmul_precision()}
+        products.use(remembered("matmul", about, ways.fastest, products.WAYS.__contains__))
+
+
+def _machine() -> dict[str, Any]:
+    """Return what the time of a product hangs on."""
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    # Other packages bring a BLAS of their own, such as OpenCV: a process that imports them must decide alike.
+    libraries = [library for library in libraries if "numpy" in library["filepath"]] or libraries
+    keys = ("internal_api", "version", "architecture")
+    return {
+        "cpu": cpu(),
+        "packages": {name: versions()[name] for name in ("rlrun", "torch", "numpy")},
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "blas": sorted({" ".join(str(library.get(key)) for key in keys) for library in libraries}),
+    }
+
+
+def process_as_set_up(device: str) -> dict[str, Any]:
+    """Return what `prepare_process` made of this process, for a manifest."""
+    settings = {"device": device, "gpu": gpu(device), "threads": torch.get_num_threads()}
+    return {**settings, "matmul": products.in_use()}
+
+
+def machine_of(about: Mapping[str, Any]) -> Machine:
+    """Return what a run found out when it was begun or resumed last, by its manifest."""
+    newest = [about, *about.get("resumed", [])][-1]
+    threads = newest.get("threads")
+    return Machine(str(newest.get("matmul", "torch")), threads if isinstance(threads, int) and threads > 0 else 1)
+
+
+def machine_here() -> Machine:
+    """Return what `prepare_process` found out in this process."""
+    return Machine(products.in_use(), torch.get_num_threads())
+
+
+@contextmanager
+def process_restored() -> Iterator[None]:
+    """Leave threads, precision and random generators of the process in the end as they were before."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    matmul = products.in_use()
+    states = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    with threadpool_limits(), torch.random.fork_rng(devices):  # without limits: the end restores what was there
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(precision)
+            products.use(matmul)
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_num_threads(threads)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what networks free for what they ask for next, not give it back to the system.
+
+    Otherwise the pages of every large result are fetched anew in each update. Where there is no glibc, nothing happens.
+    It cannot be undone, so it is for processes that are rlrun's own.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_MMAP_THRESHOLD, _FROM_HEAP)
+
+
+def builder_of(config: DictConfig, **used: Any) -> Builder:
+    """Return a builder of a config in which `auto` is what this process really uses."""
+    live = pickle.loads(pickle.dumps(config))  # a copy, in a fifth of the time
+    for key, value in used.items():
+        OmegaConf.update(live, key, value, force_add=True)
+    target = OmegaConf.select(live, "env._target_")
+    kind = find_target(target, "env") if isinstance(target, str) and not target.startswith("rlrun.") else None
+    if isinstance(kind, type) and issubclass(kind, gymnasium.Env):  # as if env.target named it
+        kwargs = {name: part for name, part in live.env.items_ex(resolve=False) if not name.startswith("_")}
+        node = {"_target_": "rlrun.env.make", "target": target, "kwargs": kwargs, "num_envs": "${num_envs}"}
+        OmegaConf.update(live, "env", node, merge=False)
+    return Builder(live)
+
+
+def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
+    """Return every built part that has a state, each once, by its shortest config path.
+
+    A table's sampler and ejector are left out with all that was built beneath them: what they know of
+    the table's rows makes no sense without these, so it is in the table's own state.
+    """
+    by_id: dict[int, tuple[str, Stateful]] = {}
+    inside = _inside_tables(built)
+    for path, part in sorted(built.items(), key=lambda item: (item[0].count("."), item[0])):
+        if isinstance(part, Stateful) and not isinstance(part, type) and not f"{path}.".startswith(inside):
+            by_id.setdefault(id(part), (path, part))
+    return dict(sorted(by_id.values()))
+
+
+def take_back(part: Stateful, state: Any, place: str) -> None:
+    """Give a part the state that a checkpoint holds of it.
+
+    Raises:
+        RunDirError: it does not fit.
+    """
+    try:
+        part.load_state_dict(state)
+    except RlrunError as error:
+        raise RunDirError(f"{place}: {error}") from error
+    except Exception as error:
+        raise RunDirError(f"{place} does not fit: {explain(error)}") from error
+
+
+def _inside_tables(built: dict[str, Any]) -> tuple[str, ...]:
+    """Return the config paths of all samplers and ejectors of tables, with a dot at the end."""
+    tables = [part for part in built.values() if isinstance(part, Table)]
+    owned = {id(part) for table in tables for part in (table.sampler, table.ejector)}
+    return tuple(f"{path}." for path, part in built.items() if id(part) in owned)

@@ -1,0 +1,106 @@
+"""A run's policy as it was at a checkpoint: what is evaluated, looked at and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from rlrun.checkpointing import load
+from rlrun.collect import Agent
+from rlrun.core.errors import ConfigError, RequestError, RunDirError
+from rlrun.env import Env
+from rlrun.loading.assembly import builder_of, machine_of, prepare_process, process_restored, stateful, take_back
+from rlrun.loading.untrusted import Arrival, arrived
+from rlrun.runs.directory import checkpoint_key
+
+
+class Frozen:
+    """The agent and the environment of a run, built once; `take` gives them the state of a checkpoint.
+
+    Attributes:
+        config: of the run, unresolved.
+        about: its manifest.
+        directory: the run's.
+        agent: what acts.
+        env: what its own envs are copied from; it is never stepped.
+        max_steps: of an episode of the run's evaluations, or None.
+    """
+
+    def __init__(self, arrival: Arrival, device: str | None = None) -> None:
+        chosen = prepare_process(arrival.config, machine_of(arrival.about))
+        device = device or chosen
+        builder = builder_of(arrival.config, device=device, num_envs=1)
+        with torch.device(device):
+            agent, env = builder.get("agent"), builder.get("env")
+        _require(callable(agent), "agent", "something to call", agent)
+        _require(isinstance(env, Env), "env", "an environment", env)
+        self.directory, self.config, self.about = arrival
+        self.agent: Agent = agent
+        self.env: Env = env
+        self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
+        # Envs begin anew, whatever the run's own were doing.
+        self._parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
+
+    def take(self, where: Path) -> None:
+        """Give the agent the state of a checkpoint.
+
+        Raises:
+            RunDirError: it is damaged, or does not fit.
+        """
+        states = load(where, self._parts)
+        for path, part in self._parts.items():
+            take_back(part, states[path], f"{where}: part '{path}'")
+
+    def take_only(self, where: Path) -> None:
+        """Give the agent the state of the one checkpoint that was asked for.
+
+        Raises:
+            RequestError: it is damaged; the message names the newest of the others that is not.
+            RunDirError: all are.
+        """
+        try:
+            self.take(where)
+        except RunDirError as error:
+            override = self._newest_good(where)
+            if override is None:
+                raise
+            raise RequestError(f"{error}; --checkpoint {override} is the newest good one") from error
+
+    def _newest_good(self, damaged: Path) -> str | None:
+        for checkpoint in self.directory.newest_first():
+            with suppress(RunDirError):
+                if checkpoint != damaged and load(checkpoint, self._parts):
+                    step = checkpoint_key(checkpoint)[0]
+                    shared = [path for path in self.directory.checkpoint_dirs() if checkpoint_key(path)[0] == step]
+                    return checkpoint.name if len(shared) > 1 else str(step)
+        return None
+
+
+@contextmanager
+def frozen(run: Path | str, trust: Iterable[str] = (), *, device: str | None = None) -> Iterator[Frozen]:
+    """Open a run that may be somebody else's, and build its agent and its environment; in the end these are closed.
+
+    Args:
+        run: a run directory.
+        trust: packages that its config may import, beyond those of any run and of the user's project.
+        device: where the policy goes; None = as in the run.
+
+    Raises:
+        RequestError: there is no such run, it is damaged, or it names code that is not trusted.
+    """
+    with process_restored(), arrived(run, trust) as arrival:
+        policy = Frozen(arrival, device)
+        try:
+            yield policy
+        finally:
+            policy.env.close()
+
+
+def _require(fits: bool, path: str, wanted: str, part: Any) -> None:
+    if not fits:
+        raise ConfigError(f"{path}: wanted {wanted}, got a {type(part).__name__}")

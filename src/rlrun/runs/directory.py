@@ -1,0 +1,319 @@
+"""Names and layout of a run directory.
+
+runs/<algorithm>-<env>/<date>_<time>_s<seed>[-k]/
+├── config.yaml, overrides.txt      what was asked for
+├── manifest.json                   with which versions, where (written last: with it the folder is a run)
+├── status.json                     running, completed, failed or stopped; host, pid, heartbeat
+├── lock                            locked by the process that works on the run; which one that is
+├── metrics.jsonl, summary.json     what came out
+├── checkpoints/<env_steps>-<updates>/, checkpoints/latest, checkpoints/best
+└── log.txt, tensorboard/, wandb/, videos/, exports/
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from rlrun.core.errors import RlrunError, RunDirError
+from rlrun.runs import lock as locks
+from rlrun.runs.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
+
+Status = Literal["running", "completed", "failed", "stopped"]
+STATUS = ("status", "host", "pid", "heartbeat")
+SILENT = 300.0  # seconds without a heartbeat after which a run counts as interrupted whose lock cannot be asked
+PIDS = 2**31 - 1  # the largest number of a process
+LARGEST = 1 << 20  # bytes of a file of overrides
+NAME = 255  # bytes of a folder's name, at most
+ATTEMPTS = 3
+_told = logging.getLogger("rlrun.told")  # what commands print beside their result
+CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
+
+
+class RunDir:
+    """A run's folder: the paths in it, and how it is made, claimed, opened and given up.
+
+    Attributes:
+        path: absolute.
+        config, overrides, manifest, status, lock, metrics, summary, log: files.
+        checkpoints, tensorboard, wandb, videos, exports: folders.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = place_of(path)
+        self.config = self.path / "config.yaml"
+        self.overrides = self.path / "overrides.txt"
+        self.manifest = self.path / "manifest.json"
+        self.status = self.path / "status.json"
+        self.lock = self.path / "lock"
+        self.metrics = self.path / "metrics.jsonl"
+        self.summary = self.path / "summary.json"
+        self.log = self.path / "log.txt"
+        self.checkpoints = self.path / "checkpoints"
+        self.tensorboard = self.path / "tensorboard"
+        self.wandb = self.path / "wandb"
+        self.videos = self.path / "videos"
+        self.exports = self.path / "exports"
+        self._owned = False  # made or claimed by this object, so that it may be discarded
+        self._made: list[Path] = []  # folders that exist because of this object, outermost first
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"RunDir({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, root: str | os.PathLike[str] = "runs", *, algorithm: str, env: str, seed: int) -> RunDir:
+        """Make a new folder under `root`; two runs of the same second get different ones.
+
+        Raises:
+            RunDirError: the place is not writable.
+        """
+        family = Path(root).absolute() / _file_name(f"{algorithm}-{env}")
+        stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_s{seed}"
+        k = 1
+        while not (run := cls(family / (stem if k == 1 else f"{stem}-{k}")))._make():
+            k += 1
+        return run
+
+    @classmethod
+    def claim(cls, path: str | os.PathLike[str]) -> RunDir:
+        """Take the folder that the user named: made if absent, used if empty.
+
+        Raises:
+            RunDirError: it holds a run or other files, is a file, or is not writable.
+        """
+        run = cls(path)
+        if run.path.exists() and not run.path.is_dir():
+            raise RunDirError(f"run directory {run.path} is a file")
+        if not run._make():
+            if is_run(run.path):
+                way_out = f"go on with it: rlrun resume {run.path}, or name another folder"
+                raise RunDirError(f"run directory {run.path} holds a run already; {way_out}")
+            names = sorted(entry.name for entry in run.path.iterdir())
+            if names or not run._take():
+                raise RunDirError(f"run directory {run.path} is not empty: it holds {_some(names or ['checkpoints'])}")
+        return run
+
+    def _make(self) -> bool:
+        """Make the folder by one atomic mkdir; False where it exists."""
+        self._made = [folder for folder in (*reversed(self.path.parents), self.path) if not folder.exists()]
+        for attempt in range(ATTEMPTS):
+            try:
+                self.path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                self._made = []
+                return False
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and attempt < ATTEMPTS - 1:
+                    continue  # another run that gave up has just removed the parent
+                self._remove_made()
+                raise RunDirError(f"run directory {self.path} cannot be made: {reason(error)}") from error
+        return self._take()
+
+    def _take(self) -> bool:
+        """Make the subfolder that marks a folder as taken, in one atomic step; False where somebody was faster."""
+        try:
+            self.checkpoints.mkdir()
+        except FileExistsError:
+            return False
+        except OSError as error:
+            self._remove_made()
+            raise RunDirError(f"run directory {self.path} is not writable: {reason(error)}") from error
+        self._owned = True
+        return True
+
+    def discard(self) -> None:
+        """Remove what a start that failed has made: the content, and every folder made for it."""
+        if not self._owned:
+            return
+        for entry in self.path.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        self._remove_made()
+        self._owned = False
+
+    def _remove_made(self) -> None:
+        for folder in reversed(self._made):
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:  # another run lives in it by now
+                return
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunDir:
+        """Return an existing run.
+
+        Raises:
+            RunDirError: there is none; the message names the nearest.
+        """
+        place = place_of(path)
+        if is_run(place):
+            return cls(place)
+        if not place.exists():
+            raise RunDirError(f"{place} does not exist")
+        for parent in place.parents:
+            if is_run(parent):
+                raise RunDirError(f"{place} is inside a run, not a run itself (did you mean '{parent}'?)")
+        beneath = max(runs_beneath(place), key=lambda run: run.manifest.stat().st_mtime, default=None)
+        hint = f"; the newest run beneath it is {beneath.path}" if beneath is not None else ""
+        raise RunDirError(f"{place} is not a run directory: it has no config.yaml with a manifest.json{hint}")
+
+    def start(self, *, config: str, overrides: Iterable[str], manifest: Mapping[str, Any]) -> None:
+        """Write what was asked for; with the manifest, the last file, the folder becomes a run."""
+        write_text(self.config, config)
+        write_text(self.overrides, "".join(f"{override}\n" for override in overrides))
+        self.write_status("running")
+        write_json(self.manifest, manifest)
+
+    def write_status(self, status: Status) -> None:
+        """Say what this process makes of the run now."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        write_json(self.status, {"status": status, "host": socket.gethostname(), "pid": os.getpid(), "heartbeat": now})
+
+    def read_status(self, *, ours: bool = False) -> dict[str, Any]:
+        """Return the status file's content; a `running` reads `interrupted` where no process works on the run.
+
+        ours: the lock is held by this process, which asks for one that had it before.
+        """
+        try:
+            status: dict[str, Any] = dict.fromkeys(STATUS) | read_json(self.status)
+            known_status = status["status"] in get_args(Status)
+            if not known_status or (status["status"] == "running" and not self._is_alive(status, ours)):
+                status["status"] = "interrupted"
+        except (RunDirError, TypeError, ValueError, OverflowError):  # nobody who works on a run leaves such a file
+            return {**dict.fromkeys(STATUS), "status": "interrupted"}
+        return status
+
+    def read_overrides(self) -> list[str]:
+        """Return the overrides that the run was started with; none where no file tells.
+
+        Raises:
+            RunDirError: the file cannot be read, or is too large.
+        """
+        if not self.overrides.is_file():
+            return []
+        return read_bytes(self.overrides, most=LARGEST, follow=True).decode(errors="replace").splitlines()
+
+    def _is_alive(self, status: Mapping[str, Any], ours: bool) -> bool:
+        """Tell whether the process of a status is there: by its lock, else by its number, else by its heartbeat.
+
+        One of the future, by a clock that was wrong, is as good as none.
+        """
+        age = (datetime.now(UTC) - datetime.fromisoformat(status["heartbeat"])).total_seconds()
+        if not isinstance(status["pid"], int) or not 1 <= status["pid"] <= PIDS:
+            raise ValueError(f"no process has the number {status['pid']}")
+        locked = False if ours else locks.is_held(self.lock)
+        if locked:
+            return True
+        signature = known(self.lock)
+        if locked is False and signature.get("locked") and signature.get("boot") == locks.boot():
+            return False
+        alive = locks.is_alive(signature)
+        return abs(age) <= SILENT if alive is None else alive
+
+    def note(self, text: str) -> None:
+        """Append to the log, with the time.
+
+        Raises:
+            RlrunError: the disk does not take it.
+        """
+        try:
+            with open(self.log, "a", encoding="utf-8") as file:
+                file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {text.rstrip()}\n")
+        except OSError as error:
+            raise RlrunError(f"{self.log} cannot be written: {reason(error)}") from error
+
+    def tell(self, text: str, level: int = logging.INFO) -> None:
+        """Append to the log, and tell the one who looks on; a warning is printed from Python, too."""
+        self.note(text)
+        _told.log(level, "%s", text)
+
+    def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
+        """Return all checkpoints, oldest step first; those of another learner that lie in a place of their own."""
+        paths = folder.iterdir() if (folder := place or self.checkpoints).is_dir() else ()
+        return sorted((path for path in paths if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
+
+    def newest_first(self) -> list[Path]:
+        """Return all checkpoints in the order in which a run goes on from the first that is good.
+
+        It begins with the one that `latest` names, then come those before it. Those beyond it come last: a run that
+        once went on from an older one left them, and they may be of another course; or a process died before
+        `latest` named its newest, and then a resume makes that one again.
+        """
+        folders = self.checkpoint_dirs()
+        named = [path for path in folders if path.name == self.pointed("latest")]
+        past = folders[: folders.index(named[0]) + 1] if named else folders
+        return [*reversed(past), *reversed(folders[len(past) :])]
+
+    def pointed(self, pointer: str) -> str | None:
+        path = self.checkpoints / pointer
+        return head(path, NAME).decode(errors="replace").strip() or None
+
+    def checkpoint(self, which: str | int = "latest") -> Path:
+        """Return the folder of a checkpoint: `latest`, `best`, or a step (with `-updates` if several share it).
+
+        Raises:
+            RunDirError: there is no such checkpoint; the message lists those there are.
+        """
+        override = str(which)
+        folders = self.checkpoint_dirs()
+        if override in ("latest", "best"):
+            name = self.pointed(override)
+            matching = [path for path in folders if path.name == name]
+        else:
+            step = int(override.replace("_", "")) if override.replace("_", "").isdecimal() else None
+            matching = [path for path in folders if path.name == override or checkpoint_key(path)[0] == step]
+        if not matching:
+            steps = [str(checkpoint_key(path)[0]) for path in folders]
+            names = [name for name in ("latest", "best") if self.pointed(name) in {path.name for path in folders}]
+            raise RunDirError(f"{self.path} has no checkpoint '{override}'; it has {_some(names + steps)}")
+        return matching[-1]
+
+
+def is_run(path: Path) -> bool:
+    """Tell whether a folder is a run's."""
+    return (path / "manifest.json").is_file() and (path / "config.yaml").is_file()
+
+
+def runs_beneath(path: Path, depth: int = 4) -> Iterator[RunDir]:
+    """Yield the runs in a folder and in the folders under it, in the order of their names."""
+    if is_run(path):
+        yield RunDir(path)
+        return
+    try:
+        folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return
+    for folder in folders if depth > 0 else ():
+        yield from runs_beneath(folder, depth - 1)
+
+
+def checkpoint_name(axis: int, update: int) -> str:
+    """Return a checkpoint's folder name; `axis` is the environment step (the update, without an environment)."""
+    return f"{axis:010d}-{update:010d}"
+
+
+def checkpoint_key(path: Path) -> tuple[int, int]:
+    """Return the axis and the update in a checkpoint's name."""
+    axis, update = path.name.split("-")
+    return int(axis), int(update)
+
+
+def _file_name(overrides: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", overrides).strip("-.")[:100]
+
+
+def _some(names: list[str], most: int = 12) -> str:
+    shown = ", ".join(names[-most:]) or "none"
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -1,0 +1,151 @@
+"""Who works on a run: one process, which holds its lock and keeps its heartbeat, and stops if it loses the run."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rlrun.core.errors import LostRun, RlrunError, RunDirError
+from rlrun.runs import lock as locks
+from rlrun.runs.directory import SILENT, RunDir
+from rlrun.runs.files import NOTE_BYTES, head, known, reason
+
+OWN = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+ATTEMPTS = 20  # to lock a run, of which others may be asking just now whether it is locked
+PAUSE = 0.05  # seconds between them
+tokens: dict[Path, str] = {}  # of the runs that this process works on: what its signature in their lock says
+
+
+class Heartbeat:
+    """Keep a run's status fresh, from a thread of its own, for as long as a `with` block lasts."""
+
+    def __init__(self, run: RunDir, *, seconds: float = 30.0) -> None:
+        self._run = run
+        self._seconds = seconds
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        require_own(self._run)
+        self._run.write_status("running")
+
+    def _keep(self) -> None:
+        while not self._over.wait(self._seconds):
+            try:
+                self._beat()
+            except LostRun:  # which ends training at its next record or checkpoint
+                return
+            except RlrunError:  # a full disk ends the run where its data is written, not here
+                continue
+
+
+def require_idle(run: RunDir, *, ours: bool = False) -> None:
+    """Refuse a run that a process works on; for `ours` see `RunDir.read_status`.
+
+    Raises:
+        RunDirError: with process, host, the time of its last sign of life, and what to do.
+    """
+    status = run.read_status(ours=ours)
+    if status["status"] == "running":
+        silent = datetime.fromisoformat(status["heartbeat"]) + timedelta(seconds=SILENT)
+        sure = not ours and locks.is_held(run.lock)
+        raise RunDirError(
+            f"{run.path} is in progress: process {status['pid']} on {status['host']} works on it, last heard of at "
+            f"{status['heartbeat']}; end that process"
+            + ("" if sure else f", or, if it is gone, wait until {silent.isoformat()}")
+        )
+
+
+def trace_of(run: RunDir) -> object:
+    """Return what the next process that works on a run will change."""
+    try:
+        about = run.status.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_ino, head(run.status, NOTE_BYTES)
+
+
+@contextmanager
+def take_over(run: RunDir, trace: object = ...) -> Iterator[None]:
+    """Be the one process that works on a run for as long as a `with` block lasts; of two that try, one is refused.
+
+    Args:
+        run: the run.
+        trace: what `trace_of` told before anything of the run was read: what was read has to be true still.
+
+    Raises:
+        RunDirError: a process works on it, or one did since then.
+        RlrunError: the disk does not take what this process writes.
+    """
+    handle, locked = _locked(run)
+    try:
+        require_idle(run, ours=locked)
+        if trace is not ... and trace_of(run) != trace:
+            raise RunDirError(f"{run.path} was gone on with by another process meanwhile; try again")
+        try:
+            tokens[run.path] = locks.sign(handle, locked=locked)
+        except OSError as error:
+            raise RlrunError(f"{run.lock} cannot be written: {reason(error)}") from error
+        run.write_status("running")
+        yield
+    finally:
+        tokens.pop(run.path, None)
+        locks.release(handle)
+
+
+def require_own(run: RunDir) -> None:
+    """Refuse to write to a run that this process worked on and another one has taken over.
+
+    Raises:
+        LostRun: naming the other one.
+    """
+    token = tokens.get(run.path)
+    if token is None:
+        return
+    signature = known(run.lock)
+    if signature.get("token", token) != token:
+        raise LostRun(
+            f"{run.path} was taken over by process {signature.get('pid')} on {signature.get('host')}; "
+            "this process stops, and writes nothing more to it"
+        )
+
+
+def _locked(run: RunDir) -> tuple[int, bool]:
+    """Return a run's lock as an open file, and whether it could be locked: some file systems cannot.
+
+    Raises:
+        RunDirError: another process has it, or it is no file of the run's own.
+    """
+    try:
+        handle = os.open(run.lock, OWN, 0o666)
+    except OSError as error:
+        raise RunDirError(f"{run.lock} cannot be opened: {reason(error)}") from error
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        os.close(handle)
+        raise RunDirError(f"{run.lock} is no plain file of the run's own; delete it")
+    try:
+        for _ in range(ATTEMPTS):
+            if locks.hold(handle):
+                return handle, True
+            time.sleep(PAUSE)
+    except OSError:
+        return handle, False
+    os.close(handle)
+    require_idle(run)
+    raise RunDirError(f"{run.path} is in progress: another process has locked {run.lock}; end that process")

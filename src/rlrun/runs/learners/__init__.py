@@ -1,0 +1,215 @@
+"""Learners: the processes that make one run together, each with its share of the envs and of every batch.
+
+Each holds all networks. What is computed over a batch and has a part in training is made of all shares, by the
+functions here; so every learner takes the same step, which is that of one process on the whole batch. They are called
+by all learners in the same order, and in a process that learns alone they do nothing.
+
+Gradients are averaged by `torch.distributed.all_reduce`, not by its DistributedDataParallel. That wraps a module and
+hears of what goes through its `forward`, whereas a loss here asks networks by other methods (`act`, `heads`, …).
+Around a whole loss it gives the same gradients, but in buckets of its own, where here they lie in one tensor already;
+for two layers of 64 it was not faster than the one call that averages this. What it can do beyond, send the first
+gradients while the last are computed, is for networks of another size.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlrun.core.errors import LearnerError
+
+if TYPE_CHECKING:  # commands that look at checkpoints only do without torch
+    from torch import Tensor, nn
+
+T = TypeVar("T")
+
+PATIENCE = timedelta(days=7)  # one evaluates, the others wait; one that is gone is noticed at once all the same
+PAUSE = timedelta(seconds=1)  # in waiting: python hears signals only between calls, and another one may be stuck
+
+_rank, _count = 0, 1
+_cause: Callable[[], LearnerError] | None = None  # asked why another one is gone
+
+
+def place_of(checkpoints: Path, number: int) -> Path:
+    """Return the folder in which a learner, from 0, has its checkpoints: the first one where every run has them."""
+    return checkpoints / f"learner-{number}" if number else checkpoints
+
+
+def places_in(checkpoints: Path) -> list[Path]:
+    """Return the folders of all learners, the first one's first."""
+    return [checkpoints, *sorted(path for path in checkpoints.glob("learner-*") if not path.is_symlink())]
+
+
+def rank() -> int:
+    """Return the number of this learner, from 0: the first one writes the run's files."""
+    return _rank
+
+
+def count() -> int:
+    """Return how many learners there are."""
+    return _count
+
+
+def be(number: int) -> None:
+    """Make this process the learner of this number, before any part is built."""
+    global _rank
+    _rank = number
+
+
+@contextmanager
+def joined(place: Path, learners: int, backend: str, cause: Callable[[], LearnerError] | None = None) -> Iterator[None]:
+    """Learn together for as long as a `with` block lasts.
+
+    Args:
+        place: a file by which the learners find each other.
+        learners: how many.
+        backend: of torch.distributed.
+        cause: asked why another one is gone.
+    """
+    global _count, _cause
+    import torch.distributed as dist
+
+    _cause = cause
+    try:
+        _call(_begin, backend, place, learners)
+        _count = learners
+        yield
+    finally:
+        _count, _cause = 1, None
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _begin(backend: str, place: Path, learners: int) -> None:
+    import torch.distributed as dist
+
+    store = dist.FileStore(str(place), learners)  # type: ignore[attr-defined]
+    try:
+        dist.init_process_group(backend, store=store, rank=_rank, world_size=learners, timeout=PATIENCE)
+    except BaseException:
+        # torch numbers groups, and counts those that never came to be until one is destroyed; learners look for each
+        # other under that number, so that the next ones would wait for ever where one of them has failed before.
+        if not dist.is_initialized():  # it is, where a signal comes, or torch meets again, at its end
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        dist.destroy_process_group()
+        raise
+
+
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    """Call what all learners call.
+
+    Raises:
+        LearnerError: another one is gone.
+    """
+    try:
+        return function(*args)
+    except RuntimeError as error:  # of the connection
+        raise LearnerError("another learner is gone") if _cause is None else _cause() from error
+
+
+def _send(function: Callable[..., Any], value: Tensor, *args: Any) -> Tensor:
+    """Exchange a tensor in place by what all learners call."""
+    if value.is_cuda:  # which nobody waits for here
+        _call(function, value, *args)
+    else:
+        _call(_wait, _call(partial(function, async_op=True), value, *args))
+    return value
+
+
+def _wait(work: Any) -> None:
+    """Wait until a message has come."""
+    while True:
+        try:
+            work.wait(PAUSE)
+            return
+        except RuntimeError:  # of a pause, or of the connection
+            if work.is_completed():
+                work.wait()
+                return
+
+
+def sum_(value: Tensor) -> Tensor:
+    """Add up the tensors of all learners, in place."""
+    if _count > 1:
+        import torch.distributed as dist
+
+        _send(dist.all_reduce, value)
+    return value
+
+
+def mean_(value: Tensor) -> Tensor:
+    """Average the tensors of all learners, in place."""
+    return sum_(value).div_(_count) if _count > 1 else value
+
+
+def pooled_(total: Tensor, number: int) -> int:
+    """Add up sums over elements, in place; return of how many elements they are now, given how many there are here."""
+    if _count == 1:
+        return number
+    import torch
+
+    both = sum_(torch.cat([total.flatten(), total.new_tensor([float(number)])]))
+    total.copy_(both[:-1].view_as(total))
+    return int(both[-1])
+
+
+def first_(value: Tensor, learner: int = 0) -> Tensor:
+    """Let every learner have the tensor of the first one, or of another one, in place."""
+    if _count > 1:
+        import torch.distributed as dist
+
+        _send(dist.broadcast, value, learner)
+    return value
+
+
+def to_number(number: int) -> int:
+    """Return the number that the first learner has: what is asked for in each update goes in one message."""
+    if _count == 1:
+        return number
+    import torch
+
+    return int(first_(torch.tensor(number)))
+
+
+def told(value: T, learner: int = 0) -> T:
+    """Return what the first learner has, or another one, whatever it is."""
+    if _count == 1:
+        return value
+    import torch
+
+    data = bytearray(pickle.dumps(value) if learner == _rank else b"")
+    size = int(first_(torch.tensor(len(data)), learner))
+    buffer = torch.frombuffer(data or bytearray(size), dtype=torch.uint8)
+    received: T = pickle.loads(first_(buffer, learner).numpy().tobytes())
+    return received
+
+
+def every(flag: bool) -> bool:
+    """Return True if something holds for all learners."""
+    return all(gathered(flag))
+
+
+def gathered(value: T) -> list[T]:
+    """Return what each learner has, in their order."""
+    return [told(value, learner) for learner in range(_count)]
+
+
+def require_same(modules: Mapping[str, nn.Module]) -> None:
+    """Refuse to go on where learners' networks differ: something would decide by its own share of a batch.
+
+    Raises:
+        LearnerError: naming the first one.
+    """
+    sums = {
+        path: [float(tensor.detach().double().sum()) for tensor in (*module.parameters(), *module.buffers())]
+        for path, module in modules.items()
+    }
+    first = told(sums)
+    differs = [path for path, numbers in sums.items() if repr(numbers) != repr(first.get(path))]
+    if unequal := [path for paths in gathered(differs) for path in paths]:
+        raise LearnerError(f"learners={_count}: {unequal[0]} is not the same in all of them")

@@ -1,0 +1,73 @@
+"""What is found out about a machine once, and stays: an answer a file, among the user's caches.
+
+What a clock decides can come out otherwise the next time. Every run of a machine takes the first answer, so that one
+seed is one run there: side by side, one after the other, or begun anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from platformdirs import user_cache_path
+
+from rlrun.runs.files import known, write_bytes
+
+T = TypeVar("T")
+
+
+def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], fits: Callable[[Any], bool]) -> T:
+    """Return the first answer to a question; find it, where nobody has on this machine.
+
+    Where no cache can be written, it is found each time.
+
+    Args:
+        question: its name.
+        about: all that the answer hangs on, of JSON's types; where any of it changes, the question is another one.
+        find: takes long.
+        fits: tells whether what a file holds is an answer at all.
+    """
+    text = json.dumps({"question": question, **about}, sort_keys=True)
+    try:
+        path = folder() / f"{question}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    except RuntimeError:
+        return find()
+    cached: Any = known(path).get("answer")
+    if fits(cached):
+        return cast(T, cached)
+    damaged = os.path.exists(path)  # unlike the path's own, it takes what is out of reach for missing
+    answer = find()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if damaged:
+            path.unlink()
+        cached = _put(path, json.dumps({"about": about, "answer": answer}, indent=2) + "\n")
+        answer = cached if fits(cached) else answer
+    return answer
+
+
+def folder() -> Path:
+    """Return where the user's system keeps what can be found again.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    return user_cache_path("rlrun", appauthor=False)
+
+
+def _put(path: Path, text: str) -> Any:
+    """Write an answer, unless another process was quicker; return the one that is there then."""
+    mine = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        write_bytes(mine, text.encode())
+        with suppress(FileExistsError):
+            os.link(mine, path)  # unlike a renaming, it leaves what is there
+    finally:
+        mine.unlink(missing_ok=True)
+    return known(path).get("answer")

@@ -1,0 +1,99 @@
+"""What can be told of a run at work from its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rlrun.core.errors import RunDirError, printable
+from rlrun.runs.directory import SILENT, RunDir
+from rlrun.runs.files import open_regular, reason
+
+TAIL = 16_384  # bytes
+LINE_BYTES = 1 << 18
+HUGE = 1e100  # a larger number is none that a mean could be taken of
+
+
+def last_line(path: Path) -> str | None:
+    """Return the last line of a log that says something."""
+    lines = [line.strip() for line in _tail(path).splitlines()]
+    text = next((line.removeprefix("rlrun: ") for line in reversed(lines) if line), None)
+    return None if text is None else printable(text)
+
+
+def progress(metrics: Path) -> dict[str, float]:
+    """Return the newest values of a run's metrics, as far as they stand near the end of the file."""
+    values: dict[str, float] = {}
+    for line in _tail(metrics).splitlines():
+        record = record_of(line) or {}  # the first line may be cut off, and the last one is being written
+        values |= {name: value for name, value in record.items() if isinstance(value, int | float)}
+    return values
+
+
+def lines_of(path: Path, most: int) -> Iterator[bytes]:
+    """Yield the lines of a file, a very long one in pieces; what lies beyond `most` bytes is not read.
+
+    Raises:
+        RunDirError: it cannot be read.
+    """
+    try:
+        with open(open_regular(path, follow=True), "rb") as file:
+            while most > 0 and (line := file.readline(LINE_BYTES)):
+                most -= len(line)
+                yield line
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def record_of(line: str | bytes) -> dict[str, Any] | None:
+    """Return what a line of metrics holds; None where it is no record."""
+    with suppress(ValueError, RecursionError):
+        record = json.loads(line)
+        if isinstance(record, dict):
+            return record
+    return None
+
+
+def number_of(value: Any) -> float | None:
+    """Return a value of a record as a number; None where it is none that can be used."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if -HUGE < value < HUGE else None  # NaN is not
+
+
+def quiet_for(run: RunDir, log: Path, *, since: float, stall: float | None) -> str | None:
+    """Say for how long a job at work has given no sign of life, if that is too long.
+
+    since: when its process was started, seconds since 1970.
+    stall: seconds without a further line of metrics, a checkpoint or a message; None = any.
+    """
+    now = time.time()
+    silent = now - max(since, _changed(run.status))
+    if silent > SILENT:
+        return f"no sign of life for {silent:.0f} s"
+    if stall is not None:
+        idle = now - max(since, *map(_changed, (run.metrics, run.checkpoints, log)))
+        if idle > stall:
+            return f"no progress for {idle:.0f} s"
+    return None
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _tail(path: Path) -> str:
+    try:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+            return file.read(TAIL).decode(errors="replace")
+    except (OSError, RunDirError):
+        return ""

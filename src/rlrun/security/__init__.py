@@ -1,0 +1,1 @@
+"""Which code and which files a run may use that somebody else wrote."""

@@ -1,0 +1,168 @@
+"""Installed packages that bring config files and classes: entry points of the group `rlrun.security.plugins`.
+
+    [project.entry-points."rlrun.security.plugins"]
+    walker = "walker"          # the package walker, with walker/conf/
+
+Nothing of a plugin is imported before a config names it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rlrun.core.errors import RequestError, did_you_mean, printable
+
+GROUP = "rlrun.security.plugins"
+FOLDER = "conf"
+# Their names have rules of their own in `rlrun.security.trust`, which no plugin widens.
+FOREIGN = {"rlrun", "torch", "gymnasium", "numpy", "omegaconf", *sys.stdlib_module_names}
+
+_told: set[tuple[str, str]] = set()
+_known: dict[str, Any] = {}  # what was installed when it was last read, and by which sign that is known
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One entry point.
+
+    Attributes:
+        name: of the entry.
+        module: the package that it names, or a module in one.
+        package: as it was installed by; empty where that is not known.
+        version: of that.
+        folder: of its config files; None where something is wrong.
+        problem: what is wrong, in a line, or None.
+    """
+
+    name: str
+    module: str
+    package: str = ""
+    version: str = ""
+    folder: Path | None = None
+    problem: str | None = None
+
+    @property
+    def top(self) -> str:
+        """Its top-level package."""
+        return self.module.split(".")[0]
+
+    def broken(self, problem: str) -> Plugin:
+        """Return it as one that is left out."""
+        return replace(self, folder=None, problem=problem)
+
+
+def installed() -> list[Plugin]:
+    """Return all plugins by name; of several with one name the first counts, by the package's name."""
+    plugins: list[Plugin] = []
+    for plugin in sorted(_entries(), key=lambda entry: (entry.name, entry.package)):
+        first = next((earlier for earlier in plugins if earlier.name == plugin.name), None)
+        if first is not None:
+            plugins.append(plugin.broken(f"it is called like the one of {first.package or first.module}, which counts"))
+        else:
+            plugins.append(_located(plugin))
+    return plugins
+
+
+def sound() -> list[Plugin]:
+    """Return the plugins that can be found."""
+    return [plugin for plugin in installed() if plugin.problem is None]
+
+
+def named(name: str) -> Plugin:
+    """Return the plugin of a name.
+
+    Raises:
+        RequestError: there is none, or it is broken.
+    """
+    by_name = {plugin.name: plugin for plugin in reversed(installed())}  # of two with one name the first
+    if name not in by_name:
+        near = did_you_mean(name, by_name) or f"; there are {', '.join(sorted(by_name)) or 'none'}"
+        raise RequestError(f"no plugin '{name}' is installed{near}")
+    if by_name[name].problem is not None:
+        raise RequestError(f"plugin '{name}' is broken: {by_name[name].problem}")
+    return by_name[name]
+
+
+def packages() -> list[str]:
+    """Return the top-level packages of all plugins, sound or not: who installed them trusts them."""
+    return [plugin.top for plugin in _entries() if plugin.top not in FOREIGN]
+
+
+def tell_broken(plugins: Iterable[Plugin]) -> None:
+    """Warn of those among plugins that are left out, in a line each, once a process."""
+    for plugin in plugins:
+        if plugin.problem is not None and (plugin.name, plugin.problem) not in _told:
+            _told.add((plugin.name, plugin.problem))
+            text = printable(f"plugin '{plugin.name}' is left out: {plugin.problem}")
+            logging.getLogger("rlrun").warning("%s", text)
+
+
+def _entries() -> list[Plugin]:
+    key = metadata.entry_points, _installations()
+    if _known.get("key") != key:
+        _known.update(key=key, found=_read_entries())
+    return list(_known["found"])
+
+
+def _installations() -> tuple[tuple[str, int, int], ...]:
+    """Return what tells whether any package came, went or changed: reading them all takes ten times as long."""
+    stamps = []
+    for place in map(Path, sys.path):
+        try:
+            inside = [entry.path for entry in os.scandir(place) if entry.name.endswith((".dist-info", ".egg-info"))]
+        except OSError:  # an archive, or nothing
+            inside = []
+        for path in (str(place), *inside, *(os.path.join(entry, "entry_points.txt") for entry in inside)):
+            with suppress(OSError):
+                about = os.stat(path)
+                stamps.append((path, about.st_mtime_ns, about.st_size))
+    return tuple(stamps)
+
+
+def _read_entries() -> list[Plugin]:
+    plugins = []
+    for entry in metadata.entry_points(group=GROUP):
+        about = getattr(entry, "dist", None)
+        # An installation that was broken off may have no metadata.
+        package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
+        plugins.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
+    return plugins
+
+
+def _located(plugin: Plugin) -> Plugin:
+    if plugin.top in FOREIGN:
+        return plugin.broken(f"its entry names '{plugin.module}', which is no package of its own")
+    try:
+        place = _home(plugin.module)
+    except Exception as error:  # finders of editable installations run code of their own
+        return plugin.broken(f"looking for '{plugin.module}' fails: {' '.join(str(error).split())}")
+    if place is None:
+        return plugin.broken(f"no package '{plugin.module}'")
+    folder = place if place.name == FOLDER else place / FOLDER
+    if not folder.is_dir():
+        return plugin.broken(f"there is no {folder}/")
+    return replace(plugin, folder=folder.resolve())
+
+
+def _home(module: str) -> Path | None:
+    """Return the folder of a package, or the one in which a module lies, or None; nothing is imported."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    place = Path(next(iter(spec.submodule_search_locations)))
+    for number, part in enumerate(rest, 1):
+        if (place / part).is_dir():
+            place /= part
+        elif number < len(rest) or not (place / f"{part}.py").is_file():
+            return None
+    return place

@@ -1,0 +1,178 @@
+"""The training loop: eight events, and no knowledge of reinforcement learning."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from rlrun.core.errors import RlrunError, WiringError
+from rlrun.core.typing import Groups
+from rlrun.training.callback import Callback, SkipBatch, Stop
+from rlrun.training.wiring import Call, DataGroup, HookCall, Plan, State, plan
+
+UPDATE = ("begin_batch", "backward", "end_batch")
+
+
+class Loader(Protocol):
+    """Yields data groups; owns pacing, warm-up and epochs."""
+
+    def names(self) -> Mapping[str, tuple[str, ...]]:
+        """What each data group will hold, known before a step is made."""
+
+    def __iter__(self) -> Iterator[Groups]: ...
+
+
+class Trainer:
+    """Call every callback's hooks, for each batch that the loader yields.
+
+    The plan is made here, so wiring mistakes show before anything runs. `state` holds what
+    hooks may ask for besides the batch: `update` (number of the running update, from 1),
+    `callbacks`, `loader`, `run_dir`, `config`, `parts`, and whatever callbacks add to it.
+
+    Args:
+        callbacks: by name.
+        loader: of batches.
+        around: entered for each batch, around `begin_batch`, `backward` and `end_batch`: what acts, steps environments
+            or evaluates stands outside of it.
+        fuse: makes the calls of an update from its hooks; None = one call each.
+
+    Raises:
+        WiringError: something is no callback, or one asks for a name that nobody provides.
+    """
+
+    def __init__(
+        self,
+        callbacks: Mapping[str, Callback],
+        loader: Loader,
+        around: AbstractContextManager[object] = nullcontext(),  # noqa: B008, as it holds nothing
+        fuse: Callable[[Sequence[HookCall]], list[Call]] | None = None,
+    ) -> None:
+        self.callbacks = {name: callback for name, callback in callbacks.items() if callback is not None}
+        for name, callback in self.callbacks.items():
+            if not isinstance(callback, Callback):
+                raise WiringError(
+                    f"callbacks.{name} is of type {type(callback).__name__}, wanted a rlrun.training.callback.Callback"
+                )
+        self.loader = loader
+        self.around = around
+        self.fuse = fuse
+        self.state = State(
+            update=0,
+            callbacks=self.callbacks,
+            loader=loader,
+            run_dir=None,  # where files go, if anywhere; these three are set by the experiment
+            config={},
+            parts={},  # config path -> whatever has a state_dict
+        )
+        self.plan: Plan = plan(self.callbacks, loader.names(), self.state)
+        self._reached: str | None = None  # callback whose `end_cycle` the running update has come to
+
+    def train(self, ready: Callable[[], None] | None = None) -> State:
+        """Run until the loader ends or a hook raises `Stop`; `end_training` is called whatever happens.
+
+        An update that was left amidst its `end_cycle` hooks, by a `Stop` or because the state was saved
+        there, is finished first, from the hook that it had come to.
+
+        Args:
+            ready: called once all callbacks have begun, before anything else; may raise `Stop`, too.
+
+        Returns:
+            The run's state; `state["stopped_by"]` is the `Stop` that ended it, or None.
+        """
+        error: BaseException | None = None
+        owner = os.getpid()
+        try:
+            for call in self.plan.calls("restore_state", "begin_training"):
+                call({}, self.state)
+            if ready is not None:
+                ready()
+            self._finish_update()
+            self._loop()
+        except BaseException as raised:
+            if os.getpid() != owner:  # forked by the code of a part; the run, and what is to be ended, is its parent's
+                raise
+            error = raised
+            _note_hook(error)
+        self.state["stopped_by"] = error
+        self._end(error)
+        if error is not None and not isinstance(error, Stop):
+            raise error
+        return self.state
+
+    def _loop(self) -> None:
+        state, batches = self.state, iter(self.loader)
+        steps = [step for event in UPDATE for step in self.plan.steps[event]]
+        update_calls = self.plan.calls(*UPDATE) if self.fuse is None else self.fuse(steps)
+        begin, end = self.plan.cycles("begin_cycle"), self.plan.cycles("end_cycle")
+        verified = False
+        for batch in batches:
+            groups: dict[str, Any] = {name: DataGroup(group, state) for name, group in batch.items()}
+            if not verified:
+                self.plan.verify(groups)
+                verified = True
+            update = state["update"] = state["update"] + 1
+            for _, cycle, call in begin:
+                if (update - 1) % cycle == 0:
+                    call(groups, state)
+            try:
+                with self.around:
+                    for call in update_calls:
+                        call(groups, state)
+            except SkipBatch:
+                pass
+            for name, cycle, call in end:
+                if update % cycle == 0:
+                    self._reached = name
+                    call(groups, state)
+            self._reached = None
+
+    def _finish_update(self) -> None:
+        """Call the `end_cycle` hooks that a saved state had still before it; the batch is gone, so not its readers."""
+        state, resumed = self.state, False
+        for step in self.plan.steps["end_cycle"] if self._reached is not None else ():
+            resumed = resumed or step.callback.name == self._reached
+            due = state["update"] % step.callback.cycle == 0
+            if resumed and due and state.keys() >= set(step.required):
+                self._reached = step.callback.name
+                step.call()({step.callback.data_group or "": DataGroup({}, state)}, state)
+        self._reached = None
+
+    def _end(self, error: BaseException | None) -> None:
+        """Let every callback clean up; the first failure is raised after all had their turn."""
+        failure: BaseException | None = None
+        for step in self.plan.steps["end_training"]:
+            try:
+                # the start may have failed
+                named = {name: self.state[name] for name in step.asks if name in self.state}
+                self.state.update(step.method(error, **named) or {})
+            except BaseException as raised:
+                _note_hook(raised)
+                failure = failure or raised
+        if failure is None or not (error is None or isinstance(error, Stop)):
+            return
+        if not isinstance(failure, Stop):
+            raise failure
+        self.state["stopped_by"] = failure  # a signal amidst the last work
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"update": self.state["update"], "reached": self._reached}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state["update"], self._reached = state["update"], state["reached"]
+
+
+def _note_hook(error: BaseException) -> None:
+    """Note in an error which callback's hook it came out of: that of the first such frame in its traceback.
+
+    Errors of rlrun name the place themselves.
+    """
+    if isinstance(error, RlrunError):
+        return
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+        if isinstance(owner, Callback):
+            error.add_note(f"in callbacks.{owner.name}.{frame.f_code.co_name}")
+            return

@@ -1,0 +1,270 @@
+"""The plan of a run: who asks for what, who provides it, and in which order they are called.
+
+It is made once, when the trainer is built, from the callbacks and from the names that the
+loader promises. On the update path nothing is searched for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+from rlrun.core.errors import WiringError, did_you_mean
+from rlrun.core.typing import Groups
+from rlrun.runs import learners
+from rlrun.training.callback import EVENTS, Callback, Hook
+from rlrun.training.routing import OUTSIDE, Call, DataGroup, HookCall, State
+
+CYCLES = ("begin_cycle", "end_cycle")
+
+__all__ = ["Call", "DataGroup", "HookCall", "Plan", "State", "explain", "plan"]
+
+
+@dataclass
+class Plan:
+    """Resolved hooks by event, in calling order."""
+
+    names: dict[str, tuple[str, ...]]
+    steps: dict[str, list[HookCall]] = field(default_factory=dict)
+
+    def calls(self, *events: str) -> list[Call]:
+        return [step.call() for event in events for step in self.steps[event]]
+
+    def cycles(self, event: str) -> list[tuple[str, int, Call]]:
+        """The hooks of `begin_cycle` or `end_cycle` with their callbacks' names and the length of their cycles."""
+        return [(step.callback.name, step.callback.cycle, step.call()) for step in self.steps[event]]
+
+    def verify(self, groups: Groups) -> None:
+        """Compare a real batch with what the loader promised; not every batch holds every group.
+
+        Raises:
+            WiringError: it holds none of the groups, another one, or lacks a promised name.
+        """
+        for group in groups if groups or not self.names else ("",):
+            if group not in self.names:
+                raise WiringError(f"loader promised the data groups {_list(self.names)} and delivered '{group}'")
+        for group, names in self.names.items():
+            missing = [name for name in names if group in groups and name not in groups[group]]
+            if missing:
+                raise WiringError(f"loader promised {_list(missing)} in data group '{group}' and did not deliver")
+
+
+def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], state: Iterable[str]) -> Plan:
+    """Resolve every argument of every hook, and order the `begin_batch` hooks.
+
+    Args:
+        callbacks: by name, in the order of the config; ties keep it.
+        names: data group -> the names a batch of it holds.
+        state: names that the run's state holds before the first hook.
+
+    Raises:
+        WiringError: a hook asks for what nobody provides, a group is unknown, or hooks wait for each other.
+    """
+    plan = Plan({group: tuple(fields) for group, fields in names.items()})
+    for position, (name, callback) in enumerate(callbacks.items()):
+        callback.name, callback.position = name, position
+        if callback.data_group is not None and callback.data_group not in plan.names:
+            hint = did_you_mean(callback.data_group, plan.names)
+            raise WiringError(
+                f"callbacks.{name}: data group '{callback.data_group}' does not exist; "
+                f"the loader has {_list(plan.names)}{hint}"
+            )
+    known_state = set(state)
+    for event in EVENTS:
+        members = [(owner, hook) for owner in callbacks.values() if (hook := _hook(owner, event)) is not None]
+        plan.steps[event] = [_resolve(plan, event, *member, callbacks, known_state) for member in members]
+    plan.steps["begin_batch"] = _ordered(plan, plan.steps["begin_batch"])
+    plan.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
+    _check_backward_order(plan)
+    requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
+    for callback in callbacks.values():
+        callback.asked = frozenset(requests.intersection(callback.provides))
+        if callback.only_provides and not callback.asked:
+            unread = _list(callback.provides)
+            raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, requests)}")
+    _check_trained(callbacks)
+    if learners.rank() > 0:  # only now: all learners compute the same, in the same order
+        plan.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in plan.steps.items()}
+    return plan
+
+
+def _check_trained(callbacks: Mapping[str, Callback]) -> None:
+    """Refuse parameters that two callbacks train, each by an optimizer of its own."""
+    trains: dict[int, Callback] = {}
+    for callback in callbacks.values():
+        for parameter in callback.trained():
+            before = trains.setdefault(id(parameter), callback)
+            if before is not callback and not (before.by_turns and callback.by_turns):
+                raise WiringError(
+                    f"callbacks.{before.name} and callbacks.{callback.name} train the same parameters, each by an "
+                    "optimizer of its own; leave one of them away, or add their losses up in one callback"
+                )
+
+
+def _hook(callback: Callback, event: str) -> Hook | None:
+    """Return a hook that will be called; None where there is none, or its cycle is 0 on purpose."""
+    hook = callback.hook(event)
+    if hook is None or event not in CYCLES or callback.cycle > 0:
+        return hook
+    if any("cycle" in vars(owner) for owner in (callback, *type(callback).__mro__) if owner is not Callback):
+        return None
+    raise WiringError(
+        f"callbacks.{callback.name}.{event} would never be called: {type(callback).__name__} sets no cycle; "
+        "cycle = 1 calls it every update, cycle = 0 says never"
+    )
+
+
+def _provided_in(callback: Callback) -> str | None:
+    """The event in which a callback's `provides` come into being."""
+    events = ("begin_batch", "backward", "end_batch", "begin_training")
+    return next((event for event in events if callback.hook(event) is not None), None)
+
+
+def _in_time(provider: Callback, event: str, reader: Callback) -> bool:
+    """Tell whether a callback has provided its names before a reader's hook of this event first runs."""
+    begins = provider.data_group is None and provider.hook("begin_training") is not None
+    first = "begin_training" if begins else _provided_in(provider)
+    if first is None or EVENTS.index(first) > EVENTS.index(event):
+        return False
+    # within begin_batch the plan sorts, within backward it checks; elsewhere the config's order decides
+    return first != event or event in ("begin_batch", "backward") or provider.position < reader.position
+
+
+def _resolve(
+    plan: Plan, event: str, callback: Callback, hook: Hook, callbacks: Mapping[str, Callback], state: set[str]
+) -> HookCall:
+    """Sort a hook's arguments into those it needs and those it takes where they exist."""
+    group = callback.data_group
+    in_batch = event not in OUTSIDE
+    known = set(state)
+    for peer in callbacks.values():
+        if (peer.data_group is None or (in_batch and peer.data_group == group)) and _in_time(peer, event, callback):
+            known |= set(peer.provides)
+    if group is not None and in_batch:
+        known |= set(plan.names[group])
+    required: list[str] = []
+    optional: list[str] = []
+    for name, parameter in hook.arguments.items():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            continue
+        if parameter.default is not inspect.Parameter.empty:
+            optional += [name] if name in known else []
+        elif name in known:
+            required.append(name)
+        else:
+            holding = [key for key, names in plan.names.items() if name in names and in_batch and group is None]
+            hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
+            raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
+    return HookCall(callback, event, hook.label, tuple(required), tuple(optional), hook.method)
+
+
+def _unknown(callback: Callback, hook: Hook, name: str, known: set[str], group: str | None) -> str:
+    place = f"data group '{group}' has" if group is not None else "the run's state has"
+    names = sorted(known - {"callbacks", "config", "loader", "parts", "run_dir"})
+    return f"callbacks.{callback.name}.{hook.label} asks for '{name}'; {place} {_list(names)} then"
+
+
+def _ordered(plan: Plan, steps: list[HookCall]) -> list[HookCall]:
+    """Sort `begin_batch` hooks: first those that provide a name, then those that rewrite it, then its readers."""
+    graph: dict[int, set[int]] = {index: set() for index in range(len(steps))}
+    providers = [(i, name) for i, step in enumerate(steps) for name in step.callback.provides]
+    for name in {name for _, name in providers}:
+        sources = [i for i, provided in providers if provided == name and name not in steps[i].asks]
+        rewriters = [i for i, provided in providers if provided == name and name in steps[i].asks]
+        chain = sources + rewriters
+        for before, after in pairwise(chain):
+            graph[after].add(before)
+        for index, step in enumerate(steps):
+            if name in step.asks and index not in chain:
+                graph[index] |= {i for i in chain if _sees(step.callback, steps[i].callback)}
+        _check_source(plan, name, [steps[i] for i in sources], [steps[i] for i in rewriters])
+    return [steps[index] for index in _sort(graph, steps)]
+
+
+def _sees(reader: Callback, provider: Callback) -> bool:
+    return provider.data_group is None or provider.data_group == reader.data_group
+
+
+def _check_source(plan: Plan, name: str, sources: list[HookCall], rewriters: list[HookCall]) -> None:
+    for step in rewriters:
+        group = step.callback.data_group
+        if not sources and name in step.required and name not in plan.names.get(group or "", ()):
+            raise WiringError(
+                f"callbacks.{step.callback.name}.{step.label} rewrites '{name}', but nobody provides it first"
+            )
+
+
+def _sort(graph: dict[int, set[int]], steps: list[HookCall]) -> list[int]:
+    """Topological order in which the config's order decides between equals."""
+    sorter = TopologicalSorter(graph)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        circle = " -> ".join(f"callbacks.{steps[index].callback.name}" for index in error.args[1])
+        raise WiringError(f"begin_batch hooks wait for each other: {circle}") from None
+    order: list[int] = []
+    ready: list[int] = []
+    while sorter.is_active():
+        ready += sorter.get_ready()
+        ready.sort()
+        order.append(ready.pop(0))
+        sorter.done(order[-1])
+    return order
+
+
+def _check_backward_order(plan: Plan) -> None:
+    """Refuse a `backward` hook that asks for what a later one provides: losses run in the config's order."""
+    provided_by = {
+        name: step.callback
+        for step in plan.steps["backward"]
+        if _provided_in(step.callback) == "backward"
+        for name in step.callback.provides
+    }
+    seen: set[str] = set()
+    for step in plan.steps["begin_batch"] + plan.steps["backward"]:
+        for name in step.required:
+            provider = provided_by.get(name)
+            fields = plan.names.get(step.callback.data_group or "", ())
+            if (
+                provider is not None
+                and provider.name not in seen
+                and provider is not step.callback
+                and name not in fields
+            ):
+                raise WiringError(
+                    f"callbacks.{step.callback.name}.{step.label} asks for '{name}', which "
+                    f"callbacks.{provider.name} provides only later; put '{provider.name}' first"
+                )
+        if step.event == "backward":
+            seen.add(step.callback.name)
+
+
+def explain(plan: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:
+    """Return the data flow of one update as text, one line a hook."""
+    events = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
+    rows = [_row(step, event, path_of) for event in events for step in plan.steps[event]]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    lines = [f"{'loader'.ljust(max(widths[0], 6))}  {group}: {' '.join(names)}" for group, names in plan.names.items()]
+    last = ""
+    for head, *rest in rows:
+        shown = head if head != last else ""
+        last = head
+        cells = [cell.ljust(width) for cell, width in zip((shown, *rest), (*widths, 0), strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _row(step: HookCall, event: str, path_of: Callable[[object], str]) -> tuple[str, str, str, str, str]:
+    callback = step.callback
+    provides = f"-> {' '.join(callback.provides)}" if _provided_in(callback) == event and callback.provides else ""
+    order = ("backward", "begin_batch", "end_batch", "end_cycle", "begin_cycle")
+    first = next(e for e in order if _hook(callback, e) is not None)
+    note = callback.note(path_of) if event == first else ""
+    return event, callback.name, " ".join(step.asks) or "—", provides, note
+
+
+def _list(overrides: Iterable[str]) -> str:
+    return ", ".join(overrides) or "nothing"

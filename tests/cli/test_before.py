@@ -1,0 +1,68 @@
+"""Runs of the version before the renames: they load, resume and are reported under today's names.
+
+`before.tar.xz` holds what commit b4bfa08 made of small runs: SAC with prioritised replay and normalised observations,
+recurrent PPO, TD3 with its memory on disk, SAC `+with=async`, and a sweep of three jobs of DQN. `digests.json` holds
+the digest of each part of each checkpoint, as that commit told them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from rlrun import checkpointing
+from rlrun.checkpointing import digest
+from rlrun.commands.resume import resume
+from rlrun.commands.train import Experiment
+from rlrun.config.composition import Composed
+from rlrun.core import renames
+from rlrun.loading.assembly import machine_of
+from rlrun.loading.untrusted import arrived
+from rlrun.runs.directory import RunDir
+
+RUNS = ("sac", "ppo", "disk", "async")
+NOT_COMPARED = ("env", "generators")  # set when training begins
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(Path(__file__).with_name("before.tar.xz")) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_part_of_a_run_of_before_loads_as_it_was(before, name):
+    told = json.loads((before / "digests.json").read_text())[name]
+    for checkpoint, parts in told.items():
+        states = checkpointing.load(before / name / "checkpoints" / checkpoint)
+        assert {part: digest(state) for part, state in states.items()} == {
+            renames.part(part): value for part, value in parts.items()
+        }
+    newest = RunDir.open(before / name).checkpoint()
+    with arrived(before / name, ()) as arrival:
+        experiment = Experiment(Composed(arrival.config, [], {}, [], before), machine=machine_of(arrival.about))
+        experiment.restore(checkpointing.load(newest), newest)
+        for part, built in experiment.parts.items():
+            if part not in NOT_COMPARED:
+                assert digest(built.state_dict()) == digest(checkpointing.load(newest, [part])[part]), part
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_before_is_extended(before, name, tmp_path):
+    run = tmp_path / name
+    shutil.copytree(before / name, run)
+    summary = resume(run, ["stop.env_steps=400"]).summary
+    assert (summary["status"], summary["env_steps"] >= 400) == ("completed", True)
+
+
+def test_a_sweep_of_before_has_nothing_left_to_do(before, project, rlrun):
+    shutil.copytree(before / "sweep", project / "sweep")
+    answer = rlrun("resume", "sweep")
+    assert answer.code == 0, answer.err
+    assert "3 completed" in answer.out + answer.err

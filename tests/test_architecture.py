@@ -1,0 +1,161 @@
+"""The rules of the codebase: who may import whom, and how long things may be."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlrun.core.layers import LAYERS, PARTS
+
+SOURCE = Path(__file__).parents[1] / "src" / "rlrun"
+FILES = sorted(SOURCE.rglob("*.py"))
+OUTSIDERS = ("gymnasium", "hydra", "typer")
+FORBIDDEN_NAMES = {"done", "dones", "obs", "logp", "qf", "mask"}
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree, without what is there for type checking only."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            yield node
+            yield from nodes(node)
+
+
+def imports(path: Path) -> list[str]:
+    """Return what is imported anywhere in a file, of ours each name with its module."""
+    names = []
+    for node in nodes(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            ours = node.module.split(".")[0] == "rlrun"
+            names += [f"{node.module}.{alias.name}" for alias in node.names] if ours else [node.module]
+    return names
+
+
+def functions(path: Path) -> list[tuple[str, int]]:
+    """Each function's place and length without its docstring."""
+    lengths = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0]
+            doc = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            start = (node.body[1].lineno if len(node.body) > 1 else first.end_lineno) if doc else first.lineno
+            lengths.append((f"{path.relative_to(SOURCE)}:{node.name}", node.end_lineno - start + 1))
+    return lengths
+
+
+INSIDE = [path for path in FILES if package_of(path) in LAYERS]
+
+
+def names_of(path: Path) -> set[str]:
+    """Return the modules of ours that a file imports, anywhere in it."""
+    names = {name for name in imports(path) if name.startswith("rlrun.")}
+    return {name if name in MODULES else name.rpartition(".")[0] for name in names} & MODULES.keys()
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("rlrun", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in INSIDE}
+
+
+def test_the_order_names_every_package():
+    folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == set(LAYERS)
+    assert set(PARTS) <= folders
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_down_only(path):
+    below = LAYERS[: LAYERS.index(package_of(path)) + 1]
+    assert [name for name in names_of(path) if name.split(".")[1] not in below] == []
+
+
+def test_modules_import_each_other_in_no_circle():
+    graph = {name: names_of(path) - {name} for name, path in MODULES.items()}
+    while leaves := [name for name, below in graph.items() if not below & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    inner = {name: below & graph.keys() for name, below in graph.items()}
+    assert inner == {}, "these, or what imports them, form a circle"
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_lower_layers_import_no_outsiders(path):
+    if LAYERS.index(package_of(path)) <= LAYERS.index("training"):
+        assert not [module for module in imports(path) if module.split(".")[0] in OUTSIDERS]
+
+
+def test_algorithms_import_no_other_algorithm():
+    for path in (SOURCE / "algorithms").glob("*.py"):
+        assert not [module for module in imports(path) if module.startswith("rlrun.algorithms")]
+
+
+def test_trainer_knows_callbacks_and_wiring_only():
+    allowed = {"rlrun.training.callback", "rlrun.training.wiring", "rlrun.core.errors", "rlrun.core.typing"}
+    assert names_of(SOURCE / "training" / "trainer.py") <= allowed
+
+
+def test_the_page_of_the_architecture_names_each_package():
+    purposes = {}
+    for package in LAYERS:
+        doc = ast.get_docstring(ast.parse((SOURCE / package / "__init__.py").read_text()))
+        purposes[package] = (doc or "").split("\n")[0]
+    lines = [f"{package:<15}{purpose}" for package, purpose in reversed(purposes.items())]
+    assert "\n".join(lines) in (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+
+
+def test_no_leftover_of_a_merge_lies_among_the_files():
+    assert [path for path in SOURCE.rglob("*") if path.suffix in (".orig", ".rej")] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_have_at_most_400_lines(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_functions_are_short():
+    assert [item for path in FILES for item in functions(path) if item[1] > 60] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_vocabulary_is_kept(path):
+    names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+    names |= {node.arg for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.arg | ast.keyword)}
+    names |= {  # what we set ourselves; methods of libraries are named by others
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    names |= {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+    assert not names & FORBIDDEN_NAMES
+
+
+def test_contributors_are_told_of_forbidden_names():
+    text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
+    assert [name for name in FORBIDDEN_NAMES if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_item_is_called_by_the_logger_only(path):
+    if path.name != "log.py":
+        assert not re.search(r"\.item\(\)", path.read_text())
+
+
+@pytest.mark.parametrize("name", ["cli", "commands", "training", "memory/loaders.py"])
+def test_plumbing_knows_no_algorithm_by_name(name):
+    place = SOURCE / name
+    algorithms = {path.stem for path in (SOURCE / "algorithms").glob("*.py")} - {"__init__"}
+    for path in place.rglob("*.py") if place.is_dir() else [place]:
+        names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        assert not {name for name in (*names, *imports(path)) if name.split(".")[-1] in algorithms}
