@@ -43,7 +43,7 @@ def measure(root: Path) -> dict[str, int]:
                 classes[node.name].add(path)
     names = [name for tree in trees.values() for name in _bound(tree)]
     return {
-        "entries at the top": len([path for path in source.iterdir() if path.name != "__pycache__"]),
+        "entries at the top": len({path.relative_to(source).parts[0] for path in source.rglob("*") if _counts(path)}),
         "commands not found by their name": len(_lost_commands(source)),
         "class names in two modules": sum(len(paths) > 1 for paths in classes.values()),
         "variables that say nothing": sum(name in EMPTY for name in names),
@@ -53,6 +53,10 @@ def measure(root: Path) -> dict[str, int]:
         "source files": len(trees),
         "test lines": sum(len(path.read_text().splitlines()) for path in tests.rglob("*.py")),
     }
+
+
+def _counts(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts
 
 
 def _bound(tree: ast.AST) -> Iterator[str]:

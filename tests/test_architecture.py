@@ -70,7 +70,7 @@ MODULES = {module_of(path): path for path in INSIDE}
 
 
 def test_the_order_names_every_package():
-    folders = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert folders == set(LAYERS)
     assert set(PARTS) <= folders
 

@@ -49,7 +49,9 @@ def test_what_leads_a_policy(actor_q, leads):
     assert ops.guiding(torch.tensor([[2.0], [1.0], [3.0]]), actor_q).tolist() == [leads]
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if {"drawn", "layer_norm", "dropout"} <= keys(name)])
+@pytest.mark.parametrize(
+    "algorithm", [name for name in ALGORITHMS if {"target_subset", "layer_norm", "dropout"} <= keys(name)]
+)
 def test_many_regularized_critics_by_plain_numbers(algorithm):
     overrides = [
         "algorithm.ensemble=5",
