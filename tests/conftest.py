@@ -18,8 +18,8 @@ SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` le
     *("resume/test_completeness.py", "resume/test_exact.py", "values/test_values.py", "export/test_parity.py"),
     *("export/test_during.py", "fused/test_algorithms.py", "fused/test_update.py", "docs/test_stories.py"),
     *("sweep/test_sweeps.py", "sweep/test_launchers.py", "sweep/test_search.py", "memory/test_model.py"),
-    *("memory/test_samplers.py", "test_handbook.py", "conf/test_every_config.py", "test_benchmarks.py"),
-    *("test_experiment.py", "collect/test_async.py", "cli/test_async.py", "storage/test_crashes.py"),
+    *("memory/test_samplers.py", "docs/test_handbook.py", "conf/test_every_config.py", "test_benchmarks.py"),
+    *("commands/test_train.py", "collect/test_async.py", "cli/test_async.py", "storage/test_crashes.py"),
     "cli/test_hostile.py",
 }
 

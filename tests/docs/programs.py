@@ -91,7 +91,11 @@ EXCUSES = [
     Excuse(r"launcher=slurm", "wants Slurm; jobs by its twin: tests/sweep/test_launchers.py", _listed),
     Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
     Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
-    Excuse(r"plugin test", "takes half a minute; whole plugins are tried in tests/test_conformance.py", _understood),
+    Excuse(
+        r"plugin test",
+        "takes half a minute; whole plugins are tried in tests/devtools/test_conformance.py",
+        _understood,
+    ),
 ]
 if importlib.util.find_spec("mujoco") is None:
     EXCUSES.append(Excuse(r"env=hopper", "wants the extra mujoco, which is not installed", _composed))

@@ -13,7 +13,7 @@ import pytest
 from handbook import algorithms, commands, docstrings, hooks, markdown, metrics
 from handbook.settings import CONF, settings
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml") if path.parent.name != "preset")
 LITERAL = re.compile(r'(?<!f)"([a-z_]+/[a-z_]+)"')
 

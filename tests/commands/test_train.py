@@ -29,7 +29,7 @@ from rlrun.nn import products
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DQN = ("algorithm=dqn", "env=cartpole", "algorithm.n_step=1")
 SAC = ("algorithm=sac", "env=pendulum")
 TINY = (
