@@ -134,7 +134,7 @@ def plugged(text: str = "", link: str | None = None) -> Callable[[Path], None]:
             path.symlink_to(project / link)
         about = project / "site" / f"{PLUGIN}-1.0.dist-info"
         write(about / "METADATA", f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 1.0\n")
-        write(about / "entry_points.txt", f"[rlrun.security.plugins]\n{PLUGIN} = {PLUGIN}\n")
+        write(about / "entry_points.txt", f"[rlrun.plugins]\n{PLUGIN} = {PLUGIN}\n")
 
     return plant
 

@@ -54,7 +54,7 @@ def install(site):
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         lines = [f"{name} = {module}" for name, module in (entry.split("=") for entry in entries)]
-        (about / "entry_points.txt").write_text("\n".join(["[rlrun.security.plugins]", *lines, ""]))
+        (about / "entry_points.txt").write_text("\n".join(["[rlrun.plugins]", *lines, ""]))
         for name, text in files.items():
             path = site / package / (name if name[:2] == "__" else name.replace("__", "/"))
             path = path.with_suffix(".yaml" if "conf/" in str(path) else ".py")

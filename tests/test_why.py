@@ -17,6 +17,7 @@ from rlrun.analysis.why.facts import NAMES, Facts, Point, read
 from rlrun.analysis.why.rules import override, shown
 from rlrun.cli import main
 from rlrun.config import compose
+from rlrun.config.tree import leaves, locate, plain
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir
 
@@ -30,7 +31,7 @@ REPLAY = {
     "memory": {"length": 100_000, "adaptors": {}},
     "env": {"id": "Pendulum-v1"},
     "callbacks": {
-        "q_target": {"rate": "${algorithm.tau}", "every": "${algorithm.target_every}"},
+        "q_target": {"tau": "${algorithm.tau}", "every": "${algorithm.target_every}"},
         "q_loss": {"optimizer": "${adam}", "max_grad_norm": 10.0},
     },
 }
@@ -93,6 +94,13 @@ SURE = [0.69, 0.3, *[0.01] * (STEPS - 2)]  # entropies of a policy that was sure
 
 FELL = [20, 100, 300, 400, 400, 90, 80, 70, 100, 400]  # evaluations: four in ten lie far below the peak
 DIPPED = [20, 100, 300, 400, 400, 90, 80, 390, 400, 400]
+
+
+@pytest.mark.parametrize(("algorithm", "example"), [("dqn", REPLAY), ("ppo", ROLLOUT)])
+def test_examples_have_keys_of_real_runs(algorithm, example):
+    config = plain(compose([f"algorithm={algorithm}", "env=cartpole", "preset=null"]).config)
+    for path, _ in leaves(example):
+        assert locate(config, path), path  # raises where there is none
 
 
 def changed(config, keys):

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -20,8 +21,10 @@ from rlrun.analysis.report.runs import Run, add_jobs
 from rlrun.analysis.report.statistics import Scores, estimate, iqm
 from rlrun.analysis.report.wording import notes
 from rlrun.cli import main
+from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.runs.files import write_json
+from rlrun.sweep.job_store import JobStore
 
 QUICK = {"resamples": 200}
 LEARNING = [10.0, 20.0, 30.0]
@@ -107,15 +110,15 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
     make("sweep/jobs/aa", [1.0, 2.0], seed=0, overrides=overrides)
     make("sweep/jobs/bb", [1.0], seed=1, overrides=overrides, status="failed")
     write_json(tmp_path / "sweep" / "sweep.json", {})
-    with sqlite3.connect(tmp_path / "sweep" / "jobs.sqlite") as job_store:
-        job_store.execute("CREATE TABLE jobs (key, overrides, state, error)")
-        for key, seed, state, error in (("aa", 0, "completed", None), ("bb", 1, "failed", "killed: no memory")):
-            job_store.execute(
-                "INSERT INTO jobs VALUES (?, ?, ?, ?)", (key, json.dumps([*overrides, f"seed={seed}"]), state, error)
-            )
-        job_store.execute("INSERT INTO jobs VALUES ('cc', ?, 'pending', NULL)", (json.dumps([*overrides, "seed=2"]),))
-        job_store.execute("INSERT INTO jobs VALUES (?, '[]', 'pending', NULL)", ("no\0key",))
-    job_store.close()
+    path = tmp_path / "sweep" / "jobs.sqlite"
+    job_store = JobStore(path)
+    keys = {"aa": "completed", "bb": "failed", "cc": "pending"}
+    job_store.add(Job(key, (*overrides, f"seed={seed}"), "") for seed, key in enumerate(keys))
+    for _ in range(2):
+        key = job_store.claim("me").key
+        job_store.end("me", key, keys[key], error="killed: no memory" if key == "bb" else None)
+    with closing(sqlite3.connect(path)) as damaged, damaged:
+        damaged.execute("INSERT INTO jobs (key, label, words) VALUES (?, '', '[]')", ("no\0key",))
     (tmp_path / "again").symlink_to(tmp_path / "sweep")
     report = rlrun.report(tmp_path / "sweep", tmp_path / "again", **QUICK)
     rows = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(report)}

@@ -19,7 +19,6 @@ from rlrun.checkpointing import digest
 from rlrun.commands.resume import resume
 from rlrun.commands.train import Experiment
 from rlrun.config.composition import Composed
-from rlrun.core import renames
 from rlrun.loading.assembly import machine_of
 from rlrun.loading.untrusted import arrived
 from rlrun.runs.directory import RunDir
@@ -41,9 +40,7 @@ def test_each_part_of_a_run_of_before_loads_as_it_was(before, name):
     told = json.loads((before / "digests.json").read_text())[name]
     for checkpoint, parts in told.items():
         states = checkpointing.load(before / name / "checkpoints" / checkpoint)
-        assert {part: digest(state) for part, state in states.items()} == {
-            renames.part(part): value for part, value in parts.items()
-        }
+        assert {part: digest(state) for part, state in states.items()} == parts
     newest = RunDir.open(before / name).checkpoint()
     with arrived(before / name, ()) as arrival:
         experiment = Experiment(Composed(arrival.config, [], {}, [], before), machine=machine_of(arrival.about))

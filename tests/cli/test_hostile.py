@@ -332,7 +332,7 @@ def test_a_run_brings_no_plugin_along(run, rlrun, canary, monkeypatch):
     (run / "plugged" / "__init__.py").write_text(EVIL)
     (run / "plugged-1.0.dist-info").mkdir()
     (run / "plugged-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
-    (run / "plugged-1.0.dist-info" / "entry_points.txt").write_text("[rlrun.security.plugins]\nplugged = plugged\n")
+    (run / "plugged-1.0.dist-info" / "entry_points.txt").write_text("[rlrun.plugins]\nplugged = plugged\n")
     with (run / "overrides.txt").open("a") as file:
         file.write("env.id=null\nenv.target=plugged.Env\n")
     change(run, env__id=None, env__target="plugged.Env")

@@ -50,7 +50,7 @@ def test_it_finds_runs_wherever_they_lie_and_what_came_of_them(runs):
         12.5,
     )
     assert first["best"] == {"mean_return": 13.0}
-    assert first["words"] == ["algorithm=dqn", "seed=1"]
+    assert first["overrides"] == ["algorithm=dqn", "seed=1"]
     assert second["status"] == "failed"
     assert (third["status"], third["env_steps"], third["objective"]) == ("stopped", 20, None)  # from its metrics
     assert names(rlrun.ls("sweeps/now")) == ["b"]

@@ -638,3 +638,38 @@ def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):
         assert trust.is_foreign("logger")
     with started([MORE, "logger=[]"], str(dqn)):
         assert not trust.is_foreign("logger")
+
+
+@pytest.mark.parametrize("keyword", ["optimizer", "optimiser"])  # of earlier versions
+def test_switches_reach_load_state_dict(sac, keyword, monkeypatch):
+    received = {}
+    load = LossCallback.load_state_dict
+
+    def current(self, state, *, weights=True, optimizer=True, numbers=True):
+        received.update(optimizer=optimizer)
+        load(self, state, weights=weights, optimizer=optimizer, numbers=numbers)
+
+    def earlier(self, state, *, weights=True, optimiser=True, numbers=True):
+        current(self, state, weights=weights, optimizer=optimiser, numbers=numbers)
+
+    monkeypatch.setattr(LossCallback, "load_state_dict", current if keyword == "optimizer" else earlier)
+    fork(sac, "init.optimizers=skip")
+    assert received == {"optimizer": False}
+
+
+def test_ppg_is_forked(tmp_path):
+    request = [
+        "algorithm=ppg",
+        "env=cartpole",
+        "preset=null",
+        "num_envs=2",
+        "algorithm.horizon=8",
+        "algorithm.hidden=[4]",
+    ]
+    request += ["evaluation.every=0", "logger=[]", "device=cpu", "stop.env_steps=32"]
+    parent = rlrun.train(request, run_dir=tmp_path / "parent").run_dir
+    child = Experiment(rlrun.config.compose([*request, "stop.env_steps=64", f"init.from={parent}"]))
+    child.take_over()
+    assert not child.fork.report.of("misfit")
+    network = child.parts["networks.actor_critic"].state_dict()
+    assert storage.digest(network) == storage.digest(states(parent)["networks.actor_critic"])

@@ -3,71 +3,136 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 
-import rlrun.core.renames
-from rlrun.config import renames
+from rlrun import config as configuration
+from rlrun.config import renames, saved
+from rlrun.config.targets import find_target
 from rlrun.config.tree import plain
-
-TABLE = {
-    "keys": {"old_rate": "lr", "q_target.speed": "tau"},
-    "groups": {"experiment": "preset", "pair": "preset"},
-    "options": {"memory/ring": "replay"},
-    "values": {"mode": {"smallest": "min"}},
-    "targets": {"rlrun.callbacks.Old": "rlrun.callbacks.New", "rlrun.old_package": "rlrun.nn"},
-}
+from rlrun.core import renames as of_checkpoints
+from rlrun.core.errors import BuildError
 
 
 @pytest.fixture
-def table(monkeypatch):
-    renames._advise.cache_clear()
-    for module in (renames, rlrun.core.renames):
-        monkeypatch.setattr(module, "table", lambda section: TABLE[section])
+def compose():
+    """Compose from the packaged folder."""
+    return lambda *overrides, **options: configuration.compose([*overrides], **options)
+
+
+DQN = ("algorithm=dqn", "env=cartpole")
+
+
+@pytest.fixture(autouse=True)
+def advice(caplog):
+    renames.advise.cache_clear()
+    caplog.set_level(logging.WARNING)
+    return caplog
 
 
 @pytest.mark.parametrize(
     ("before", "now"),
     [
         ("experiment=dqn_cartpole", "preset=dqn_cartpole"),
-        ("+experiment=a", "+preset=a"),
+        ("+experiment=dqn_cartpole", "+preset=dqn_cartpole"),
         ("pair=null", "preset=null"),
-        ("~pair", "~preset"),
-        ("memory=ring", "memory=replay"),
-        ("memory=[ring,own]", "memory=[replay,own]"),
-        ("algorithm.old_rate=0.1,0.2", "algorithm.lr=0.1,0.2"),
-        ("callbacks.q_target.speed=1", "callbacks.q_target.tau=1"),
-        ("callbacks.other.speed=1", "callbacks.other.speed=1"),
-        ("algorithm.mode=smallest", "algorithm.mode=min"),
-        ("seed=3", "seed=3"),
-        ("nothing", "nothing"),
+        ("pair=dqn_cartpole", "tuned=dqn_cartpole"),
+        ("memory=prioritised", "memory=prioritized"),
+        ("algorithm.target_rate=0.01", "algorithm.tau=0.01"),
+        ("callbacks.q_target.rate=1", "callbacks.q_target.tau=1"),
+        ("callbacks.q_loss.optimiser={lr: 0.1}", "callbacks.q_loss.optimizer={lr: 0.1}"),
+        ("++algorithm.target_rate=0.01", "++algorithm.tau=0.01"),
     ],
 )
-def test_overrides_get_todays_names(before, now, table, caplog):
-    with caplog.at_level(logging.WARNING):
-        assert renames.override(before) == now
-        renames.override(before)
-    assert len(caplog.records) == (before != now)
+def test_override_gets_todays_name(before, now, compose, advice):
+    composed = compose(*DQN, before)
+    assert composed.overrides[2:] == [now]
+    assert advice.messages == [f"{before} is called {now} now"]
+    assert plain(composed.config) == plain(compose(*DQN, now).config)
 
 
-def test_files_get_todays_names(table, caplog):
-    content = {
-        "defaults": ["_self_", {"override /memory": "ring"}, {"/experiment": ["a", "b"]}, {"optional pair@x": None}],
-        "algorithm": {"old_rate": 0.1, "mode": "smallest", "twice": "${.old_rate} and ${algorithm.old_rate}"},
-        "callbacks": {"q_target": {"_target_": "rlrun.old_package.Critics", "speed": 0.5}},
-        "own": {"_target_": "mine.Thing", "old_rate": 1},
-        "env": {"kwargs": {"old_rate": 1}},
-    }
-    with caplog.at_level(logging.WARNING):
-        now = renames.tree(content, "mine.yaml")
-    assert now == {
-        "defaults": ["_self_", {"override /memory": "replay"}, {"/preset": ["a", "b"]}, {"optional preset@x": None}],
-        "algorithm": {"lr": 0.1, "mode": "min", "twice": "${.lr} and ${algorithm.lr}"},
-        "callbacks": {"q_target": {"_target_": "rlrun.nn.Critics", "tau": 0.5}},
-        "own": {"_target_": "mine.Thing", "old_rate": 1},
-        "env": {"kwargs": {"old_rate": 1}},
-    }
-    assert "mine.yaml: algorithm.old_rate is called algorithm.lr now" in caplog.messages
+def test_value_gets_todays_name(compose, advice):
+    config = compose("algorithm=td3", "env=pendulum", "algorithm.guide=smallest").config
+    assert config.algorithm.actor_q == "min"
+    assert advice.messages == ["algorithm.guide=smallest is called algorithm.actor_q=min now"]
+
+
+def test_class_in_override_gets_todays_path(compose):
+    composed = compose(*DQN, "callbacks.q_loss._target_=rlrun.memory.Prioritised", check=False)
+    assert composed.config.callbacks.q_loss._target_ == "rlrun.memory.Prioritized"
+
+
+@pytest.mark.parametrize("override", ["+env.kwargs.optimiser=1", "+callbacks.q_loss.normalise=1", "seed=3"])
+def test_other_keys_keep_their_names(override, compose, advice):
+    composed = compose(*DQN, override, check=False)
+    assert composed.overrides[2:] == [override]
+    assert not advice.messages
+
+
+def test_pair_null_beside_a_named_preset(compose):
+    composed = compose("experiment=dqn_cartpole", "pair=null")
+    assert composed.overrides == ["preset=dqn_cartpole"]
+
+
+def test_file_gets_todays_names(compose, write, advice):
+    write(
+        "conf/preset/mine.yaml",
+        """
+        # @package _global_
+        defaults: [override /algorithm: td3, override /env: pendulum, override /memory: prioritised]
+        algorithm: {target_rate: 0.1, guide: smallest}
+        callbacks:
+          q:
+            optimiser: {lr: "${algorithm.target_rate}"}
+          mine: {_target_: builtins.dict, optimiser: 1, inner: {_target_: rlrun.nn.Normaliser, normalise: 2}}
+          twice: {_target_: builtins.dict, link: "${callbacks.mine.optimiser}", near: "${..q.optimiser.lr}"}
+        env: {kwargs: {optimiser: 1}}
+        """,
+    )
+    composed = compose("preset=mine", check=False)
+    config = plain(composed.config)
+    assert composed.choices["memory"] == "prioritized"
+    assert (config["algorithm"]["tau"], config["algorithm"]["actor_q"]) == (0.1, "min")
+    assert config["callbacks"]["q"]["optimizer"]["lr"] == "${algorithm.tau}"
+    inner = {"_target_": "rlrun.nn.Normalizer", "normalize": 2}
+    assert config["callbacks"]["mine"] == {"_target_": "builtins.dict", "optimiser": 1, "inner": inner}
+    assert config["callbacks"]["twice"]["link"] == "${callbacks.mine.optimiser}"
+    assert config["callbacks"]["twice"]["near"] == "${..q.optimizer.lr}"
+    assert config["env"]["kwargs"] == {"optimiser": 1}
+    assert any(message.endswith("algorithm.target_rate is called algorithm.tau now") for message in advice.messages)
+
+
+def test_key_of_a_class_named_in_another_file(compose, write):
+    write("conf/with/mine.yaml", "# @package _global_\ncallbacks: {mine: {_target_: builtins.dict, optimiser: 1}}\n")
+    write("conf/with/more.yaml", "# @package _global_\ncallbacks: {mine: {optimiser: 2}}\n")
+    config = compose(*DQN, "+with=[mine,more]", check=False).config
+    assert config.callbacks.mine.optimiser == 2
+
+
+def test_users_file_goes_before_a_rename(compose, write):
+    write("conf/memory/prioritised.yaml", "defaults: [rlrun/memory/replay]\nlength: 77\n")
+    composed = compose(*DQN, "memory=prioritised")
+    assert (composed.choices["memory"], composed.config.memory.length) == ("prioritised", 77)
+
+
+def test_saved_config_gets_one_line(tmp_path, advice):
+    path = tmp_path / "config.yaml"
+    path.write_text("algorithm: {target_rate: 0.1, optimiser: {normalise: 1}}\n")
+    assert plain(saved.load(path)) == {"algorithm": {"tau": 0.1, "optimizer": {"normalize": 1}}}
+    assert advice.messages == [f"{path}: algorithm.target_rate is called algorithm.tau, 2 more now"]
+
+
+def test_recorded_overrides_get_todays_names():
+    texts = ["experiment=a", "pair=null", "memory=prioritised", "algorithm.guide=smallest", "~normaliser", "seed=3"]
+    today = ["preset=a", "memory=prioritized", "algorithm.actor_q=min", "~normalizer", "seed=3"]
+    assert of_checkpoints.recorded(texts) == today
+
+
+def test_part_is_stored_under_its_own_name_first():
+    stored = ["normalisers.a", "normalizers.b", "normalisers.b"]
+    parts = ("normalizers.a", "normalizers.b", "q")
+    assert [of_checkpoints.stored_as(part, stored) for part in parts] == ["normalisers.a", "normalizers.b", "q"]
 
 
 def test_a_users_preset_of_before_is_chosen(compose, write):
@@ -82,3 +147,10 @@ def test_the_table_names_what_is_there():
 
     for now in renames.table("targets").values():
         get_object(now)
+
+
+def test_users_module_is_told_of_a_moved_module(project, write):
+    write("mine_of_before.py", "from rlrun.callback import Callback\n")
+    sys.path.append(str(project))
+    with pytest.raises(BuildError, match=r"rlrun\.callback is called rlrun\.training\.callback now"):
+        find_target("mine_of_before.Callback", "callbacks.mine")

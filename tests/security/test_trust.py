@@ -352,7 +352,7 @@ def test_plugins_are_admitted(stand, monkeypatch):
     write(about / "METADATA", "Metadata-Version: 2.1\nName: a-plugin\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(stand / "installed"))
     assert "not trusted" in refused("a_plugin.Part")
-    write(about / "entry_points.txt", "[rlrun.security.plugins]\nmine = a_plugin\n")
+    write(about / "entry_points.txt", "[rlrun.plugins]\nmine = a_plugin\n")
     assert allowed("a_plugin.Part")
 
 

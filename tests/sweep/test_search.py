@@ -103,7 +103,7 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         (["algorithm.lr=1,2", "evaluation.every=0"], {}, "evaluation.every=0 leaves no evaluation/mean_return"),
         (["algorithm.double=true,false"], {"sampler": "cmaes"}, "it chooses numbers"),
         (["a=1,2"], {"seeds": 10**12}, "sweep.seeds: wanted a whole number from 1, or a list of different seeds"),
-        (["a=1,2"], {"direction": "max"}, "sweep.direction: wanted one of maximise, minimize, got 'max'"),
+        (["a=1,2"], {"direction": "max"}, "sweep.direction: wanted one of maximize, minimize, got 'max'"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_starts(overrides, settings, message):
@@ -275,7 +275,7 @@ def test_several_objectives_have_no_single_best(tmp_path):
     def come_to(values):
         return {"evaluations": [values["x"]], "seconds": values["x"] ** 2 + values["y"]}
 
-    settings = {"objective": ["evaluation/mean_return", "seconds"], "direction": ["maximise", "minimize"]}
+    settings = {"objective": ["evaluation/mean_return", "seconds"], "direction": ["maximize", "minimize"]}
     overrides = ["x=interval(0,1)", "y=interval(0,1)"]
     sought = Sought(tmp_path, overrides, come_to, sampler="nsga2", trials=40, top=4, fresh_seeds=2, **settings).run()
     points = [candidate["mean"] for candidate in sought.answer["candidates"]]
@@ -415,7 +415,7 @@ def test_a_trial_is_scored_by_all_its_seeds(values, how, expected):
     assert study.over_seeds(values, Optuna(over_seeds=how), 0) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("direction", "expected"), [("maximise", 2.0), ("minimize", 100.0)])
+@pytest.mark.parametrize(("direction", "expected"), [("maximize", 2.0), ("minimize", 100.0)])
 def test_the_worst_seed_is_the_farthest_from_what_is_wanted(direction, expected):
     assert study.over_seeds([4.0, 100.0, 2.0], Optuna(over_seeds="worst", direction=direction), 0) == expected
 

@@ -51,5 +51,5 @@ def _row(run: dict[str, Any]) -> tuple[str, str, str, str, str]:
         run["status"],
         f"{steps:,}" if steps else "",
         "" if value is None else f"{value:.2f}",
-        printable(" ".join(run["words"])),
+        printable(" ".join(run["overrides"])),
     )

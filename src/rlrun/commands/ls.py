@@ -55,7 +55,7 @@ def ls(
         run
         for run in runs
         if status in (None, run["status"])
-        and all(_holds(" ".join([run["path"], *run["words"]]), text) for text in wanted)
+        and all(_holds(" ".join([run["path"], *run["overrides"]]), text) for text in wanted)
     ]
     return sorted(matching, key=SORTS[sort])
 
@@ -75,7 +75,7 @@ def about(run: RunDir) -> dict[str, Any]:
         "path": str(run.path),
         "status": run.read_status()["status"],
         "created": created if isinstance(created, str) else None,
-        "words": _overrides(run),
+        "overrides": _overrides(run),
     }
 
 

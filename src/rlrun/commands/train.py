@@ -26,6 +26,7 @@ from rlrun.config import Composed
 from rlrun.config.layering import describe_presets
 from rlrun.config.overrides import listed
 from rlrun.config.tree import plain
+from rlrun.core import renames
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators
 from rlrun.core.typing import Stateful
@@ -185,12 +186,13 @@ class Experiment:
             RunDirError: a part is missing in it, or does not fit.
         """
         for path, part in self.parts.items():
-            if path not in states:
+            stored = renames.stored_as(path, states)
+            if stored not in states:
                 if not isinstance(part, Table):
                     raise RunDirError(f"{where} holds no part '{path}'{did_you_mean(path, states)}")
                 self._lost.append(f"the rows of {path} were not saved")
             else:
-                take_back(part, states[path], f"{where}: part '{path}'")
+                take_back(part, states[stored], f"{where}: part '{path}'")
         # These are set again when all callbacks have begun: resetting environments may draw.
         self._drawn = states[GENERATORS]
         self._origin = where.name

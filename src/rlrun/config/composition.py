@@ -12,13 +12,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config import places, reading, schema
+from rlrun.config import places, reading, renames, schema
 from rlrun.config.layering import hydra_as_of_now, mistyped_group, settle, tuned_preset
 from rlrun.config.library import library
 from rlrun.config.likeness import check_likeness
 from rlrun.config.merging import apply
 from rlrun.config.origins import WORD, Layer, origins
-from rlrun.config.overrides import ADDITIONS, Override, parse
+from rlrun.config.overrides import ADDITIONS, Override, of_today, parse
 from rlrun.config.peers import hint
 from rlrun.config.plugged import readable_places
 from rlrun.config.sources import TUNED, Repository, one_line
@@ -97,6 +97,7 @@ class Composer:
         if self._primary == PRIMARY:
             _refuse_sweeps(overrides)
         repository, listed = self._library.repository, self._library.listed
+        overrides = [_with_todays_options(repository, override) for override in overrides]
         is_group = {override.key: _is_group(repository, override) for override in overrides}
         settings = [override for override in overrides if not is_group[override.key]]
         chosen = self._settled([override for override in overrides if is_group[override.key]])
@@ -104,6 +105,10 @@ class Composer:
             choices = self._library.files(chosen).choices
         except ConfigError as error:
             raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
+        merged = plain(self._library.merged(chosen)[0])
+        today = {override.key: of_today(override, merged) for override in settings}
+        overrides = [today.get(override.key, override) for override in overrides]
+        settings = [*today.values()]
         preset = tuned_preset(repository, overrides, choices)
         naming = [
             override for override in settings if override.key in ("env", *NAMES_OF_ENV)
@@ -149,6 +154,16 @@ def _refuse_sweeps(overrides: list[Override]) -> None:
     for override in overrides:
         if override.key.split(".")[0] in OF_SWEEPS:
             raise ConfigError(f"{override.text}: this is of a sweep: rlrun train -m …")
+
+
+def _with_todays_options(repository: Repository, override: Override) -> Override:
+    if not isinstance(override.value, str | list) or not _is_group(repository, override):
+        return override
+    value = renames.option(override.group, override.value, repository.config_exists)
+    if value == override.value:
+        return override
+    chosen = f"[{','.join(value)}]" if isinstance(value, list) else value
+    return override._replace(text=f"{override.sign}{override.key}={chosen}", value=value)
 
 
 def _is_group(repository: Repository, override: Override) -> bool:

@@ -176,7 +176,7 @@ def tuned_preset(repository: Repository, overrides: Sequence[Override], choices:
     It may not if a preset is named, or none (`preset=null`), or either file is the user's own.
     """
     algorithm, env = choices.get("algorithm"), choices.get("env")
-    named = choices.get(PRESETS) is not None or any(override.key == PRESETS for override in overrides)
+    named = choices.get(PRESETS) is not None or any(override.key in (PRESETS, TUNED) for override in overrides)
     if named or not isinstance(algorithm, str) or not isinstance(env, str):
         return None
     name = f"{algorithm}_{env}"

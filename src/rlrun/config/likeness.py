@@ -35,7 +35,7 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
         try:
             converted = kind.convert(value)
         except (ValueError, OverflowError):
-            raise ConfigError(f"{key}: wanted {kind.overrides}, got {shown(value)}") from None
+            raise ConfigError(f"{key}: wanted {kind.wanted}, got {shown(value)}") from None
         if type(converted) is not type(value):
             changed[key] = converted
     return changed

@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 
 from rlrun.config import renames
 from rlrun.config.sources import one_line
-from rlrun.config.tree import split
+from rlrun.config.tree import Path, children
 from rlrun.core.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
@@ -46,7 +46,7 @@ def parse(texts: Iterable[str]) -> list[Override]:
     Raises: ConfigError if an override is malformed or asks for several values, or where there is no list of texts.
     """
     overrides: dict[str, Override] = {}
-    for text in listed(texts):
+    for text in renames.choices(listed(texts)):
         override = _parse(text.strip())
         before = overrides.pop(override.key, None)
         if override.key == ADDITIONS and override.sign == "+" and before is not None:
@@ -74,9 +74,7 @@ def _joined(before: Override, override: Override) -> Override:
 
 @functools.lru_cache(4096)  # the jobs of a sweep share most overrides
 def _parse(text: str) -> Override:
-    if len(text) <= LONGEST:
-        text = renames.override(text)
-    else:
+    if len(text) > LONGEST:
         raise ConfigError(f"'{text[:40]}…': an override has at most {LONGEST:,} letters; a file of conf/ holds more")
     key = text.lstrip("+~").partition("=")[0]
     if not key or ("=" not in text and not text.startswith("~")):
@@ -96,8 +94,24 @@ def _parse(text: str) -> Override:
     key = override.key_or_group + (f"@{override.package}" if override.package is not None else "")
     value = override.value()
     quoted = isinstance(value, str) and text.endswith(("'", '"'))
-    value = renames.tree(value, key, split(key)) if isinstance(value, dict) else value
     return Override(text, sign, key, value if quoted else decimal(value))
+
+
+def of_today(override: Override, config: Any) -> Override:
+    """Return an override of a key with today's names, where a plain config lacks the earlier one; advise of it."""
+    key, value = renames.setting(override.key, override.value, lambda path: _has(config, path))
+    if (key, value) == (override.key, override.value):
+        return override
+    given = override.text.partition("=")[2]
+    if value != override.value and not isinstance(value, dict):
+        given = value if isinstance(value, str) else f"[{','.join(map(str, value))}]"
+    text = f"{override.sign}{key}" + (f"={given}" if "=" in override.text else "")
+    renames.advise("", override.text, text)
+    return override._replace(text=text, key=key, value=value)
+
+
+def _has(node: Any, path: Path) -> bool:
+    return not path or (path[0] in dict(children(node)) and _has(dict(children(node))[path[0]], path[1:]))
 
 
 def decimal(value: Any) -> Any:

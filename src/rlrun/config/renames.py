@@ -1,109 +1,182 @@
-"""Overrides, a user's files and saved configs with today's names, by `renames.yaml`."""
+"""Overrides, a user's files and saved configs with today's names, by `renames.yaml`.
+
+Names inside an object of a user's own class are that class's affair and stay as they are.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from rlrun.config.tree import Path as Keys
-from rlrun.config.tree import dotted, split
-from rlrun.core.renames import group, key, table, target
+from rlrun.config.tree import children, dotted, leaves, split
+from rlrun.core import renames
+from rlrun.core.renames import group, last, table, target
 
 LOGGER = logging.getLogger(__name__)
-_LINK = re.compile(r"(\$\{\s*\.*)([\w.\[\]]+)(\s*\})")
-_OVERRIDE = re.compile(r"([+~]*)([^=@]+)([^=]*)(?:(=)(.*))?", re.DOTALL)
+_LINK = re.compile(r"(\$\{\s*)(\.*)([\w.\[\]]+)(\s*\})")
 _DEFAULT = re.compile(r"((?:override |optional )*/?)([^@]+)(.*)")
 _OWN = ("env.kwargs", "env.reset_options")  # what a user's environment calls its arguments
 
 
 @cache
-def _advise(place: str, before: str, now: str) -> None:
+def advise(place: str, before: str, now: str) -> None:
+    """Log once that a name has changed."""
     LOGGER.warning("%s%s is called %s now", f"{place}: " if place else "", before, now)
 
 
-def override(text: str) -> str:
-    """Return an override with today's names; advise of what changed."""
-    match = _OVERRIDE.fullmatch(text)
-    if match is None:
-        return text
-    sign, name, package, _, value = match.groups()
-    path = key(split(name))
-    now = group(name) if group(name) != name else dotted(path) if path != split(name) else name
-    renamed = f"{sign}{now}{package}" + ("" if value is None else f"={_choice(now, path[-1:], value)}")
-    if renamed != text:
-        _advise("", text, renamed)
-    return renamed
+def choices(texts: Iterable[str]) -> list[str]:
+    """Return overrides with today's names of groups; advise of what changed."""
+    today = renames.choices(texts)
+    for before, now in today.items():
+        if before != now:
+            advise("", before, now or "preset=NAME")
+    return [text for text in today.values() if text is not None]
 
 
-def _choice(name: str, last: Keys, text: str) -> str:
-    """Return the value of an override, or the options of a group that it names, with today's names."""
-    values = table("values").get(dotted(last), {})
-    options = {old.partition("/")[2]: now for old, now in table("options").items() if old.startswith(f"{name}/")}
-    return re.sub(r"[\w.]+", lambda match: str({**values, **options}.get(match[0], match[0])), text)
-
-
-def tree(node: Any, place: str, here: Keys = ()) -> Any:
-    """Return a config, or the content of one of its files, with today's names; advise of what changed.
+def option(name: str, value: Any, exists: Callable[[str], bool], place: str = "") -> Any:
+    """Return what is chosen from a group with today's names of options.
 
     Args:
-        node: plain dicts, lists and scalars.
+        name: the group.
+        value: an option, a list of options, or None.
+        exists: tells whether there is a file of that name, which goes before a rename.
         place: the file, for the advice.
-        here: where the node stands in the config.
     """
-    if dotted(here) in _OWN:
-        return node
-    if isinstance(node, Mapping):
-        foreign = isinstance(node.get("_target_"), str) and not node["_target_"].startswith("rlrun.")
-        return dict(_entry(name, entry, place, here, foreign) for name, entry in node.items())
-    if isinstance(node, list):
-        if here == ("defaults",):
-            return [_default(item, place) for item in node]
-        return [tree(entry, place, (*here, str(index))) for index, entry in enumerate(node)]
-    if isinstance(node, str) and "${" in node:
-        return _LINK.sub(lambda match: match[1] + dotted(_renamed(split(match[2]), place)) + match[3], node)
-    return node
-
-
-def _renamed(path: Keys, place: str) -> Keys:
-    now = key(path)
-    if now != path:
-        _advise(place, dotted(path), dotted(now))
+    if isinstance(value, list):
+        return [option(name, entry, exists, place) for entry in value]
+    now = table("options").get(f"{name}/{value}")
+    if now is None or exists(f"{name}/{value}"):
+        return value
+    advise(place, f"{name}={value}", f"{name}={now}")
     return now
 
 
-def _entry(name: Any, entry: Any, place: str, here: Keys, foreign: bool) -> tuple[Any, Any]:
-    path = (*here, str(name))
-    now = name if foreign or not isinstance(name, str) else _renamed(path, place)[-1]
-    if name == "_target_" and isinstance(entry, str):
-        if (renamed := target(entry)) != entry:
-            _advise(place, entry, renamed)
-        return name, renamed
-    if isinstance(entry, str) and entry in (values := table("values").get(now, {})):
-        return now, values[entry]
-    return now, tree(entry, place, path)
+def defaults(items: list[Any], exists: Callable[[str], bool], place: str) -> list[Any]:
+    """Return a defaults list with today's names of groups and options; see `option`."""
+    return [_default(item, exists, place) for item in items]
 
 
-def _default(item: Any, place: str) -> Any:
-    """Return a line of a defaults list with today's names."""
-    if isinstance(item, str):
-        before, _, option = item.rpartition("/")
-        now: Any = f"{group(before)}/{_choice(group(before), (), option)}" if before else item
+def _default(item: Any, exists: Callable[[str], bool], place: str) -> Any:
+    if isinstance(item, str) and "/" in item:
+        before, _, chosen = item.rpartition("/")
+        now: Any = f"{group(before)}/{option(group(before), chosen, exists, place)}"
     elif isinstance(item, Mapping) and len(item) == 1:
         (line, chosen), *_ = item.items()
         match = _DEFAULT.fullmatch(str(line))
-        assert match is not None
-        name = group(match[2])
-        options = [_choice(name, (), text) if isinstance(text, str) else text for text in _listed(chosen)]
-        now = {f"{match[1]}{name}{match[3]}": options if isinstance(chosen, list) else options[0]}
+        name = group(match[2], chosen) if match else ""
+        now = {f"{match[1]}{name}{match[3]}": option(name, chosen, exists, place)} if match else item
     else:
         return item
-    if now != item:
-        _advise(place, str(item), str(now))
+    if [*now] != [*item]:
+        advise(place, str(item), str(now))
     return now
 
 
-def _listed(chosen: Any) -> list[Any]:
-    return chosen if isinstance(chosen, list) else [chosen]
+def tree(node: Any, place: str, others: Iterable[Any] = ()) -> Any:
+    """Return a user's config with today's names of keys, classes and values; advise of each that changed.
+
+    Args:
+        node: plain dicts, lists and scalars from the top of the config.
+        place: the file, for the advice.
+        others: further configs, which may say what class an object is of.
+    """
+    renaming = _Renaming([*others, node])
+    result = renaming.of(node)
+    for before, now in renaming.changes.items():
+        advise(place, before, now)
+    return result
+
+
+def saved(node: Any, place: str) -> Any:
+    """Return the config of a run with today's names; say in one line how many changed."""
+    renaming = _Renaming([node])
+    result = renaming.of(node)
+    if renaming.changes:
+        before, now = next(iter(renaming.changes.items()))
+        more = f", {len(renaming.changes) - 1} more" if len(renaming.changes) > 1 else ""
+        advise(place, before, f"{now}{more}")
+    return result
+
+
+class _Renaming:
+    """The names of one config as today's; `changes` holds what changed, before -> now."""
+
+    def __init__(self, configs: Iterable[Any]) -> None:
+        self.changes: dict[str, str] = {}
+        self._classes = {
+            path[:-1]: value for config in configs for path, value in leaves(config) if path[-1:] == ("_target_",)
+        }
+
+    def of(self, node: Any, here: Keys = ()) -> Any:
+        if dotted(here) in _OWN:
+            return node
+        if isinstance(node, Mapping):
+            return {
+                self.path((*here, str(name)))[-1]: self.of(entry, (*here, str(name))) for name, entry in node.items()
+            }
+        if isinstance(node, list):
+            return [self.of(entry, (*here, name)) for name, entry in children(node)]
+        return self._value(node, here) if isinstance(node, str) else node
+
+    def path(self, path: Keys) -> Keys:
+        """Return the path of a key with today's names, and note what changed."""
+        now = tuple(last(path[: end + 1]) if self._ours(path[:end]) else path[end] for end in range(len(path)))
+        if now[-1:] != path[-1:]:
+            self.changes[dotted(path)] = dotted(now)
+        return now
+
+    def _ours(self, here: Keys) -> bool:
+        """Return True if a node is not inside an object of a user's own class."""
+        classes = (self._classes.get(here[:length]) for length in range(len(here), -1, -1))
+        return str(next(filter(None, classes), "rlrun.")).startswith("rlrun.")
+
+    def _value(self, text: str, here: Keys) -> str:
+        if here[-1:] == ("_target_",):
+            now = target(text)
+        else:
+            key = here[:-1] if here[-1:] and here[-1].isdecimal() else here  # of a list
+            now = _value(key, text) if key and self._ours(key[:-1]) else text
+        if now != text:
+            self.changes[text] = now
+        return _LINK.sub(lambda match: f"{match[1]}{match[2]}{self._link(match, here)}{match[4]}", now)
+
+    def _link(self, match: re.Match[str], here: Keys) -> str:
+        base = here[: -len(match[2])] if match[2] else ()
+        path = split(match[3])
+        now = self.path((*base, *path))[len(base) :]
+        return match[3] if now == path else dotted(now)
+
+
+def _value(key: Keys, value: Any) -> Any:
+    return table("values").get(last(key), {}).get(value, value) if isinstance(value, str) else value
+
+
+def setting(key: str, value: Any, has: Callable[[Keys], bool]) -> tuple[str, Any]:
+    """Return the key and value of an override with today's names.
+
+    Args:
+        key: the key.
+        value: what it is set to.
+        has: tells whether the config has a key. One that it has is not renamed, nor one of which it has neither name.
+    """
+    path = split(key)
+    now = tuple(last(path[: end + 1]) for end in range(len(path)))
+    if now != path and not has(path) and has(now):
+        key, path = dotted(now), now
+    if path[-1:] == ("_target_",) and isinstance(value, str):
+        value = target(value)
+    elif isinstance(value, str | list):
+        value = [_value(path, entry) for entry in value] if isinstance(value, list) else _value(path, value)
+    elif isinstance(value, Mapping):
+        nested: Any = value
+        for name in reversed(path):
+            nested = {name: nested}
+        nested = _Renaming([nested]).of(nested)
+        for _ in path:
+            (nested,) = nested.values()
+        value = nested
+    return key, value

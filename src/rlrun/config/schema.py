@@ -24,7 +24,7 @@ SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only k
 class Kind:
     """What a value may be: `convert` returns it, or raises ValueError."""
 
-    overrides: str  # "a whole number from 0"
+    wanted: str  # "a whole number from 0"
     convert: Callable[[Any], Any]
 
 
@@ -88,7 +88,7 @@ def either(*kinds: Kind) -> Kind:
                 continue
         raise ValueError
 
-    return Kind(" or ".join(kind.overrides for kind in kinds), convert)
+    return Kind(" or ".join(kind.wanted for kind in kinds), convert)
 
 
 def each(kind: Kind) -> Kind:
@@ -101,12 +101,10 @@ def each(kind: Kind) -> Kind:
             try:
                 kind.convert(entry)
             except ValueError:
-                raise ConfigError(
-                    f"'{name}': wanted {kind.overrides}, got {shown(entry)}{_near(entry, kind)}"
-                ) from None
+                raise ConfigError(f"'{name}': wanted {kind.wanted}, got {shown(entry)}{_near(entry, kind)}") from None
         return {str(name): kind.convert(entry) for name, entry in value.items()}
 
-    return Kind(f"names, each with {kind.overrides}", convert)
+    return Kind(f"names, each with {kind.wanted}", convert)
 
 
 def _list_of_names(value: Any) -> Any:
@@ -236,7 +234,7 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
         try:
             converted = kind.convert(value)
         except (ValueError, OverflowError):
-            raise ConfigError(f"{key}: wanted {kind.overrides}, got {shown(value)}{_near(value, kind)}") from None
+            raise ConfigError(f"{key}: wanted {kind.wanted}, got {shown(value)}{_near(value, kind)}") from None
         except ConfigError as error:  # of an entry
             raise ConfigError(f"{key}: {error}") from None
         if type(converted) is not type(value):
@@ -245,7 +243,7 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
 
 
 def _near(value: Any, kind: Kind) -> str:
-    return did_you_mean(value, kind.overrides.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
+    return did_you_mean(value, kind.wanted.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
 
 
 def _check_closed(tree: Any) -> None:

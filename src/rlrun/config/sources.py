@@ -80,7 +80,9 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
         place = self.label(config_path)
         try:
             content = self.read(config_path)
-            config = OmegaConf.create(content if self.place.packaged else renames.tree(content, place))
+            if not self.place.packaged and isinstance(content.get("defaults"), list):
+                content["defaults"] = renames.defaults(content["defaults"], self.is_config, place)
+            config = OmegaConf.create(content)
         except OmegaConfBaseException as error:
             raise ConfigError(f"{place}: {one_line(error)}") from error
         header = {"package": package_header(self.file(config_path))}

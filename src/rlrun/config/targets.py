@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
+from rlrun.core import renames
 from rlrun.core.errors import BuildError, RlrunError, did_you_mean
 from rlrun.security import trust
 from rlrun.security.trust import within
@@ -63,6 +64,8 @@ def _import(name: str, text: str, place: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        if (now := renames.target(str(error.name))) != error.name:
+            raise BuildError(f"{place}: {text}: {error.name} is called {now} now") from error
         if error.name != name:
             raise BuildError(f"{place}: {text} needs the package '{error.name}', which is not installed") from error
         near = did_you_mean(name, [module.name for module in pkgutil.iter_modules()])

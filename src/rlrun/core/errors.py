@@ -106,25 +106,25 @@ def installing(extra: str = "", options: str = "") -> str:
     return f"pip install {options}{shlex.quote(f'rlrun{wanted}' + (f' @ {url}' if url else ''))}"
 
 
-def nearest(override: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most like `override`, or None where none is near."""
-    matches = difflib.get_close_matches(override, [str(choice) for choice in choices], n=3, cutoff=0.6)
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the choice most like `name`, or None where none is near."""
+    matches = difflib.get_close_matches(name, [str(choice) for choice in choices], n=3, cutoff=0.6)
     if not matches:
         return None
-    alike = [difflib.SequenceMatcher(None, choice, override).ratio() for choice in matches]
+    alike = [difflib.SequenceMatcher(None, choice, name).ratio() for choice in matches]
     best = [choice for choice, share in zip(matches, alike, strict=True) if share == alike[0]]
-    return max(best, key=lambda choice: _begun_alike(choice, override))  # who mistypes begins well
+    return max(best, key=lambda choice: _begun_alike(choice, name))  # who mistypes begins well
 
 
-def _begun_alike(choice: str, override: str) -> int:
+def _begun_alike(choice: str, name: str) -> int:
     """Return how many letters both begin with."""
-    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(choice, override, strict=False))])
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(choice, name, strict=False))])
 
 
-def did_you_mean(override: str, choices: Iterable[str], prefix: str = "") -> str:
+def did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
     """Return ` (did you mean 'x'?)` for the nearest choice, or an empty string."""
-    match = nearest(override, choices)
-    return f" (did you mean '{prefix}{match}'?)" if match else ""
+    match = nearest(name, choices)
+    return f" (did you mean '{prefix}{match}'?)" if match and match != name else ""
 
 
 def require_one_of(place: str, value: str, choices: Collection[str]) -> None:

@@ -77,9 +77,9 @@ class Generators:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all generators; of CUDA's where there are any."""
-        version, overrides, gauss = random.getstate()
+        version, words, gauss = random.getstate()
         states: dict[str, Any] = {
-            "python": {"version": version, "words": np.array(overrides, np.uint64), "gauss": gauss},
+            "python": {"version": version, "words": np.array(words, np.uint64), "gauss": gauss},
             "numpy": np.random.get_state(legacy=False),
             "torch": torch.get_rng_state(),
         }

@@ -2,51 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+LONGEST = 2  # parts of a name in the section `keys`
+DEEPEST = 4  # parts of a name in the section `targets`
+PAIR, PRESET, TUNED = "pair", "preset", "tuned"  # config groups
+_CHOICE = re.compile(r"^([+~]*)(\w+)(|[@=].*)$", re.DOTALL)
+
 
 @cache
-def table(section: str) -> dict[str, Any]:
-    """Return a section of the table: keys, groups, options, values or targets."""
+def _table() -> Mapping[str, Any]:
     import yaml  # completion does without
 
-    path = Path(__file__).parents[1] / "config" / "renames.yaml"
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8"))[section])
+    text = (Path(__file__).parents[1] / "config" / "renames.yaml").read_text(encoding="utf-8")
+    table: Mapping[str, Any] = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return table
+
+
+def table(section: str) -> Mapping[str, Any]:
+    """Return a section of the table: keys, groups, options, values or targets."""
+    names: Mapping[str, Any] = _table()[section]
+    return names
+
+
+def last(path: Sequence[str]) -> str:
+    """Return today's name of the last entry of a config key's path."""
+    names = table("keys")
+    renamed = (names.get(".".join(path[-count:])) for count in range(min(LONGEST, len(path)), 0, -1))
+    return next((str(name) for name in renamed if name), path[-1])
 
 
 def key(path: Sequence[str]) -> tuple[str, ...]:
     """Return the path of a config key with today's names."""
-    names = list(path)
-    for end in range(1, len(names) + 1):
-        for start in range(end):
-            if now := table("keys").get(".".join(path[start:end])):
-                names[end - 1] = now
-                break
-    return tuple(names)
+    return tuple(last(path[: end + 1]) for end in range(len(path)))
 
 
-def part(name: str) -> str:
-    """Return today's name of a part of a checkpoint, which is a dotted path of config keys."""
-    return ".".join(key(name.split(".")))
+def stored_as(name: str, stored: Collection[str]) -> str:
+    """Return the name under which a checkpoint holds a part: its own one, else one of an earlier version.
+
+    Args:
+        name: today's name of the part, a dotted path of config keys.
+        stored: the names in the checkpoint.
+    """
+    if name in stored:
+        return name
+    return next((before for before in stored if ".".join(key(before.split("."))) == name), name)
 
 
 def target(name: str) -> str:
-    """Return today's path of a class or function."""
+    """Return today's path of a class or function, or of a module that holds some."""
     parts = name.split(".")
-    for end in range(len(parts), 0, -1):
+    for end in range(min(DEEPEST, len(parts)), 0, -1):
         if now := table("targets").get(".".join(parts[:end])):
             return ".".join([now, *parts[end:]])
     return name
 
 
-def group(name: str) -> str:
-    """Return today's name of a config group."""
+def group(name: str, chosen: Any = None) -> str:
+    """Return today's name of a config group; a pair was the numbers of a preset without its other choices."""
+    if name == PAIR:
+        return PRESET if chosen in (None, "null") else TUNED
     return str(table("groups").get(name, name))
 
 
 def folders(name: str) -> list[str]:
     """Return what a group's folder was called."""
     return [before for before, now in table("groups").items() if now == name]
+
+
+def choices(texts: Iterable[str]) -> dict[str, str | None]:
+    """Return overrides with today's names of groups, by what they were; None for one that says nothing any more.
+
+    That is `pair=null` next to a preset that is named.
+    """
+    today: dict[str, str | None] = {}
+    for text in texts:
+        today[text] = _CHOICE.sub(lambda match: match[1] + group(match[2], match[3][1:] or None) + match[3], text)
+    if any(re.match(rf"\+?{PRESET}=(?!null$)", text or "") for text in today.values()):
+        today |= {text: None for text in today if text.lstrip("+~") in (PAIR, f"{PAIR}=null")}
+    return today
+
+
+def recorded(texts: Iterable[str]) -> list[str]:
+    """Return the overrides that a run was started with in today's names."""
+    return [_recorded(text) for text in choices(texts).values() if text is not None]
+
+
+def _recorded(text: str) -> str:
+    name, equals, value = text.partition("=")
+    bare = name.lstrip("+~")
+    path = key(bare.split("."))
+    value = str(table("options").get(f"{bare}/{value}", table("values").get(path[-1], {}).get(value, value)))
+    return f"{name.removesuffix(bare)}{'.'.join(path)}{equals}{value}"

@@ -336,7 +336,6 @@ class TerminalOverride:
     Args:
         column: [B] or [B, T], with what follows.
         tag: [B], one value an episode.
-        only_last: leave the value of the last step of each window.
     """
 
     tier = SHAPE

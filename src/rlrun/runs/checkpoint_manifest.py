@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlrun.core import renames
 from rlrun.core.errors import RunDirError
 from rlrun.runs.files import NOTE_BYTES, parse_json, read_bytes
 
@@ -34,9 +33,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if data != _sealed(data[: -len(_sealed(b"\n}"))] + b"\n}"):
         raise RunDirError(f"{path} is damaged: its content does not match its hash")
     del note["sha256"]
-    for holder in (note, *note["files"].values()):
-        if "parts" in holder:
-            holder["parts"] = [renames.part(name) for name in holder["parts"]]
     return dict(note)
 
 

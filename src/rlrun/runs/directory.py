@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from rlrun.core import renames
 from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs import lock as locks
 from rlrun.runs.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
@@ -196,14 +197,15 @@ class RunDir:
         return status
 
     def read_overrides(self) -> list[str]:
-        """Return the overrides that the run was started with; none where no file tells.
+        """Return the overrides that the run was started with, in today's names; none where no file tells.
 
         Raises:
             RunDirError: the file cannot be read, or is too large.
         """
         if not self.overrides.is_file():
             return []
-        return read_bytes(self.overrides, most=LARGEST, follow=True).decode(errors="replace").splitlines()
+        lines = read_bytes(self.overrides, most=LARGEST, follow=True).decode(errors="replace")
+        return renames.recorded(lines.splitlines())
 
     def _is_alive(self, status: Mapping[str, Any], ours: bool) -> bool:
         """Tell whether the process of a status is there: by its lock, else by its number, else by its heartbeat.

@@ -1,6 +1,6 @@
-"""Installed packages that bring config files and classes: entry points of the group `rlrun.security.plugins`.
+"""Installed packages that bring config files and classes: entry points of the group `rlrun.plugins`.
 
-    [project.entry-points."rlrun.security.plugins"]
+    [project.entry-points."rlrun.plugins"]
     walker = "walker"          # the package walker, with walker/conf/
 
 Nothing of a plugin is imported before a config names it.
@@ -21,7 +21,7 @@ from typing import Any
 
 from rlrun.core.errors import RequestError, did_you_mean, printable
 
-GROUP = "rlrun.security.plugins"
+GROUP = "rlrun.plugins"
 FOLDER = "conf"
 # Their names have rules of their own in `rlrun.security.trust`, which no plugin widens.
 FOREIGN = {"rlrun", "torch", "gymnasium", "numpy", "omegaconf", *sys.stdlib_module_names}

@@ -102,7 +102,7 @@ class ReportTable(NamedTuple):
     title: str  # what it holds
     head: list[str]  # names of the columns
     rows: Sequence[Sequence[Cell]]  # as long as the head each
-    overrides: int  # so many columns are words, the others numbers
+    text_columns: int  # the first ones; the others hold numbers
 
 
 def finals(findings: Findings) -> ReportTable:
@@ -193,7 +193,7 @@ def to_markdown(findings: Findings, notes: Iterable[str]) -> str:
     several = [by_task(findings)] if findings.apart else []
     parts = []
     for table in (finals(findings), comparisons(findings), *several, left_out(findings)):
-        rule = ["---" if index < table.overrides else "---:" for index in range(len(table.head))]
+        rule = ["---" if index < table.text_columns else "---:" for index in range(len(table.head))]
         rows = [f"| {' | '.join(map(_bare, row))} |" for row in (table.head, rule, *table.rows)]
         parts += ["\n".join([f"**{table.title}**\n", *rows])] if table.rows else []
     caveats = "\n".join(f"* {_bare(note)}" for note in notes)
@@ -220,7 +220,7 @@ def to_csv(findings: Findings) -> str:
 
 
 def _counts(group: Group) -> str:
-    """Return how many runs of a group count, and what became of the others."""
+    """Return how many runs of an group count, and what became of the others."""
     statuses = Counter(fate.run.status for fate in group.fates if fate.score is None)
     here = len(group.fates) - statuses.total()
     text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
@@ -325,7 +325,7 @@ def _figures(drawings: Iterable[Figure]) -> str:
 def _table(table: ReportTable, folder: Path) -> str:
     if not table.rows:
         return ""
-    kinds = ["" if index < table.overrides else ' class="n"' for index in range(len(table.head))]
+    kinds = ["" if index < table.text_columns else ' class="n"' for index in range(len(table.head))]
     head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(table.head, kinds, strict=True))
     rows = "".join(
         f"<tr>{''.join(_cell(cell, kind, folder) for cell, kind in zip(row, kinds, strict=True))}</tr>\n"

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from rlrun.config.files import parse_yaml
 from rlrun.config.schema import CHANGEABLE
 from rlrun.config.tree import dotted, leaves
+from rlrun.core import renames
 from rlrun.core.errors import RlrunError, RunDirError, printable
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import known, read_bytes
@@ -162,7 +163,7 @@ def _text(path: Path) -> str:
 def _by_key(lines: Iterable[str]) -> dict[str, str]:
     """Return the overrides of a command line by key, the last of a key; of `+with=…` each one counts."""
     overrides = {}
-    for line in filter(None, map(str.strip, lines)):
+    for line in renames.recorded(filter(None, map(str.strip, lines))):
         key = line.partition("=")[0].lstrip("+~").strip()
         overrides[line.lstrip("+") if key == "with" else key] = line
     return overrides
@@ -209,7 +210,7 @@ def _count(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-@lru_cache(maxsize=32)  # runs of a group differ by their seeds only
+@lru_cache(maxsize=32)  # runs of an group differ by their seeds only
 def _settings(text: str) -> tuple[Mapping[str, Any], str]:
     """Return a config by dotted key, without seed, task and machine; and its task."""
     tree = parse_yaml(text, "config.yaml")
@@ -240,7 +241,7 @@ def _jobs(folder: Path) -> Iterator[tuple[str, dict[str, str], str, str | None]]
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as job_store:
             rows = job_store.execute(
-                "SELECT key, overrides, state, error FROM jobs ORDER BY rowid LIMIT ?", (JOBS,)
+                "SELECT key, words, state, error FROM jobs ORDER BY rowid LIMIT ?", (JOBS,)
             ).fetchall()
     except sqlite3.Error as error:
         raise RunDirError(f"{path} cannot be read: {error}") from error

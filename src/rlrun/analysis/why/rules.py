@@ -177,15 +177,15 @@ def no_end(facts: Facts) -> Sign | None:
     "`algorithm.tau=…`, `algorithm.target_every=…`",
 )
 def stuck_target(facts: Facts) -> Sign | None:
-    rates = {name: facts.figure(f"callbacks.{name}.rate") for name in facts.under("target_distance")}
-    target_rates = {name: rate for name, rate in rates.items() if rate is not None}
-    if not target_rates:
+    taus = {name: facts.figure(f"callbacks.{name}.tau") for name in facts.under("target_distance")}
+    moving = {name: tau for name, tau in taus.items() if tau is not None}
+    if not moving:
         raise NotApplicable
     if facts.updates < SETTLED:
         raise Unknown(f"{SETTLED:,} updates")
-    for name, rate in target_rates.items():
+    for name, tau in moving.items():
         every = facts.figure(f"callbacks.{name}.every") or Setting("", 1.0)
-        time = (every.value or 1.0) / rate.value if rate.value > 0 else math.inf
+        time = (every.value or 1.0) / tau.value if tau.value > 0 else math.inf
         if time <= facts.updates or (facts.status == "running" and time < PATIENCE):
             continue
         distance = facts.series[f"target_distance/{name}"][-1].value
@@ -194,10 +194,10 @@ def stuck_target(facts: Facts) -> Sign | None:
             f"the target network of callbacks.{name} {pace}, {shown(facts.updates)} were made; "
             f"it lies {distance:.0%} of the network's size away"
         )
-        evidence = {"rate": rate.value, "every": every.value, "updates": facts.updates, "distance": distance}
-        remedy = override(rate.key, 0.005)
-        if rate.value > 0 and every.value > 1:
-            remedy = override(every.key, max(int(facts.updates * rate.value / 20), 1))
+        evidence = {"tau": tau.value, "every": every.value, "updates": facts.updates, "distance": distance}
+        remedy = override(tau.key, 0.005)
+        if tau.value > 0 and every.value > 1:
+            remedy = override(every.key, max(int(facts.updates * tau.value / 20), 1))
         return reason, evidence, f"let it follow: {remedy}"
     return None
 

@@ -193,8 +193,10 @@ class Counters(ForkedPart):
         flags = {}
         if isinstance(self.part, Callback):  # one of a user's own may do without some of the keywords
             kinds = {kind for name, kind in self.kinds.items() if name in values}
-            flags = {"weights": "weights" in kinds, "optimiser": "optimizers" in kinds, "numbers": "numbers" in kinds}
+            flags = {"weights": "weights" in kinds, "optimizer": "optimizers" in kinds, "numbers": "numbers" in kinds}
             parameters = inspect.signature(self.part.load_state_dict).parameters
+            if "optimiser" in parameters:  # as earlier versions spelt it
+                flags["optimiser"] = flags.pop("optimizer")
             if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
                 flags = {name: wanted for name, wanted in flags.items() if name in parameters}
         self.part.load_state_dict(state, **flags)

@@ -19,6 +19,7 @@ from rlrun.commands.fork.parts import ForkedPart, Memory, Network, Pace, TargetN
 from rlrun.commands.fork.sources import WeightSource, names_differ, read, some
 from rlrun.config import Composed
 from rlrun.config.targets import explain
+from rlrun.core import renames
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
@@ -201,7 +202,7 @@ class _Taker:
             ConfigError: something does not fit, or a pattern that says load finds nothing.
         """
         names = self.settings.renamed(source.nodes)
-        nodes = {new: source.nodes[old] for old, new in names.items()}
+        nodes = self._of_today({new: source.nodes[old] for old, new in names.items()})
         entries: dict[str, list[ForkEntry]] = {path: [] for path in self.parts}
         for path in sorted(self.parts, key=lambda path: not isinstance(self.parts[path], Network)):
             entries[path] += self._decide_part(path, nodes, source)  # networks first: others follow them
@@ -212,6 +213,15 @@ class _Taker:
         self._tell()
         self._settle_import(nodes)
         return self.report
+
+    def _of_today(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what there is with today's names of parts."""
+        before = {renames.stored_as(path, nodes): path for path in self.parts}
+        moved = {old: new for old, new in before.items() if old != new}
+        return {
+            next((new + name[len(old) :] for old, new in moved.items() if f"{name}.".startswith(f"{old}.")), name): node
+            for name, node in nodes.items()
+        }
 
     def _decide_part(self, path: str, nodes: Mapping[str, Any], source: WeightSource) -> Iterator[ForkEntry]:
         part, names = self.parts[path], set()

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
+from rlrun.config import renames
 from rlrun.config.expansion import Job, job_of
 from rlrun.config.overrides import parse
 from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, either, one_of, shown, whole
@@ -52,7 +53,7 @@ def _directions(value: Any) -> Any:
     return value
 
 
-DIRECTIONS = ("maximise", "minimize")
+DIRECTIONS = ("maximize", "minimize")
 KINDS = {
     **dict.fromkeys(("trials", "compare", "fresh_seeds"), whole(1)),
     **dict.fromkeys(("startup", "seed", "top"), whole()),
@@ -86,7 +87,7 @@ class Optuna:
     seeds: int | list[int] = 1
     seed: int = 0
     objective: str | list[str] = "evaluation/mean_return"
-    direction: str | list[str] = "maximise"
+    direction: str | list[str] = "maximize"
     score: str = "mean"
     over_seeds: str = "mean"
     pruner: str = "auto"
@@ -103,11 +104,11 @@ class Optuna:
                 object.__setattr__(self, name, kind.convert(value))
             except (ValueError, OverflowError):
                 near = (
-                    did_you_mean(value, kind.overrides.removeprefix("one of ").split(", "))
+                    did_you_mean(value, kind.wanted.removeprefix("one of ").split(", "))
                     if isinstance(value, str)
                     else ""
                 )
-                raise ConfigError(f"sweep.{name}: wanted {kind.overrides}, got {shown(value)}{near}") from None
+                raise ConfigError(f"sweep.{name}: wanted {kind.wanted}, got {shown(value)}{near}") from None
         count = len(self.objectives)
         if len(self.directions) != count:
             raise ConfigError(f"sweep.direction: {count} objectives have one direction each, or one for all")
@@ -142,7 +143,7 @@ class Optuna:
     @property
     def signs(self) -> list[float]:
         """For each objective what makes the smallest the best: -1 or 1."""
-        return [-1.0 if direction == "maximise" else 1.0 for direction in self.directions]
+        return [-1.0 if direction == "maximize" else 1.0 for direction in self.directions]
 
     @property
     def prunes(self) -> bool:
@@ -330,7 +331,7 @@ def _noted(path: Path) -> tuple[list[str], Optuna]:
     """
     note = read_json(path)
     try:
-        overrides, settings = [str(override) for override in note["words"]], note["sweep"]
+        overrides, settings = [str(override) for override in note["words"]], renames.saved(note["sweep"], str(path))
         if overrides != note["words"] or not set(settings) <= {field.name for field in fields(Optuna)}:
             raise ValueError
         return overrides, Optuna(**settings)
