@@ -57,7 +57,7 @@ def test_without_anybody_nobody_is_asked() -> None:
 
 
 def test_recurrent_agents_are_refused() -> None:
-    with pytest.raises(RequestError, match="a recurrent agent needs envs"):
+    with pytest.raises(RequestError, match="state of a recurrent agent is not kept by id"):
         AgentProxy(Counting(state=np.zeros(1)), Crowd.spaces)
 
 

@@ -320,6 +320,12 @@ def note(members: dict[str, bytes], **changes: Any) -> None:
     members["table.json"] = json.dumps({**json.loads(members["table.json"]), **changes}).encode()
 
 
+def table_note(members: dict[str, bytes], **changes: Any) -> None:
+    """Change what the note says of the table; None: leave the entry out."""
+    table = {**json.loads(members["table.json"])["table"], **changes}
+    note(members, table={name: value for name, value in table.items() if value is not None})
+
+
 def header(shape: str) -> bytes:
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text
@@ -330,6 +336,14 @@ FORGED: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "other kind": (lambda file: note(file, kind="checkpoint"), "is a 'checkpoint', wanted 'rlrun.memory'"),
     "no note": (lambda file: file.pop("table.json"), "no member 'table.json'"),
     "no json": (lambda file: file.update({"table.json": b"[" * 100_000}), "is no JSON"),
+    "sampler a number": (lambda file: table_note(file, sampler=7), "does not describe a table"),
+    "no sampler": (lambda file: table_note(file, sampler=None), "does not describe a table"),
+    "no table": (lambda file: note(file, table=[]), "does not describe a table"),
+    "rows a text": (lambda file: note(file, rows="10"), "does not describe a table"),
+    "tags of numbers": (lambda file: table_note(file, tags=[1]), "does not describe a table"),
+    "columns a list": (lambda file: table_note(file, columns=[]), "does not describe a table"),
+    "column without dtype": (lambda file: table_note(file, columns={"reward": [[]]}), "does not describe a table"),
+    "unknown dtype": (lambda file: table_note(file, columns={"reward": [[], "real"]}), "does not describe a table"),
     "no state": (lambda file: file.update({"state.safetensors": b"x" * 20}), "its state cannot be taken back"),
     "no column": (lambda file: file.pop("columns/reward.npy"), "no member 'columns/reward.npy'"),
     "short column": (lambda file: file.update({"columns/reward.npy": file["columns/reward.npy"][:-4]}), "fit its size"),

@@ -28,9 +28,8 @@ from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import Spaces
+from rlrun.core.spaces import Spaces, map_tree
 from rlrun.core.typing import Tree
-from rlrun.memory.episodes import map_tree
 from rlrun.nn import MLP, ActionCodec, DeterministicPolicy, Encoder
 
 

@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.core.spaces import Box, Spaces
+from rlrun.core.spaces import Box, Spaces, map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.env import Env, spaces_of
 from rlrun.memory.adaptors import REPRESENTATIONS, PerStep
-from rlrun.memory.episodes import map_tree
 from rlrun.nn import InverseModel
 
 

@@ -212,7 +212,7 @@ class RandomAgent(Agent):
         return self.draw(envs_of(observation))
 
     def draw(self, count: int) -> Response:
-        """Draw actions for `count` lanes."""
+        """Draw actions for `count` envs."""
         return {"action": self._draw(self.space, count)}
 
     def _draw(self, space: Space, count: int) -> Tree:

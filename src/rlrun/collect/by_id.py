@@ -1,4 +1,4 @@
-"""Collection from environments whose agents are known by an id, in place of lanes."""
+"""Collection from environments whose agents are known by an id."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class AgentProxy:
 
     def __init__(self, agent: Agent, spaces: Spaces) -> None:
         if agent.initial_state(1) is not None:
-            raise RequestError("agents by id: a recurrent agent needs envs; take one without a state")
+            raise RequestError(
+                "agents by id: the state of a recurrent agent is not kept by id; take one without"
+            )
         self.agent = agent
         self.space = spaces.observation
 

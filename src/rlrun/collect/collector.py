@@ -29,15 +29,15 @@ class Collector(Budgeted, Callback):
     """Step all envs of an environment with an agent, and store what happened.
 
     Provides `step`, the number of environment steps made by all envs together, those of other learners too: all of
-    them make theirs at the same pace. In a resumed run the envs
-    go on with the episodes that were open; where one cannot, a new one begins in its env and the open one
-    ends in memory where it was left, not truncated. `approximate` tells of such envs; None: all came back.
+    them make theirs at the same pace. A resumed run continues the episodes that were open. Where an env cannot, it
+    begins a new episode, and the open one ends in memory where it was left, not truncated. `approximate` names such
+    envs; it is None if all of them continued.
 
-    Of a recurrent agent it keeps the state of each lane. A memory that has a column `state` gets the one before
+    Of a recurrent agent it keeps the state of each env. A memory that has a column `state` gets the one before
     acting. After an end, and after a row that is no step, an env has the state of an episode that begins.
 
     Args:
-        env: the lanes.
+        env: the environments.
         agent: what acts.
         table: where rows go.
         seed: env i is first reset with `seed + i`.
@@ -159,7 +159,7 @@ class Collector(Budgeted, Callback):
         return {"step": self.steps}  # a signal amidst collection: later callbacks save the state of now
 
     def collect(self, steps: int, random: bool = False) -> int:
-        """Make at least `steps` environment steps, a multiple of the number of lanes.
+        """Make at least `steps` environment steps, a multiple of the number of envs.
 
         Args:
             steps: wanted, all envs together.

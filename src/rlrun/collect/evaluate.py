@@ -102,7 +102,7 @@ def evaluate(
     Args:
         env: separate from training; its envs play episodes side by side.
         agent: what acts.
-        episodes: how many; episode i starts with `reset(seed=seed + i)`, whatever the number of lanes.
+        episodes: how many; episode i starts with `reset(seed=seed + i)`, whatever the number of envs.
         seed: of the first episode.
         max_steps: end an episode after so many steps.
         explore: act as in training rather than at best.

@@ -30,9 +30,9 @@ from rlrun.collect.agents import (
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
-from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
+from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree
 from rlrun.core.typing import Array, Tree
-from rlrun.memory.episodes import flat, map_tree
+from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
 from rlrun.ops.gaussian import squashed_action
 from rlrun.ops.noise import Kind, drawn, given, is_given, normal_like

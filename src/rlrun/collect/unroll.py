@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted
 from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Stateful, Tree
 from rlrun.env import Env, Step
-from rlrun.memory.episodes import map_tree
 from rlrun.runs.exits import describe_error
 
 

@@ -87,7 +87,7 @@ def screen(place: str, env: Env) -> Env:
 def rehearsed(
     env: Env, render_mode: str, look: Callable[[Env], object], *, refusal: str, fps: float | None = None
 ) -> Env:
-    """Return one single_env like an environment's, separate from it, that renders: it was reset once, and looked at.
+    """Return a copy of an environment that renders, reset once and rendered once.
 
     Args:
         env: what to copy.
@@ -139,7 +139,7 @@ def picture_of(env: Env) -> Array:
 
 
 class VideoRecorder:
-    """Write one video an episode, frame by frame, while a single-lane environment plays: a watcher.
+    """Write one video an episode, frame by frame, while one environment plays: a watcher.
 
     Each has the picture of the reset and one a step. The file of an episode that did not end is not kept.
 
@@ -305,7 +305,7 @@ class Film(NamedTuple):
 
 
 class Stage:
-    """Lanes on which any number of agents play the same episodes; made once, to be closed.
+    """Environments in which any number of agents play the same episodes; made once, to be closed.
 
     Args:
         env: what to copy; its own envs are never touched.

@@ -1,4 +1,4 @@
-"""Lanes that step as a whole: gymnasium's vector environments, native ones, EnvPool, worker processes."""
+"""Environments that step as a whole: gymnasium's vector environments, native ones, EnvPool, worker processes."""
 
 from __future__ import annotations
 

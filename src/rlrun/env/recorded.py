@@ -1,4 +1,4 @@
-"""Lanes whose open episodes can be written down, and played once more up to where they were left."""
+"""Environments whose open episodes can be recorded, and replayed up to where they were left."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Leaf:
 
 
 class ActionLog:
-    """A log of whole batches of policy actions [N, …], and where in it each lane's episode began.
+    """A log of whole batches of policy actions [N, …], and where in it each env's episode began.
 
     What no env needs any more is dropped, and so is what is older than `LIMIT` steps.
     """
@@ -98,7 +98,7 @@ class ActionLog:
             leaf.note(part)
 
     def begin(self, envs: Iterable[int]) -> None:
-        """Note that new episodes begin in some lanes."""
+        """Note that new episodes begin in some envs."""
         steps = self.steps
         for env_index in envs:
             self.begun[env_index] = steps
@@ -255,7 +255,7 @@ class Recorded(Env):
 
     @abstractmethod
     def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
-        """Return what each lane's `Recorder.written` says."""
+        """Return what each env's `ActionRecorder.written` says."""
 
     @abstractmethod
     def _replay(
@@ -342,7 +342,7 @@ def _require_episodes(state: dict[str, Any], num_envs: int) -> None:
         map_tree(lambda array: shapes.append(array.shape if isinstance(array, np.ndarray) else ()), actions)
     steps = shapes[0][0] if shapes and shapes[0] else 0
     if (actions is not None and not steps) or any(shape[:2] != (steps, num_envs) for shape in shapes):
-        raise RlrunError(f"its actions are none of {num_envs} lanes")
+        raise RlrunError(f"its actions are none of {num_envs} envs")
     if not isinstance(begun, list) or len(begun) != num_envs:
         raise RlrunError("it does not say when each episode began")
     for env_index, at in zip(envs, begun, strict=True):

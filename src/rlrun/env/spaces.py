@@ -19,7 +19,7 @@ from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space
 from rlrun.core.typing import Array, Tree
 
 _messages = logging.getLogger("rlrun")
-Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], env, one lane's observation)
+Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], env, one env's observation)
 Convert = Callable[[Any], Any]
 
 # Dtypes that torch lacks or that no network wants, and what holds their numbers.
@@ -105,7 +105,7 @@ def empty(space: Space, count: int) -> Tree:
 
 
 def row_writer(space: gymnasium.Space[Any]) -> Write:
-    """Return what writes one lane's observation into a buffer made by `empty`."""
+    """Return what writes one env's observation into a buffer made by `empty`."""
     if parts := _parts(space):
         writers = [(name, _key(space, name), row_writer(part)) for name, part in parts.items()]
 

@@ -1,4 +1,4 @@
-"""Lanes in this process, one after the other: the default, and the cheapest where an environment is quick.
+"""Environments in this process, one after the other: the default, and the cheapest where an environment is quick.
 
 The numbers equal those of gymnasium's SyncVectorEnv bit for bit; what is left out is its generic
 machinery, which costs more than the environment itself for CartPole.
@@ -129,7 +129,7 @@ class SyncEnv(Recorded):
         env_index = 0
         try:
             for env_index, step_env in enumerate(self._step_functions):
-                # Rows by index: iterating an array costs eight times as much where there is one lane.
+                # Rows by index: iterating an array costs eight times as much where there is one env.
                 value, reward[env_index], terminated[env_index], truncated[env_index], info = step_env(
                     action[env_index]
                 )

@@ -19,7 +19,7 @@ Seed = int | Sequence[int | None] | None
 
 
 class Step(NamedTuple):
-    """One step of every lane.
+    """One step of every env.
 
     observation: tree [N, …], the true successor, also of an env whose episode ended; reward: [N] float32, or [N, R];
     terminated, truncated: [N] bool; valid: [N] bool, False where the row is no transition of the task
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Rejoined(NamedTuple):
-    """Lanes that stand again where they were left, as far as they came.
+    """Environments back where they were left, as far as that is possible.
 
     observation: tree [N, …] to act on; episode_return: [N] or [N, R] float64, the float32 rewards added up one by one;
     length: [N]; of an env that was set directly, not played again, these are NaN and -1;
@@ -82,7 +82,7 @@ class Env(ABC):
 
     @abstractmethod
     def reset_envs(self, envs: Array, seeds: Sequence[int | None]) -> Tree:
-        """Start episodes in chosen envs, each with a seed of its own; return the observations of all lanes.
+        """Start episodes in chosen envs, each with a seed of its own; return the observations of all envs.
 
         envs: [N] bool; seeds: one for each chosen env, in order; each env is called with `reset(seed=…)`.
         """
@@ -103,10 +103,10 @@ class Env(ABC):
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remember a state for `rejoin`; no environment is touched.
+        """Remember a state for `resume_episodes`; no environment is touched.
 
         Raises:
-            RlrunError: it is of another number of lanes.
+            RlrunError: it is of another number of envs.
         """
 
     def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
@@ -139,7 +139,7 @@ def close_softly(place: str, close: Callable[[], object]) -> None:
 
 
 def spaces_of(env: Env | None) -> Spaces:
-    """Return what an environment gives and takes, one lane.
+    """Return what an environment gives and takes, for one env.
 
     Raises:
         ConfigError: there is no environment.

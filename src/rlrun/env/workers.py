@@ -1,4 +1,4 @@
-"""Lanes in processes of their own, which write down their environments where these live."""
+"""Environments in processes of their own, which record their episodes there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: with all its wrappers.
-        number: of the lane.
+        number: of the environment.
         apart: whether it lives in a worker.
     """
 

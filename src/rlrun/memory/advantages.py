@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
+from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.adaptors import EVALUATES_ACTIONS
-from rlrun.memory.episodes import flat, map_tree
+from rlrun.memory.episodes import flat
 from rlrun.memory.samplers import Rows
 
 

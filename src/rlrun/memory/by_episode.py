@@ -190,9 +190,9 @@ class Sequential(Seeded, Sampler):
 
 
 class Stratified(Seeded, Sampler):
-    """The same number of windows from every env that has any, each lane's spread evenly over its windows.
+    """The same number of windows from every env that has any, spread evenly over its windows.
 
-    What is left over goes to envs drawn at random. A lane's n windows are drawn one from each n-th of all it has,
+    What is left over goes to envs drawn at random. An env's n windows are drawn one from each n-th of all it has,
     so every window of an env is equally likely, and a batch never bunches.
     """
 
@@ -216,7 +216,7 @@ class Stratified(Seeded, Sampler):
         return self.rows(index.window(episode, number - behind[chosen] + windows[episode]), length)
 
     def _parts(self, envs: Array, count: int) -> tuple[Array, Array]:
-        """Return the env of each window, and how far through the lane's windows it lies, 0 … 1: [count]."""
+        """Return the env of each window, and how far through the env's windows it lies, 0 … 1: [count]."""
         shares = np.full(len(envs), count // len(envs))
         shares[self.generator.permutation(len(envs))[: count % len(envs)]] += 1
         within = np.arange(count) - np.repeat(shares.cumsum() - shares, shares)

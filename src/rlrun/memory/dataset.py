@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Groups, Tree
 from rlrun.memory.adaptors import Adaptor, adapted, arrange
-from rlrun.memory.episodes import flat, map_tree, nest, stack
+from rlrun.memory.episodes import flat, nest, stack
 from rlrun.memory.loaders import at_least, chosen
 from rlrun.memory.samplers import Rows
 from rlrun.memory.sources import EMPTY, table_of

@@ -22,7 +22,7 @@ class Ejector(ABC):
     episodes leave. Only where all closed episodes are gone do open ones lose their oldest rows.
     """
 
-    by_row = False  # True: no picking; each lane's ring overwrites its oldest rows
+    by_row = False  # True: no picking; each env's ring overwrites its oldest rows
     index: EpisodeIndex
 
     def bind(self, index: EpisodeIndex) -> None:
@@ -54,7 +54,7 @@ class Fifo(Ejector):
     """First in, first out.
 
     Args:
-        whole: whole episodes leave, the one that ended first before all others; otherwise each lane's oldest rows
+        whole: whole episodes leave, the one that ended first before all others; otherwise each env's oldest rows
             do, which keeps more of them and is faster.
     """
 

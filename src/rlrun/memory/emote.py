@@ -53,7 +53,7 @@ def read(
         names: Emote's key -> our column, such as {"features": "observation.position"}. By default
             `actions` is `action`, `rewards` is `reward`, and every key with one row more an episode is a
             part of `observation`.
-        ended: how episodes ended where the file does not say.
+        episode_end: how episodes ended where the file does not say.
 
     Raises:
         RequestError: the file is missing, damaged or a pickle, or its ranges contradict each other.

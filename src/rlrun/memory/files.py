@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rlrun.memory.table import Table
 
 KIND, FORMAT = "rlrun.memory", 2
+KINDS = ("index", "sampler", "ejector")  # parts of a table whose classes a file names
 
 
 def store(table: Table, path: Path | str, *, public: bool = False) -> None:
@@ -159,8 +160,28 @@ def _note(file: ZipFile, path: Path) -> dict[str, Any]:
         raise RequestError(f"{path} is no stored memory: it is a '{note.get('kind')}', wanted '{KIND}'")
     if note.get("format") != FORMAT:
         raise RequestError(f"{path} has format {note.get('format')}; this version of rlrun reads {FORMAT}")
-    note["table"] |= {name: _exported(note["table"][name]) for name in ("index", "sampler", "ejector")}
+    if not _describes_table(note):
+        raise RequestError(f"{path} is damaged: table.json does not describe a table")
+    note["table"] |= {name: _exported(note["table"][name]) for name in KINDS}
     return note
+
+
+def _describes_table(note: Mapping[str, Any]) -> bool:
+    """Return True if a note has the number of rows, and the kinds, tags and columns of a table."""
+    table, rows = note.get("table"), note.get("rows")
+    if not isinstance(table, dict) or type(rows) is not int or rows < 0:
+        return False
+    tags, columns = table.get("tags"), table.get("columns")
+    named = isinstance(tags, list) and all(isinstance(name, str) for name in (*tags, *map(table.get, KINDS)))
+    return named and isinstance(columns, dict) and all(map(_describes_column, columns.values()))
+
+
+def _describes_column(column: Any) -> bool:
+    """Return True for the shape and the dtype of a column."""
+    if not isinstance(column, list) or len(column) != 2 or not isinstance(column[0], list):
+        return False
+    shape, dtype = column
+    return all(type(size) is int and size >= 0 for size in shape) and isinstance(dtype, str) and dtype in np.sctypeDict
 
 
 def _columns(file: ZipFile, note: Mapping[str, Any], path: Path) -> dict[str, ArrayMember]:

@@ -73,9 +73,9 @@ class EpisodeIndex(ABC):
 
     @abstractmethod
     def advance(self, env_index: int | Array | None) -> Any:
-        """Give envs their next slot: [n], or a slice for a single lane.
+        """Give envs their next slot: [n], or a slice for a single env.
 
-        env: a number, an array of numbers, or None for all lanes.
+        env_index: a number, an array of numbers, or None for all envs.
         """
 
     def _recount(self, rounds: int) -> None:

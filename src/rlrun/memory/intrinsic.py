@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import REWARDS
-from rlrun.memory.episodes import map_tree
 from rlrun.memory.samplers import Rows
 from rlrun.nn.normalizer import Normalizer
 

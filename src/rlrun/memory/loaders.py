@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Groups, Tree
-from rlrun.memory.episodes import map_tree
 from rlrun.memory.table import Table
 from rlrun.runs import learners
 
@@ -27,7 +27,7 @@ class Steps(Protocol):
 
     @property
     def steps(self) -> int:
-        """Environment steps made so far, over all lanes."""
+        """Environment steps made so far, of all envs together."""
 
     @property
     def observation(self) -> Tree:

@@ -18,9 +18,9 @@ import gymnasium
 import numpy as np
 
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError
-from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, take_rows
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, map_tree, take_rows
 from rlrun.core.typing import Array, Tree
-from rlrun.memory.episodes import Episode, Stored, map_tree
+from rlrun.memory.episodes import Episode, Stored
 from rlrun.memory.table import Table
 from rlrun.runs.files import reason
 

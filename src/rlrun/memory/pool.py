@@ -155,7 +155,7 @@ class PoolIndex(EpisodeIndex):
             longest = int(lengths.argmax())
             lost = min(count, int(lengths[longest]) - 1)
             if lost < 1:
-                raise RlrunError("memory.length: the memory has no place for one more row of each lane")
+                raise RlrunError("memory.length: the memory has no place for one more row of each environment")
             first = int(self.start[longest] + self.gone[longest])
             self._vacate(self.log[first : first + lost].astype(np.int64))
             self.gone[longest] += lost

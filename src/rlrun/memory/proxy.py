@@ -1,8 +1,8 @@
 """Agents known by an id: they come and go, and each fills an episode of its own.
 
-Environments that are not envs (a game whose characters appear and leave) speak of agents by id. In every
-round each agent that is there gets a `DictObservation`, and each that goes on answers with a
-`DictResponse`. A `MemoryProxy` puts the rounds together into episodes and hands them to a table.
+Some environments (a game whose characters appear and leave) name their agents by id. In every round
+each agent that is there gets a `DictObservation`, and each that continues answers with a `DictResponse`.
+A `MemoryProxy` puts the rounds together into episodes and hands them to a table.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rlrun.core.errors import ConfigError, DataError, RlrunError, did_you_mean
-from rlrun.core.spaces import take_rows
+from rlrun.core.spaces import map_tree, take_rows
 from rlrun.core.typing import Tree
-from rlrun.memory.episodes import flat, map_tree, stack
+from rlrun.memory.episodes import flat, stack
 from rlrun.memory.table import Table
 
 AgentId: TypeAlias = int | str
@@ -145,14 +145,6 @@ class MemoryProxy:
 
     def _stored_columns(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if name in self.table.storage}
-
-    def _finish(self, agent: AgentId, seen: DictObservation) -> None:
-        episode = self._open.pop(agent)
-        episode.rewards.append(self._stored_columns(seen.rewards))
-        episode.observations.append(map_tree(np.array, seen.array_data))
-        if seen.metadata is not None:
-            episode.info |= seen.metadata.info
-        self._hand_over(agent, episode, seen.episode_state)
 
     def _hand_over(self, agent: AgentId, episode: _Open, state: EpisodeState) -> None:
         """Add an episode with as many responses as rewards, and one observation more."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.checkpointing.rows import SLOTS, Changes, Live, SegmentChain
-from rlrun.checkpointing.rows import StoredColumn as StoredColumn
+from rlrun.checkpointing.rows import SLOTS, Changes, Live, SegmentChain, StoredColumn
 from rlrun.checkpointing.segments import chain_of
 from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.columns import Column, Frames, Tags
 from rlrun.memory.ejectors import Ejector
-from rlrun.memory.episodes import flat, map_tree
+from rlrun.memory.episodes import flat
 from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex, env_numbers
 from rlrun.memory.pool import PoolIndex
 from rlrun.memory.ring import RingIndex
@@ -69,9 +69,9 @@ class Recorder:
             ) from None
 
     def add(self, env_index: int | Array | None, row: Mapping[str, Tree]) -> None:
-        """Store one step of some lanes.
+        """Store one step of some envs.
 
-        env: a number, an array of n numbers, or None for all lanes.
+        env_index: a number, an array of n numbers, or None for all envs.
         row: every column, [n, …].
         """
         if self._pooled:
@@ -103,9 +103,9 @@ class Recorder:
             observe({**row, "env": env})
 
     def close(self, env_index: int | Array | None, last: Tree, tags: Mapping[str, Any] | None = None) -> None:
-        """End the episodes of some lanes.
+        """End the episodes of some envs.
 
-        env: a number, numbers [n], a choice [N] of bools, or None for all lanes.
+        env_index: a number, numbers [n], a choice [N] of bools, or None for all envs.
         last: the observation after the last step, [n, …].
         tags: one value an episode, [n, …]; those that the table does not have are left out.
         """

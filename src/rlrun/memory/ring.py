@@ -32,7 +32,7 @@ class RingIndex(EpisodeIndex):
         # next slot, next stamp and count of each env: side by side, because all move together
         self._lanes = np.stack([self.base, self.open << self.bits, self.written])
         self.written = self._lanes[COUNT]
-        # slot of each lane's newest row, if its episode is open
+        # slot of each env's newest row, if its episode is open
         self._previous = np.full(num_envs, self.size, np.int64)
         self._room = slots  # rounds until the first env begins its ring anew
 
@@ -210,7 +210,7 @@ class RingIndex(EpisodeIndex):
         old, starts = self.used(), self._oldest_counts()
         env_index = old // self.slots
         oldest = starts[env_index]
-        count = (old - oldest) % self.slots  # counted anew from each lane's oldest row, so that its ring begins with it
+        count = (old - oldest) % self.slots  # counted anew from each env's oldest row, so that its ring begins with it
         wider = RingIndex(num_envs=self.num_envs, slots=size // self.num_envs)
         wider.stamp = wider.stamp.astype(self.stamp.dtype)
         new = wider.base[env_index] + count
@@ -230,7 +230,7 @@ class RingIndex(EpisodeIndex):
         return old, new
 
     def _oldest_counts(self) -> Array:
-        """Return the count of each lane's oldest slot that is not overwritten."""
+        """Return the count of each env's oldest slot that is not overwritten."""
         starts: Array = np.maximum(self.written - self.slots, 0)
         return starts
 
@@ -251,7 +251,7 @@ class RingIndex(EpisodeIndex):
             raise RlrunError("memory: the saved index is damaged: an env goes on where it cannot")
         over = state["status"].numpy() == CLOSED
         if (state["last"].numpy()[over] >= written[state["lane"].numpy()[over]]).any():
-            raise RlrunError("memory: the saved index is damaged: an episode ends after its lane")
+            raise RlrunError("memory: the saved index is damaged: an episode ends after its environment's rows")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.core.generators import put_back
+from rlrun.core.generators import Seeded
+from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Groups
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
-from rlrun.memory.episodes import joined, map_tree
+from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import Steps, at_least, chosen
 from rlrun.memory.normalize import Normalize
 from rlrun.memory.rollout_table import Rollout
 
 
-class RolloutLoader:
+class RolloutLoader(Seeded):
     """Collect `horizon` steps of every env, serve them `epochs` times in shuffled minibatches, forget them.
 
     Adaptors see a rollout once, as windows [N, T, …] over the envs (in memory, envs are neighbors:
@@ -36,7 +37,7 @@ class RolloutLoader:
     Args:
         table: what the collector writes to.
         collector: makes the steps.
-        horizon: steps of every lane.
+        horizon: steps of every env.
         minibatch: rows of one; they are made equal, so with a remainder they are a little larger; None = all.
         epochs: how often each row is served.
         length: of windows: 1 = single rows [B, …]; the horizon = whole envs [B, T, …]; or a divisor of it, with
@@ -78,7 +79,7 @@ class RolloutLoader:
         self.adaptors = table.adaptors = arrange(adaptors, rewards=table.rewards, on_policy=True)
         self.data_group = data_group
         self.device = torch.device(device)
-        self.generator = np.random.Generator(np.random.PCG64(seed))
+        super().__init__(seed)
         names = self._names()
         beside = [name for name in ("state", "episode_end", "valid") if self.stateful and name in names]
         extra = [name for adaptor in self.adaptors for name in getattr(adaptor, "keeps", ())]
@@ -150,12 +151,12 @@ class RolloutLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rest of the rollout and the position in it; the collector's state is its own."""
-        return {**self._rollout.state_dict(), "generator": self.generator.bit_generator.state}
+        return {**self._rollout.state_dict(), **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the minibatch after the last one."""
+        super().load_state_dict(state)
         self._rollout.load_state_dict(state, self.device)
-        put_back(self.generator, state["generator"])
 
 
 def _envs_first(array: Array) -> Tensor:
@@ -333,15 +334,17 @@ class PhasicLoader(RolloutLoader):
         )
 
     def _collect(self) -> None:
+        if not self.interval:
+            super()._collect()
+            return
         before = self._scale()
         super()._collect()
-        if self.interval:
-            changed = self._scale() / before
-            for rows, _ in self._rollouts:
-                rows |= {name: rows[name] * changed for name in rows.keys() & REWARDS}
-            # copies: what no adaptor changed lies in the table, where the next rollout will lie
-            rows = {name: map_tree(torch.clone, self._rollout.rows[name]) for name in self._phase_columns}
-            self._rollouts.append((rows, self._rollout.starts.copy()))
+        changed = self._scale() / before
+        for rows, _ in self._rollouts:
+            rows |= {name: rows[name] * changed for name in rows.keys() & REWARDS}
+        # copies: what no adaptor changed lies in the table, where the next rollout will lie
+        rows = {name: map_tree(torch.clone, self._rollout.rows[name]) for name in self._phase_columns}
+        self._rollouts.append((rows, self._rollout.starts.copy()))
 
     def _begin(self) -> None:
         """Begin a phase over all that was kept."""

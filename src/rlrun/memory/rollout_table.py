@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.core.spaces import Spaces, put_rows
+from rlrun.core.spaces import Spaces, map_tree, put_rows
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.columns import make_columns
-from rlrun.memory.episodes import flat, map_tree, nest
+from rlrun.memory.episodes import flat, nest
 from rlrun.memory.index import env_numbers
 
 
@@ -25,7 +25,7 @@ class Rollout:
     Args:
         spaces: of the environment: the columns observation, action, reward, terminated, truncated.
         columns: further ones by name, which the agent gives: `{log_prob: {}, state: {shape: [2]}}`.
-        num_envs: lanes.
+        num_envs: environments.
 
     Raises:
         ConfigError: a column is not one value a step.
@@ -71,7 +71,7 @@ class Rollout:
     def add(self, env_index: int | Array | None, row: Mapping[str, Tree]) -> None:
         """Store one step.
 
-        env: None for all envs, or the numbers [n] of those that made a step; the others' rows are void.
+        env_index: None for all envs, or the numbers [n] of those that made a step; the others' rows are void.
         row: every column, [n, …].
 
         Raises:
@@ -79,7 +79,7 @@ class Rollout:
         """
         at: Any = self.filled
         if env_index is not None:
-            envs = np.atleast_1d(np.asarray(env_index))
+            envs = env_numbers(env_index, self.num_envs)
             if not len(envs):
                 return
             at = (self.filled, envs)
@@ -103,7 +103,7 @@ class Rollout:
     def close(self, env_index: int | Array | None, last: Tree) -> None:
         """Note the last observations [n, …] of envs whose episodes ended with the newest row.
 
-        env: numbers [n], a choice [N] of bools, or None for all lanes.
+        env_index: numbers [n], a choice [N] of bools, or None for all envs.
         """
         self._last.append((self.filled - 1, env_numbers(env_index, self.num_envs), map_tree(np.array, last)))
 

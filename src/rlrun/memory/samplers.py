@@ -133,7 +133,7 @@ class Sampler(ABC):
         """Learn that these episodes [n] are gone; their numbers will be used again."""
 
     def on_add(self, slots: Any) -> None:
-        """Learn that rows were written at these slots: an array, or a slice for a single lane."""
+        """Learn that rows were written at these slots: an array, or a slice for a single env."""
 
     @abstractmethod
     def pick(self, count: int, length: int) -> Rows:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.checkpointing.rows import StoredColumn as StoredColumn
+from rlrun.checkpointing.rows import StoredColumn
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.columns import Column

@@ -37,7 +37,7 @@ class Table(Recorder):
             unless an ejector drops whole episodes: then all envs share it. None: 1,000,000, or as many as a quarter
             of main memory holds.
         learners: processes that share the length which nobody set.
-        num_envs: lanes.
+        num_envs: environments.
         sampler: which windows are served; uniform where none is given.
         ejector: which rows leave a full table; the oldest where none is given.
         adaptors: what happens to a sample before it is a batch, by name or in order.
@@ -86,7 +86,7 @@ class Table(Recorder):
         if num_envs < 1 or length < num_envs:
             raise ConfigError(f"memory.length must be at least 1 for each of {num_envs} envs, not {length}")
         if not 1 <= min_length <= length // num_envs:
-            share = f"the {length // num_envs} transitions that memory.length leaves a lane"
+            share = f"the {length // num_envs} transitions that memory.length leaves an environment"
             raise ConfigError(f"memory.min_length must be from 1 to {share}, not {min_length}")
         for name, part, kind in (("sampler", sampler, Sampler), ("ejector", ejector, Ejector)):
             if part is not None and not isinstance(part, kind):
