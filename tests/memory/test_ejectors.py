@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -45,11 +44,6 @@ def picked(table: Table, count: int) -> list[int]:
     return (table.storage.arrays["observation"][first] // 100).tolist()
 
 
-def held(table: Table) -> set[int]:
-    """Return which episodes of `table_of` the table holds."""
-    return set((table.storage.arrays["observation"][table.index.used()] // 100).tolist())
-
-
 def assert_as_expected(counts: np.ndarray, expected: np.ndarray) -> None:
     """Chi-square at the level 0.001, by the approximation of Wilson and Hilferty."""
     freedom = len(counts) - 1
@@ -58,31 +52,7 @@ def assert_as_expected(counts: np.ndarray, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("name", EJECTORS)
-def test_episodes_are_picked_until_their_slots_are_covered(name: str) -> None:
-    table = table_of(EJECTORS[name](), lengths := [3, 7, 2, 5, 9, 4])
-    for count in range(1, 36):
-        chosen = picked(table, count)
-        slots = [lengths[number] + 1 for number in chosen]
-        assert len(set(chosen)) == len(chosen)
-        assert sum(slots) >= count > sum(slots[:-1])
-    assert sorted(picked(table, 37)) == list(range(6))  # 36 slots are all there are
-
-
-@pytest.mark.parametrize("name", EJECTORS)
-def test_rows_without_the_frames_before_them_are_covered_too(name: str) -> None:
-    columns = COLUMNS | {"observation": {"dtype": "int64", "shape": 3}}
-    table = Table(length=18, num_envs=2, columns=columns, ejector=EJECTORS[name](), frame_stack=3)
-    for _ in range(12):
-        table.add(None, {"observation": np.zeros((2, 3)), "reward": np.zeros(2)})
-    table.close(None, np.zeros((2, 3)))  # 20 slots; 2 rows of each have lost frames and are not served
-    slots = np.bincount(table.index.episode(table.index.used()), minlength=len(table.index.lane))
-    for count in range(1, 21):
-        sizes = slots[table.ejector.pick(count)].tolist()
-        assert sum(sizes) >= count > sum(sizes[:-1])
-
-
-@pytest.mark.parametrize("name", EJECTORS)
-def test_episode_of_which_nothing_can_be_served_leaves(name: str) -> None:
+def test_unservable_episodes_leave(name: str) -> None:
     columns = COLUMNS | {"observation": {"dtype": "int64", "shape": 4}}
     table = Table(length=4, num_envs=4, columns=columns, ejector=EJECTORS[name](), frame_stack=4)
     for step in range(60):  # 2 slots an env: whatever was there for long has lost its frames
@@ -90,25 +60,6 @@ def test_episode_of_which_nothing_can_be_served_leaves(name: str) -> None:
         if step % 5 == 4:
             table.close(step // 5 % 4, np.zeros((1, 4)))
     assert int((table.index.status == CLOSED).sum()) <= 4
-
-
-@pytest.mark.parametrize("name", EJECTORS)
-def test_open_episode_is_never_picked(name: str) -> None:
-    table = table_of(EJECTORS[name](), [3, 4])
-    episode(table, 6, 200, over=False)
-    assert sorted(picked(table, 100)) == [0, 1]
-
-
-@pytest.mark.parametrize("name", EJECTORS)
-def test_table_never_holds_more_than_its_length(name: str) -> None:
-    rng = np.random.default_rng(0)
-    table = table_of(EJECTORS[name](), [], length=60)
-    for number in range(200):
-        episode(table, int(rng.integers(1, 20)), 100 * number)
-        assert len(table.index.used()) <= table.index.size
-        assert number in held(table)  # the newest
-        table.sample(10)
-    assert len(table) > 20
 
 
 def test_first_in_is_first_out() -> None:
@@ -125,7 +76,7 @@ def test_uniform_draws_by_length(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pairs_come_as_one_draw_after_another(seed: int) -> None:
+def test_episodes_are_drawn_without_replacement(seed: int) -> None:
     table = table_of(UniformEjector(seed=seed), [1, 1, 4])  # 2, 2 and 5 slots of 9; 3 slots take the last or any two
     pairs = [tuple(picked(table, 3)) for _ in range(4000)]
     chances = {(2,): 5 / 9, (0, 1): 2 / 9 * 2 / 7, (1, 0): 2 / 9 * 2 / 7, (0, 2): 2 / 9 * 5 / 7, (1, 2): 2 / 9 * 5 / 7}
@@ -155,7 +106,7 @@ def test_coverage_counts_one_for_each_window() -> None:
     assert ejector.visits.times[numbers].tolist() == came.tolist()
 
 
-def test_count_of_an_episode_that_left_is_forgotten() -> None:
+def test_ejected_episodes_are_forgotten() -> None:
     ejector = CoverageEjector(alpha=30.0)  # in effect the most sampled one
     table = table_of(ejector, [], length=32)
     for number in range(60):
@@ -163,19 +114,6 @@ def test_count_of_an_episode_that_left_is_forgotten() -> None:
         table.sample(50)
     assert int(ejector.visits.times.sum()) <= 50 * 60
     assert set(np.flatnonzero(ejector.visits.times)) <= set(np.flatnonzero(table.index.alive()))
-
-
-@pytest.mark.parametrize("name", EJECTORS)
-def test_saved_ejector_goes_on_the_same_way(name: str) -> None:
-    table = table_of(EJECTORS[name](), [5, 3, 8, 2, 9], length=50)
-    table.sample(40)
-    restored = table_of(EJECTORS[name](seed=9), [], length=50)
-    restored.load_state_dict(copy.deepcopy(table.state_dict()))
-    for number in range(5, 20):
-        for memory in (table, restored):
-            episode(memory, 4, 100 * number)
-        assert np.array_equal(table.sample(10)["reward"], restored.sample(10)["reward"])
-        assert held(table) == held(restored)
 
 
 def test_seed_decides_who_leaves() -> None:

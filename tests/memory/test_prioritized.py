@@ -70,7 +70,7 @@ def chi_square(counts: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stratified", [False, True])
-def test_chance_goes_with_a_power_of_the_priority(stratified, kind, seed):
+def test_chance_is_a_power_of_priority(stratified, kind, seed):
     table = table_of([7, 3, 12, 1], kind=kind, alpha=0.6, stratified=stratified, seed=seed)
     add(table, 5, 400, over=False)  # the last of these is not complete
     feed_all(table)
@@ -82,7 +82,7 @@ def test_chance_goes_with_a_power_of_the_priority(stratified, kind, seed):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("length", [2, 5])
-def test_windows_come_by_the_priority_of_their_first_rows(length, seed):
+def test_windows_use_their_first_rows_priority(length, seed):
     table = table_of([7, 3, 12, 1, 6], alpha=1.0, stratified=False, seed=seed)
     feed_all(table)
     rows = [100 * e + k for e, size in enumerate([7, 3, 12, 1, 6]) for k in range(size - length + 1)]
@@ -92,7 +92,7 @@ def test_windows_come_by_the_priority_of_their_first_rows(length, seed):
 
 @pytest.mark.parametrize(("size", "count"), [(4000, 4), (4000, 50), (250, 50)])
 @pytest.mark.parametrize("stratified", [False, True])
-def test_chances_are_exact_where_almost_no_row_begins_a_window(stratified, size, count):
+def test_chances_are_exact_with_few_windows(stratified, size, count):
     table = table_of([2] * 60 + [9, 8], size=size, alpha=1.0, stratified=stratified)
     feed_all(table)
     rows = [6000, 6001, 6100]
@@ -100,14 +100,14 @@ def test_chances_are_exact_where_almost_no_row_begins_a_window(stratified, size,
     assert statistic < bound
 
 
-def test_a_stratified_batch_holds_every_row_by_its_share():
+def test_stratified_batches_hold_exact_shares():
     table = table_of([8], alpha=1.0, epsilon=1e-12)
     feed_all(table)
     share = priority_of(np.arange(8))  # 1 6 3 8 5 2 7 4
     assert counted(table, list(range(8)), 10, 36 * 5).tolist() == pytest.approx(50 * share, abs=2)
 
 
-def test_priority_zero_is_still_drawn():
+def test_zero_priority_is_still_drawn():
     table = table_of([2], epsilon=0.1, alpha=1.0)
     table.feedback(torch.zeros(len(table.sample(8)["reward"])))
     assert set(table.sample(50)["reward"].tolist()) == {0, 1}
@@ -164,7 +164,7 @@ def powers(table: Table) -> dict[int, float]:
     return dict(zip(table.storage.arrays["reward"][slots].tolist(), values.tolist(), strict=True))
 
 
-def test_new_rows_get_the_largest_priority_so_far():
+def test_new_rows_get_the_largest_priority():
     table = table_of([3], alpha=0.5, epsilon=1e-12)
     table.feedback(torch.full((9,), 9.0)[: len(table.sample(9)["reward"])])
     add(table, 2, 50)
@@ -176,25 +176,22 @@ def test_new_rows_get_the_largest_priority_so_far():
     assert powers(table)[60] == pytest.approx(3.0)
 
 
-def test_feedback_for_overwritten_rows_is_ignored():
-    table = table_of([4], size=5, alpha=1.0, epsilon=1e-12)
-    assert set(table.sample(50)["reward"].tolist()) == {0, 1, 2, 3}
-    add(table, 2, 70)  # takes three slots: one was free, rows 0 and 1 were in the others
-    table.feedback(torch.full((50,), 5.0))
-    assert powers(table) == pytest.approx({2: 5.0, 3: 5.0, 70: 1.0, 71: 1.0})
+@pytest.mark.parametrize(
+    ("kind", "lengths", "size", "rows", "wanted"),
+    [
+        ("rows", [4], 5, 2, {2: 5.0, 3: 5.0, 200: 1.0, 201: 1.0}),  # three slots: a free one, those of rows 0 and 1
+        ("episodes", [4, 4], 10, 4, dict.fromkeys(range(100, 104), 5.0) | dict.fromkeys(range(200, 204), 1.0)),
+    ],
+)
+def test_feedback_for_lost_rows_is_ignored(kind, lengths, size, rows, wanted):
+    table = table_of(lengths, size=size, kind=kind, alpha=1.0, epsilon=1e-12)
+    assert len(set(table.sample(90)["reward"].tolist())) == sum(lengths)
+    add(table, rows, 200)
+    table.feedback(torch.full((90,), 5.0))
+    assert powers(table) == pytest.approx(wanted)
 
 
-def test_feedback_for_dropped_episodes_is_ignored():
-    table = table_of([4, 4], size=10, kind="episodes", alpha=1.0, epsilon=1e-12)
-    table.sample(50)
-    add(table, 4, 200)  # in the place of episode 0
-    table.feedback(torch.full((50,), 5.0))
-    row_powers = powers(table)
-    assert [row_powers[row] for row in (200, 201, 202, 203)] == [1.0] * 4
-    assert [row_powers[row] for row in (100, 101, 102, 103)] == pytest.approx([5.0] * 4)
-
-
-def test_the_newest_row_of_an_open_episode_keeps_its_priority_until_it_can_be_drawn():
+def test_newest_row_keeps_its_first_priority():
     table = table_of([], alpha=1.0)
     add(table, 3, 0, over=False)
     assert set(table.sample(200)["reward"].tolist()) == {0, 1}
@@ -204,7 +201,7 @@ def test_the_newest_row_of_an_open_episode_keeps_its_priority_until_it_can_be_dr
     assert powers(table) == pytest.approx({0: 3.0, 1: 3.0, 2: 1.0}, abs=1e-5)
 
 
-def test_rows_of_several_lanes_are_new_whatever_happens_to_their_episodes():
+def test_new_rows_of_several_envs():
     table = table_of([], num_envs=2)
     for number in range(3):
         table.add(None, {"observation": [number, 10 + number], "reward": [number, 10 + number]})
@@ -214,7 +211,7 @@ def test_rows_of_several_lanes_are_new_whatever_happens_to_their_episodes():
     assert powers(table) == dict.fromkeys((0, 1, 2, 10, 11, 12), 1.0)
 
 
-def test_writes_without_a_pick_between_them_do_not_pile_up():
+def test_writes_without_samples_are_bounded():
     table = table_of([4], num_envs=2, size=100, alpha=1.0)
     table.sample(50)
     for number in range(2 * PENDING):
@@ -224,18 +221,14 @@ def test_writes_without_a_pick_between_them_do_not_pile_up():
     assert set(powers(table).values()) <= {0.0, 1.0}
 
 
-def test_rows_of_a_window_get_priorities_of_their_own():
-    table = table_of([3], alpha=1.0, epsilon=1e-12)
-    table.sample(4, 3)
-    table.feedback(torch.tensor([[2.0, 3.0, 4.0]]).expand(4, 3))
-    assert [powers(table)[row] for row in range(3)] == pytest.approx([2.0, 3.0, 4.0])
-
-
-def test_mixed_priorities_are_the_windows():
-    table = table_of([3], alpha=1.0, epsilon=1e-12, mix=0.9)
+@pytest.mark.parametrize(
+    ("mix", "wanted"), [(None, [2.0, 3.0, 7.0]), (0.9, [0.9 * 7 + 0.1 * 4, 1.0, 1.0])], ids=["rows", "mixed"]
+)
+def test_priorities_of_windows(mix, wanted):
+    table = table_of([3], alpha=1.0, epsilon=1e-12, mix=mix)
     table.sample(4, 3)
     table.feedback(torch.tensor([[2.0, 3.0, 7.0]]).expand(4, 3))
-    assert [powers(table)[row] for row in range(3)] == pytest.approx([0.9 * 7 + 0.1 * 4, 1.0, 1.0])
+    assert [powers(table)[row] for row in range(3)] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(("mix", "wanted"), [(None, [2.0, 3.0]), (0.5, [2.75, 3.0])])
@@ -246,38 +239,28 @@ def test_padding_gets_no_priority(mix, wanted):
     assert [powers(table)[row] for row in range(2)] == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -1.0])
-def test_priorities_that_are_none_are_refused(bad):
+NUMBERS, SHAPE = (
+    "priorities are finite numbers from 0; 1 of 4 are not",
+    r"4 windows; wanted one for each, or .* \[4, 3\]",
+)
+
+
+@pytest.mark.parametrize(
+    ("priority", "message"),
+    [
+        *((torch.tensor([1.0, bad, 2.0, 0.5]), NUMBERS) for bad in (float("nan"), float("inf"), -1.0)),
+        *((torch.ones(shape), SHAPE) for shape in ((3,), (4, 1), (4, 3, 1), ())),
+    ],
+)
+def test_wrong_priorities_are_refused(priority, message):
     table = table_of([5])
-    table.sample(4)
-    with pytest.raises(RlrunError, match=r"memory: priorities are finite numbers from 0; 1 of 4 are not"):
-        table.feedback(torch.tensor([1.0, bad, 2.0, 0.5]))
+    table.sample(4, 3)
+    with pytest.raises(RlrunError, match=message):
+        table.feedback(priority)
     assert set(powers(table).values()) <= {0.0, 1.0}
 
 
-@pytest.mark.parametrize("shape", [(3,), (4, 1), (4, 3, 1), ()])
-def test_priorities_of_another_shape_are_refused(shape):
-    table = table_of([5])
-    table.sample(4, 3)
-    with pytest.raises(RlrunError, match=r"priorities for a sample of 4 windows; wanted one for each, or .* \[4, 3\]"):
-        table.feedback(torch.ones(shape))
-
-
 # -- what comes and goes ------------------------------------------------------------------------
-
-
-def test_a_table_that_was_emptied_serves_new_rows_only():
-    table = table_of([100, 100], size=1000)
-    table.clear()
-    add(table, 3, 900)
-    for _ in range(5):
-        assert set(table.sample(20)["reward"].tolist()) <= {900, 901, 902}
-    assert table.sampler.tree.total == pytest.approx(3.0)
-
-
-def test_rows_of_episodes_that_were_too_short_are_not_served():
-    table = table_of([5, 2, 5], min_length=4)
-    assert set(table.sample(200)["reward"].tolist()) == {0, 1, 2, 3, 4, 200, 201, 202, 203, 204}
 
 
 def test_priorities_move_with_their_rows():
@@ -305,7 +288,7 @@ def play(table: Table) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_state_goes_on_to_the_bit(kind):
+def test_resumed_priorities_draw_the_same(kind):
     table = table_of([30, 20, 10], kind=kind, size=150)
     play(table)
     add(table, 3, 5000, over=False)  # not known to the tree yet
@@ -316,14 +299,14 @@ def test_saved_state_goes_on_to_the_bit(kind):
 
 
 def test_saving_changes_nothing():
-    saved, twin = table_of([30, 20, 10]), table_of([30, 20, 10])
-    for table in (saved, twin):
+    saved, untouched = table_of([30, 20, 10]), table_of([30, 20, 10])
+    for table in (saved, untouched):
         table.sample(16)
         add(table, 3, 5000, over=False)
     saved.state_dict()
-    for table in (saved, twin):
+    for table in (saved, untouched):
         table.feedback(torch.full((16,), 50.0))
-    assert play(saved) == play(twin)
+    assert play(saved) == play(untouched)
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"epsilon": 0.0}, {"mix": 1.5}])

@@ -1,178 +1,143 @@
-"""The table against a list that does the same slowly."""
+"""What a table keeps besides rows, and what it samples; `test_model.py` plays random scripts to it."""
 
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from rlrun.algorithms.sarsa import BurnIn
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Table
+from rlrun.memory.ejectors import Fifo
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
+KINDS = pytest.mark.parametrize("whole", [False, True])
 
 
-class Slow:
-    """One env: every slot ever written as (episode, observation, is a row), the newest ones kept."""
-
-    def __init__(self, slots: int) -> None:
-        self.slots, self.entries, self.episode = slots, [], 0
-
-    def write(self, observation: int, row: bool) -> None:
-        self.entries = [*self.entries, (self.episode, observation, row)][-self.slots :]
-        self.episode += not row
-
-    def windows(self, length: int) -> set[tuple[int, ...]]:
-        parts = [self.entries[i : i + length + 1] for i in range(len(self.entries) - length)]
-        return {
-            tuple(part[1] for part in window)
-            for window in parts
-            if len({part[0] for part in window}) == 1 and all(part[2] for part in window[:-1])
-        }
+def write(table: Table, *lengths: int, first: int = 0) -> None:
+    """Write episodes to env 0; observation and reward count 100 e + step, the last observation included."""
+    for episode, length in enumerate(lengths, first):
+        for step in range(length):
+            table.add(0, {"observation": [100 * episode + step], "reward": [100 * episode + step]})
+        table.close(0, [100 * episode + length])
 
 
-def play(seed: int, *, num_envs: int, length: int, steps: int, end: float) -> tuple[Table, list[Slow]]:
-    """Write random episodes to a table and to lists; each observation is a number of its own."""
+def play(seed: int, *, num_envs: int, length: int, steps: int, end: float) -> Table:
+    """Write random episodes to a table; each observation is a number of its own."""
     rng = np.random.default_rng(seed)
     table = Table(length=length, num_envs=num_envs, columns=COLUMNS)
-    envs = [Slow(length // num_envs + 1) for _ in range(num_envs)]
     for step in range(steps):
         numbers = np.arange(num_envs) + 2 * num_envs * step
         table.add(None, {"observation": numbers, "reward": numbers})
         episode_end = rng.random(num_envs) < end
         if episode_end.any():
             table.close(episode_end, numbers[episode_end] + num_envs)
-        for env, number, is_end in zip(envs, numbers.tolist(), episode_end, strict=True):
-            env.write(number, row=True)
-            if is_end:
-                env.write(number + num_envs, row=False)
-    return table, envs
+    return table
 
 
-def stored(table: Table, length: int) -> list[tuple[int, ...]]:
-    """Return every window of the table by its observations, next one included."""
-    slots = np.arange(len(table.index.stamp))
-    starts = slots[table.index.unbroken(slots, table.index.after(slots, length), length)]
-    return [tuple(row) for row in table.storage.arrays["observation"][table.index.run(starts, length + 1)].tolist()]
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    num_envs=st.sampled_from([1, 5]),
-    share=st.integers(6, 40),
-    steps=st.integers(0, 300),
-    end=st.sampled_from([0.0, 0.02, 0.2, 0.7, 1.0]),
-    length=st.sampled_from([1, 2, 5]),
-)
-def test_windows_are_those_of_the_list(
-    seed: int, num_envs: int, share: int, steps: int, end: float, length: int
-) -> None:
-    table, envs = play(seed, num_envs=num_envs, length=share * num_envs, steps=steps, end=end)
-    wanted = set().union(*(env.windows(length) for env in envs))
-    actual = stored(table, length)
-    assert sorted(actual) == sorted(wanted)
-    assert table.windows(length) == len(wanted)
-    if wanted:
-        batch = table.sample(64, length)
-        windows = torch.stack([batch["observation"], batch["next_observation"]], 1).reshape(64, 2, length)
-        assert {(*now, after[-1]) for now, after in windows.tolist()} <= wanted
-        assert torch.equal(windows[:, 0, 1:], windows[:, 1, :-1])
+def assert_even(counts: Any, windows: int, times: int) -> None:
+    """Chi-square with windows - 1 degrees of freedom."""
+    assert len(counts) == windows
+    assert ((counts - float(times)) ** 2 / times).sum() < windows - 1 + 4 * (2 * (windows - 1)) ** 0.5 + 8
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
 @pytest.mark.parametrize(("num_envs", "end"), [(1, 0.1), (5, 0.02), (1, 0.25), (5, 0.25)])
 def test_every_window_is_equally_likely(num_envs: int, end: float, length: int) -> None:
-    table, envs = play(3, num_envs=num_envs, length=60, steps=400, end=end)
-    windows = sum(len(env.windows(length)) for env in envs)
-    draws = 400 * windows
+    table = play(3, num_envs=num_envs, length=60, steps=400, end=end)
+    draws = 400 * table.windows(length)
     first = table.sample(draws, length)["observation"].reshape(draws, -1)[:, 0]
-    counts = torch.unique(first, return_counts=True)[1].double()
-    assert len(counts) == windows
-    statistic = ((counts - 400) ** 2 / 400).sum()  # chi-square, windows - 1 degrees of freedom
-    assert statistic < windows - 1 + 4 * (2 * (windows - 1)) ** 0.5 + 8
+    assert_even(torch.unique(first, return_counts=True)[1], table.windows(length), 400)
+    starts = table.sampler._enumerate(draws, 0, length)  # as it does where few slots begin a window
+    assert_even(np.unique(starts, return_counts=True)[1], table.windows(length), 400)
 
 
-def test_counting_windows_is_even_too() -> None:
-    table, envs = play(5, num_envs=2, length=40, steps=300, end=0.2)
-    windows = sum(len(env.windows(2)) for env in envs)
-    starts = table.sampler._enumerate(500 * windows, 0, 2)
-    counts = np.unique(starts, return_counts=True)[1]
-    assert len(counts) == windows
-    assert ((counts - 500.0) ** 2 / 500).sum() < windows - 1 + 4 * (2 * (windows - 1)) ** 0.5 + 8
-
-
-def test_mostly_empty_ring_is_even_over_uneven_lanes() -> None:
+def test_mostly_empty_ring_is_even() -> None:
     table = Table(length=1000, num_envs=2, columns=COLUMNS)
     for number in range(31):
         table.add(1, {"observation": [number], "reward": [number]})
     table.add(0, {"observation": [100], "reward": [100]})
     table.close(0, [101])
-    counts = torch.unique(table.sample(31 * 500)["observation"], return_counts=True)[1]
-    assert len(table) == len(counts) == 31
-    assert ((counts - 500.0) ** 2 / 500).sum() < 30 + 4 * 60**0.5 + 8
-
-
-def test_last_observation_follows_the_last_row() -> None:
-    table = Table(length=10, columns=COLUMNS)
-    for number in (1, 2):
-        table.add(None, {"observation": [number], "reward": [0]})
-    assert len(table) == 1  # the observation after the second is not known yet
-    table.close(None, [3])
-    table.add(None, {"observation": [7], "reward": [0]})
-    batch = table.sample(200)
-    assert set(zip(batch["observation"].tolist(), batch["next_observation"].tolist(), strict=True)) == {(1, 2), (2, 3)}
-
-
-def test_partly_overwritten_episode_keeps_its_tail() -> None:
-    table = Table(length=5, columns=COLUMNS)  # 6 slots
-    for number in range(4):
-        table.add(0, {"observation": [number], "reward": [number]})
-    table.close(0, [4])
-    for number in (10, 11, 12):
-        table.add(0, {"observation": [number], "reward": [number]})
-    assert set(table.sample(200)["observation"].tolist()) == {2, 3, 10, 11}
-    assert len(table) == 4
-    assert table.full()
-
-
-def test_episode_longer_than_the_table_keeps_its_newest_rows() -> None:
-    table, _ = play(0, num_envs=1, length=8, steps=100, end=0.0)
-    assert set(table.sample(400)["reward"].tolist()) == {2 * step for step in range(91, 99)}
-    assert len(table) == 8
+    assert len(table) == 31
+    assert_even(torch.unique(table.sample(31 * 500)["observation"], return_counts=True)[1], 31, 500)
 
 
 def test_episode_numbers_are_used_again() -> None:
-    table, _ = play(0, num_envs=5, length=50, steps=3000, end=0.5)
+    table = play(0, num_envs=5, length=50, steps=3000, end=0.5)
     assert len(table.index.lane) <= 160
 
 
-def test_lanes_are_written_by_number() -> None:
-    table = Table(length=40, num_envs=4, columns=COLUMNS)
-    table.add(np.array([3, 1]), {"observation": [30, 10], "reward": [3, 1]})
-    table.close(np.array([1, 3]), [11, 31])
-    batch = table.sample(50)
-    pairs = set(zip(batch["reward"].tolist(), batch["next_observation"].tolist(), strict=True))
-    assert pairs == {(1, 11), (3, 31)}
-
-
-def test_dropped_episode_is_never_sampled() -> None:
-    table = Table(length=20, columns=COLUMNS)
-    for episode in (0, 1):
-        table.add(0, {"observation": [episode], "reward": [episode]})
-        table.close(0, [9])
-    table.index.drop(table.index.episode(np.array([0])))
-    assert set(table.sample(50)["reward"].tolist()) == {1}
-    assert len(table) == 1
-
-
-def box(*shape: int, dtype: str) -> Box:
+def box(*shape: int, dtype: str = "float32") -> Box:
     return Box(shape, np.full(shape, 0), np.full(shape, 1), dtype)
+
+
+def other(**settings: Any) -> Table:
+    return Table(**{"length": 10, "num_envs": 2, "columns": COLUMNS, **settings})
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda: other(columns={"state": {"shap": [2]}}),
+            ConfigError,
+            r"columns.state: no setting 'shap' \(did you mean",
+        ),
+        (lambda: other(columns={"x": 5}), ConfigError, "memory.columns.x"),
+        (lambda: other(columns={"x": {"shape": "a"}}), ConfigError, "memory.columns.x"),
+        (
+            lambda: other(columns={**COLUMNS, "next_observation": {}}),
+            ConfigError,
+            "next_observation: a batch has another value",
+        ),
+        (
+            lambda: other(spaces=Spaces(box(1), Discrete(2)), columns={"reward": {}}),
+            ConfigError,
+            "memory.columns.reward: the memory has that column already",
+        ),
+        (lambda: other(min_length=0), ConfigError, "memory.min_length must be from 1 to the 5 transitions"),
+        (lambda: other(min_length=6), ConfigError, "memory.min_length must be from 1 to the 5 transitions"),
+        (lambda: other(storage="dsik"), ConfigError, "memory.storage: wanted one of .*did you mean"),
+        (lambda: other(short="padd"), ConfigError, "memory.short: wanted one of .*did you mean"),
+        (lambda: other(sampler=Fifo()), ConfigError, r"memory.sampler wants a rlrun.memory.Sampler .*, not a Fifo"),
+        (lambda: other(frame_stack=4), ConfigError, r"memory.frame_stack: observation \[\] is no stack of 4 frames"),
+        (lambda: other().resize(6), ConfigError, r"memory\.length can only grow: it is 10, and 6 is less"),
+        (
+            lambda: other(columns={"observation": {"shape": [10**10]}}, storage="disk", directory="."),
+            ConfigError,
+            r"memory.directory: .* GB do not fit in",
+        ),
+        (
+            lambda: other(storage="disk", directory="nowhere"),
+            ConfigError,
+            r"memory.directory: nowhere cannot be written: No such file",
+        ),
+        (lambda: other().add(None, {"observation": [1, 2]}), RlrunError, "a row lacks 'reward'"),
+        (
+            lambda: write(other(columns={**COLUMNS, "quality": {"tag": True}}), 1),
+            RlrunError,
+            "an episode ended without its tag 'quality'",
+        ),
+        (
+            lambda: other(length=12).load_state_dict(other().state_dict()),
+            RlrunError,
+            "has 2 envs and room for 10 transitions; this one has 2 and room for 12",
+        ),
+        (
+            lambda: other().load_state_dict(other(columns={**COLUMNS, "action": {}}).state_dict()),
+            RlrunError,
+            "the saved table has columns",
+        ),
+    ],
+)
+def test_impossible_settings_are_refused(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
 def test_columns_keep_shape_and_dtype() -> None:
@@ -196,76 +161,13 @@ def test_continuous_actions_are_stored_as_floats() -> None:
     assert Table(length=4, spaces=spaces).storage.arrays["action"].dtype == np.float32
 
 
-def test_windows_have_a_time_axis() -> None:
-    table, _ = play(0, num_envs=1, length=30, steps=40, end=0.05)
-    batch = table.sample(6, 3)
-    assert batch["observation"].shape == batch["next_observation"].shape == (6, 3)
-
-
 def test_samples_own_their_memory() -> None:
-    table, _ = play(0, num_envs=1, length=30, steps=40, end=0.1)
+    table = play(0, num_envs=1, length=30, steps=40, end=0.1)
     first = table.sample(8)
     snapshot = copy.deepcopy(first)
     table.sample(8)["observation"].zero_()
     table.storage.arrays["observation"][:] = -5
     assert all(torch.equal(first[name], snapshot[name]) for name in snapshot)
-
-
-def test_too_long_window_is_refused() -> None:
-    table, _ = play(0, num_envs=1, length=50, steps=2, end=0.0)
-    with pytest.raises(
-        RlrunError, match=r"sample of 4 windows needs one of 3 transitions; the table holds 1 transitions"
-    ):
-        table.sample(4, 3)
-    with pytest.raises(RlrunError, match="holds 0 transitions"):
-        Table(length=5, columns=COLUMNS).sample(1)
-
-
-def test_missing_column_is_named() -> None:
-    with pytest.raises(RlrunError, match="a row lacks 'reward'"):
-        Table(length=5, columns=COLUMNS).add(None, {"observation": [1]})
-
-
-def test_misspelt_column_setting_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"columns.state: no setting 'shap' \(did you mean 'shape'\?\)"):
-        Table(length=5, columns={"state": {"shap": [2]}})
-
-
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_saved_table_goes_on_bit_for_bit(num_envs: int) -> None:
-    table, _ = play(4, num_envs=num_envs, length=30, steps=100, end=0.2)
-    table.sample(9)
-    restored = Table(length=30, num_envs=num_envs, columns=COLUMNS, seed=99)
-    restored.load_state_dict(copy.deepcopy(table.state_dict()))
-    for step in range(50):
-        numbers = np.arange(num_envs) + 10_000 + step
-        for memory in (table, restored):
-            memory.add(None, {"observation": numbers, "reward": numbers})
-            if step % 7 == 0:
-                memory.close(None, -numbers)
-        assert torch.equal(table.sample(5, 2)["observation"], restored.sample(5, 2)["observation"])
-    assert np.array_equal(table.index.stamp, restored.index.stamp)
-
-
-def test_saved_table_of_another_size_is_refused() -> None:
-    state = Table(length=5, columns=COLUMNS).state_dict()
-    with pytest.raises(RlrunError, match="has 1 envs and room for 5 transitions; this one has 1 and room for 6"):
-        Table(length=6, columns=COLUMNS).load_state_dict(state)
-
-
-def test_saved_table_with_other_columns_is_refused() -> None:
-    table = Table(length=5, columns=COLUMNS)
-    with pytest.raises(RlrunError, match="the saved table has columns"):
-        table.load_state_dict(Table(length=5, columns=COLUMNS | {"action": {}}).state_dict())
-
-
-def test_seed_decides_the_sample() -> None:
-    tables = [Table(length=50, columns=COLUMNS, seed=seed) for seed in (1, 1, 2)]
-    for table in tables:
-        for number in range(40):
-            table.add(None, {"observation": [number], "reward": [number]})
-    same, again, different = (table.sample(20)["reward"].tolist() for table in tables)
-    assert same == again != different
 
 
 @pytest.mark.parametrize(
@@ -277,7 +179,7 @@ def test_seed_decides_the_sample() -> None:
         ((4, 84, 84), 4, 1 << 60, 1_000_000),
     ],
 )
-def test_a_length_that_nobody_set_fits_a_quarter_of_main_memory(shape, frame_stack, memory, length, monkeypatch):
+def test_default_length_fits_main_memory(shape, frame_stack, memory, length, monkeypatch):
     monkeypatch.setattr("rlrun.memory.columns.main_memory", lambda: memory)
     dtype = "float32" if len(shape) == 1 else "uint8"
     box = Box(shape, low=np.zeros(shape, dtype), high=np.full(shape, 255, dtype), dtype=dtype)
@@ -285,3 +187,142 @@ def test_a_length_that_nobody_set_fits_a_quarter_of_main_memory(shape, frame_sta
     table = Table(length=None, spaces=spaces, frame_stack=frame_stack)
     assert table.length == length
     assert table.nbytes <= memory / 4 * 1.001
+
+
+@KINDS
+@pytest.mark.parametrize("join", [np.stack, lambda frames: np.concatenate(frames, -1)], ids=["stacked", "joined"])
+def test_frames_are_stored_once(whole: bool, join: Any) -> None:
+    frames = [np.full((9, 8, 2), step, np.uint8) for step in range(7)]
+    stacks = [join([frames[max(step - back, 0)] for back in (2, 1, 0)]) for step in range(7)]
+    box = Box(stacks[0].shape, np.zeros(stacks[0].shape), np.full(stacks[0].shape, 255), "uint8")
+    table = Table(length=20, spaces=Spaces(box, Discrete(2)), frame_stack=3, ejector=Fifo(whole=whole))
+    for step in range(6):
+        row = {"observation": stacks[step][None], "action": [0], "reward": [step]}
+        table.add(None, row | {"terminated": [False], "truncated": [False]})
+    table.close(None, stacks[6][None])
+    assert table.storage.arrays["observation"].shape[1:] == (9, 8, 2)
+    batch = table.sample(40, 2)
+    for name, after in (("observation", 0), ("next_observation", 1)):
+        wanted = [[stacks[int(step) + after] for step in window] for window in batch["reward"]]
+        assert np.array_equal(batch[name], wanted)
+
+
+@KINDS
+def test_padding_repeats_the_last_row(whole: bool) -> None:
+    table = Table(length=30, columns=COLUMNS, short="pad", ejector=Fifo(whole=whole))
+    write(table, 2)
+    batch = table.sample(60, 4)
+    from_start = batch["reward"][:, 0] == 0
+    assert batch["reward"][from_start][0].tolist() == [0, 1, 1, 1]
+    assert batch["next_observation"][from_start][0].tolist() == [1, 2, 2, 2]
+    assert batch["valid"][from_start][0].tolist() == [True, True, False, False]
+    # the first row lies in one of the two windows, the second one in both
+    assert batch["weight"][from_start][0].tolist() == [4.0, 2.0, 0.0, 0.0]
+    assert batch["weight"][~from_start][0].tolist() == [2.0, 0.0, 0.0, 0.0]
+    assert set(table.names(4)) == {*table.names(), "valid", "weight"} == set(batch)
+    assert set(table.sample(3)) == set(table.names())
+
+
+@KINDS
+@pytest.mark.parametrize("length", [2, 4, 16])
+@pytest.mark.parametrize("burn_in", [None, 0.25])
+def test_weights_undo_the_bias_of_windows(whole: bool, length: int, burn_in: float) -> None:
+    adaptors = [] if burn_in is None else [BurnIn(burn_in)]
+    columns = {"observation": {}, "last": {"dtype": "bool"}}
+    table = Table(length=900, columns=columns, short="pad", ejector=Fifo(whole=whole), adaptors=adaptors)
+    ends = np.random.default_rng(3).random(1500) < 0.1
+    for end in ends.tolist():  # more rows than the table keeps
+        table.add(None, {"observation": [0.0], "last": [end]})
+        if end:
+            table.close(None, [0.0])
+    batch = table.sample(40_000, length)
+    share = float((batch["weight"] * batch["last"]).sum() / batch["weight"].sum())
+    stored = table.index.complete[:-1]
+    real = float(table.storage.gather("last", np.flatnonzero(stored)).float().mean())
+    assert share == pytest.approx(real, rel=0.03)
+    assert float(batch["weight"].mean()) == pytest.approx(1.0 - int((burn_in or 0.0) * length) / length, rel=0.03)
+
+
+@KINDS
+def test_disk_gives_the_same_samples(whole: bool, tmp_path: object) -> None:
+    tables = [
+        Table(length=60, columns=COLUMNS, seed=3, storage=kind, directory=str(tmp_path), ejector=Fifo(whole=whole))
+        for kind in ("ram", "disk")
+    ]
+    for table in tables:
+        write(table, *[7, 3] * 10)
+        table.resize(80)
+    ram, disk = (table.sample(50, 2) for table in tables)
+    assert all(torch.equal(ram[name], disk[name]) for name in ram)
+    assert isinstance(tables[1].storage.arrays["reward"].base, np.memmap)
+
+
+@KINDS
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_stamps_widen_for_many_episodes(whole: bool, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def play(table: Table, ends: range) -> list[list[int]]:
+        drawn = []
+        for step in range(160):
+            numbers = np.arange(num_envs) * 1000 + step
+            table.add(None, {"observation": numbers, "reward": numbers})
+            if step in ends:
+                table.close(None, numbers + 500)
+            if step % 7 == 6:
+                drawn.append(table.sample(9, 2)["next_observation"].flatten().tolist())
+        return drawn
+
+    for ends, bits in ((range(50, 60, 3), 5), (range(0, 160, 2), 27)):  # 51 rows in 5 bits; 80 episodes in 4 bits
+        tables = [Table(length=90, num_envs=num_envs, columns=COLUMNS, ejector=Fifo(whole=whole)) for _ in range(2)]
+        wide = play(tables[0], ends)
+        monkeypatch.setattr("rlrun.memory.index.NARROW", bits)
+        tables[1] = Table(length=90, num_envs=num_envs, columns=COLUMNS, ejector=Fifo(whole=whole))
+        assert play(tables[1], ends) == wide
+        assert (tables[0].index.stamp.itemsize, tables[1].index.stamp.itemsize) == (4, 8)
+        monkeypatch.undo()
+
+
+@KINDS
+def test_step_of_no_env_adds_nothing(whole: bool) -> None:
+    table = Table(length=9, num_envs=2, columns=COLUMNS, ejector=Fifo(whole=whole))
+    nobody = np.empty(0, np.int64)
+    table.add(nobody, {"observation": nobody, "reward": nobody})
+    table.close(np.zeros(2, np.bool_), nobody)
+    assert len(table) == 0
+
+
+@KINDS
+@pytest.mark.parametrize("length", [65534, 65535, 65536])
+def test_windows_stay_within_long_episodes(whole: bool, length: int) -> None:
+    table = Table(length=70_000, columns=COLUMNS, ejector=Fifo(whole=whole))
+    for rows in (np.arange(length), 100_000 + np.arange(6)):
+        table.add_episode({"observation": rows, "reward": rows}, rows[-1] + 1)
+    slots = np.arange(table.index.size)
+    begins = table.index.unbroken(slots, table.index.after(slots, 3), 3)
+    assert np.count_nonzero(begins) == table.windows(3) == length - 2 + 4
+
+
+def test_many_envs_have_distinct_stamps() -> None:
+    table = Table(length=80_000, num_envs=40_000, columns=COLUMNS)
+    numbers = np.arange(40_000)
+    table.add(None, {"observation": numbers, "reward": numbers})
+    table.close(None, numbers + 1)
+    batch = table.sample(500)
+    assert torch.equal(batch["next_observation"], batch["observation"] + 1)
+
+
+def test_large_columns_alone_are_served() -> None:
+    table = Table(length=10, columns={"observation": {"shape": [40, 40], "dtype": "uint8"}, "packed": {"shape": [999]}})
+    for step in range(3):
+        table.add(0, {"observation": np.full((1, 40, 40), step), "packed": np.full((1, 999), step)})
+    batch = table.sample(20)
+    assert torch.equal(batch["next_observation"][:, 0, 0].float(), batch["packed"][:, 0] + 1)
+
+
+def test_state_of_another_kind_changes_nothing() -> None:
+    ring, pool = (Table(length=10, columns=COLUMNS, ejector=Fifo(whole=whole)) for whole in (False, True))
+    write(ring, 4)
+    write(pool, 3)
+    with pytest.raises(RlrunError, match="the saved table is of another kind"):
+        ring.load_state_dict(pool.state_dict())
+    assert len(ring) == 4
+    assert set(ring.sample(50)["reward"].tolist()) == {0, 1, 2, 3}

@@ -37,7 +37,7 @@ def change(tree: SumTree, values: np.ndarray, generator: np.random.Generator) ->
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_random_operations_agree_with_plain_arrays(size):
+def test_tree_agrees_with_plain_arrays(size):
     generator = np.random.default_rng(size)
     tree, values = SumTree(size), np.zeros(size)
     for _ in range(RANDOM_OPERATIONS // len(SIZES)):
@@ -57,18 +57,12 @@ def test_slots_of_zero_are_not_found(size):
     assert (tree_of(values).find(prefix) == size // 2).all()
 
 
-def test_slots_are_found_by_their_share():
+def test_slots_are_found_by_share():
     values = np.zeros(1024)
     values[[0, 3, 300, 316, 1023]] = 1.0, 2.0, 3.0, 4.0, 90.0
-    slots, times = np.unique(tree_of(values).find(np.arange(100) + 0.5), return_counts=True)
+    prefix = np.random.default_rng(0).permutation(100) + 0.5
+    slots, times = np.unique(tree_of(values).find(prefix), return_counts=True)
     assert (slots.tolist(), times.tolist()) == ([0, 3, 300, 316, 1023], [1, 2, 3, 4, 90])
-
-
-def test_order_of_what_is_looked_for_does_not_matter():
-    generator = np.random.default_rng(0)
-    tree = tree_of(generator.exponential(size=3000))
-    prefix = generator.random(500) * tree.total
-    assert np.array_equal(tree.find(np.sort(prefix)), np.sort(tree.find(prefix)))
 
 
 def test_sums_do_not_drift():
@@ -83,7 +77,7 @@ def test_sums_do_not_drift():
     assert tree.total == tree_of(values).total  # to the bit
 
 
-def test_loaded_tree_is_the_same_to_the_bit():
+def test_loaded_tree_is_identical():
     generator = np.random.default_rng(0)
     tree, restored = SumTree(5000), tree_of(np.ones(5000))
     for _ in range(50):
@@ -93,7 +87,3 @@ def test_loaded_tree_is_the_same_to_the_bit():
     prefix = generator.random(20_000) * tree.total
     assert restored.total == tree.total
     assert np.array_equal(restored.find(prefix), tree.find(prefix))
-
-
-def test_empty_tree_has_no_sum():
-    assert SumTree(100).total == 0.0
