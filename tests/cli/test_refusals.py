@@ -126,6 +126,7 @@ PARTS = {
     ("train", "algorithm=dqn", "env.target=nonesuch.Env"): ["env.target", "'nonesuch'"],
     ("train", "algorithm=dqn", "env.target=rlrun.env.toys.Chian"): ["env.target", "did you mean", "Chain'?"],
     (*DQN, "env.target=rlrun.env.toys.Chain"): ["env.id and env.target", "both"],
+    (*SAC, "algorithm.value_head=quantiles"): ["algorithm.value_head: wanted null or a _target_", "'quantiles'"],
     (*SAC, "env.kwargs.gravity=3"): ["env.kwargs.gravity: env.id 'Pendulum-v1' takes no such argument"],
     (*SAC, "env.kwargs.max_episode_step=3"): ["did you mean 'max_episode_steps'?"],
     ("train", "algorithm=dqn", "env=chain", "env.kwargs.ending=later"): ["env.kwargs.ending", "'later'"],

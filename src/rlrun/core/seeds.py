@@ -17,7 +17,7 @@ class Seeds:
         seed: the run's.
         learner: number of this one, where there are several. Their networks begin alike, and what they draw from then
             on (actions, batches) is each one's own.
-        first_env: of this learner, in the run of one process that has all lanes.
+        first_env: of this learner, in the run of one process that has all environments.
     """
 
     def __init__(self, seed: int, *, learner: int = 0, first_env: int = 0) -> None:

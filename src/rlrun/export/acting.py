@@ -135,7 +135,7 @@ def _slots(nodes: Sequence[Any], place: str) -> dict[str, Slot]:
 
 def _width(slot: Slot, place: str) -> int:
     if len(slot.shape) != 2 or not isinstance(slot.shape[1], int) or slot.dtype != "float32":
-        raise RequestError(f"{place}: '{slot.name}' is {slot}; wanted so many float32 numbers a lane")
+        raise RequestError(f"{place}: '{slot.name}' is {slot}; wanted so many float32 numbers an environment")
     return slot.shape[1]
 
 
@@ -168,7 +168,7 @@ def _require_fit(port: Port, slot: Slot, entry: Mapping[str, Any], place: str) -
     """
     if not slot.shape or isinstance(slot.shape[0], int):
         made_for = f"for {slot.shape[0]} envs only" if slot.shape else slot
-        raise RequestError(f"{place}: '{slot.name}' is {made_for}; its first axis has to be open, for lanes")
+        raise RequestError(f"{place}: '{slot.name}' is {made_for}; its first axis has to be open, for environments")
     fits = len(slot.shape) == 1 + len(port.shape) and all(
         not isinstance(size, int) or size == wanted for size, wanted in zip(slot.shape[1:], port.shape, strict=True)
     )

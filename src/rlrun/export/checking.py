@@ -247,7 +247,7 @@ def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any]
     Args:
         data: the file.
         reference: its policy, asked at each step for its own action, which nobody takes.
-        env: of one lane.
+        env: a single environment.
         about: what FILE.json will say.
         count: how many; episode i begins with `reset(seed=seed + i)`.
 

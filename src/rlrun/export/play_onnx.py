@@ -35,7 +35,7 @@ class Policy:
         self.reset()
 
     def reset(self, envs: int = 1) -> None:
-        """Begin episodes in so many lanes."""
+        """Begin episodes in so many environments."""
         self.state = {
             port["name"]: np.broadcast_to(np.asarray(port["initial"], port["dtype"]), (envs, *port["shape"]))
             for port in self.inputs["state"]

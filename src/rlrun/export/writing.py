@@ -50,7 +50,7 @@ def keep_operators() -> None:
 
 
 def traced(graph: Graph) -> torch.export.ExportedProgram:
-    """Return a graph as a program of tensors for any number of lanes.
+    """Return a graph as a program of tensors for any number of environments.
 
     Raises:
         RequestError: some part of it cannot be traced.

@@ -18,7 +18,7 @@ and on the critics, and a copy of them:
 Critics whose values are means of distributions say so, as `rlrun.nn.Critics` does, and learn by all of that:
 
     critics.told(observation, c) -> told                [M, B, N], or [M, B, width, N] with choices
-    critics.value_head                                       the `rlrun.nn.Tells` that gives them their meaning
+    critics.value_head                                  the `rlrun.nn.ValueHead` that gives them their meaning
 
 Where `value_head` is `rlrun.nn.Rewards`, what is told and the values have an axis for R rewards behind that of members:
 [M, R, B] or [M, R, B, width].

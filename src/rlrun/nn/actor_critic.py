@@ -70,7 +70,7 @@ class ActorCritic(Policy):
 
     @property
     def state_size(self) -> int:
-        """Numbers in a lane's recurrent state; 0 where there is none."""
+        """Size of the recurrent state of an environment; 0 where there is none."""
         return self.trunk.state_size + (0 if self.value_trunk is None else self.value_trunk.state_size)
 
     def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:

@@ -1,4 +1,4 @@
-"""Target networks of networks."""
+"""Target networks: copies that follow a network."""
 
 from __future__ import annotations
 

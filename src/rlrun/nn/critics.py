@@ -35,7 +35,7 @@ class Critics(nn.Module):
 
     Raises:
         SpaceError: values of such actions cannot be told like this, or have no advantages.
-        ConfigError: both `value_head` and `quantiles` are given.
+        ConfigError: `value_head` is none, or both `value_head` and `quantiles` are given.
     """
 
     def __init__(
@@ -94,6 +94,10 @@ class Critics(nn.Module):
 
 
 def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
+    if value_head is not None and not isinstance(value_head, ValueHead):
+        raise ConfigError(
+            f"algorithm.value_head: wanted null or a _target_ such as rlrun.nn.Quantiles, got {value_head!r}"
+        )
     if quantiles is None:
         return Numbers() if value_head is None else value_head
     if value_head is not None:

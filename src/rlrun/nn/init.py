@@ -38,7 +38,7 @@ def normal_(layer: nn.Module, std: float = 0.01) -> None:
         _zero_bias(layer)
 
 
-INITIALISERS: dict[str, Initializer] = {
+INITIALIZERS: dict[str, Initializer] = {
     "default": lambda layer: None,  # torch's own weights stay
     "orthogonal": orthogonal_,
     "xavier": xavier_uniform_,
@@ -54,10 +54,10 @@ def initializer(init: str | Initializer) -> Initializer:
     """
     if callable(init):
         return init
-    if init not in INITIALISERS:
-        overrides = ", ".join(INITIALISERS)
-        raise ConfigError(f"init must be one of {overrides}, not '{init}'{did_you_mean(init, INITIALISERS)}")
-    return INITIALISERS[init]
+    if init not in INITIALIZERS:
+        overrides = ", ".join(INITIALIZERS)
+        raise ConfigError(f"init must be one of {overrides}, not '{init}'{did_you_mean(init, INITIALIZERS)}")
+    return INITIALIZERS[init]
 
 
 def _zero_bias(layer: nn.Linear | nn.Conv1d | nn.Conv2d) -> None:

@@ -187,7 +187,7 @@ class Policy(nn.Module):
 
     @property
     def state_size(self) -> int:
-        """Numbers in a lane's recurrent state; 0 where there is none."""
+        """Size of the recurrent state of an environment; 0 where there is none."""
         return self.trunk.state_size
 
     def initial_state(self, count: int) -> Tensor:

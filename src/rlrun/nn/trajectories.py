@@ -20,7 +20,8 @@ FORMS = ("zero", "linear", "quadratic")
 class Trajectories:
     """How an action goes on by itself: rows of its numbers, their change, and the change of that.
 
-    A lane's state is such a row and, as its last number, how often the trajectory was repeated; 0 at its first step.
+    The state of an environment is such a row. Its last number is how often the trajectory was repeated, 0 at its
+    first step.
 
     Args:
         spaces: of the environment.

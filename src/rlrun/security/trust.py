@@ -1,12 +1,14 @@
 """What the config of a run may import: a run directory can be somebody else's, and a name in a config is code.
 
 The overrides that a user typed and the files of the user's own `conf/` name whatever they like. `NEVER` catches
-mistakes
-among them; it is no fence. While `limited` holds, a config names only what cannot do harm with arguments of its own
-(`PARTS`), modules of the project in which the user stands, installed plugins, and what `--trust` names.
+mistakes among them; it is no fence. While `limited` holds, a config names only:
 
-The limits are of the whole process: worker processes that are forked inherit them, threads do, and learners are told.
-One that is spawned builds only what its parent has built before.
+* what cannot do harm with arguments of its own (`PARTS`),
+* modules of the project in which the user stands,
+* installed plugins, and what `--trust` names.
+
+The limits are of the whole process. Worker processes that are forked inherit them, threads do, and learners receive
+them. One that is spawned builds only what its parent has built before.
 """
 
 from __future__ import annotations
@@ -38,17 +40,11 @@ NEVER = """
     torch.load torch.serialization torch.hub torch.package torch.jit.load torch.export.load torch.multiprocessing
     torch.utils.collect_env torch.utils.cpp_extension torch.utils.model_zoo torch.utils.bottleneck
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
-        rlrun.config.build rlrun.cli rlrun.config rlrun.security.trust rlrun.checkpointing rlrun.runs.files
-    rlrun.runs.directory rlrun.runs.heartbeat rlrun.runs.manifest
-        rlrun.loading.assembly rlrun.loading.untrusted rlrun.commands.train rlrun.commands.evaluate
-    rlrun.commands.resume rlrun.commands.checkpoints rlrun.commands.fork
-        rlrun.train rlrun.evaluate rlrun.resume rlrun.checkpoints rlrun.loading.policy rlrun.play
-    rlrun.commands.play rlrun.export_onnx
-    rlrun.export.making rlrun.export.worker rlrun.export.writing rlrun.export.play_onnx rlrun.export.during.Items
-        rlrun.export.checking rlrun.export.opening rlrun.analysis.doctor rlrun.doctor rlrun.devtools.init rlrun.init
-    rlrun.security.plugins
-        rlrun.devtools.conformance rlrun.plugin_test rlrun.runs.learners rlrun.runs.subprocesses
-    rlrun.loading.shares rlrun.commands.follow_learner rlrun.commands.check
+    rlrun.checkpointing rlrun.cli rlrun.commands rlrun.config rlrun.devtools rlrun.loading rlrun.runs rlrun.security
+    rlrun.analysis.doctor rlrun.export.checking rlrun.export.making rlrun.export.opening rlrun.export.play_onnx
+    rlrun.export.worker rlrun.export.writing rlrun.export.during.Items
+    rlrun.checkpoints rlrun.doctor rlrun.evaluate rlrun.export_onnx rlrun.init rlrun.play rlrun.plugin_test
+    rlrun.resume rlrun.train
 """.split()  # noqa: SIM905
 
 # A config names parts of a run by these.

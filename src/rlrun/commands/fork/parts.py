@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import reduce
@@ -52,7 +53,7 @@ INHERITED: dict[type[Any], tuple[str, ...]] = {
 MOMENTS = "optimizer."
 
 
-class ForkedPart:
+class ForkedPart(ABC):
     """A part as something that takes over named things.
 
     kinds: what it could take over: name within the part -> kind.
@@ -71,9 +72,9 @@ class ForkedPart:
         """Tell why a value cannot be taken over; None where it can, or where only taking it shows that."""
         return None
 
+    @abstractmethod
     def take(self, values: Mapping[str, Any]) -> None:
         """Take over these values; everything else stays as it was built."""
-        raise NotImplementedError
 
 
 def part_of(part: Stateful) -> ForkedPart:
