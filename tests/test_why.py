@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.command import code_of
 
 import rlrun
 from rlrun.analysis.why import RULES, diagnose, markdown, why
 from rlrun.analysis.why.facts import NAMES, Facts, Point, read
 from rlrun.analysis.why.rules import override, shown
-from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.config.tree import leaves, locate, plain
 from rlrun.core.errors import ConfigError, RunDirError
@@ -455,7 +455,7 @@ def run(tmp_path, monkeypatch):
 
 
 def tell(capsys, *overrides):
-    code = main._run(["why", *overrides], debug=False)
+    code = code_of("why", *overrides)
     return code, *capsys.readouterr()
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.command import code_of
 
 from rlrun.analysis.estimate import estimate, probe
 from rlrun.analysis.estimate.cost import (
@@ -23,7 +24,6 @@ from rlrun.analysis.estimate.cost import (
     makespan,
     shapes,
 )
-from rlrun.cli import main
 from rlrun.config import compose
 from rlrun.config.expansion import Job, expand
 from rlrun.core.errors import RequestError, RlrunError
@@ -208,7 +208,7 @@ def test_a_probe_is_the_beginning_of_its_run(project):
 
 
 def test_estimates_leave_nothing_behind(project, capfd):
-    code = main._run(["train", "-m", *TINY, "algorithm.double=true,false", "--estimate", "--probe", "0.3"], debug=False)
+    code = code_of("train", "-m", *TINY, "algorithm.double=true,false", "--estimate", "--probe", "0.3")
     out, err = capfd.readouterr()
     assert code == 0, err
     assert "probing 2 shapes of run for 0.3 s each" in err
@@ -258,6 +258,6 @@ def test_a_probe_that_fails_says_why(project):
     ],
 )
 def test_what_does_not_go_together_is_refused(overrides, told, project, capfd):
-    assert main._run(["train", *TINY[:-1], *overrides], debug=False) == 2
+    assert code_of("train", *TINY[:-1], *overrides) == 2
     assert told in capfd.readouterr().err
     assert list(project.iterdir()) == []

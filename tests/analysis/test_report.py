@@ -14,13 +14,13 @@ from urllib.parse import unquote
 
 import numpy as np
 import pytest
+from tests.command import code_of
 
 import rlrun
 from rlrun.analysis.report import figures
 from rlrun.analysis.report.runs import Run, add_jobs
 from rlrun.analysis.report.statistics import Scores, estimate, iqm
 from rlrun.analysis.report.wording import notes
-from rlrun.cli import main
 from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.runs.files import write_json
@@ -215,7 +215,7 @@ def test_the_verdict_tells_runs_without_a_score_from_arms_without_a_common_task(
     assert "no task on which every group has a run that counts" in told(report)
 
 
-def test_p_is_corrected_for_all_pairs_of_arms(make, tmp_path):
+def test_p_is_corrected_for_all_pairs_of_groups(make, tmp_path):
     for name, base in (("a", 0.0), ("b", 50.0), ("c", 100.0)):
         group(make, name, [base + offset for offset in range(4)])
     corrected = rlrun.report(tmp_path, **QUICK).findings.comparisons
@@ -362,7 +362,7 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
     files = [tmp_path / "out" / name for name in ("page.html", "runs.csv", "tables.md")]
     options = ["--out", files[0], "--csv", files[1], "--markdown", files[2], "--svg", tmp_path / "svg"]
     overrides = ["report", tmp_path, *options, "--resamples", 200, "--bounds", "CartPole-v1=0,10"]
-    assert main._run(list(map(str, overrides)), debug=False) == 0
+    assert code_of(*map(str, overrides)) == 0
     verdict = "algorithm=ppo: interquartile mean 0.200 [0.100, 0.300]\n"
     assert capsys.readouterr() == (f"{files[0]}\n", verdict)
     assert all(path.stat().st_size for path in files)
@@ -371,13 +371,13 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
         "final-scores.svg",
         "performance-profiles.svg",
     ]
-    assert main._run(["report", str(tmp_path), "--markdown", "-", "--resamples", "200"], debug=False) == 0
+    assert code_of("report", str(tmp_path), "--markdown", "-", "--resamples", "200") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("**Final scores**")
     verdict = "algorithm=ppo: interquartile mean 2.00 [1.00, 3.00]\n"  # without bounds
     assert captured.err == f"{verdict}{tmp_path / 'report.html'}\n"
     group(make, "dqn", [11.0, 12.0, 13.0])
-    assert main._run(["report", str(tmp_path), "--resamples", "200"], debug=False) == 0
+    assert code_of("report", str(tmp_path), "--resamples", "200") == 0
     best, apart = capsys.readouterr().err.split("; ")
     assert best.startswith("algorithm=dqn: interquartile mean 12.0")
     assert apart in ("0 of 1 pair can be told apart\n", "1 of 1 pair can be told apart\n")

@@ -85,7 +85,7 @@ def test_help_and_lists_load_nothing_heavy(overrides):
 
 
 def test_completion_lists_choices_and_loads_nothing_heavy():
-    code = "from rlrun.cli.overrides import complete\nprint(complete('algorithm='), complete('+with='), complete('al'))"
+    code = "from rlrun.cli.common import complete\nprint(complete('algorithm='), complete('+with='), complete('al'))"
     assert not modules_after(code) & HEAVY
     out = spawn("-c", code)
     assert "algorithm=dqn" in out
@@ -375,3 +375,11 @@ wrappers:
 def test_wrappers_in_a_file_are_put_around(tiny_run, write):
     write("conf/env/short.yaml", SHORT)
     assert summary(tiny_run("algorithm=dqn", "env=short"))["episodes"] == 8
+
+
+def test_a_reader_that_leaves_hears_nothing():
+    code = "import time, rlrun.cli.main as m; time.sleep(0.5); m.main()"
+    process = subprocess.Popen([sys.executable, "-c", code, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 1

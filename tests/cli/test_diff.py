@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 from omegaconf import OmegaConf
+from tests.command import code_of
 
 import rlrun
-from rlrun.cli import main
 from rlrun.core.errors import RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import read_json, write_json
@@ -61,9 +61,9 @@ def test_a_run_and_its_copy_differ_in_nothing(runs, capsys):
     shutil.copytree("one", "copy")
     change(RunDir("copy").summary, seconds=99.0)  # the machine was busy
     assert rlrun.diff("one", "copy").empty
-    assert main._run(["diff", "one", "copy"], debug=False) == 0
+    assert code_of("diff", "one", "copy") == 0
     assert capsys.readouterr() == ("no difference but the time that it took\n", "")
-    assert main._run(["diff", "one", "one"], debug=False) == 0
+    assert code_of("diff", "one", "one") == 0
     assert capsys.readouterr() == ("no difference\n", "")
 
 
@@ -88,7 +88,7 @@ def test_returns_are_compared_with_their_uncertainty(mean, told, runs, capsys):
     gain, within = rlrun.diff("one", "other").gain
     assert gain == pytest.approx(mean - 10.0)
     assert within == pytest.approx(1.96)  # the root of 36/100 + 64/100 is 1
-    assert main._run(["diff", "one", "other"], debug=False) == 0
+    assert code_of("diff", "one", "other") == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         f"mean return {mean - 10.0:+.2f}, ± 1.96 in 95 of 100 cases{told}",
         "  the interval covers evaluation episodes only: each side is one seed; of several: rlrun report",
@@ -111,17 +111,17 @@ def test_returns_of_different_environments_are_not_compared(changes, comparable,
         config.env[key] = value
     OmegaConf.save(config, RunDir("other").config)
     assert (rlrun.diff("one", "other").gain is not None) == comparable
-    assert main._run(["diff", "one", "other"], debug=False) == 0
+    assert code_of("diff", "one", "other") == 0
     out = capsys.readouterr().out
     assert ("mean return +80.00" in out, "returns are not compared" in out) == (comparable, not comparable)
 
 
 def test_the_command_prints_both_sides_and_json(runs, capsys):
-    assert main._run(["diff", "one", "other"], debug=False) == 0
+    assert code_of("diff", "one", "other") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "config"
     assert lines[1].split() == ["algorithm.lr", "0.0005", "(rlrun/algorithm/dqn.yaml)", "|", "0.01", "(override)"]
-    assert main._run(["diff", "one", "other", "--json"], debug=False) == 0
+    assert code_of("diff", "one", "other", "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["config"]["algorithm.lr"] == {
         "one": {"value": 5e-4, "set_by": "rlrun/algorithm/dqn.yaml"},
@@ -143,5 +143,5 @@ def test_damaged_and_hostile_files_leave_values_out(runs, capsys):
     RunDir("one").summary.write_text("{")
     change(RunDir("one").manifest, set_by={"algorithm.lr": 3}, packages=[1])
     change(RunDir("other").manifest, set_by="much", host="\x1b[2J")
-    assert main._run(["diff", "one", "other"], debug=False) == 0
+    assert code_of("diff", "one", "other") == 0
     assert "\x1b" not in capsys.readouterr().out

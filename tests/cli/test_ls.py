@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.command import code_of
 
 import rlrun
-from rlrun.cli import main
 from rlrun.core.errors import RequestError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import write_json
@@ -89,7 +89,7 @@ def test_what_is_not_there_is_named(options, message, runs):
 
 
 def test_the_command_prints_a_line_for_each_run_and_json(runs, capsys):
-    assert main._run(["ls", "--sort", "return"], debug=False) == 0
+    assert code_of("ls", "--sort", "return") == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines() == [
         "run                  status     steps  return  overrides",
@@ -98,14 +98,14 @@ def test_the_command_prints_a_line_for_each_run_and_json(runs, capsys):
         "runs/dqn-cartpole/c  stopped       20          algorithm=dqn",
     ]
     assert captured.err == "3 runs\n"
-    assert main._run(["ls", "runs", "--json"], debug=False) == 0
+    assert code_of("ls", "runs", "--json") == 0
     assert names(json.loads(capsys.readouterr().out)) == ["a", "c"]
 
 
 def test_a_folder_without_runs_is_an_empty_list(tmp_path, capsys):
-    assert main._run(["ls", str(tmp_path), "--json"], debug=False) == 0
+    assert code_of("ls", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
-    assert main._run(["ls", str(tmp_path)], debug=False) == 0
+    assert code_of("ls", str(tmp_path)) == 0
     assert capsys.readouterr() == ("", "0 runs\n")
 
 
@@ -114,7 +114,7 @@ def test_damaged_and_hostile_files_leave_values_out(runs, capsys):
     run.summary.write_text('{"objective": "much", "env_steps": [1]}')
     run.overrides.write_text("algorithm=\x1b[31mdqn\n")
     (runs / "runs/dqn-cartpole/c/status.json").write_text("{")
-    assert main._run(["ls", "runs"], debug=False) == 0
+    assert code_of("ls", "runs") == 0
     assert capsys.readouterr().out.splitlines() == [
         "run                  status       steps  return  overrides",
         "runs/dqn-cartpole/a  completed                   algorithm=?[31mdqn",

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
+from tests.command import code_of
 from threadpoolctl import threadpool_info
 
 import rlrun
-from rlrun.cli import main
 from rlrun.commands import check as checking
 from rlrun.config import load as load_config
 from rlrun.core.errors import ConfigError, RequestError
@@ -315,8 +315,8 @@ def test_python_calls_leave_the_process_as_it_was(tmp_path, monkeypatch):
 def test_the_command_keeps_freed_memory(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(assembly, "keep_freed_memory", lambda: calls.append("kept"))
-    assert main._run(["train", *DQN, *TINY, "--run-dir", str(tmp_path / "run")], debug=False) == 0
-    assert main._run(["resume", str(tmp_path / "run"), "stop.env_steps=110"], debug=False) == 0
+    assert code_of("train", *DQN, *TINY, "--run-dir", str(tmp_path / "run")) == 0
+    assert code_of("resume", str(tmp_path / "run"), "stop.env_steps=110") == 0
     assert calls == ["kept", "kept"]
 
 

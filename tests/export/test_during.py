@@ -64,7 +64,8 @@ def test_files_are_written_while_training_goes_on_and_for_other_threads(tmp_path
     ender = Ender(export)
     experiment.trainer = Trainer({**experiment.trainer.callbacks, "ender": ender}, experiment.trainer.loader)
     run = RunDir.claim(tmp_path / "run")
-    assert experiment.run(run)["status"] == "completed"
+    with experiment.begin(run):
+        assert experiment.train(run)["status"] == "completed"
     ender.thread.join(20)
     assert "Can't pickle" in ender.failed[0]
     assert "Is a directory" in ender.failed[1]
@@ -128,7 +129,9 @@ def test_training_outlives_the_process_that_exports(tmp_path, caplog):
     experiment = Experiment(compose([*WORDS, "export.every=40", "stop.env_steps=80"]))
     killer = Killer(experiment.part(OnnxExport))
     experiment.trainer = Trainer({**experiment.trainer.callbacks, "killer": killer}, experiment.trainer.loader)
-    assert experiment.run(RunDir.claim(tmp_path / "run"))["status"] == "completed"
+    run = RunDir.claim(tmp_path / "run")
+    with experiment.begin(run):
+        assert experiment.train(run)["status"] == "completed"
     assert "the process that exports has ended" in caplog.text
     assert list((tmp_path / "run" / "exports").iterdir()) == []
 

@@ -90,7 +90,9 @@ def seen(monkeypatch):
 @pytest.mark.parametrize("name", WORDS)
 def test_parameters_losses_and_targets_stay_float32(name, seen, tmp_path):
     experiment = Experiment(shrink(compose([*WORDS[name], "precision=bf16"]), {**SMALL, "algorithm.warmup_steps": 16}))
-    summary = experiment.run(rlrun.runs.directory.RunDir.claim(tmp_path / "run"))
+    run = rlrun.runs.directory.RunDir.claim(tmp_path / "run")
+    with experiment.begin(run):
+        summary = experiment.train(run)
     assert (summary["status"], summary["updates"]) == ("completed", 3)
     assert seen["losses"] == seen["gradients"] == {torch.float32}
     assert seen["targets"] <= {torch.float32}

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from rlrun.cli import main
+from tests.command import code_of
 
 
 class EpisodeEnd(NamedTuple):
@@ -30,7 +29,7 @@ def rlrun(capfd):
 
     def run(*overrides):
         capfd.readouterr()
-        code = main._run(list(overrides), debug=False)
+        code = code_of(*overrides)
         return EpisodeEnd(code, *capfd.readouterr())
 
     return run

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.overrides import ConfigDir, Overrides
+from rlrun.cli.common import ConfigDir, Overrides
 
 
 def config(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.telling import tell_presets
+from rlrun.cli.common import tell_presets
 
 if TYPE_CHECKING:
     from rlrun.config.expansion import Job

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.overrides import EnvOverrides, FirstSeed, Trust
+from rlrun.cli.common import EnvOverrides, FirstSeed, Trust
 
 if TYPE_CHECKING:
     from rlrun.commands.evaluate import EvaluationReport

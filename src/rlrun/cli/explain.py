@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rlrun.cli.overrides import ConfigDir, Overrides
-from rlrun.cli.telling import tell_presets
+from rlrun.cli.common import ConfigDir, Overrides, tell_presets
 
 
 def explain(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.overrides import FirstSeed, Trust
+from rlrun.cli.common import FirstSeed, Trust
 
 
 def export_onnx(

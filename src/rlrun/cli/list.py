@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.overrides import ConfigDir
+from rlrun.cli.common import ConfigDir
 
 KINDS = {
     "algorithms": "algorithm",

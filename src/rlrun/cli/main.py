@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -28,13 +30,12 @@ from rlrun.cli import (
     report,
     resume,
     train,
-    usage,
     why,
 )
 from rlrun.cli import eval as evaluate
 from rlrun.cli import export_onnx as export
 from rlrun.cli import list as listing
-from rlrun.core.errors import RlrunError
+from rlrun.core.errors import RlrunError, did_you_mean
 from rlrun.runs import exits, signals
 
 INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
@@ -85,6 +86,12 @@ def root(
         typer.echo(context.get_help())
 
 
+@functools.cache
+def _command() -> Any:
+    """Return what typer makes of the app: it takes longer than many a command, and one process may run several."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run a command; every failure is one line and an exit code (0 done, 1 failed, 2 wrong request, 75 resumable)."""
     overrides = sys.argv[1:]
@@ -93,34 +100,35 @@ def main() -> None:
     if not debug:
         warnings.simplefilter("ignore")
     signals.listen()
-    sys.exit(_run(overrides, debug))
-
-
-@functools.cache
-def _command() -> Any:
-    """Return what typer makes of the app: it takes longer than many a command, and one process may run several."""
-    return typer.main.get_command(app)
-
-
-def _run(overrides: list[str], debug: bool) -> int:
     try:
         with nullcontext() if "_RLRUN_COMPLETE" in os.environ else exits.refused():  # a shell's completion does exit
             result = _command().main(overrides, prog_name="rlrun", standalone_mode=False)
-        if result == INTERRUPTED:
-            return _stopped(overrides)
-        return _code(result)
+        code = result if isinstance(result, int) else 0
+        if code == INTERRUPTED:
+            code = _stopped(overrides)
     except RlrunError as error:
-        return _fail(str(error), error.exit_code, debug)
-    except BrokenPipeError:
-        return 1
+        code = 1 if _is_unread(error) else _fail(str(error), error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError) and not signals.received:  # of which typer makes an Abort
-            return _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
-        return _stopped(overrides)
+            code = _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
+        else:
+            code = _stopped(overrides)
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value
-            return _fail(usage.explain(error, overrides), 2, debug)
-        return _fail(f"{exits.describe_error(error)} (--debug shows where)", 1, debug)
+            code = _fail(_usage(error, overrides), 2, debug)
+        else:
+            code = _fail(f"{exits.describe_error(error)} (--debug shows where)", 1, debug)
+    sys.exit(code)
+
+
+def _is_unread(error: RlrunError) -> bool:
+    """Return True if nobody reads the output any more, as behind `| head`: typer exits then, without a message."""
+    if not isinstance(error.__cause__, SystemExit) or not isinstance(error.__cause__.__context__, BrokenPipeError):
+        return False
+    pipes = select.poll()
+    for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
+        pipes.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in pipes.poll(0))
 
 
 def _stopped(overrides: list[str]) -> int:
@@ -132,13 +140,44 @@ def _stopped(overrides: list[str]) -> int:
     return _fail(f"stopped by {signal.Signals(number).name}{after}", code, debug=False)
 
 
-def _code(result: Any) -> int:
-    return result if isinstance(result, int) else 0
-
-
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     line = " ".join(message.split())
     print("rlrun:", "".join(char if char.isprintable() else "?" for char in line), file=sys.stderr)
     return code
+
+
+def _usage(error: Any, overrides: Sequence[str]) -> str:
+    """Return a usage error of typer as one line: the command, what is wrong, the nearest match.
+
+    overrides: the command line; options of other libraries in it are suggested as overrides.
+
+    Errors are recognized by their attributes: the module of their classes differs between versions of typer.
+    """
+    context = error.ctx
+    path = "rlrun" if context is None else context.command_path
+    command = path.removeprefix("rlrun").strip()
+    place = f"{command}: " if command else ""
+    if hasattr(error, "possibilities") and hasattr(error, "option_name"):
+        flag = error.option_name
+        known = [name for option in context.command.params for name in option.opts if name.startswith("--")]
+        takes_overrides = any(item.name == "overrides" for item in context.command.params)
+        hint = _overrides_without_dashes(overrides, known) if takes_overrides else ""
+        near = hint or did_you_mean(flag, known) or f"; there are {', '.join(known) or 'none'}"
+        return f"{place}there is no option {flag}{near}"
+    return f"{place}{error.format_message()} ({path} --help)"
+
+
+def _overrides_without_dashes(overrides: Sequence[str], known: list[str]) -> str:
+    """Return a hint with the overrides that unknown options such as `--algo ppo` stand for."""
+    from rlrun.config.peers import override_of
+
+    hints = []
+    pairs = [text.partition("=") for text in overrides]
+    algorithm = next((value for name, _, value in pairs if name == "algorithm"), None)
+    for (name, equals, value), after in zip(pairs, (*overrides[1:], ""), strict=True):
+        value = value if equals else "" if after.startswith("-") or "=" in after else after
+        if name.startswith("--") and name not in known and (hint := override_of(name, value, algorithm)):
+            hints.append(hint)
+    return f": overrides have no dashes (did you mean '{' '.join(hints)}'?)" if hints else ""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.overrides import EnvOverrides, FirstSeed, Trust
+from rlrun.cli.common import EnvOverrides, FirstSeed, Trust
 
 
 def play(

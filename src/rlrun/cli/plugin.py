@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.overrides import ConfigDir, Overrides
+from rlrun.cli.common import ConfigDir, Overrides
 
 if TYPE_CHECKING:
     from rlrun.devtools.conformance import Examined

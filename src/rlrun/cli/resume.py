@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from rlrun.cli.overrides import Trust
+from rlrun.cli.common import Trust, print_result, show
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -20,7 +20,6 @@ from rlrun.cli.sweeping import (
     resume_sweep,
     with_launcher,
 )
-from rlrun.cli.telling import show
 
 
 def resume(
@@ -50,8 +49,8 @@ def resume(
     stall: Stall = None,
 ) -> None:
     """Go on with a run that was stopped, killed or failed, from its newest good checkpoint; or with a sweep."""
+    options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if (run / "sweep.json").is_file():
-        limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
         raise typer.Exit(
             resume_sweep(
                 run,
@@ -59,39 +58,26 @@ def resume(
                 retry_failed=retry_failed,
                 config_dir=config_dir,
                 workers=workers,
-                limits=limits,
+                limits=limits_of(**options),
                 trust=trust or [],
             )
         )
-    options = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
-    refuse_without_sweep(
-        f", and {run} is none",
-        config_dir=config_dir,
-        retry_failed=retry_failed,
-        workers=workers,
-        launcher=launcher,
-        **options,
-    )
-    _go_on(run, overrides or [], trust or [])
+    of_sweeps: dict[str, Any] = {
+        "config_dir": config_dir,
+        "retry_failed": retry_failed,
+        "workers": workers,
+        "launcher": launcher,
+    }
+    refuse_without_sweep(f", and {run} is none", **of_sweeps, **options)
 
-
-def _go_on(run: Path, overrides: list[str], trust: list[str]) -> None:
     from rlrun.commands import resume as resuming
     from rlrun.core.errors import Left
     from rlrun.loading.assembly import keep_freed_memory
 
     keep_freed_memory()
-
     show("rlrun.told")
     try:
-        result = resuming.resume(run, overrides, trust=trust)
+        result = resuming.resume(run, overrides or [], trust=trust or [])
     except Left as error:
         raise typer.Exit(75) from error
-    typer.echo(result.describe())
-    if result.trainer is None:
-        typer.echo(
-            f"the run is finished at {result.summary['env_steps']:,} steps; stop.env_steps=… beyond that extends it",
-            err=True,
-        )
-    if result.summary["status"] == "stopped":
-        raise typer.Exit(75)
+    print_result(result)

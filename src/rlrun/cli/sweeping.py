@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlrun.cli.common import tell_presets
 from rlrun.cli.estimating import EstimateRequest, list_jobs, print_estimate
-from rlrun.cli.telling import tell_presets
 from rlrun.runs.files import aligned
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ Workers = Annotated[
 ]
 Launcher = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Short for launcher=NAME: rlrun list launcher.", show_default=False),
+    typer.Option(
+        metavar="NAME",
+        help="Short for launcher=NAME: local, slurm, ray, or a file of your conf/launcher/.",
+        show_default=False,
+    ),
 ]
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="Stop the sweep when a job fails; the others can be resumed.")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlrun.cli.common import ConfigDir, Overrides, Trust, print_result, show, tell_presets
 from rlrun.cli.estimating import Estimate, Price, Probe, estimate_request, print_estimate_of_one
-from rlrun.cli.overrides import ConfigDir, Overrides, Trust
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -23,41 +24,47 @@ from rlrun.cli.sweeping import (
     sweep,
     with_launcher,
 )
-from rlrun.cli.telling import show, tell_presets
+
+if TYPE_CHECKING:
+    from rlrun.config import Composed
+
+RunFolder = Annotated[
+    Path | None, typer.Option(help="Where the run goes (default: runs/<algorithm>-<env>/…).", show_default=False)
+]
+Start = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="RUN[@STEP|@best]",
+        help="Start from another run: its overrides, then yours, and its parts as far as init.* says; "
+        "a checkpoint's folder and FILE.safetensors will do, too.",
+        show_default=False,
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Build everything, print the data flow, step nothing; with -m list jobs.")
+]
+Multirun = Annotated[
+    bool,
+    typer.Option("--multirun", "-m", help="A sweep: overrides take several values, seed=range(5) algorithm=sac,dqn."),
+]
+SweepFolder = Annotated[
+    Path | None, typer.Option(help="Where the sweep goes, or is added to (default: sweeps/…).", show_default=False)
+]
 
 
 def train(
     overrides: Overrides = None,
-    run_dir: Annotated[
-        Path | None, typer.Option(help="Where the run goes (default: runs/<algorithm>-<env>/…).", show_default=False)
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="RUN[@STEP|@best]",
-            help="Start from another run: its overrides, then yours, and its parts as far as init.* says; "
-            "a checkpoint's folder and FILE.safetensors will do, too.",
-            show_default=False,
-        ),
-    ] = None,
+    run_dir: RunFolder = None,
+    start: Start = None,
     trust: Trust = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build everything, print the data flow, step nothing; with -m list jobs.")
-    ] = False,
+    dry_run: DryRun = False,
     estimate: Estimate = False,
     probe: Probe = None,
     price: Price = None,
     config_dir: ConfigDir = None,
-    multirun: Annotated[
-        bool,
-        typer.Option(
-            "--multirun", "-m", help="A sweep: overrides take several values, seed=range(5) algorithm=sac,dqn."
-        ),
-    ] = False,
-    sweep_dir: Annotated[
-        Path | None, typer.Option(help="Where the sweep goes, or is added to (default: sweeps/…).", show_default=False)
-    ] = None,
+    multirun: Multirun = False,
+    sweep_dir: SweepFolder = None,
     launcher: Launcher = None,
     workers: Workers = None,
     fail_fast: FailFast = False,
@@ -67,55 +74,29 @@ def train(
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
     request = estimate_request(estimate=estimate, probe=probe, price=price)
+    options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if multirun:
         refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
-        limits = limits_of(fail_fast=fail_fast, max_failures=max_failures, retries=retries, stall=stall)
-        where = {"folder": sweep_dir, "config_dir": config_dir}
-        code = sweep(
-            with_launcher(overrides or [], launcher),
-            **where,
-            workers=workers,
-            limits=limits,
-            dry_run=dry_run,
-            estimate=request,
-        )
-        raise typer.Exit(code)
-    options = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
+        where: dict[str, Any] = {
+            "folder": sweep_dir,
+            "config_dir": config_dir,
+            "workers": workers,
+            "limits": limits_of(**options),
+        }
+        raise typer.Exit(sweep(with_launcher(overrides or [], launcher), **where, dry_run=dry_run, estimate=request))
     refuse_without_sweep(
         " of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, launcher=launcher, **options
     )
     if request is not None:
         print_estimate_of_one(overrides or [], request, start=start, run_dir=run_dir, config_dir=config_dir)
         return
-    _run_one(overrides or [], start=start, run_dir=run_dir, trust=trust or [], dry_run=dry_run, config_dir=config_dir)
-
-
-def _run_one(
-    overrides: list[str],
-    *,
-    start: str | None,
-    run_dir: Path | None,
-    trust: list[str],
-    dry_run: bool,
-    config_dir: Path | None,
-) -> None:
-    from rlrun.commands.fork.parents import started
-    from rlrun.config import compose
-    from rlrun.core.errors import ConfigError, Left
-
-    if trust and start is None:
-        raise ConfigError("--trust goes with --from; what you type yourself is trusted")
-    with ExitStack() as stack:
-        if start is not None:
-            composed = stack.enter_context(started(overrides, start, config_dir, trust))
-        else:
-            composed = compose(overrides, config_dir=config_dir)
-        # what is wrong with an override was told before torch is loaded
+    with _composed(overrides or [], start, config_dir, trust or []) as composed:
+        # Loads torch, so what is wrong with an override is said before.
         from rlrun.commands import train as experiment
+        from rlrun.core.errors import Left
         from rlrun.loading.assembly import keep_freed_memory
 
         keep_freed_memory()
-
         show("rlrun.commands.fork", "rlrun.told")
         if dry_run:
             typer.echo(experiment.explain(composed))
@@ -125,6 +106,24 @@ def _run_one(
             result = experiment.train(composed, run_dir=run_dir)
         except Left as error:
             raise typer.Exit(75) from error
-    typer.echo(result.describe())
-    if result.summary["status"] == "stopped":
-        raise typer.Exit(75)
+    print_result(result)
+
+
+@contextmanager
+def _composed(overrides: list[str], start: str | None, config_dir: Path | None, trust: list[str]) -> Iterator[Composed]:
+    """Yield the composed config of a run; what the overrides of another run import is limited until the end.
+
+    Raises:
+        ConfigError: an override is wrong, or `--trust` stands without `--from`.
+    """
+    from rlrun.commands.fork.parents import started
+    from rlrun.config import compose
+    from rlrun.core.errors import ConfigError
+
+    if start is not None:
+        with started(overrides, start, config_dir, trust) as composed:
+            yield composed
+    elif trust:
+        raise ConfigError("--trust goes with --from; what you type yourself is trusted")
+    else:
+        yield compose(overrides, config_dir=config_dir)

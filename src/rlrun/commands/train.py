@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -204,11 +204,12 @@ class Experiment:
         about["set_by"] = configuration.provenance(self.composed)
         return {**about, **process_as_set_up(self.device), "precision": str(self.config.precision)}
 
-    def run(self, run_dir: RunDir) -> dict[str, Any]:
-        """Start a run in its directory and train; see `train`.
+    @contextmanager
+    def begin(self, run_dir: RunDir) -> Iterator[None]:
+        """Write what the run is made of into its directory, which is this process's for as long as the block lasts.
 
         Raises:
-            RlrunError: the run failed.
+            RlrunError: the directory cannot be written; nothing stays in it.
         """
         with take_over(run_dir):
             try:
@@ -222,7 +223,7 @@ class Experiment:
             except BaseException:
                 run_dir.discard()
                 raise
-            return self.train(run_dir)
+            yield
 
     def _set_lengths(self) -> None:
         """Write into the config how long memories are whose length nobody set, so that any machine resumes alike."""
@@ -353,7 +354,8 @@ def train(
         directory = RunDir.create(algorithm=composed.choices["algorithm"], env=name, seed=composed.config.seed)
     else:
         directory = RunDir.claim(run_dir)
-    summary = experiment.run(directory)
+    with experiment.begin(directory):
+        summary = experiment.train(directory)
     return Result(directory.path, summary, composed.config, experiment.trainer)
 
 

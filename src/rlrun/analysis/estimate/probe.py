@@ -164,7 +164,8 @@ def measure(
     trainer = Trainer(callbacks, experiment.trainer.loader)
     experiment.trainer, experiment.parts["trainer"] = trainer, trainer
     run = RunDir.claim(path)
-    experiment.run(run)
+    with experiment.begin(run):
+        experiment.train(run)
     return _measured(probe, experiment, run)
 
 

@@ -1,6 +1,6 @@
 """Which runs belong together, which of them count, and what differs between those that do not belong together.
 
-An *group* is what is compared: runs of the same overrides, whatever their seed, their task (`env`) and what may change
+A *group* is what is compared: runs of the same overrides, whatever their seed, their task (`env`) and what may change
 when
 a run is resumed. Tuned numbers differ from task to task, so that words say better than configs what was meant to be
 the same; where configs of one group and one task differ all the same, a report says so.

@@ -81,7 +81,7 @@ of IQMs is of the groups' typical runs: where one group fails on a few seeds onl
 <p><b>Curves</b> have the runs that were measured, also those that failed later or go on still; between measurements of
 a run they are straight, and no run is drawn beyond its last one. Where the number of runs changes, a strip below
 shows it.</p>
-<p><b>Arms</b> are runs of the same overrides, whatever their seed, environment, budget,
+<p><b>Groups</b> are runs of the same overrides, whatever their seed, environment, budget,
 evaluation, logging and machine.</p>
 """
 

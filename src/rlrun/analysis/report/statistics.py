@@ -108,7 +108,7 @@ def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[
     """Return how much the interquartile mean of `left` is above that of `right`, and the probability of improvement.
 
     The latter is that a run of `left` scores higher than a run of `right` on the same task, ties counting half, on
-    average over tasks: the statistic of Mann and Whitney, divided by the number of pairs. Arms are resampled
+    average over tasks: the statistic of Mann and Whitney, divided by the number of pairs. Groups are resampled
     independently.
     """
     wins = 0.5 * (1.0 + np.sign(left.values[:, None] - right.values))

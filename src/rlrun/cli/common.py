@@ -1,11 +1,16 @@
-"""What several commands take from the command line, and its completion."""
+"""What several commands share: options and their completion, and what they print besides their result."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rlrun.commands.train import Result
 
 GROUPS = ("algorithm", "env", "memory", "with", "preset")
 
@@ -58,3 +63,31 @@ Trust = Annotated[
         show_default=False,
     ),
 ]
+
+
+def show(*names: str) -> None:
+    """Print the messages of these loggers on standard error, without a prefix."""
+    for name in names:
+        messages, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        messages.handlers, messages.propagate = [handler], False
+        messages.setLevel(logging.INFO)
+
+
+def tell_presets(*names: str | None) -> None:
+    """Name on standard error the presets that apply, if any does."""
+    from rlrun.config.layering import describe_presets
+
+    if line := describe_presets(names):
+        typer.echo(line, err=True)
+
+
+def print_result(result: Result) -> None:
+    """Print what came of a run; the exit code is 75 where it was stopped and can be resumed."""
+    summary = result.summary
+    typer.echo(result.describe())
+    if result.trainer is None:
+        steps = f"{summary['env_steps']:,} steps"
+        typer.echo(f"the run is finished at {steps}; stop.env_steps=… beyond that extends it", err=True)
+    if summary["status"] == "stopped":
+        raise typer.Exit(75)
