@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config import Composer, compose, files, library, places, sources, to_yaml
+from rlrun.config import Composer, compose, composition, files, places, sources, to_yaml
 from rlrun.config.tree import plain
 from rlrun.core.errors import ConfigError
 
@@ -30,7 +30,7 @@ def told(composed):
 
 def alone(overrides):
     """Compose as a process does that never composed before."""
-    library._shared.cache_clear()
+    composition._shared.cache_clear()
     return told(compose(overrides))
 
 
@@ -42,7 +42,7 @@ def test_one_composer_composes_as_one_for_each():
 
 def test_what_was_composed_before_does_not_show_in_what_is_composed_next():
     expected = [alone(overrides) for overrides in COMMANDS[:3]]
-    library._shared.cache_clear()
+    composition._shared.cache_clear()
     assert [told(compose(overrides)) for overrides in COMMANDS[:3]] == expected
     assert [told(compose(overrides)) for overrides in COMMANDS[:3]] == expected
 

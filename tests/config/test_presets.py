@@ -79,9 +79,23 @@ def test_the_users_files_beat_the_pair(compose, write):
     assert (config.memory.length, config.num_envs, config.algorithm.lr) == (5, 2, 2.5e-3)
 
 
-def test_a_users_experiment_of_that_name_is_not_tuned(compose, write):
-    write("conf/preset/dqn_pendulum.yaml", "# @package _global_\nseed: 9\n")
-    assert compose("algorithm=dqn", "env=pendulum").config.seed == 0
+@pytest.mark.parametrize("algorithm", ["dqn", "mine"])
+def test_users_own_preset_is_found(compose, write, algorithm):
+    write("conf/algorithm/mine.yaml", "defaults: [rlrun/algorithm/dqn]\n")
+    write(
+        f"conf/preset/{algorithm}_pendulum.yaml",
+        f"# @package _global_\ndefaults: [override /algorithm: {algorithm}, override /env: pendulum]\nseed: 9\n",
+    )
+    composed = compose(f"algorithm={algorithm}", "env=pendulum")
+    assert (composed.preset, composed.config.seed) == (f"{algorithm}_pendulum", 9)
+    assert compose(f"algorithm={algorithm}", "env=pendulum", "preset=null").config.seed == 0
+    assert compose(f"algorithm={algorithm}", "env=cartpole").config.seed == 0
+
+
+def test_users_own_preset_goes_before_the_packaged(compose, write):
+    write("conf/preset/dqn_cartpole.yaml", "# @package _global_\nalgorithm: {lr: 0.25}\n")
+    config = compose(*TUNED).config
+    assert (config.algorithm.lr, config.num_envs) == (0.25, 1)
 
 
 def test_a_pair_works_where_train_does_not_list_it(compose, write):

@@ -57,7 +57,7 @@ def test_the_packaged_files_in_miniature_are_read_completely(compose):
 def test_provenance_names_the_file_or_the_word(compose, write):
     write("conf/env/mine.yaml", "defaults: [gym]\nid: Mine-v0\nkwargs: {size: 1}\n")
     sources = provenance(compose("algorithm=dqn", "env=mine", "seed=3", "env.kwargs.x=1"))
-    assert sources["seed"] == sources["env.kwargs.x"] == "word"
+    assert sources["seed"] == sources["env.kwargs.x"] == "override"
     assert sources["algorithm.lr"] == "rlrun/algorithm/dqn.yaml"
     assert sources["env.id"].endswith("conf/env/mine.yaml")
     assert sources["env.kwargs.size"].endswith("conf/env/mine.yaml")
@@ -76,7 +76,7 @@ def test_every_key_has_a_source(compose):
     )
     assert len(provenance(composed)) > 30
     assert "" not in provenance(composed)
-    assert provenance(composed)["algorithm.hidden"] == "word"
+    assert provenance(composed)["algorithm.hidden"] == "override"
 
 
 def test_a_saved_config_comes_back_unresolved(compose, tmp_path):

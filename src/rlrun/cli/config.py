@@ -32,6 +32,6 @@ def config(
         for key, source in configuration.provenance(composed).items():
             if package is None or key == package or key.startswith(f"{package}."):
                 value = values[key] if isinstance(values[key], str) else json.dumps(values[key], default=str)
-                typer.echo(f"{key} = {value}   # {'override' if source == 'word' else source}")
+                typer.echo(f"{key} = {value}   # {source}")
         return
     typer.echo(configuration.to_yaml(composed.config, resolve=resolve, package=package), nl=False)

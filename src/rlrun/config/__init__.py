@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rlrun.config.composition import Composed as Composed
     from rlrun.config.composition import Composer as Composer
     from rlrun.config.composition import compose as compose
-    from rlrun.config.origins import provenance as provenance
+    from rlrun.config.merging import provenance as provenance
     from rlrun.config.places import choices as choices
     from rlrun.config.places import group_names as group_names
     from rlrun.config.reading import unread as unread
@@ -22,7 +22,7 @@ _HOMES = {
     "compose": "composition",
     "choices": "places",
     "group_names": "places",
-    "provenance": "origins",
+    "provenance": "merging",
     "unread": "reading",
     "load": "saved",
     "to_yaml": "saved",

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, renames, schema
-from rlrun.config.layering import hydra_as_of_now, mistyped_group, settle, tuned_preset
-from rlrun.config.library import library
-from rlrun.config.likeness import check_likeness
-from rlrun.config.merging import apply
-from rlrun.config.origins import WORD, Layer, origins
+from rlrun.config.layering import (
+    Files,
+    hydra_as_of_now,
+    list_files,
+    listed_groups,
+    mistyped_group,
+    settle,
+    tuned_preset,
+)
+from rlrun.config.merging import OVERRIDE, Layer, apply, check_likeness, merge, origins
 from rlrun.config.overrides import ADDITIONS, Override, of_today, parse
 from rlrun.config.peers import hint
+from rlrun.config.places import ConfigFolder
 from rlrun.config.plugged import readable_places
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.config.tree import Path as Keys
 from rlrun.config.tree import dotted, leaves, plain, split
 from rlrun.core.errors import ConfigError, did_you_mean
 
+Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
 PRIMARY = "train"
 NAMES_OF_ENV = ("env.id", "env.target")
 OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
@@ -59,7 +70,7 @@ def compose(
 ) -> Composed:
     """Compose `train.yaml` with the overrides of a command line, and check the result.
 
-    Precedence: packaged files < the tuned preset < the user's files < words. Nothing is built and no
+    Precedence: packaged files < the tuned preset < the user's files < overrides. Nothing is built and no
     class imported. `packaged` stands in for the folder that comes with rlrun; `roots` are the keys
     that are read whatever is built; `primary` names another file than `train.yaml`.
 
@@ -147,7 +158,69 @@ class Composer:
         spread = OmegaConf.create()
         for name, value in content.items():
             OmegaConf.update(spread, name, value, force_add=True)
-        return config, [*layers, Layer(WORD, "", False, plain(spread))]
+        return config, [*layers, Layer(OVERRIDE, "", False, plain(spread))]
+
+
+class Library:
+    """What the files of a search path come to, by the overrides that choose from groups."""
+
+    def __init__(self, places: Sequence[ConfigFolder], primary: str) -> None:
+        self.repository = Repository(places)
+        self._primary = primary
+        self._files: dict[tuple[str, ...], Files] = {}
+        self._merged: dict[tuple[str, ...], bytes] = {}  # pickled: a copy is made in a fifth
+        with hydra_as_of_now():
+            self.listed = listed_groups(self.repository, primary)
+        self.groups = self.repository.get_group_options("", ObjectType.GROUP)
+
+    def files(self, chosen: Sequence[Override]) -> Files:
+        """Return the files that settled overrides ask for.
+
+        Raises: ConfigError for whatever Hydra refuses.
+        """
+        key = _names(chosen)
+        if key not in self._files:
+            self._files[key] = list_files(self.repository, chosen, primary=self._primary)
+        files = self._files[key]
+        return files._replace(choices=dict(files.choices))
+
+    def merged(self, chosen: Sequence[Override]) -> tuple[DictConfig, list[Layer]]:
+        """Return the files merged, and what each of them put in: copies, which are the caller's to change.
+
+        Raises: ConfigError for whatever Hydra refuses, and if a file does not fit what came before it.
+        """
+        key = _names(chosen)
+        if key not in self._merged:
+            self._merged[key] = pickle.dumps(merge(self.repository, self.files(chosen).defaults))
+        config, layers = pickle.loads(self._merged[key])
+        return config, layers
+
+
+def library(places: Sequence[ConfigFolder], primary: str) -> Library:
+    """Return the library of a search path.
+
+    What comes with rlrun alone is shared by all who compose in this process, as long as none of its files changes;
+    so is the work of a process with those that are forked from it.
+    """
+    if [place.packaged for place in places] == [True]:
+        return _shared(places[0], primary, _stamp(places[0].path))
+    return Library(places, primary)
+
+
+@lru_cache(maxsize=4)
+def _shared(place: ConfigFolder, primary: str, stamp: Stamp) -> Library:
+    return Library([place], primary)
+
+
+def _stamp(folder: Path) -> Stamp:
+    """Return what tells apart a folder's files from those that were read before."""
+    paths = [os.path.join(top, name) for top, _, names in os.walk(folder) for name in names]
+    entries = [(path, os.stat(path, follow_symlinks=False)) for path in paths]
+    return tuple((path, about.st_ino, about.st_size, about.st_mtime_ns) for path, about in entries)
+
+
+def _names(chosen: Sequence[Override]) -> tuple[str, ...]:
+    return tuple(f"{override.sign}{override.key}={override.value}" for override in chosen)
 
 
 def _refuse_sweeps(overrides: list[Override]) -> None:
@@ -222,10 +295,10 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
         if not inside or not all(setters[path].packaged for path in inside):
             near = did_you_mean(key, [candidate for candidate in keys if not candidate.startswith(key)])
             raise ConfigError(f"{key}: no part reads this key{hint(split(key), tree, near)}")
-    in_files = {path for layer in composed.layers if layer.label != WORD for path, _ in leaves(layer.content)}
+    in_files = {path for layer in composed.layers if layer.label != OVERRIDE for path, _ in leaves(layer.content)}
     for path, layer in setters.items():
         block = path[0]
-        if layer.label == WORD and block in schema.SETTINGS and path not in in_files:
+        if layer.label == OVERRIDE and block in schema.SETTINGS and path not in in_files:
             names = schema.known(block)
             if dotted(path[1:]) not in names:
                 near = did_you_mean(dotted(path[1:]), names, f"{block}.")

@@ -171,15 +171,15 @@ def describe_presets(names: Iterable[str | None]) -> str:
 
 
 def tuned_preset(repository: Repository, overrides: Sequence[Override], choices: dict[str, Any]) -> str | None:
-    """Return the name of the packaged preset for the chosen algorithm and environment, if it may apply.
+    """Return the name of the preset for the chosen algorithm and environment, if it may apply.
 
-    It may not if a preset is named, or none (`preset=null`), or either file is the user's own.
+    None may if a preset is named, or none (`preset=null`). A packaged one may not if either file is the user's own.
     """
     algorithm, env = choices.get("algorithm"), choices.get("env")
     named = choices.get(PRESETS) is not None or any(override.key in (PRESETS, TUNED) for override in overrides)
     if named or not isinstance(algorithm, str) or not isinstance(env, str):
         return None
     name = f"{algorithm}_{env}"
-    exists = repository.config_exists(f"{TUNED}/{name}")
-    own = not (repository.is_ours(f"algorithm/{algorithm}") and repository.is_ours(f"env/{env}"))
-    return name if exists and not own else None
+    files = (f"{TUNED}/{name}", f"algorithm/{algorithm}", f"env/{env}")
+    of_packaged = [repository.is_ours(file) for file in files]
+    return name if repository.config_exists(files[0]) and (all(of_packaged) or not of_packaged[0]) else None

@@ -1,22 +1,58 @@
-"""Merge files in order, then apply the words."""
+"""Merge files in order, apply the overrides, and say which of them set each key."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import renames
-from rlrun.config.origins import Layer
 from rlrun.config.overrides import Override
 from rlrun.config.peers import hint
 from rlrun.config.resolvers import admit_all_resolvers
-from rlrun.config.schema import CLOSED, OPEN, instead
+from rlrun.config.schema import CLOSED, KINDS, OPEN, TRUTH, Kind, instead, number, shown, whole
 from rlrun.config.sources import TUNED, Repository, one_line
-from rlrun.config.tree import children, dotted, leaves, plain, split
+from rlrun.config.tree import Path, child, children, dotted, leaves, plain, split
 from rlrun.core.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from rlrun.config.composition import Composed
+
+
+OVERRIDE = "override"  # the label of their layer
+
+
+class Layer(NamedTuple):
+    """What one file or one override put into the config, in the order of merging."""
+
+    label: str
+    config_path: str  # "" for an override
+    packaged: bool
+    content: Any  # a plain tree from the top
+
+
+def provenance(composed: Composed) -> dict[str, str]:
+    """Return for each key of the composed config the file that set it last, or `override`."""
+    return {dotted(path): layer.label for path, layer in origins(composed.config, composed.layers).items()}
+
+
+def origins(config: Any, layers: Sequence[Layer]) -> dict[Path, Layer]:
+    """Return the last layer that set each leaf of a config."""
+    setters: dict[Path, tuple[int, Layer]] = {}
+    for order, layer in enumerate(layers):
+        for path, value in leaves(layer.content):
+            # Neither an empty block nor `???` takes the place of what is there.
+            if path and not (value in ({}, "???") and any(leaf[: len(path)] == path for leaf in setters)):
+                setters[path] = order, layer
+    layer_of = {}
+    for path, _ in leaves(plain(config)):
+        candidates = [setters[path[:length]] for length in range(len(path) + 1) if path[:length] in setters]
+        if candidates:
+            layer_of[path] = max(candidates, key=lambda candidate: candidate[0])[1]
+    return layer_of
 
 
 def merge(repository: Repository, defaults: Sequence[Any]) -> tuple[DictConfig, list[Layer]]:
@@ -59,7 +95,7 @@ def _layer(repository: Repository, default: Any) -> Layer:
 
 def _yield_to_own(tuned: Layer, layers: Sequence[Layer]) -> Layer:
     """Take out of a tuned preset what a user's own file sets, wherever in the order that file stands."""
-    own = {path for layer in layers if not layer.packaged for path, _ in leaves(layer.content)}
+    own = {path for layer in layers if not layer.packaged and layer is not tuned for path, _ in leaves(layer.content)}
     content: dict[str, Any] = {}
     for path, value in leaves(tuned.content):
         if not any(path[: len(own_path)] == own_path or own_path[: len(path)] == path for own_path in own):
@@ -135,3 +171,44 @@ def _inner(config: DictConfig, override: Override) -> str:
             near = instead(override.key, str(key)) if override.key in CLOSED else did_you_mean(str(key), map(str, node))
             return f"no such key '{key}'{near}"
     return ""
+
+
+def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
+    """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
+
+    Null, interpolations and whole blocks may stand anywhere. In a packaged file `1` means a whole number and
+    `1.0` any; a user's file is read more freely.
+
+    Raises: ConfigError if a value is of another type.
+    """
+    tree, changed = plain(config), {}
+    file_values: dict[Path, tuple[Any, bool]] = {}
+    for layer in layers:
+        if layer.label != OVERRIDE:
+            file_values.update({path: (value, layer.packaged) for path, value in leaves(layer.content)})
+    for path, layer in origins(config, layers).items():
+        key = dotted(path)
+        if layer.label != OVERRIDE or path not in file_values or key in KINDS or key.startswith(OPEN):
+            continue
+        kind, value = _kind(*file_values[path]), reduce(child, path, tree)
+        if kind is None or value is None or (isinstance(value, str) and ("${" in value or value == "???")):
+            continue
+        try:
+            converted = kind.convert(value)
+        except (ValueError, OverflowError):
+            raise ConfigError(f"{key}: wanted {kind.wanted}, got {shown(value)}") from None
+        if type(converted) is not type(value):
+            changed[key] = converted
+    return changed
+
+
+def _kind(value: Any, packaged: bool) -> Kind | None:
+    if isinstance(value, bool):
+        return TRUTH
+    if isinstance(value, int) and packaged:
+        return WHOLE
+    return NUMBER if isinstance(value, (int, float)) else None
+
+
+NUMBER = number()
+WHOLE = Kind("a whole number", whole(-(2**63)).convert)

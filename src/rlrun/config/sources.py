@@ -2,7 +2,7 @@
 
 `rlrun/GROUP/NAME`, wherever it is written, means the packaged file: so a user's
 `conf/algorithm/sac.yaml` can start from ours with `defaults: [rlrun/algorithm/sac]`. The group
-`tuned` shows packaged presets once more, as numbers without the algorithm and environment they were tuned for.
+`tuned` shows presets once more, as numbers without the algorithm and environment they were tuned for.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
 
     def file(self, config_path: str) -> Path:
         """Return the file behind a config path."""
-        return self.place.inside(f"{config_path.removesuffix('.yaml')}.yaml")
+        return self.place.inside(f"{_preset(config_path).removesuffix('.yaml')}.yaml")
 
     def label(self, config_path: str) -> str:
         """Return the name under which messages and provenance show a file."""
-        return str(self.file(config_path))
+        return f"{self.file(config_path)}{_found(config_path)}"
 
     def is_group(self, config_path: str) -> bool:
-        return os.path.isdir(self.place.inside(config_path))
+        return os.path.isdir(self.place.inside(_preset(config_path)))
 
     def is_config(self, config_path: str) -> bool:
         return os.path.isfile(self.file(config_path))
 
     def list(self, config_path: str, results_filter: ObjectType | None = None) -> Names:
-        entries = sorted(self.place.inside(config_path).iterdir())
+        entries = sorted(self.place.inside(_preset(config_path)).iterdir())
         groups = [entry.name for entry in entries if entry.is_dir()]
         configs = [entry.stem for entry in entries if entry.suffix == ".yaml"]
         if results_filter is None:
@@ -82,6 +82,8 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
             content = self.read(config_path)
             if not self.place.packaged and isinstance(content.get("defaults"), list):
                 content["defaults"] = renames.defaults(content["defaults"], self.is_config, place)
+            if _inside(config_path)[0].startswith(f"{TUNED}/"):
+                content["defaults"] = [item for item in content.get("defaults", ()) if not _chooses(item, _CHOSEN)]
             config = OmegaConf.create(content)
         except OmegaConfBaseException as error:
             raise ConfigError(f"{place}: {one_line(error)}") from error
@@ -93,22 +95,17 @@ class PackagedSource(FolderSource):
     """The folder that comes with rlrun."""
 
     def file(self, config_path: str) -> Path:
-        inside, _ = _inside(config_path)
-        if inside.startswith(f"{TUNED}/"):
-            inside = PRESETS + inside.removeprefix(TUNED)
-        return super().file(inside)
+        return super().file(_inside(config_path)[0])
 
     def label(self, config_path: str) -> str:
-        tuned = " (found by algorithm and env)" if _inside(config_path)[0].startswith(f"{TUNED}/") else ""
-        return f"{OURS}/{self.file(config_path).relative_to(self.folder)}{tuned}"
+        path = self.file(config_path).relative_to(self.folder)
+        return f"{OURS}/{path}{_found(_inside(config_path)[0])}"
 
     def is_group(self, config_path: str) -> bool:
-        inside, _ = _inside(config_path)
-        return super().is_group(PRESETS if inside == TUNED else inside)
+        return super().is_group(_inside(config_path)[0])
 
     def list(self, config_path: str, results_filter: ObjectType | None = None) -> Names:
-        inside, _ = _inside(config_path)
-        return super().list(PRESETS if inside == TUNED else inside, results_filter)
+        return super().list(_inside(config_path)[0], results_filter)
 
     def load_config(self, config_path: str) -> ConfigResult:
         inside, reached = _inside(config_path)
@@ -116,10 +113,6 @@ class PackagedSource(FolderSource):
         if reached and result.header["package"] is None:
             # Written in whatever file: the packaged one keeps its own place in the config.
             result.header["package"] = inside.rpartition("/")[0].replace("/", ".") or "_global_"
-        if inside.startswith(f"{TUNED}/"):
-            content = self.read(config_path)
-            content["defaults"] = [item for item in content.get("defaults", ()) if not _chooses(item, _CHOSEN)]
-            result.config = OmegaConf.create(content)
         return result
 
 
@@ -195,6 +188,15 @@ def _inside(config_path: str) -> tuple[str, bool]:
     if OURS in parts[:-1]:
         return "/".join(parts[len(parts) - parts[::-1].index(OURS) :]), True
     return config_path, False
+
+
+def _preset(config_path: str) -> str:
+    """Return the config path of the preset behind one of the group `tuned`."""
+    return re.sub(rf"^{TUNED}(?=/|$)", PRESETS, config_path)
+
+
+def _found(config_path: str) -> str:
+    return " (found by algorithm and env)" if config_path.startswith(f"{TUNED}/") else ""
 
 
 def _chooses(item: Any, groups: tuple[str, ...]) -> bool:

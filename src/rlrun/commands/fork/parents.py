@@ -14,7 +14,7 @@ from typing import Any
 
 from rlrun import config as configuration
 from rlrun.config import Composed
-from rlrun.config.origins import WORD, Layer, origins
+from rlrun.config.merging import OVERRIDE, Layer, origins
 from rlrun.config.overrides import listed, parse
 from rlrun.config.places import own_dirs
 from rlrun.config.tree import plain
@@ -122,7 +122,7 @@ def started(
 def _is_own(layer: Layer, folders: Iterable[Path], parent: Parent) -> bool:
     """Tell whether a layer is a file of the user's: it lies in no run, and not where the parent was unpacked."""
     path, run = Path(os.path.realpath(layer.label)), Path(os.path.realpath(parent.path))
-    if layer.packaged or layer.label == WORD or in_a_run(path.parent):
+    if layer.packaged or layer.label == OVERRIDE or in_a_run(path.parent):
         return False
     inside = [path.relative_to(folder).parts for folder in folders if path.is_relative_to(folder)]
     brought = [run.relative_to(folder).parts for folder in folders if run.is_relative_to(folder)]
