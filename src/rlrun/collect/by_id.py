@@ -52,9 +52,7 @@ class AgentProxy:
 
     def __init__(self, agent: Agent, spaces: Spaces) -> None:
         if agent.initial_state(1) is not None:
-            raise RequestError(
-                "agents by id: the state of a recurrent agent is not kept by id; take one without"
-            )
+            raise RequestError("agents by id: the state of a recurrent agent is not kept by id; take one without")
         self.agent = agent
         self.space = spaces.observation
 
