@@ -21,7 +21,7 @@ PAGES = {
     "benchmarks/results/README.md": "measured.md",
 }
 STYLE = "site.css"
-LINK = re.compile(r"(?<=\]\()(?:\.\./)*(docs/)?([\w./-]+\.md)(?=[#)])")
+LINK = re.compile(r"(?<=\]\()(?:\.\./)*(docs/)?([\w./-]+\.(?:md|svg))(?=[#)])")
 
 
 def on_config(config: Any) -> Any:

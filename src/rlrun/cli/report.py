@@ -23,7 +23,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Runs with the same value of this key are an group; folder: those of the same DIR; may be repeated "
+            help="Runs with the same value of this key form a group; folder: those of the same DIR; may be repeated "
             "(default: all overrides but seed and environment).",
         ),
     ] = None,

@@ -257,7 +257,7 @@ def _curves(findings: Findings, title: str, curves: Curves, name: str) -> Figure
     last = "; ".join(f"{label}: {number(values[-1]) if len(values) else 'none'}" for label, values in finite.items())
     unit = "normalized scores" if title == TOGETHER else "the score"
     sizes = counted(many, "run") if few == many else f"{few} to {counted(many, 'run')}"
-    caption = f"Interquartile mean of {unit}, with pointwise 95 % intervals; {sizes} of an group at a point."
+    caption = f"Interquartile mean of {unit}, with pointwise 95 % intervals; {sizes} of a group at a point."
     return figure.describe(caption, f"At its last point: {last}")
 
 

@@ -55,7 +55,7 @@ class Curves(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupResult:
-    """What came of an group."""
+    """What came of a group."""
 
     group: Group  # its runs
     # Over the tasks that all groups have, normalized if `Findings.bounds` says so; None where it lacks one:

@@ -66,7 +66,7 @@ def groups_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple
     Args:
         runs: all, at least one.
         metric: of which the last value is a run's score.
-        by: keys whose values make an group, in place of all words.
+        by: keys whose values make a group, in place of all words.
 
     Raises:
         RequestError: no run has one of the keys.

@@ -72,7 +72,7 @@ def report(
         out: the page; None = `report.html` in the working directory.
         metric: whose last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
             was ever evaluated.
-        by: keys of the config whose values make an group, or `folder`; none = all overrides but seed and environment.
+        by: keys of the config whose values make a group, or `folder`; none = all overrides but seed and environment.
         bounds: of a task's scores, low and high, that count as 0 and 1; others take the extremes of what was measured.
         title: of the page.
         seed: of the bootstrap.

@@ -220,7 +220,7 @@ def to_csv(findings: Findings) -> str:
 
 
 def _counts(group: Group) -> str:
-    """Return how many runs of an group count, and what became of the others."""
+    """Return how many runs of a group count, and what became of the others."""
     statuses = Counter(fate.run.status for fate in group.fates if fate.score is None)
     here = len(group.fates) - statuses.total()
     text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())

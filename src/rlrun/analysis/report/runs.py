@@ -210,7 +210,7 @@ def _count(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-@lru_cache(maxsize=32)  # runs of an group differ by their seeds only
+@lru_cache(maxsize=32)  # runs of a group differ by their seeds only
 def _settings(text: str) -> tuple[Mapping[str, Any], str]:
     """Return a config by dotted key, without seed, task and machine; and its task."""
     tree = parse_yaml(text, "config.yaml")
