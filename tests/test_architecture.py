@@ -159,3 +159,49 @@ def test_plumbing_knows_no_algorithm_by_name(name):
     for path in place.rglob("*.py") if place.is_dir() else [place]:
         names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         assert not {name for name in (*names, *imports(path)) if name.split(".")[-1] in algorithms}
+
+
+def described(node: ast.AST) -> set[str]:
+    """Return the names in the section "Args:" of a docstring."""
+    section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", ast.get_docstring(node) or "", re.MULTILINE)
+    lines = re.findall(r"^    ([\w*]+(?:, [\w*]+)*):", section[1] if section else "", re.MULTILINE)
+    return {name.lstrip("*") for line in lines for name in line.split(", ")}
+
+
+def parameters(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[set[str], set[str]]:
+    """Return the parameters of a function or of a class, or its fields, and those of them that collect others."""
+    if isinstance(node, ast.ClassDef):
+        makers = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"]
+        if not makers:
+            return {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)}, set()
+        node = makers[0]
+    collecting = {item.arg for item in (node.args.vararg, node.args.kwarg) if item}
+    plain = {item.arg for item in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+    return (plain | collecting) - {"self", "cls"}, collecting
+
+
+def described_by_bases(node: ast.AST, classes: dict[str, list[ast.ClassDef]]) -> set[str]:
+    """Return the parameters that a docstring describes, and those that the docstrings of base classes do."""
+    names = described(node)
+    for base in getattr(node, "bases", ()):
+        for parent in classes.get(ast.unparse(base).split("[")[0], ()):
+            names |= described_by_bases(parent, classes)
+    return names
+
+
+def test_docstrings_describe_the_parameters():
+    trees = {path: ast.parse(path.read_text()) for path in FILES}
+    classes: dict[str, list[ast.ClassDef]] = {}
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, []).append(node)
+    wrong = []
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and described(node):
+                names, collecting = parameters(node)
+                unknown, missing = described(node) - names, names - collecting - described_by_bases(node, classes)
+                if unknown or missing:
+                    wrong.append((f"{path.relative_to(SOURCE)}:{node.name}", unknown, missing))
+    assert wrong == [], "names in Args: without a parameter, and parameters without a name there"

@@ -36,6 +36,8 @@ class QTarget(TargetCallback):
     """Bellman target from target networks of critics and policy.
 
     Args:
+        critics: of which a target network is kept.
+        policy: of which another is kept.
         noise: deviation of the noise around the copy's action, σ; 0 = none.
         noise_limit: how large it is at most.
         target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.

@@ -37,6 +37,7 @@ class Discriminator(nn.Module):
         spaces: of the environment; its observation is a dict.
         skill: name of the part that is the skill; the network sees all others.
         hidden: widths of the layers.
+        activation, init: of the layers, as `MLP` takes them.
 
     Raises:
         SpaceError: there is no such part, or nothing beside it.

@@ -44,6 +44,7 @@ class QNetwork(Critics):
     """Values of every choice [M, B, K], and the action that takes the best.
 
     Args:
+        spaces, members, options: of `Critics`.
         layers: any module from observations [B, …] to values [B, K], in place of `hidden` layers; for one member.
 
     Raises:

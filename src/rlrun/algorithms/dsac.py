@@ -44,6 +44,7 @@ class QTarget(QuantileTarget):
     Args:
         fractions: quantiles, N.
         fixed: of equal shares, in place of drawn ones.
+        options: of `QuantileTarget`.
     """
 
     provides = ("q_target", "target_widths")

@@ -48,6 +48,7 @@ class BinPolicy(nn.Module):
         temperature: α, of which `of("continuous")` is asked.
         bins: K, values of each entry.
         hidden: widths of the layers before each entry's values.
+        activation, layer_norm, init: of the layers, as `MLP` takes them.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.

@@ -91,6 +91,7 @@ class AuxiliaryLoss(LossCallback):
         value_weight: of the distances.
         kl_weight: of the divergence, β of the paper.
         huber: from this distance on the losses grow linearly; None = squared.
+        data_group: of the batches of the phase.
     """
 
     def __init__(

@@ -163,6 +163,7 @@ class KLStop(Callback):
         loader: of rollouts.
         loss: makes the steps.
         limit: largest divergence of a minibatch, in nats; None = any.
+        data_group: of the minibatches.
     """
 
     data_group = "default"
@@ -206,6 +207,7 @@ class KLPenalty(Callback):
         loader: of rollouts.
         target: divergence of a rollout in its last epoch, in nats.
         weight: to begin with.
+        data_group: of the minibatches.
     """
 
     data_group = "default"

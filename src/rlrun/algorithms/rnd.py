@@ -36,6 +36,7 @@ class Distillation(nn.Module):
         further: widths of the layers that the other one has beyond those.
         features: how many numbers are predicted.
         frames: how many of the newest frames of a stacked image [frames, H, W] count; None = the whole stack.
+        activation, init: of the layers, as `MLP` takes them.
 
     Raises:
         SpaceError: no part of the observation is such a stack.

@@ -38,6 +38,9 @@ class QTarget(TargetCallback):
     """Soft Bellman target from slowly moving critics (eqs. 2 and 3).
 
     Args:
+        critics: of which a target network is kept.
+        policy: chooses the next action.
+        temperature: α, what the entropy counts.
         target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
         dropout: whether the target critics leave hidden units out, too (Hiraoka et al. 2021, arXiv 2110.02034).
 
@@ -100,6 +103,7 @@ class TemperatureLoss(LossCallback):
     As in widespread practice, the gradient is taken for log α in place of α.
 
     Args:
+        spaces: of the environment.
         target: entropy of each part in nats; None: that of a policy which spreads a share of its
             probability over the other choices, or over a band of the continuous range.
         share: of each part, for the default target; 0.184 makes minus one nat a continuous dimension.

@@ -94,6 +94,8 @@ class RecurrentCritics(nn.Module):
         members: M.
         core: what remembers: gru or lstm.
         core_size: its width.
+        activation, layer_norm, dropout: of the layers, as `MLP` takes them.
+        value_head: None; only the mean is learned.
 
     Raises:
         ConfigError: there is no layer for the action to come in, or something else than a mean shall be told.

@@ -163,6 +163,7 @@ class EditorLoss(LossCallback):
         utility_critics: of the first reward.
         cost_critics: of the second.
         weights: returns those of both rewards [2].
+        temperature: α of both policies.
         change: utility = what the edit takes from the utility; distance = its mean square.
 
     Raises:

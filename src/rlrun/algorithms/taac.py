@@ -95,9 +95,8 @@ class SwitchingPolicy(nn.Module):
         spaces: of the environment.
         critics: whose minimum makes the choice.
         temperature: α of both stages.
-        hidden: widths of the Gaussian's layers.
         most_steps: of a trajectory; acting, one that was played so often is left. None = any.
-        options: of `SquashedGaussian`, such as `init` or `layer_norm`.
+        options: of `SquashedGaussian`, such as `hidden` or `layer_norm`.
 
     Raises:
         ConfigError: a trajectory could not be played once.

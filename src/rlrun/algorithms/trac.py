@@ -53,6 +53,7 @@ class TrustRegion(Callback):
         network: that acts.
         spaces: of the environment.
         per_dim: square of the change that a number, or a choice, may make.
+        data_group: of the updates.
 
     Raises:
         ConfigError: the network gives no distribution over actions, or has nothing to take back.

@@ -83,6 +83,7 @@ class TargetScale(Callback):
     Args:
         loss: of the critics.
         speed: of the running statistics: of T updates the one at time t weighs as (t / T) ** (speed - 1).
+        data_group: of the critics.
 
     Raises:
         ConfigError: that loss is none of critics, or compares no numbers, or those of several rewards, or the speed is
@@ -141,6 +142,7 @@ class PriorityFeedback(Callback):
     Args:
         table: where batches of the data group come from.
         loss: name of the callback whose losses count; None = the first loss of the data group.
+        data_group: of the batches.
     """
 
     data_group: str | None = "default"

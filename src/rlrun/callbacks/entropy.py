@@ -55,6 +55,7 @@ class EntropyTarget(Callback):
     Args:
         spaces: of the environment.
         target: see `Targets`; of `min_prob`.
+        min_prob: see `Targets`.
         largest: entropy from which an unspoilt policy is expected to come down, in nats, for every part or by part;
             None = a fifth below the first ones.
         initial: α to start from.
@@ -62,6 +63,7 @@ class EntropyTarget(Callback):
         free: begin with the stages below 0.
         rates: of log α: very slow, slow, fast.
         window: updates whose mean counts.
+        data_group: of the updates that are counted.
 
     Raises:
         ConfigError: the target is above the largest entropy.
@@ -155,6 +157,7 @@ class SGDEntropyTarget(LossCallback):
         network: α.
         spaces: of the environment.
         target: see `Targets`; of `min_prob`.
+        min_prob: see `Targets`.
         window: updates whose mean entropy counts.
     """
 
@@ -217,6 +220,7 @@ class Targets:
         spaces: of the environment.
         target: one for every part, or by part; a number or a schedule over environment steps; None = a policy that
             spreads a share `min_prob` of its probability over the other choices, or lies on that share of the range.
+        min_prob: share for the default target.
     """
 
     def __init__(self, spaces: Spaces, target: Given, *, min_prob: float = 0.1) -> None:

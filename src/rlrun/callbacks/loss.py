@@ -47,6 +47,7 @@ class LossCallback(Callback):
         grad_clip: what must not be larger: the norm of all gradients together (global), that of each parameter's
             (parameter), each number (value), or each parameter's norm as a share of the parameter's own (adaptive);
             none = the norm is only logged.
+        data_group: name of the batches that are learned from.
         every: updates of the data group from one in which the network learns to the next; what the loss provides is
             absent between them, so whoever asks for it learns as rarely.
         schedule: learning rate of this loss alone, as a function of the number of updates made; it goes before

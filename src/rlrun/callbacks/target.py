@@ -43,6 +43,7 @@ class TargetCallback(Callback):
         discount: γ a step; a batch that holds `discount` (n-step returns) goes before it.
         tau: share of the way by which the target network moves each time.
         every: updates of the data group between two moves; with `tau` 1 the copy jumps.
+        data_group: name of the batches that targets are made for.
     """
 
     data_group: str | None = "default"
@@ -163,6 +164,9 @@ class QuantileTarget(TargetCallback, ABC):
     """Quantiles of the return [B, N] from target critics, at an action of a soft policy; a subclass writes `outcomes`.
 
     Args:
+        critics: of which a target network is kept.
+        policy: chooses the next action.
+        temperature: α, what the entropy counts.
         least: of critics: the smallest of each quantile, all of the member with the smallest mean, or of each
             quantile the mean of members less their deviation.
         target_subset: members of the critics, drawn at random for each target, of which the least counts; None = all.
@@ -225,6 +229,7 @@ class LambdaReturn(Callback):
         lambda_: λ, what a longer return counts against the next shorter one.
         discount: γ a step; a batch that holds `discount` goes before it.
         n_step: rewards that the memory sums already; only 1 is understood.
+        data_group: of the windows.
 
     Raises:
         ConfigError: λ lies outside 0 to 1, or rewards are sums of several steps.

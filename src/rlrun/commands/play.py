@@ -139,7 +139,6 @@ class Viewer:
 
     Args:
         env: one env; in a window it draws itself.
-        overrides: of an exported policy: the environment, in place of the one that it was trained in or to change that.
         say: takes what is to be printed.
         fps: steps a second.
         text: print what the environment renders.

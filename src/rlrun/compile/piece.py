@@ -29,7 +29,7 @@ class Piece:
 
     Args:
         steps: hooks of targets and losses, one behind the other.
-        asked: what they ask for.
+        wanted: what they ask for.
         given: what they are given now.
         groups: of this update.
         due: whether losses are learned from and target networks move in such an update, by the identity of whose they

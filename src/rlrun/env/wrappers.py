@@ -226,6 +226,7 @@ class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Add to the reward what the info of a step says was spent: [reward, -cost, …].
 
     Args:
+        env: whose infos are read.
         names: of costs in the info, as Safety-Gymnasium's `cost`.
 
     Raises:

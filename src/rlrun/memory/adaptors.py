@@ -336,6 +336,7 @@ class TerminalOverride:
     Args:
         column: [B] or [B, T], with what follows.
         tag: [B], one value an episode.
+        only_last: leave the value of the last step of each window.
     """
 
     tier = SHAPE

@@ -40,6 +40,9 @@ class DatasetLoader:
         shuffle: False keeps the order.
         drop_last: leave out a last batch that is smaller.
         adaptors: a list, or by name; `rows` is None but for a table, whose own adaptors come first.
+        seed: of the order.
+        data_group: name of the batches.
+        device: of the batches.
 
     Raises:
         ConfigError: the data set is nothing to learn from.

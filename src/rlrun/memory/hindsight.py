@@ -38,6 +38,7 @@ class Hindsight(Seeded):
             newest stored, "episode" any of the whole episode, earlier ones too.
         goal, achieved: names of the parts of the observation.
         check: for so many samples, ask for the stored goals, too, and compare with what was stored.
+        seed: of the choice of rows and goals.
 
     Raises:
         ConfigError, SpaceError: share, strategy or observation make no sense.

@@ -28,6 +28,7 @@ class JointLoader:
     Args:
         loaders: by name; or as arguments of their own: `JointLoader(real=…, imagined=…)`.
         nested: the one data group in which each loader's batch is an entry under the loader's name.
+        named: loaders as arguments of their own.
 
     Raises:
         ConfigError: two loaders give the same group, or there is no loader.

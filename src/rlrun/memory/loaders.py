@@ -57,8 +57,17 @@ class ReplayLoader:
     A run that goes on with an empty table (memory was not saved) fills it anew first, by its own agent.
 
     Args:
+        table: what batches are drawn from, and what the collector writes to.
+        collector: makes the steps; None = the table is all there is.
+        batch: windows of a batch.
+        length: steps of a window.
+        updates_per_step: updates for each environment step.
+        steps_per_update: its inverse, in its place; 0 = updates wait for no step.
+        collect_steps: steps made at a time.
+        warm_up: steps with random actions before the first update.
         offline: so many updates come before the first environment step, from what the table holds; its agent has
             learned then, so no warm-up follows.
+        data_group: name of the batches.
     """
 
     def __init__(
@@ -207,6 +216,7 @@ class CollectLoader:
     Args:
         collector: makes the steps.
         every: environment steps of a round, all envs together.
+        data_group: name of the empty batches.
     """
 
     def __init__(self, *, collector: Steps, every: int, data_group: str = "default") -> None:

@@ -45,6 +45,9 @@ class RolloutLoader(Seeded):
         unroll: takes the place of `length` where the table keeps a `state`; None = the same.
         columns: names that batches keep; None = all.
         adaptors: a list, or by name; what one of them `keeps` for a loss of its own stays, too.
+        seed: of the order of rows.
+        data_group: name of the batches.
+        device: of the batches.
     """
 
     def __init__(

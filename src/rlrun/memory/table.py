@@ -50,6 +50,7 @@ class Table(Recorder):
             rarely; `pad` lets it begin at any row, and repeats the last one. `valid` [B, T] says then which rows are
             real, and `weight` lets each count alike, however many windows hold it.
         storage: `ram`, or `disk` for arrays in a file without a name in `directory`.
+        directory: of that file.
         device: of the batches.
         seed: of the sampler, where none is given.
 

@@ -116,6 +116,7 @@ class ImageScale(PerStep):
     another range, or for networks that expect numbers. Agents must see the same: `agent.preprocess`.
 
     Args:
+        lowest, highest: the range of the result.
         leaves: of the observation; null = all of uint8.
     """
 

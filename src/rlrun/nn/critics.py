@@ -29,7 +29,11 @@ class Critics(nn.Module):
     With `members=1` on a discrete space this is the Q-network of DQN. `Rewards` puts an axis of rewards behind members.
 
     Args:
-        tells: what is learned of the return; None = its mean.
+        spaces: of the environment.
+        members: M.
+        hidden, activation, layer_norm, dropout, init: of the layers, as `Ensemble` takes them.
+        joint_limit: of `ActionCodec`.
+        value_head: what is learned of the return; None = its mean.
         quantiles: short for `value_head`: so many quantiles of it.
         dueling: the value of the observation and advantages of choices have layers of their own, see `Dueling`.
 

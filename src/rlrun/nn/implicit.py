@@ -33,7 +33,8 @@ class ImplicitCritics(nn.Module):
         members: M.
         count: equal shares whose quantiles make up a mean.
         cosines: features of a fraction.
-        tells: None; quantiles are all that is told.
+        activation, layer_norm, dropout, init: of the layers, as `Ensemble` takes them.
+        value_head: None; critics return quantiles only.
 
     Raises:
         SpaceError: some part of the action is a choice.

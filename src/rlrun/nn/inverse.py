@@ -23,6 +23,7 @@ class InverseModel(nn.Module):
         spaces: of the environment.
         hidden: widths of the features' layers.
         model: widths of the layers of each model.
+        activation, init: of the layers, as `MLP` takes them.
     """
 
     def __init__(

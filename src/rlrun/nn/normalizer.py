@@ -36,6 +36,11 @@ class Statistics(nn.Module):
 
     Args:
         shape: of one element.
+        mode: what the statistics are a mean over, see above.
+        speed: of mode adaptive.
+        rate: share of the newest update, of mode em.
+        window: updates that count, of mode window.
+        form: what `normalized` subtracts and divides by.
     """
 
     moments: Tensor  # [2, *shape] mean and mean square

@@ -149,6 +149,8 @@ class Policy(nn.Module):
         output_gain: of the last layer at the beginning.
         spread: of the continuous part: by "observation" or "free", see `ActionHead`.
         log_std: where it begins.
+        activation, layer_norm, init: of the layers, as `MLP` takes them.
+        joint_limit: of `ActionCodec`.
 
     Raises:
         SpaceError: the action space has a Box without bounds.

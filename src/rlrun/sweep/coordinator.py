@@ -187,7 +187,7 @@ class Coordinator:
 
     Args:
         folder: of the sweep.
-        book: its jobs.
+        job_store: its jobs.
         launcher: starts them.
         workers: jobs at work at a time.
         limits: when to give up.

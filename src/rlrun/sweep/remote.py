@@ -281,7 +281,7 @@ def clear(launches: Path, job_store: JobStore, launcher: Remote | None) -> None:
 
     Args:
         launches: their folder.
-        book: of the sweep.
+        job_store: of the sweep.
         launcher: of the coordinator that asks; the last results of its own launch may take a moment.
     """
     try:

@@ -197,6 +197,8 @@ def resume(
         path: the sweep's folder. It may come from elsewhere: what its jobs import is limited as for any run.
         retry_failed: run jobs again that failed, from their newest checkpoint.
         config_dir: the user's own conf folder, the same that the sweep was begun with.
+        workers: jobs at work at a time; None = as many as the sweep was begun with.
+        limits: when to give up; None = those of the beginning.
         trust: packages that the user trusts beyond those of any run.
         means: with which the jobs are launched; None = local processes.
 

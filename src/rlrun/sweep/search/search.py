@@ -77,7 +77,7 @@ class Search:
     Args:
         plan: what is searched.
         folder: of the sweep.
-        book: its jobs.
+        job_store: its jobs.
         typed: jobs whose overrides the user typed, by their keys; those of the trials are added, if the plan's were.
         say: takes a line on each trial.
     """

@@ -113,6 +113,7 @@ def divide(
     Args:
         overrides: of the command line.
         params: key -> values of a file; an override of the same key stands in for it.
+        config_dir: the user's own conf folder.
 
     Raises:
         ConfigError: an override is malformed, or its values are none that a search chooses.
