@@ -184,6 +184,7 @@ def test_a_table_keeps_bars_within_its_cells():
         ("[a](docs/memory.md#x)", "[a](memory.md#x)"),
         ("[a](../benchmarks/results/README.md)", "[a](measured.md)"),
         ("[a](memory.md) [b](../measured.md)", "[a](memory.md) [b](../measured.md)"),
+        ("![a](docs/examples/a-1.svg)", "![a](examples/a-1.svg)"),
         ("[a](https://docs/x.md)", "[a](https://docs/x.md)"),
     ],
 )
