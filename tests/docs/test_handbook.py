@@ -124,7 +124,7 @@ def test_every_metric_that_code_names_has_a_meaning():
 
 def test_a_metric_is_found_by_its_name_and_no_other():
     assert metrics.meaning("loss/q_loss") == "mean of the loss over the batch"
-    assert metrics.meaning("memory/sampled_share_3_of_4").startswith("share of it")
+    assert metrics.meaning("memory/sampled_share_3_of_4").startswith("share of this sample")
     assert metrics.meaning("losses/q_loss") == metrics.meaning("loss/q/loss") == ""
 
 

@@ -83,7 +83,7 @@ def test_a_dead_link_is_told_with_its_line(tmp_path):
     text = (
         "# One\n\nSee [it](gone.md)\nor [this](#two),\n[that](/LICENSE), [those](http://x) and ![an image](no.svg);\n"
     )
-    text += "[right](#one), [too](https://example.org/a#b), [all](LICENSE), [anchor](README.md#set-up).\n"
+    text += "[right](#one), [too](https://example.org/a#b), [all](LICENSE), [anchor](README.md#installation).\n"
     places = [fault.split(": ")[0:2] for fault in dead(Page("page.md", text))]
     assert places == [
         ["page.md:3", "gone.md"],

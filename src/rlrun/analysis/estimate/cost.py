@@ -227,7 +227,7 @@ def known_costs(shapes: Sequence[Shape], places: Iterable[Path | str] = PLACES) 
     runs = [run for place in map(Path, places) if place.is_dir() for run in ls(place, status="completed")]
     for run in sorted(runs, key=lambda run: run["created"] or "", reverse=True):
         with suppress(ConfigError):  # a file of overrides that nobody typed
-            costs = wanted.get(shape_of(run["words"]))
+            costs = wanted.get(shape_of(run["overrides"]))
             seconds = math.nan if run["seconds"] is None else float(run["seconds"])
             if costs is not None and len(costs) < NEWEST and math.isfinite(seconds):
                 costs.append(Cost(seconds, size_of(Path(run["path"]))))
