@@ -8,7 +8,7 @@ from rlrun.cli.common import ConfigDir, Overrides, tell_presets
 
 
 def check(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
-    """Check everything that can be known without training: keys, targets, wiring, spaces, memory, disk."""
+    """Check a config without training: keys, targets, wiring, spaces, memory, disk."""
     from rlrun.config import compose
 
     composed = compose(overrides or [], config_dir=config_dir)

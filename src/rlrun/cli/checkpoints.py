@@ -21,17 +21,15 @@ LEFT = ("mark", "parts", "")
 def checkpoints(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare every byte with its hash; exit code 2 where one differs.")
+        bool, typer.Option("--verify", help="Compare every file with its hash; exit code 2 if one differs.")
     ] = False,
-    parts: Annotated[bool, typer.Option("--parts", help="Name all parts.")] = False,
+    parts: Annotated[bool, typer.Option("--parts", help="List all parts.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON list, with a digest of each part, which reads every byte.")
+        bool, typer.Option("--json", help="Print one JSON list with a digest of each part; this reads every byte.")
     ] = False,
-    no_digest: Annotated[
-        bool, typer.Option("--no-digest", help="With --json: null in place of each digest, which is fast.")
-    ] = False,
+    no_digest: Annotated[bool, typer.Option("--no-digest", help="With --json: no digests, which is fast.")] = False,
 ) -> None:
-    """List the checkpoints of a run: step, return, size, parts. Nothing is changed, and no code of the run is run."""
+    """List the checkpoints of a run: step, return, size, parts. This changes nothing and runs no code of the run."""
     from rlrun.commands import checkpoints as inspection
     from rlrun.core.errors import RunDirError, printable
     from rlrun.runs.directory import RunDir

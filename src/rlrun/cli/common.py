@@ -39,8 +39,8 @@ EnvOverrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[OVERRIDE]...",
-        help="Of an exported policy: env=NAME, env.id=ID or env.target=CLASS in place of the environment that it was "
-        "trained in, env.kwargs.KEY=VALUE to change that.",
+        help="For an exported policy: env=NAME, env.id=ID or env.target=CLASS names another environment; "
+        "env.kwargs.KEY=VALUE changes its own.",
         autocompletion=complete,
         show_default=False,
     ),
@@ -58,8 +58,8 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         metavar="PACKAGE",
-        help="Let the run's config import this package, too, or use this file or folder; may be repeated (default: "
-        "what any run needs, and the project in which you stand).",
+        help="Also trust this package, file or folder; may be repeated (default: parts of rlrun, plugins, and the "
+        "project in the working directory).",
         show_default=False,
     ),
 ]

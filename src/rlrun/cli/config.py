@@ -15,10 +15,10 @@ def config(
     resolve: Annotated[bool, typer.Option("--resolve", help="Replace interpolations by their values.")] = False,
     package: Annotated[str | None, typer.Option(help="Only this part, such as algorithm.", show_default=False)] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Print each key = value   # file.")] = False,
-    cfg: Annotated[str, typer.Option(help="Understood for Hydra's sake: job.")] = "job",
+    cfg: Annotated[str, typer.Option(help="Accepted for compatibility with Hydra: job.")] = "job",
     config_dir: ConfigDir = None,
 ) -> None:
-    """Print the composed YAML; keys, choices and interpolations are checked."""
+    """Print the composed YAML after a check of keys, choices and interpolations."""
     from rlrun import config as configuration
     from rlrun.core.errors import ConfigError
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 def diff(
     left: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
-    right: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
+    right: Annotated[Path, typer.Argument(help="Another run directory.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
 ) -> None:
-    """Tell what differs between two runs: config and who set it, versions, source, machine, outcome."""
+    """Compare two runs: config and which file or override set it, versions, source, machine, outcome."""
     from rlrun.commands.diff import diff as compare
 
     delta = compare(left, right)

@@ -9,7 +9,7 @@ import typer
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Tell what is installed, what is missing and how to get it; exit code 1 where training would break."""
+    """List what is installed and missing, with the remedy; exit code 1 if training would fail."""
     from rlrun.analysis.doctor import doctor as examine
     from rlrun.core.errors import printable
 

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 
 Estimate = Annotated[
     bool,
-    typer.Option("--estimate", help="Probe each kind of run for some seconds, print time and disk, and begin nothing."),
+    typer.Option(
+        "--estimate", help="Probe each kind of run for some seconds and print time and disk space; train nothing."
+    ),
 ]
 Probe = Annotated[
     float | None, typer.Option(min=0.0, help="Seconds of each probe of --estimate (default: 15).", show_default=False)
 ]
 Price = Annotated[
     float | None,
-    typer.Option(min=0.0, help="Of an hour of this machine, for --estimate.", show_default=False),
+    typer.Option(min=0.0, help="Price of an hour of this machine, for --estimate.", show_default=False),
 ]
 
 

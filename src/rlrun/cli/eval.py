@@ -21,7 +21,7 @@ Checkpoints = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="latest, best or a number of steps; several by commas or repeated, or all: a line each (default: latest).",
+        help="latest, best or a number of steps; several by commas or repeated; or all (default: latest).",
         show_default=False,
     ),
 ]
@@ -30,26 +30,26 @@ Checkpoints = Annotated[
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
     overrides: EnvOverrides = None,
-    episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 20,
+    episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 20,
     seed: FirstSeed = 0,
     checkpoint: Checkpoints = None,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions as in training.")] = False,
-    table: Annotated[bool, typer.Option("--table", help="Print a line for each episode, too.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Also print a line for each episode.")] = False,
     video: Annotated[
         Path | None, typer.Option(help="Write a video of each episode into this folder.", show_default=False)
     ] = None,
     videos: Annotated[
-        int | None, typer.Option(help="Of so many of the first episodes (default: all).", min=1, show_default=False)
+        int | None, typer.Option(help="Film only the first N episodes (default: all).", min=1, show_default=False)
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="Of videos: mp4 or gif (default: mp4).", show_default=False)
+        str | None, typer.Option("--format", help="Format of videos: mp4 or gif (default: mp4).", show_default=False)
     ] = None,
     trust: Trust = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; of several checkpoints a list.")
+        bool, typer.Option("--json", help="Print one JSON object; for several checkpoints a list.")
     ] = False,
 ) -> None:
-    """Play episodes with the frozen policy of a run, at one checkpoint or at several, or with an exported one."""
+    """Evaluate a run's policy at one or several checkpoints, or an exported policy."""
     from rlrun.commands import evaluate as evaluation
     from rlrun.core.errors import RunDirError, printable
     from rlrun.runs.files import counted

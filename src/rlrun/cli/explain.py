@@ -8,7 +8,7 @@ from rlrun.cli.common import ConfigDir, Overrides, tell_presets
 
 
 def explain(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
-    """Print the data flow of one update: who asks for what, who provides it, who trains which network."""
+    """Print the data flow of one update: who reads and provides each name, and which loss trains which network."""
     from rlrun.config import compose
 
     composed = compose(overrides or [], config_dir=config_dir)

@@ -14,19 +14,25 @@ from rlrun.cli.common import FirstSeed, Trust
 def export_onnx(
     run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
     output: Annotated[
-        Path | None, typer.Option(help="The file; by default exports/policy.onnx of the run.", show_default=False)
+        Path | None,
+        typer.Option(help="Path of the file (default: exports/policy.onnx of the run).", show_default=False),
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="latest, best or a number of steps.")] = "latest",
-    stochastic: Annotated[bool, typer.Option("--stochastic", help="Draw actions, by noise that is an input.")] = False,
+    stochastic: Annotated[
+        bool, typer.Option("--stochastic", help="Sample actions from noise that is an input.")
+    ] = False,
     format: Annotated[str, typer.Option(help="onnx, or pt2 for torch.export.load.")] = "onnx",
     episodes: Annotated[
-        int, typer.Option(help="Played through onnxruntime before the file is written; 0 = none.", min=0)
+        int,
+        typer.Option(
+            help="Episodes that prove equality through onnxruntime before the file is written; 0 = none.", min=0
+        ),
     ] = 10,
     seed: FirstSeed = 0,
     trust: Trust = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Write the policy of a run as a file that runs without rlrun, and prove that it acts the same."""
+    """Export the policy of a run as a file that runs without rlrun, and prove that it acts the same."""
     from rlrun.export.making import export_onnx
 
     export = export_onnx(

@@ -10,9 +10,9 @@ import typer
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="A new or empty folder; its name is the package's, too.")],
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder; its name is also the package's name.")],
 ) -> None:
-    """Make a project with an environment, a network, a loss, configuration and tests of its own; it trains at once."""
+    """Make a project with its own environment, network, loss, configuration and tests; it trains at once."""
     from rlrun.devtools.init import init as make
 
     place = make(folder)

@@ -24,7 +24,7 @@ def listing(
     ] = None,
     config_dir: ConfigDir = None,
 ) -> None:
-    """List what there is, one line each; behind what is not rlrun's own stands where it comes from."""
+    """List all choices, one line each, with the origin of those that are not rlrun's own."""
     from rlrun.config.places import offers
     from rlrun.config.plugged import readable_places
     from rlrun.core.errors import ConfigError, did_you_mean, printable

@@ -14,7 +14,7 @@ HEAD = ("run", "status", "steps", "return", "overrides")
 
 
 def ls(
-    folder: Annotated[Path, typer.Argument(help="Of a run, of a sweep, or above several.")] = Path("."),
+    folder: Annotated[Path, typer.Argument(help="A run, a sweep, or a folder that contains some.")] = Path("."),
     status: Annotated[
         str | None,
         typer.Option(help="Only running, completed, failed, stopped or interrupted runs.", show_default=False),
@@ -22,13 +22,15 @@ def ls(
     match: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TEXT", help="Only runs whose path or overrides hold this; may be repeated.", show_default=False
+            metavar="TEXT",
+            help="Only runs whose path or overrides contain this text; may be repeated.",
+            show_default=False,
         ),
     ] = None,
-    sort: Annotated[str, typer.Option(help="path, created, status, steps, return or seconds.")] = "path",
+    sort: Annotated[str, typer.Option(help="Sort by path, created, status, steps, return or seconds.")] = "path",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
 ) -> None:
-    """List runs: status, steps, return, and the overrides that they were started with."""
+    """List runs: status, steps, return and overrides."""
     from rlrun.commands.ls import ls as find
     from rlrun.runs.files import counted
 

@@ -79,7 +79,9 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and warnings; may stand anywhere.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks and warnings; allowed at any position.")
+    ] = False,
 ) -> None:
     """Train reinforcement learning agents from YAML: rlrun train algorithm=sac env=cartpole"""
     if context.invoked_subcommand is None:

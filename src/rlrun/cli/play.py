@@ -13,18 +13,20 @@ from rlrun.cli.common import EnvOverrides, FirstSeed, Trust
 def play(
     run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
     overrides: EnvOverrides = None,
-    episodes: Annotated[int, typer.Option(help="How many.", min=1)] = 5,
+    episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 5,
     seed: FirstSeed = 0,
     checkpoint: Annotated[str, typer.Option(help="latest, best or a number of steps.")] = "latest",
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions as in training.")] = False,
-    text: Annotated[bool, typer.Option("--text", help="In the terminal, as is done without a display anyhow.")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Print text in the terminal; this is automatic without a display.")
+    ] = False,
     fps: Annotated[
         float | None,
-        typer.Option(help="Steps a second (default: as the environment says).", min=0.01, show_default=False),
+        typer.Option(help="Steps a second (default: the environment's own rate).", min=0.01, show_default=False),
     ] = None,
     trust: Trust = None,
 ) -> None:
-    """Look at episodes of a run's policy, in a window or as text."""
+    """Watch episodes of a run's policy, in a window or as text."""
     from rlrun.commands import play as playing
 
     playing.play(

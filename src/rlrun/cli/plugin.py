@@ -18,7 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("list")
 def listing(as_json: AsJson = False) -> None:
-    """List plugins: name, package, and what they bring or what is wrong. Nothing of them is imported."""
+    """List plugins: name, package, and their files or errors. This imports nothing of them."""
     from rlrun.config.plugged import brought, fault
     from rlrun.core.errors import printable
     from rlrun.security import plugins
@@ -43,12 +43,12 @@ def listing(as_json: AsJson = False) -> None:
 
 @app.command("test")
 def conformance(
-    name: Annotated[str, typer.Argument(help="Of the plugin: rlrun plugin list.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the plugin, from rlrun plugin list.", show_default=False)],
     overrides: Overrides = None,
     as_json: AsJson = False,
     config_dir: ConfigDir = None,
 ) -> None:
-    """Try what a plugin brings: seeds, checkpoints, exact resume, ends of episodes; exit code 1 where one fails."""
+    """Test the files of a plugin: seeds, checkpoints, exact resume, truncation; exit code 1 if one fails."""
     from rlrun.devtools.conformance import plugin_test
 
     report = plugin_test(

@@ -12,34 +12,39 @@ OUTPUT = Path("-")
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Of runs, of sweeps, or above several.", show_default=False)
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Runs, sweeps, or folders that contain some.", show_default=False),
     ],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page (default: report.html here).")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File of the page (default: report.html here).")
+    ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Its last value is a run's score (default: evaluation/mean_return)."),
+        typer.Option(
+            metavar="NAME", help="Metric whose last value is a run's score (default: evaluation/mean_return)."
+        ),
     ] = None,
     by: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Runs with the same value of this key form a group; folder: those of the same DIR; may be repeated "
-            "(default: all overrides but seed and environment).",
+            help="Group runs by the value of this key, or by folder: their DIR; may be repeated (default: all "
+            "overrides except seed and environment).",
         ),
     ] = None,
     bounds: Annotated[
         list[str] | None,
         typer.Option(metavar="TASK=LOW,HIGH", help="Scores of a task that count as 0 and 1; may be repeated."),
     ] = None,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Of the page.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
-    resamples: Annotated[int, typer.Option(help="Of the bootstrap.")] = 10_000,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line a run; - prints it.")] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the bootstrap and permutation tests.")] = 0,
+    resamples: Annotated[int, typer.Option(help="Number of resamples of these.")] = 10_000,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one line a run; - prints it.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables; - prints them.")] = None,
     svg: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures.")] = None,
     png: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures (extra: plots).")] = None,
 ) -> None:
-    """Write one page about many runs: curves, final scores with intervals, what can be told apart and what not."""
+    """Write one page about many runs: curves, final scores with intervals, and tests of differences."""
     from rlrun.analysis.report.making import report as make
 
     report = make(

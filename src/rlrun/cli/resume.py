@@ -23,7 +23,7 @@ from rlrun.cli.sweeping import (
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="A run directory, or that of a sweep.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="The directory of a run or of a sweep.", show_default=False)],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
@@ -36,10 +36,10 @@ def resume(
     trust: Trust = None,
     config_dir: Annotated[
         Path | None,
-        typer.Option("--config-dir", help="Of a sweep: the conf folder that it was begun with.", show_default=False),
+        typer.Option("--config-dir", help="For a sweep: the conf folder that it started with.", show_default=False),
     ] = None,
     retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Of a sweep: run jobs again that failed.")
+        bool, typer.Option("--retry-failed", help="For a sweep: also run failed jobs again.")
     ] = False,
     launcher: Launcher = None,
     workers: Workers = None,
@@ -48,7 +48,7 @@ def resume(
     retries: Retries = 0,
     stall: Stall = None,
 ) -> None:
-    """Go on with a run that was stopped, killed or failed, from its newest good checkpoint; or with a sweep."""
+    """Continue a stopped, killed or failed run from its newest good checkpoint, or a sweep."""
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if (run / "sweep.json").is_file():
         raise typer.Exit(

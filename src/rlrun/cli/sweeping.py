@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlrun.sweep.sweeping import SweepOutcome
 
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="Jobs at a time (default: what there is room for).", show_default=False)
+    int | None, typer.Option(min=1, help="Jobs at a time (default: the launcher's capacity).", show_default=False)
 ]
 Launcher = Annotated[
     str | None,
@@ -30,9 +30,9 @@ FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="Stop the sweep when a job fails; the others can be resumed.")
 ]
 MaxFailures = Annotated[
-    int | None, typer.Option(min=1, help="Stop the sweep when so many jobs have failed.", show_default=False)
+    int | None, typer.Option(min=1, help="Stop the sweep after this number of failed jobs.", show_default=False)
 ]
-Retries = Annotated[int, typer.Option(min=0, help="Further attempts of a job that fails.")]
+Retries = Annotated[int, typer.Option(min=0, help="Further attempts of a failed job.")]
 Stall = Annotated[
     float | None,
     typer.Option(min=1.0, help="Seconds without progress after which a job counts as hung.", show_default=False),

@@ -29,27 +29,30 @@ if TYPE_CHECKING:
     from rlrun.config import Composed
 
 RunFolder = Annotated[
-    Path | None, typer.Option(help="Where the run goes (default: runs/<algorithm>-<env>/…).", show_default=False)
+    Path | None, typer.Option(help="Directory of the run (default: runs/<algorithm>-<env>/…).", show_default=False)
 ]
 Start = Annotated[
     str | None,
     typer.Option(
         "--from",
         metavar="RUN[@STEP|@best]",
-        help="Start from another run: its overrides, then yours, and its parts as far as init.* says; "
-        "a checkpoint's folder and FILE.safetensors will do, too.",
+        help="Fork another run, a checkpoint's folder or FILE.safetensors: repeat its overrides, then yours, and load "
+        "the parts that init.* selects.",
         show_default=False,
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Build everything, print the data flow, step nothing; with -m list jobs.")
+    bool,
+    typer.Option("--dry-run", help="Build everything and print the data flow, without stepping; with -m list jobs."),
 ]
 Multirun = Annotated[
     bool,
-    typer.Option("--multirun", "-m", help="A sweep: overrides take several values, seed=range(5) algorithm=sac,dqn."),
+    typer.Option(
+        "--multirun", "-m", help="Run a sweep: overrides take several values, such as seed=range(5) algorithm=sac,dqn."
+    ),
 ]
 SweepFolder = Annotated[
-    Path | None, typer.Option(help="Where the sweep goes, or is added to (default: sweeps/…).", show_default=False)
+    Path | None, typer.Option(help="Directory of a new or existing sweep (default: sweeps/…).", show_default=False)
 ]
 
 

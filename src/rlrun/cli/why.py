@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def why(
-    run: Annotated[Path, typer.Argument(help="A run directory; a process may be working on it.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory; the run may be in progress.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
 ) -> None:
-    """Say why a run does not learn, from its metrics and config: the most likely cause first, and what helps."""
+    """Explain why a run does not learn, by its metrics and config: the most likely cause first, with remedies."""
     from rlrun.analysis.why import why as diagnose
     from rlrun.core.errors import printable
 
