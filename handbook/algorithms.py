@@ -67,9 +67,9 @@ def _page(file: Path, tried: list[Trial], modules: list[str], measured: list[str
         parts += [f"## `{module}`", *_documentation(module)]
     parts += ["## YAML", f"`conf/{file.relative_to(CONF)}`", block(file.read_text(), "yaml"), "## Keys"]
     parts.append(table(("key", "value", "meaning"), keys(file)))
-    parts += [f"All others are those of {base}." for base in _bases(file)]
+    parts += [f"All other keys are those of {base}." for base in _bases(file)]
     parts.append("## Data flow")
-    parts.append("What asks for what, and who provides it, in the order of an update:")
+    parts.append("Who reads each name and who provides it, in the order of an update:")
     for each in tried:
         parts += [block(f"$ rlrun explain {shlex.join(each.words)}\n{each.flow}")]
     parts += ["## Metrics", table(("metric", "meaning"), _metrics(tried)), *measured]
@@ -125,8 +125,8 @@ def _measured(name: str) -> list[str]:
     rows = [_row(case, result) for case, result in found.items() if f"algorithm={name}" in result["words"]]
     if not rows:
         return []
-    told = "By `python -m benchmarks learning`; a value for each of five seeds. More: [Measured](../measured.md)."
-    return ["## Measured", told, table(("run", "command", "unit", "values", "bar", "held"), rows)]
+    text = "By `python -m benchmarks learning`: one value for each of five seeds. More: [Measured](../measured.md)."
+    return ["## Measured", text, table(("run", "command", "unit", "values", "bar", "held"), rows)]
 
 
 def _row(case: str, result: dict) -> tuple[str, ...]:

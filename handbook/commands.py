@@ -14,7 +14,7 @@ from rlrun.cli.main import app
 def page() -> str:
     """Return the page of all commands."""
     root = typer.main.get_command(app)
-    parts = ["# Command line", "Generated from the commands. `--debug` may stand behind any of them.", *_own(root, [])]
+    parts = ["# Command line", "Generated from the commands. Each command accepts `--debug`.", *_own(root, [])]
     for path, command in _commands(root, []):
         parts += [f"## rlrun {' '.join(path)}", *_own(command, path)]
     return "\n\n".join(parts) + "\n"
@@ -38,4 +38,4 @@ def _own(command: Any, path: list[str]) -> Iterator[str]:
     records = [parameter.get_help_record(context) for parameter in command.params]
     rows = [(code(names), told) for names, told in filter(None, records)]
     if rows:
-        yield table(("word or option", "meaning"), rows)
+        yield table(("argument or option", "meaning"), rows)

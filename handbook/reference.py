@@ -17,10 +17,9 @@ GROUPS = {
 HEADS = ("key", "value", "meaning")
 FIRST = """# Keys
 
-Every key that a config can have, made from the files in `conf/`. Those of an algorithm stand on its own page
-([algorithms](algorithms.md)); an override under `algorithm:` means the same everywhere. `rlrun config … --provenance`
-prints
-those of a run with the file or override that set each, and a key that nobody reads is refused."""
+Every key that a config can have, made from the files in `conf/`. The keys of an algorithm are on its own page
+([algorithms](algorithms.md)); a key under `algorithm:` means the same everywhere. `rlrun config … --provenance` prints
+the keys of a run with the file or override that set each. A key that nothing reads is refused."""
 
 
 def page() -> str:

@@ -1,1 +1,1 @@
-"""Reports of many runs, what is wrong with one run, what runs cost, and what a machine lacks."""
+"""Reports of many runs, diagnosis of one run, cost estimates, and checks of a machine."""

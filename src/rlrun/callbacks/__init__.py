@@ -1,4 +1,4 @@
-"""Losses, target networks, evaluation, checkpoints, logs and limits: whatever knows no algorithm."""
+"""Losses, target networks, evaluation, checkpoints, logs and budgets, for any algorithm."""
 
 from rlrun.callbacks.checkpoint import Checkpointer
 from rlrun.callbacks.critic import CriticLoss, PriorityFeedback, TargetScale

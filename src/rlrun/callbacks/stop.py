@@ -177,4 +177,4 @@ class Interrupt(Callback):
             signal.signal(number, handler)
 
     def note(self, path_of: Callable[[object], str]) -> str:
-        return "leaves in order on a signal"
+        return "stops on a signal"

@@ -1,4 +1,4 @@
-"""Agents, collectors that walk them through environments, evaluation and videos."""
+"""Agents, collectors that step environments with them, evaluation and videos."""
 
 from rlrun.collect.agents import Agent, EpsilonGreedy, PolicyAgent, RandomAgent
 from rlrun.collect.async_collector import AsyncCollector

@@ -1,4 +1,4 @@
-"""One update as one graph: `compile: true`."""
+"""Compile an update into one graph: `compile: true`."""
 
 from rlrun.compile.update import FusedUpdate
 

@@ -1,1 +1,1 @@
-"""What every other package stands on: errors, types, spaces, seeds, schedules."""
+"""Foundations of all other packages: errors, types, spaces, seeds, schedules."""

@@ -1,1 +1,1 @@
-"""A project to begin with, and checks of a user's own parts."""
+"""The template of a project, and conformance tests of plugins."""

@@ -1,1 +1,1 @@
-"""Policies as files that run without `rlrun`, and the proof that they act alike."""
+"""Policies as files that run without `rlrun`, and the proof that they act the same."""

@@ -1,1 +1,1 @@
-"""Live objects from a config or a checkpoint, also of a run that is not trusted."""
+"""Build objects from a config or a checkpoint, also of an untrusted run."""

@@ -1,4 +1,4 @@
-"""Networks for any space, and what algorithms call on them.
+"""Networks for any space, and the methods that algorithms call on them.
 
 A network of your own, named by `_target_`, takes part by answering the same calls. Observations are
 trees of tensors [B, …] (or [B, T, …]), c [B, A] is the continuous part of an action in [-1, 1], k [B, D]

@@ -1,1 +1,1 @@
-"""Which code and which files a run may use that somebody else wrote."""
+"""Which code and files an untrusted run may use."""

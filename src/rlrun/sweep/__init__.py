@@ -1,4 +1,4 @@
-"""Many runs by one command: jobs, their store, the processes or machines that do them, and searches.
+"""Many runs by one command: jobs, their store, the processes or machines that run them, and searches.
 
 A sweep's folder:
 
