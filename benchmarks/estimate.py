@@ -11,15 +11,14 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from benchmarks.machine import load
 from benchmarks.process import run, run_for_json
-from rlrun.analysis.estimate import PROBE, estimate
-from rlrun.analysis.estimate.cost import Measured, cost_of
+from rlrun.analysis.estimate import PROBE, Cost, estimate
 from rlrun.config.expansion import expand
 
 BAR = 0.25  # by how much of the measured time an estimate may be off
@@ -81,8 +80,8 @@ def estimated(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
 def in_processor_time(case: Case, folder: Path, seconds: float) -> float:
     """Return the processor seconds that a run is said to take."""
     probed = run(["-m", "benchmarks.estimate", str(seconds), "--processor", *case.overrides], folder=folder)
-    measurement = Measured(**json.loads(probed.output.strip().splitlines()[-1]))
-    return cost_of(replace(measurement, around=probed.processor_seconds - measurement.loop - measurement.last)).seconds
+    cost = Cost(**json.loads(probed.output.strip().splitlines()[-1]))
+    return cost.seconds + probed.processor_seconds - cost.probed
 
 
 def main(overrides: list[str]) -> int:
@@ -97,8 +96,8 @@ def main(overrides: list[str]) -> int:
         from rlrun.analysis.estimate.probe import measure as probe
 
         with TemporaryDirectory(dir=".") as folder:
-            of_probe = probe(args.overrides, None, args.seconds, Path(folder) / "run", time.process_time)
-        print(json.dumps(asdict(of_probe)))
+            cost = probe(args.overrides, None, args.seconds, Path(folder) / "run", time.process_time)
+        print(json.dumps(asdict(cost)))
         return 0
     cost_estimate = estimate(expand(args.overrides), workers=args.workers, seconds=args.seconds)
     print(json.dumps({"seconds": round(cost_estimate.seconds, 1), "bytes": cost_estimate.bytes}))

@@ -5,62 +5,36 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+import time
 from types import SimpleNamespace
 
 import pytest
 from tests.command import code_of
 
-from rlrun.analysis.estimate import estimate, probe
-from rlrun.analysis.estimate.cost import (
-    Cost,
-    CostEstimate,
-    Measured,
-    cost_of,
-    differing,
-    due,
-    duration,
-    known_costs,
-    makespan,
-    shapes,
-)
+import rlrun
+from rlrun.analysis.estimate import Cost, CostEstimate, duration, estimate, probe, shapes
+from rlrun.checkpointing import home_of, load
+from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.config.expansion import Job, expand
-from rlrun.core.errors import RequestError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Stop
 
 TINY = (
     *("algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "algorithm.warmup_steps=50", "memory.length=500"),
     *("algorithm.batch_size=8", "evaluation.every=200", "evaluation.episodes=2", "stop.env_steps=100_000"),
 )
-# A probe of 1,000 of 10,000 steps, 10 ms each, with two evaluations of 1 s in it.
-PROBED = Measured(
-    axis=1_000,
-    complete=False,
-    loop=12.0,
-    last=1.0,
-    around=3.0,
-    pace=0.01,
-    end=10_000,
-    seconds=None,
-    may_end=False,
-    skipped=0,
-    skipped_pace=0.0,
-    evaluate_every=400,
-    newest=1.0,
-    longest=None,
-    save_every=0,
-    save_seconds=None,
-    keep=3,
-    keep_best=0,
-    state=1_000,
-    rows=0,
-    stored=0,
-    capacity=0,
-    grows=True,
-    records=50,
-    fixed=7,
-)
+
+
+def beginning(*, skipped=0, every=400):
+    """Return a probe of 1,000 steps, 10 ms each, with two evaluations of 1 s in it."""
+    evaluator = SimpleNamespace(every=every) if every else None
+    started = probe.Probe(8.0, evaluator, time.perf_counter)
+    started.axis, started.loop, started.last, started.skipped = 1_000, 12.0, 1.0, skipped
+    started.evaluations = [1.0, 1.0] if every else []
+    started.points = [(1.0, 100), (5.5, 550), (10.0, 1_000)]
+    return started
 
 
 def jobs(*overrides):
@@ -80,66 +54,35 @@ def test_jobs_of_one_shape_differ_in_what_costs_nothing():
     assert [shape.label for shape in groups] == ["a=1", "a=2", "a=1 algorithm.updates_per_step=0.5"]
 
 
-def test_columns_are_the_keys_that_differ():
-    columns = differing(jobs(("a=1", "b=[1,2]"), ("a=1", "b=[1,2]", "c.d=x")))
-    assert columns == (["c.d"], [[""], ["x"]])
-
-
-def test_each_job_begins_when_a_worker_is_free():
-    assert [makespan([3, 1, 1, 4], workers) for workers in (1, 2, 8)] == [9, 6, 4]  # 3 | 1 1 4
-
-
-def test_what_is_due_is_counted_up_to_the_end():
-    assert [due(*span) for span in ((0, 1_000, 400), (400, 800, 400), (399, 400, 400), (0, 1_000, 0))] == [2, 1, 1, 0]
+@pytest.mark.parametrize(("workers", "seconds"), [(1, 9), (2, 6), (8, 4)])  # of 3 | 1 1 4
+def test_each_job_begins_when_a_worker_is_free(workers, seconds):
+    job_list = jobs(*((f"a={number}",) for number in range(4)))
+    costs = zip(shapes(job_list), [Cost(float(took), 0) for took in (3, 1, 1, 4)], strict=True)
+    assert CostEstimate(tuple(job_list), tuple(costs), workers, 0.0, 0).seconds == seconds
 
 
 @pytest.mark.parametrize(
-    ("changes", "seconds"),
+    ("about", "limit", "most", "expected"),
     [
-        # 3 s around and 12 s so far; 9,000 steps; 23 evaluations, of which the last falls together with the end
-        ({}, 3 + 12 + 90 + 23),
-        ({"end": 10_100}, 3 + 12 + 91 + 23 + 1),
-        ({"evaluate_every": 0}, 3 + 12 + 90),
-        ({"complete": True, "end": 1_000}, 3 + 12 + 1),
-        ({"longest": 3.0}, 3 + 12 + 90 + 23 * 2),  # halfway to the time limit
-        ({"skipped": 4_000, "skipped_pace": 0.001}, 3 + 12 + 4 + 50 + 13),  # of the warm-up
+        # 12 s so far; 9,000 steps; 23 evaluations, of which the last falls together with the end
+        ({}, 10_000, math.inf, 12 + 90 + 23),
+        ({}, 10_100, math.inf, 12 + 91 + 23 + 1),
+        ({"every": 0}, 10_000, math.inf, 12 + 90),
+        ({"skipped": 4_000}, 10_000, math.inf, 12 + 40 + 50 + 13),  # of the warm-up
+        ({}, math.inf, 60.0, 60),  # to an evaluation, and with the last one
     ],
 )
-def test_the_rest_of_a_run_goes_at_the_pace_of_its_beginning(changes, seconds):
-    assert cost_of(replace(PROBED, **changes)).seconds == pytest.approx(seconds)
-
-
-def test_a_limit_of_seconds_is_kept():
-    cost = cost_of(replace(PROBED, seconds=60.0))
-    assert 3 + 60 - 2 <= cost.seconds <= 3 + 60 + 2  # to an evaluation, and with the last one
-    assert math.isinf(cost_of(replace(PROBED, end=None)).seconds)
-    assert math.isfinite(cost_of(replace(PROBED, end=None, seconds=60.0)).seconds)
-
-
-ROWS = {"keep": 1, "rows": 2_000, "stored": 1_000, "capacity": 100_000}
-
-
-@pytest.mark.parametrize(
-    ("changes", "size"),
-    [
-        ({"save_every": 5_000}, 3 * 1_000),  # two, and one at the end
-        ({"save_every": 1_000}, 3 * 1_000),
-        ({"save_every": 1_000, "keep": None}, 11 * 1_000),
-        ({"save_every": 1_000, "keep_best": 1}, 4 * 1_000),
-        (ROWS, 1_000 + 20_000),
-        (ROWS | {"capacity": 4_000}, 1_000 + 2 * 8_000),  # some of them overwritten
-        (ROWS | {"grows": False}, 1_000 + 2_000),
-    ],
-)
-def test_disk_holds_the_checkpoints_that_stay_and_the_rows_that_fit(changes, size):
-    assert cost_of(replace(PROBED, **changes)).bytes == 7 + 500 + size
+def test_rest_of_a_run_has_the_pace_of_its_beginning(about, limit, most, expected):
+    end, took = probe.rest(beginning(**about), limit, most)
+    assert took == pytest.approx(expected, abs=2 if math.isinf(limit) else None)
+    assert end == limit or math.isinf(limit)
 
 
 def test_a_bill_adds_up():
     job_list = jobs(("a=1", "seed=0"), ("a=2", "seed=0"), ("a=1", "seed=1"))
-    costs = zip(shapes(job_list), [Cost(100.0, 10_000), Cost(7_200.0, 500, 0.01, at_most=True)], strict=True)
+    costs = zip(shapes(job_list), [Cost(100.0, 10_000, 0.1), Cost(7_200.0, 500, 0.01, at_most=True)], strict=True)
     cost_estimate = CostEstimate(tuple(job_list), tuple(costs), workers=2, launch=5.0, free=2_000, hourly_price=3.0)
-    assert (cost_estimate.seconds, cost_estimate.work, cost_estimate.bytes) == (7_205.0, 7_400.0, 20_500)
+    assert (cost_estimate.seconds, cost_estimate.bytes) == (7_205.0, 20_500)
     text = cost_estimate.describe()
     assert re.search(r"^1 +100 +2 h +500 B +a=2$", text, re.MULTILINE)
     assert re.search(r"^time   2 h, until .*; 3 jobs, 2 at a time, together 2 h 3 min$", text, re.MULTILINE)
@@ -156,22 +99,6 @@ def test_durations_are_said_in_two_units(seconds, overrides):
     assert duration(seconds) == overrides
 
 
-def test_runs_of_before_with_the_same_words_are_known(project):
-    for number, (overrides, status, seconds) in enumerate(
-        [("a=1 seed=7", "completed", 10.0), ("seed=3 a=1", "completed", 20.0), ("a=1", "failed", 99.0)]
-    ):
-        run = project / "runs" / "x" / str(number)
-        run.mkdir(parents=True)
-        (run / "config.yaml").write_text("")
-        (run / "manifest.json").write_text(json.dumps({"created": f"2026-01-0{number + 1}"}))
-        (run / "status.json").write_text(json.dumps({"status": status, "host": "x", "pid": 1, "heartbeat": ""}))
-        (run / "summary.json").write_text(json.dumps({"seconds": seconds}))
-        (run / "overrides.txt").write_text("\n".join(overrides.split()) + "\n")
-    first, second = known_costs(shapes(jobs(("a=1", "seed=0"), ("a=2", "seed=0"))))
-    assert first.seconds == 15.0
-    assert second is None
-
-
 def test_the_pace_is_that_of_the_newest_half_without_evaluations():
     now = [100.0]
     callback = probe.Probe(8.0, None, lambda: now[0])
@@ -182,7 +109,7 @@ def test_the_pace_is_that_of_the_newest_half_without_evaluations():
         now[0] += seconds
         callback.end_cycle(axis, axis)
     now[0] += 7
-    callback.evaluating += 7
+    callback.evaluations.append(7)
     now[0] += 1
     with pytest.raises(Stop):
         callback.end_cycle(600, 600)
@@ -194,17 +121,29 @@ def test_the_pace_is_that_of_the_newest_half_without_evaluations():
 
 def test_a_probe_is_the_beginning_of_its_run(project):
     overrides = [*TINY, "evaluation.max_steps=100", "algorithm.epsilon.steps=10", "memory.export.path=elsewhere.zip"]
-    measured = probe.measure([*overrides, "logger=[terminal]"], None, 0.2, project / "run")
-    assert not measured.complete
-    assert (measured.end, measured.evaluate_every, measured.grows) == (100_000, 200, True)
-    assert measured.stored <= measured.axis
-    assert 500 <= measured.capacity <= 510
-    assert 0 < measured.newest <= measured.longest * 1.001  # both episodes side by side, at most 100 rounds
-    assert measured.longest < measured.newest * 100 / 8  # no episode falls within 8 steps
-    assert 0 < measured.loop < 60
-    assert measured.pace * measured.axis > 0
-    assert min(measured.state, measured.rows, measured.records, measured.fixed) > 0
+    cost = probe.measure([*overrides, "logger=[terminal]"], None, 0.2, project / "run")
+    steps = json.loads((project / "run" / "summary.json").read_text())["env_steps"]
+    assert 50 < steps < 100_000
+    assert cost.probed * 2 < cost.seconds < cost.probed * 200_000 / steps
+    assert cost.pace * 100_000 < cost.seconds
+    files = [path for path in (project / "run").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < cost.bytes
     assert [path.name for path in project.iterdir()] == ["run"]
+
+
+def test_disk_holds_the_checkpoints_that_stay(project):
+    run = RunDir.open(rlrun.train([*TINY, "logger=[]", "stop.env_steps=60"], run_dir="run").run_dir)
+    state = max(probe.size_of(path) for path in run.checkpoint_dirs())
+
+    def size(*overrides, growth=1.0, grows=False):
+        experiment = Experiment(compose([*TINY, "checkpoint.keep_best=false", "checkpoint.keep_last=1", *overrides]))
+        experiment.restore(load(run.checkpoint()), run.checkpoint())
+        return probe._disk(experiment, run, growth, grows=grows)
+
+    assert size("checkpoint.keep_last=5") - size() == 4 * state
+    assert size("checkpoint.keep_best=true") - size() == state
+    rows = probe.size_of(home_of(run.checkpoints))
+    assert size(growth=3.0, grows=True) - size(growth=3.0) == 2 * rows
 
 
 def test_estimates_leave_nothing_behind(project, capfd):
@@ -218,11 +157,9 @@ def test_estimates_leave_nothing_behind(project, capfd):
     assert list(project.iterdir()) == []
 
 
-def test_a_run_that_a_probe_finishes_is_complete(project):
-    measured = probe.measure([*TINY, "stop.env_steps=110", "logger=[]"], None, 60.0, project / "run")
-    assert measured.complete
-    assert measured.axis == 110
-    assert cost_of(measured).seconds == pytest.approx(measured.loop + measured.last)
+def test_a_run_that_a_probe_finishes_is_not_extrapolated(project):
+    cost = probe.measure([*TINY, "stop.env_steps=110", "logger=[]"], None, 60.0, project / "run")
+    assert cost.seconds == cost.probed
 
 
 def test_a_probe_tells_nobody_of_itself():
@@ -232,11 +169,9 @@ def test_a_probe_tells_nobody_of_itself():
     assert config.logger == ["terminal", {"tensorboard": {}}]
 
 
-def test_a_run_without_a_limit_is_refused(project, monkeypatch):
-    monkeypatch.setattr("rlrun.analysis.estimate._probe", lambda *about: [replace(PROBED, end=None)])
-    with pytest.raises(RequestError, match=r"ends this run: stop\.env_steps"):
-        estimate(jobs(("a=1",)), workers=1)
-    assert list(project.iterdir()) == []
+def test_a_run_without_a_limit_is_refused():
+    with pytest.raises(ConfigError, match=r"ends this run: stop\.env_steps"):
+        probe.rest(beginning(), math.inf, math.inf)
 
 
 def test_a_probe_that_fails_says_why(project):

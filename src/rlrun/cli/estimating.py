@@ -90,31 +90,16 @@ def print_estimate_of_one(
     print_estimate([job], request, folder=run_dir, config_dir=config_dir, workers=1)
 
 
-def list_jobs(jobs: Sequence[Job], workers: int | None) -> None:
-    """Print jobs with the keys in which they differ, and what is known of time and disk without running anything."""
-    from rlrun.analysis.estimate.cost import differing
+def list_jobs(jobs: Sequence[Job]) -> None:
+    """Print jobs with the keys in which they differ."""
+    from rlrun.config.overrides import parse
     from rlrun.runs.files import aligned, counted
 
-    keys, values = differing(jobs)
+    rows = [{override.key: override.text for override in parse(job.overrides)} for job in jobs]
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if len({row.get(key) for row in rows}) > 1]
+    values = [[row.get(key, "").partition("=")[2] or row.get(key, "") for key in keys] for row in rows]
     heads = ("job", *keys)
-    rows = [(job.key, *cells) for job, cells in zip(jobs, values, strict=True)]
-    for line in aligned([heads, *rows], left=heads):
+    for line in aligned([heads, *([job.key, *cells] for job, cells in zip(jobs, values, strict=True))], left=heads):
         typer.echo(line)
-    typer.echo(f"{counted(len(jobs), 'job')}; {_known(jobs, workers)}", err=True)
+    typer.echo(f"{counted(len(jobs), 'job')}; --estimate measures the time and disk that they take", err=True)
     tell_presets(*(job.preset for job in jobs))
-
-
-def _known(jobs: Sequence[Job], workers: int | None) -> str:
-    from rlrun.analysis.estimate import cost as costing
-    from rlrun.runs.files import sized
-    from rlrun.sweep.local import room
-
-    shapes = costing.shapes(jobs)
-    costs = dict(zip((shape.overrides for shape in shapes), costing.known_costs(shapes), strict=True))
-    of_jobs = [cost for job in jobs if (cost := costs[costing.shape_of(job.overrides)]) is not None]
-    if not of_jobs:
-        return "time and disk: unknown, as there is no completed run like these; --estimate measures them"
-    seconds = costing.makespan((cost.seconds for cost in of_jobs), workers or room(jobs))
-    part = "" if len(of_jobs) == len(jobs) else f" for {len(of_jobs)} of them, which is all that is known"
-    size = sized(sum(cost.bytes for cost in of_jobs))
-    return f"as runs of before took: time {costing.duration(seconds)}, disk {size}{part}; --estimate measures them"

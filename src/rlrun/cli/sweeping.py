@@ -115,7 +115,7 @@ def sweep(
             return 0
     jobs = [] if plan is not None else expand(overrides, config_dir)
     if dry_run:
-        list_jobs(jobs, workers)
+        list_jobs(jobs)
     if estimate is not None:
         print_estimate(jobs, estimate, folder=folder, config_dir=config_dir, workers=workers)
     if dry_run or estimate is not None:

@@ -2,71 +2,164 @@
 
 from __future__ import annotations
 
-import math
+import heapq
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from itertools import cycle, islice
 from pathlib import Path
+from statistics import fmean
 
-from rlrun.analysis.estimate.cost import Cost, CostEstimate, Measured, Shape, cost_of, shapes
 from rlrun.config.expansion import Job
+from rlrun.config.overrides import parse
 from rlrun.core.errors import RequestError, RlrunError, RunDirError
-from rlrun.runs.files import counted, read_json, reason
+from rlrun.runs.files import aligned, counted, read_json, reason, sized
 from rlrun.runs.progress import last_line
 from rlrun.sweep import children
 from rlrun.sweep.local import room, share
 
-__all__ = ["PROBE", "CostEstimate", "estimate"]
-
 PROBE = 15.0  # seconds
 PAUSE = 0.02  # seconds between two looks at the probes
-PATIENCE = 10.0  # seconds that a probe has to leave when it is asked to
+PATIENCE = 10.0  # seconds that a probe has to stop when it is asked to
+HEADS = ("jobs", "steps/s", "time each", "disk each", "shape")
+# Last parts of keys whose number changes what is learned, not what a step takes.
+IDLE = frozenset(
+    "seed lr discount lambda clip tau per_dim value_weight entropy_weight kl_weight".split()  # noqa: SIM905
+)
 
 
-@dataclass
-class _Probe:
-    """The process of a probe: of which job, in which folder, since when, and how long it took."""
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes.
 
-    job: Job
-    folder: Path
-    child: children.Child
-    begun: float
-    took: float | None = None
+    Attributes:
+        seconds: of its process, from start to end.
+        bytes: of its folder in the end, at most.
+        pace: seconds a step, evaluations left out.
+        at_most: whether a mean return may end it before.
+        probed: seconds of training that the probe spent; what its process took besides counts in full.
+    """
 
-    def episode_end(self) -> bool:
-        """Return True if its process has ended.
+    seconds: float
+    bytes: int
+    pace: float = 0.0
+    at_most: bool = False
+    probed: float = 0.0
 
-        Raises:
-            RlrunError: it failed.
-        """
-        code = self.child.poll()
-        if self.took is None and code is not None:
-            self.took = time.perf_counter() - self.begun
-            if code:
-                kind = RequestError if code == RequestError.exit_code else RlrunError
-                why = last_line(self.folder / "log.txt") or f"its process ended with {code}"
-                raise kind(f"{self.job.label}: {why}" if self.job.label else why)
-        return self.took is not None
+    @classmethod
+    def mean(cls, costs: Sequence[Cost]) -> Cost:
+        """Return the mean of at least one."""
+        return cls(
+            fmean(cost.seconds for cost in costs),
+            round(fmean(cost.bytes for cost in costs)),
+            fmean(cost.pace for cost in costs),
+            any(cost.at_most for cost in costs),
+        )
 
-    def leave(self) -> None:
-        """End it, if it has not ended."""
-        if self.child.poll() is None:
-            self.child.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.child.wait(PATIENCE)
-                return
-            self.child.kill()
-            self.child.wait()
 
-    def measured(self) -> Measured:
-        """Return what it measured, with what its process took around training."""
-        measured = Measured(**read_json(self.folder / "probe.json"))
-        return replace(measured, around=max((self.took or 0.0) - measured.loop - measured.last, 0.0))
+@dataclass(frozen=True)
+class Shape:
+    """Jobs that cost the same.
+
+    Attributes:
+        label: the overrides that not all shapes have.
+        jobs: in the order of the sweep.
+    """
+
+    label: str
+    jobs: tuple[Job, ...]
+
+
+def shapes(jobs: Iterable[Job]) -> list[Shape]:
+    """Return jobs by what they cost: their overrides differ only in numbers that cost nothing."""
+    groups: dict[tuple[str, ...], list[Job]] = {}
+    for job in jobs:
+        overrides = (
+            override.text
+            for override in parse(job.overrides)
+            if override.key.rpartition(".")[2] not in IDLE or type(override.value) not in (int, float)
+        )
+        groups.setdefault(tuple(sorted(overrides)), []).append(job)
+    common = set.intersection(*map(set, groups)) if groups else set()
+    return [
+        Shape(" ".join(override for override in overrides if override not in common), (*group,))
+        for overrides, group in groups.items()
+    ]
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """What jobs take.
+
+    Attributes:
+        jobs: in the order in which they are begun.
+        shapes: the same jobs, with what one of each takes.
+        workers: jobs at a time.
+        launch: seconds until the first job begins.
+        free: bytes that the disk has.
+        hourly_price: of an hour of this machine, whatever runs on it, or None.
+    """
+
+    jobs: tuple[Job, ...]
+    shapes: tuple[tuple[Shape, Cost], ...]
+    workers: int
+    launch: float
+    free: int
+    hourly_price: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """From the command to its end: each job begins as soon as a worker is free."""
+        by_key = {job.key: cost.seconds for shape, cost in self.shapes for job in shape.jobs}
+        free = [0.0] * self.workers
+        for job in self.jobs:
+            heapq.heapreplace(free, free[0] + by_key[job.key])
+        return self.launch + max(free)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(shape.jobs) * cost.bytes for shape, cost in self.shapes)
+
+    def describe(self) -> str:
+        """Return a line for each shape, where there are several, and what all of it comes to."""
+        rows = [
+            (str(len(shape.jobs)), f"{1 / cost.pace:,.0f}", duration(cost.seconds), sized(cost.bytes), shape.label)
+            for shape, cost in self.shapes
+        ]
+        lines = aligned([HEADS, *rows], left=HEADS) if len(rows) > 1 else []
+        work = sum(len(shape.jobs) * cost.seconds for shape, cost in self.shapes)
+        who = f"; {len(self.jobs)} jobs, {self.workers} at a time, together {duration(work)}"
+        lines.append(f"time   {duration(self.seconds)}{_until(self.seconds)}{who if len(self.jobs) > 1 else ''}")
+        if any(cost.at_most for _, cost in self.shapes):
+            lines.append("       at most: a mean return may end runs before")
+        warning = ": NOT ENOUGH" if self.bytes > self.free else ""
+        lines.append(f"disk   up to {sized(self.bytes)} of {sized(self.free)} that are free{warning}")
+        if self.hourly_price is not None:
+            price = self.hourly_price * self.seconds / 3600
+            lines.append(f"price  {price:.2f}, at {self.hourly_price:g} an hour of this machine")
+        return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in the two largest units that they have: `2 h 5 min`."""
+    whole = round(seconds)
+    for unit, part, size in (("d", "h", 86_400), ("h", "min", 3_600), ("min", "s", 60)):
+        if whole >= size:
+            rest = whole % size * {"h": 24, "min": 60, "s": 60}[part] // size
+            return f"{whole // size} {unit} {rest} {part}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def _until(seconds: float) -> str:
+    try:
+        return f", until {datetime.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M}"
+    except OverflowError:  # beyond the calendar
+        return ""
 
 
 def estimate(
@@ -84,8 +177,8 @@ def estimate(
     As many run at once as will, for they slow each other down. Nothing of it stays on disk.
 
     Args:
-        jobs: of `rlrun.sweep.expand`.
-        folder: where the runs will go; the disk of the folder in which the user stands, unless given.
+        jobs: of `rlrun.config.expansion.expand`.
+        folder: where the runs will go; the disk of the current folder, unless given.
         config_dir: the user's own conf folder.
         workers: jobs at a time; None = as many as there are cores.
         seconds: of each probe, from its first update on.
@@ -103,29 +196,25 @@ def estimate(
     tell(
         f"probing {counted(len(groups), 'shape')} of run for {seconds:g} s each{at_once}: {turns * seconds:.0f} s or so"
     )
-    place = (folder or Path.cwd()).absolute()
-    home = next(path for path in (place, *place.parents) if path.is_dir())  # the nearest one that exists
+    target = (folder or Path.cwd()).absolute()
+    home = next(path for path in (target, *target.parents) if path.is_dir())  # the nearest one that exists
     try:
         temporary = tempfile.TemporaryDirectory(prefix=".estimate-", dir=home, ignore_cleanup_errors=True)
     except OSError as error:
         raise RunDirError(f"{home} is not writable: {reason(error)}") from error
-    measured: list[list[Measured]] = [[] for _ in groups]
+    measured: list[list[Cost]] = [[] for _ in groups]
     with temporary as name:
         scratch = Path(name)
         begun = time.perf_counter()
         children.start(ready, log=scratch / "ready.txt").wait()
         launch = time.perf_counter() - begun  # until the first process of a job is there, which imports everything
         for batch in _batches(groups, turns, count):
-            results = _probe([job for _, job in batch], config_dir, seconds, scratch)
-            for (number, _), result in zip(batch, results, strict=True):
-                measured[number].append(result)
-    costs = [Cost.mean([cost_of(sample) for sample in samples]) for samples in measured]
-    for shape, cost in zip(groups, costs, strict=True):
-        if math.isinf(cost.seconds):
-            label = f"{shape.label}: " if shape.label else ""
-            raise RequestError(f"{label}no limit of steps, updates or seconds ends this run: stop.env_steps=…")
+            costs = _probe([job for _, job in batch], config_dir, seconds, scratch)
+            for (number, _), cost in zip(batch, costs, strict=True):
+                measured[number].append(cost)
+    means = [Cost.mean(costs) for costs in measured]
     free = shutil.disk_usage(home).free
-    return CostEstimate(tuple(jobs), tuple(zip(groups, costs, strict=True)), count, launch, free, hourly_price)
+    return CostEstimate(tuple(jobs), tuple(zip(groups, means, strict=True)), count, launch, free, hourly_price)
 
 
 def begin(overrides: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
@@ -141,9 +230,9 @@ def ready() -> int:
 
 
 def _batches(groups: Sequence[Shape], turns: int, count: int) -> Iterator[list[tuple[int, Job]]]:
-    """Yield so many batches of `count` jobs with the numbers of their shapes, all shapes by turns.
+    """Yield so many batches of `count` jobs with the numbers of their shapes, all shapes alternately.
 
-    So that as many are at work as will be, shapes are probed more than once where it takes that.
+    So that as many run as will, shapes are probed more than once where it takes that.
     """
     cycles = [cycle(shape.jobs) for shape in groups]
     numbers = cycle(range(len(groups)))
@@ -151,8 +240,8 @@ def _batches(groups: Sequence[Shape], turns: int, count: int) -> Iterator[list[t
         yield [(number, next(cycles[number])) for number in islice(numbers, count)]
 
 
-def _probe(jobs: Sequence[Job], config_dir: Path | None, seconds: float, scratch: Path) -> list[Measured]:
-    """Probe jobs, all at once and each on one of the accelerators where there are any; return what was measured."""
+def _probe(jobs: Sequence[Job], config_dir: Path | None, seconds: float, scratch: Path) -> list[Cost]:
+    """Probe jobs, all at once and each on one of the accelerators where there are any; return what each costs."""
     probes: list[_Probe] = []
     try:
         for slot, job in enumerate(jobs):
@@ -160,9 +249,50 @@ def _probe(jobs: Sequence[Job], config_dir: Path | None, seconds: float, scratch
             arguments, log = (job.overrides, config_dir, seconds, folder), folder / "log.txt"
             child = children.start(begin, *arguments, log=log, variables=share(slot))
             probes.append(_Probe(job, folder, child, begun))
-        while sum(probe.episode_end() for probe in probes) < len(probes):
+        while sum(probe.is_over() for probe in probes) < len(probes):
             time.sleep(PAUSE)
-        return [probe.measured() for probe in probes]
+        return [probe.cost() for probe in probes]
     finally:
         for probe in probes:
-            probe.leave()
+            probe.stop()
+
+
+@dataclass
+class _Probe:
+    """The process of a probe: of which job, in which folder, since when, and how long it took."""
+
+    job: Job
+    folder: Path
+    child: children.Child
+    begun: float
+    took: float | None = None
+
+    def is_over(self) -> bool:
+        """Return True if its process has ended.
+
+        Raises:
+            RlrunError: it failed.
+        """
+        code = self.child.poll()
+        if self.took is None and code is not None:
+            self.took = time.perf_counter() - self.begun
+            if code:
+                kind = RequestError if code == RequestError.exit_code else RlrunError
+                why = last_line(self.folder / "log.txt") or f"its process ended with {code}"
+                raise kind(f"{self.job.label}: {why}" if self.job.label else why)
+        return self.took is not None
+
+    def stop(self) -> None:
+        """End it, if it has not ended."""
+        if self.child.poll() is None:
+            self.child.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.child.wait(PATIENCE)
+                return
+            self.child.kill()
+            self.child.wait()
+
+    def cost(self) -> Cost:
+        """Return what the run costs, with what its process takes around training."""
+        cost = Cost(**read_json(self.folder / "probe.json"))
+        return replace(cost, seconds=cost.seconds + max((self.took or 0.0) - cost.probed, 0.0))

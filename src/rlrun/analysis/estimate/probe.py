@@ -1,4 +1,8 @@
-"""What happens in the process of a probe: the beginning of a run, with a clock beside it."""
+"""What happens in the process of a probe: the beginning of a run, timed, and the rest of it extrapolated.
+
+The clock of a run is its *axis*: environment steps, or updates where nothing is collected. The rest of the run goes at
+the pace of the newest half of the probe, with an evaluation like the newest one whenever one is due.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,11 +17,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlrun import config as configuration
-from rlrun.analysis.estimate.cost import Measured, size_of
+from rlrun.analysis.estimate import Cost
 from rlrun.callbacks import Checkpointer, Evaluator
 from rlrun.callbacks.stop import Budget
 from rlrun.checkpointing import home_of
-from rlrun.collect.evaluate import Evaluation, stage
+from rlrun.collect.evaluate import Evaluation
 from rlrun.commands.train import Experiment
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.loading.assembly import keep_freed_memory
@@ -31,7 +34,7 @@ from rlrun.sweep.children import STOPPED
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
 
-WARM_UP = 2_000  # environment steps at random; more of a warm-up than this is reckoned up, not made
+WARM_UP = 2_000  # environment steps at random; the rest of a longer warm-up is extrapolated
 LEAST = 3  # cycles of collecting and learning, however long they take
 WITHIN = ("terminal", "tensorboard")  # sinks that tell nobody of a run beyond its folder
 
@@ -43,6 +46,14 @@ class Probe(Callback):
         seconds: from the first update on.
         evaluator: whose evaluations are timed apart, or None.
         clock: returns seconds.
+
+    Attributes:
+        stopped: whether this probe ended the run.
+        loop: seconds of training with its evaluations, without the last one.
+        last: seconds of the evaluation at the end.
+        evaluations: seconds of each evaluation in between.
+        points: at the end of each cycle: seconds without evaluations, and axis.
+        skipped: environment steps of the warm-up that were left out.
     """
 
     cycle = 1
@@ -52,14 +63,11 @@ class Probe(Callback):
         self.seconds = seconds
         self.clock = clock
         self.evaluator = evaluator
-        self.stopped = False  # by this probe, before the run was over
-        self.begun = self.loop = 0.0  # when training began; its seconds, without what was done at its end
-        self.evaluating = 0.0  # seconds of training so far
-        self.last = 0.0  # … and of the evaluation at the end
-        self.evaluations: list[tuple[float, int]] = []  # seconds, and rounds of their envs
-        self.points: list[tuple[float, int]] = []  # at the end of each cycle: seconds without evaluations, and axis
-        self.axis = 0
-        self.skipped = 0
+        self.stopped = False
+        self.begun = self.loop = self.last = 0.0
+        self.evaluations: list[float] = []
+        self.points: list[tuple[float, int]] = []
+        self.axis = self.skipped = 0
 
     def begin_training(self, loader: Any) -> None:
         inner = getattr(loader, "loader", loader)  # of a prefetch
@@ -71,27 +79,16 @@ class Probe(Callback):
         self.begun = self.clock()
 
     def time(self, evaluator: Evaluator) -> None:
-        """Take the time of each evaluation, and count the rounds of its envs: after each it asks whether to abandon."""
+        """Take the time of each evaluation."""
         evaluate = evaluator._evaluate
 
         def timed(step: int | None, update: int, *, final: bool = False) -> Evaluation:
-            begun, abandon, rounds = self.clock(), evaluator.abandon, 0
-
-            def count() -> None:
-                nonlocal rounds
-                rounds += 1
-                if abandon is not None:
-                    abandon()
-
-            evaluator.abandon = count
+            begun = self.clock()
             result = evaluate(step, update, final=final)
-            evaluator.abandon = abandon
-            seconds = self.clock() - begun
-            self.evaluations.append((seconds, rounds))
             if final:
-                self.last = seconds
+                self.last = self.clock() - begun
             else:
-                self.evaluating += seconds
+                self.evaluations.append(self.clock() - begun)
             return result
 
         evaluator._evaluate = timed  # type: ignore[method-assign]
@@ -99,7 +96,7 @@ class Probe(Callback):
     def end_cycle(self, update: int, step: int | None = None) -> None:
         axis, now = update if step is None else step, self.clock()
         if axis > self.axis:
-            self.points.append((now - self.begun - self.evaluating, axis))
+            self.points.append((now - self.begun - sum(self.evaluations), axis))
         self.axis = axis
         if len(self.points) >= LEAST and now - self.begun - self.first[0] >= self.seconds:
             self.stopped = True
@@ -147,10 +144,13 @@ def measure(
     seconds: float,
     path: Path,
     clock: Callable[[], float] = time.perf_counter,
-) -> Measured:
-    """Begin a run in a folder of its own, and return what it takes.
+) -> Cost:
+    """Begin a run in a folder of its own, and return what all of it takes.
 
-    What its process takes around training (`around`) is left to who sees that from outside.
+    What its process takes around training is for the caller to add, who sees that from outside.
+
+    Raises:
+        ConfigError: nothing ends the run, or it has several learners.
     """
     composed = configuration.compose(overrides, config_dir=config_dir)
     if (learners := count_of(composed.config)) > 1:
@@ -158,15 +158,90 @@ def measure(
     _keep_within(composed.config)
     experiment = Experiment(composed)
     experiment.take_in()
-    evaluator = experiment.part(Evaluator)
-    probe = Probe(seconds, evaluator, clock)
+    probe = Probe(seconds, experiment.part(Evaluator), clock)
     callbacks = {"probe": probe, **experiment.trainer.callbacks}  # the first one, so that it sees each last update
     trainer = Trainer(callbacks, experiment.trainer.loader)
     experiment.trainer, experiment.parts["trainer"] = trainer, trainer
     run = RunDir.claim(path)
     with experiment.begin(run):
         experiment.train(run)
-    return _measured(probe, experiment, run)
+    return _extrapolated(probe, experiment, run)
+
+
+def _extrapolated(probe: Probe, experiment: Experiment, run: RunDir) -> Cost:
+    budget, collects = (
+        experiment.part(Budget),
+        any("step" in part.provides for part in experiment.trainer.callbacks.values()),
+    )
+    end, seconds = probe.axis, probe.loop + probe.last
+    if probe.stopped:
+        limit = limit_of(probe, budget, experiment.trainer.state["update"], collects=collects)
+        end, seconds = rest(probe, limit, math.inf if budget is None else budget.seconds)
+    may_end = budget is not None and math.isfinite(budget.mean_return)
+    size = _disk(experiment, run, end / max(probe.axis, 1), grows=collects)
+    return Cost(seconds, size, probe.pace, may_end, probe.loop + probe.last)
+
+
+def limit_of(probe: Probe, budget: Budget | None, updates: int, *, collects: bool) -> float:
+    """Return where the run ends on the axis, by whichever limit comes first; infinity without any."""
+    if budget is None:
+        return math.inf
+    if not collects:
+        return budget.updates
+    begin = probe.first[1]
+    rate = max(updates - 1, 1) / max(probe.axis - begin, 1)  # updates a step, from the first update on
+    return min(budget.env_steps, begin + probe.skipped + budget.updates / rate)
+
+
+def rest(probe: Probe, limit: float, most: float) -> tuple[int, float]:
+    """Return where a run ends on the axis, and the seconds of all of it.
+
+    Args:
+        probe: the beginning of the run.
+        limit: of the axis.
+        most: limit of seconds.
+
+    Raises:
+        ConfigError: there is no limit.
+    """
+    every = 0 if probe.evaluator is None else probe.evaluator.every
+    evaluation = probe.evaluations[-1] if probe.evaluations else probe.last
+    begin = probe.axis + probe.skipped
+    before = probe.loop + probe.skipped * probe.first[0] / max(probe.first[1], 1)
+    share = probe.pace + (evaluation / every if every else 0.0)  # seconds a unit, evaluations spread out
+    end = min(max(limit, begin), max(begin, begin + (most - before) / share))
+    if math.isinf(end):
+        raise ConfigError("no limit of steps, updates or seconds ends this run: stop.env_steps=…")
+    count = -(-end // every) - begin // every if every else 0  # those that are due, and one at the end
+    return math.ceil(end), before + (end - begin) * probe.pace + count * evaluation
+
+
+def _disk(experiment: Experiment, run: RunDir, growth: float, *, grows: bool) -> int:
+    """Return the bytes of the run's folder in the end; the most that they can be.
+
+    Args:
+        experiment: the probed run.
+        run: its folder.
+        growth: by how many times the run is longer than the probe.
+        grows: whether memories do.
+    """
+    tables = [part for part in experiment.parts.values() if isinstance(part, Table)]
+    checkpointer = experiment.part(Checkpointer)
+    states = [size_of(path) for path in run.checkpoint_dirs()]
+    records = sum(map(size_of, (run.metrics, run.tensorboard, run.videos)))
+    fixed = size_of(run.path) - records - size_of(run.checkpoints)
+    count = 1 if checkpointer is None else (checkpointer.keep_last or len(states) * growth) + checkpointer.keep_best
+    stored, capacity = sum(map(len, tables)), sum(table.index.size for table in tables)
+    rows = float(size_of(home_of(run.checkpoints)))
+    if grows and stored:  # rows that were overwritten are on disk as well, at most as many
+        rows *= min(growth, 2 * capacity / stored)
+    return round(fixed + records * growth + count * max(states, default=0) + rows)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder; 0 where there is none."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.lstat().st_size for file in files if file.is_file())
 
 
 def _keep_within(config: Any) -> None:
@@ -176,74 +251,3 @@ def _keep_within(config: Any) -> None:
     config.logger = [sink for sink in names if {*([sink] if isinstance(sink, str) else sink)} <= {*WITHIN}]
     if OmegaConf.select(config, "memory.export.path") is not None:
         config.memory.export.path = None
-
-
-def _measured(probe: Probe, experiment: Experiment, run: RunDir) -> Measured:
-    budget, checkpointer = experiment.part(Budget), experiment.part(Checkpointer)
-    tables = [part for part in experiment.parts.values() if isinstance(part, Table)]
-    collects = any("step" in part.provides for part in experiment.trainer.callbacks.values())
-    newest, longest = _evaluations(probe)
-    seconds = None if budget is None else budget.seconds
-    return Measured(
-        axis=probe.axis,
-        complete=not probe.stopped,
-        loop=probe.loop,
-        last=probe.last,
-        around=0.0,
-        pace=probe.pace,
-        end=_end(probe, budget, experiment.trainer.state["update"], collects=collects),
-        seconds=seconds if seconds is not None and math.isfinite(seconds) else None,
-        may_end=budget is not None and math.isfinite(budget.mean_return),
-        skipped=probe.skipped,
-        skipped_pace=probe.first[0] / max(probe.first[1], 1),
-        evaluate_every=0 if probe.evaluator is None else probe.evaluator.every,
-        newest=newest,
-        longest=longest,
-        save_every=(checkpointer.every or 0) if checkpointer is not None else 0,
-        save_seconds=checkpointer.seconds if checkpointer is not None else None,
-        keep=checkpointer.keep_last if checkpointer is not None else 1,
-        keep_best=checkpointer.keep_best if checkpointer is not None else 0,
-        stored=sum(map(len, tables)),
-        capacity=sum(table.index.size for table in tables),
-        grows=collects,
-        **_sizes(run),
-    )
-
-
-def _end(probe: Probe, budget: Budget | None, updates: int, *, collects: bool) -> float | None:
-    """Return where the run ends on the axis, by whichever limit comes first."""
-    if budget is None:
-        return None
-    limit = budget.updates
-    if collects:
-        begin = probe.first[1]
-        rate = max(updates - 1, 1) / max(probe.axis - begin, 1)  # updates a step, from the first update on
-        limit = min(budget.env_steps, begin + probe.skipped + budget.updates / rate)
-    return limit if math.isfinite(limit) else None
-
-
-def _evaluations(probe: Probe) -> tuple[float, float | None]:
-    """Return the seconds of an evaluation like the newest one, and of one with episodes up to the time limit."""
-    evaluator = probe.evaluator
-    if evaluator is None or not probe.evaluations:
-        return 0.0, None
-    usual = probe.evaluations[1:] or probe.evaluations  # the first one builds environments
-    pace = sum(seconds for seconds, _ in usual) / sum(rounds for _, rounds in usual)
-    with closing(stage(evaluator.env, evaluator.episodes)) as envs:
-        spec = getattr(envs.envs[0], "spec", None) if envs.envs else None
-        limit = getattr(spec, "max_episode_steps", None)
-        waves = math.ceil(evaluator.episodes / envs.num_envs)
-    longest = None if limit is None else pace * waves * min(limit, evaluator.max_steps or limit)
-    return pace * probe.evaluations[-1][1], longest
-
-
-def _sizes(run: RunDir) -> dict[str, int]:
-    """Return the bytes of what is in a run's folder, by what it grows with."""
-    states = [size_of(path) for path in run.checkpoint_dirs()]
-    records = sum(map(size_of, (run.metrics, run.tensorboard, run.videos)))
-    return {
-        "state": sum(states) // max(len(states), 1),
-        "rows": size_of(home_of(run.checkpoints)),
-        "records": records,
-        "fixed": size_of(run.path) - records - size_of(run.checkpoints),
-    }
