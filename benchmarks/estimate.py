@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.machine import load
 from benchmarks.process import run, run_for_json
-from rlrun.analysis.estimate import PROBE, Cost, estimate
+from rlrun.analysis.estimate import PROBE, estimate
+from rlrun.analysis.estimate.cost import Cost
 from rlrun.config.expansion import expand
 
 BAR = 0.25  # by how much of the measured time an estimate may be off

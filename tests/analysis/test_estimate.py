@@ -12,7 +12,8 @@ import pytest
 from tests.command import code_of
 
 import rlrun
-from rlrun.analysis.estimate import Cost, CostEstimate, duration, estimate, probe, shapes
+from rlrun.analysis.estimate import estimate, probe
+from rlrun.analysis.estimate.cost import Cost, CostEstimate, duration, shapes
 from rlrun.checkpointing import home_of, load
 from rlrun.commands.train import Experiment
 from rlrun.config import compose

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlrun import config as configuration
-from rlrun.analysis.estimate import Cost
+from rlrun.analysis.estimate.cost import Cost
 from rlrun.callbacks import Checkpointer, Evaluator
 from rlrun.callbacks.stop import Budget
 from rlrun.checkpointing import home_of
