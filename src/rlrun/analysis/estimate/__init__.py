@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import heapq
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import fmean
 
 from rlrun.analysis.estimate.cost import Cost, CostEstimate, Shape, shapes
 from rlrun.config.expansion import Job
-from rlrun.config.overrides import parse
 from rlrun.core.errors import RequestError, RlrunError, RunDirError
-from rlrun.runs.files import aligned, counted, read_json, reason, sized
+from rlrun.runs.files import counted, read_json, reason
 from rlrun.runs.progress import last_line
 from rlrun.sweep import children
 from rlrun.sweep.local import room, share
