@@ -158,7 +158,7 @@ def call(monkeypatch, capsys):
 BROKEN = {  # package: entry, files, what is said
     "gone": (["broken=no_such_package"], {}, "no package 'no_such_package'"),
     "bare": (["broken=bare"], {"__init__": ""}, "there is no .*/bare/conf/"),
-    "greedy": (["broken=torch.nn"], {}, "its entry names 'torch.nn', which is no package of its own"),
+    "greedy": (["broken=torch.nn"], {}, "its entry names 'torch.nn', which is not a package of its own"),
     "typo": (
         ["broken=typo"],
         {"conf__algorithm__good": "# Good\na: 1\n", "conf__algorithm__bad": "a: [1\n"},
@@ -175,7 +175,7 @@ def test_a_broken_plugin_is_left_out_in_one_line(package, install, call, caplog)
         for _ in range(2):
             assert compose(["algorithm=dqn", "env=cartpole"]).preset == "dqn_cartpole"
     (message,) = [record.getMessage() for record in caplog.records]
-    assert re.match(rf"plugin 'broken' is left out: {text}", message)
+    assert re.match(rf"plugin 'broken' is ignored: {text}", message)
     assert "good" not in call("list", "algorithms")[1]
     code, out, _ = call("plugin", "list", "--json")
     (row,) = json.loads(out)
@@ -235,7 +235,7 @@ def test_what_a_plugin_says_steers_no_terminal(install, call, caplog):
     install("bidi", "bidi=bidi", conf__env__left="# \u202egnp\n")
     with caplog.at_level(logging.WARNING, "rlrun"):
         _, out, _ = call("list", "envs")
-    assert caplog.messages[0].startswith("plugin 'a?]0;b' is left out: ")
+    assert caplog.messages[0].startswith("plugin 'a?]0;b' is ignored: ")
     assert re.search(r"^left +\?gnp \(plugin bidi\)$", out, re.MULTILINE)
 
 

@@ -177,7 +177,7 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         {},
         "memory.adaptors.reward_scale.factor=0.0001",
     ),
-    "time limit told as termination": (replay, {"episode/truncated": 0}, {}, "truncated in place of terminated"),
+    "time limit reported as termination": (replay, {"episode/truncated": 0}, {}, "truncated in place of terminated"),
     "scale of observations": (rollout, {"observation/size": 5_000}, {}, "+with=observation_norm"),
     "gradients clipped to nothing": (rollout, {}, {"algorithm.max_grad_norm": 1e-8}, "algorithm.max_grad_norm=0.5"),
     "weight of entropy": (
@@ -234,7 +234,7 @@ HEALTHY = {  # rule: metrics and keys just beside
     "target network stands still": ({}, {"algorithm.tau": 1.0, "algorithm.target_every": 2_000}),
     "replay memory too small": ({}, {"memory.length": 1_000}),
     "scale of rewards": ({"episode/return": (-14_000, -12_000), "batch/reward": -70}, {}),
-    "time limit told as termination": ({"episode/truncated": 0, "episode/length": (120, 190)}, {}),
+    "time limit reported as termination": ({"episode/truncated": 0, "episode/length": (120, 190)}, {}),
     "scale of observations": ({"observation/size": 30}, {}),
     "gradients clipped to nothing": ({"grad_norm/ppo": 60}, {"algorithm.max_grad_norm": 0.05}),
     "weight of entropy": ({"entropy/continuous": (0.6, -2.5), "temperature/continuous": 0.02}, {}),
@@ -296,7 +296,7 @@ def test_a_rule_fires_first_on_its_case_and_not_on_the_one_beside(name):
             replay,
             {"episode/truncated": 0, "episode/length": 150},
             {"env.id": None},
-            "time limit told as termination",
+            "time limit reported as termination",
         ),
     ],
 )
@@ -361,7 +361,7 @@ def test_what_only_looks_like_a_cause_is_silent(series):
 def test_a_run_that_has_just_begun_is_not_case_ofd(steps):
     diagnosis = replay({"episode/count": 0}, status="running", updates=1, per_record=steps // 10)
     assert "episodes never end" not in causes(diagnosis)
-    assert diagnosis.unmade["episodes never end"] == "400 steps a lane"
+    assert diagnosis.unmade["episodes never end"] == "400 steps per environment"
 
 
 def test_a_copy_that_is_slow_is_given_time_while_a_run_is_at_work():
@@ -542,7 +542,7 @@ def test_damaged_lines_are_left_out_and_told(run, capsys, line):
     code, out, err = tell(capsys, "runs/sick")
     assert code == 0
     assert out.startswith("1. learning rate too high")
-    assert re.fullmatch(r"rlrun: .*metrics\.jsonl: 1 line is no record and was left out\n", err)
+    assert re.fullmatch(r"rlrun: .*metrics\.jsonl: 1 line is not a record and was left out\n", err)
 
 
 def test_a_line_that_is_being_written_is_no_damage(run):

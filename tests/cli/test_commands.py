@@ -247,8 +247,8 @@ def test_training_tells_what_its_budget_is_too_small_for(overrides, told, rlrun,
             "override /env: none",
             "'override /env' comes too early, env is chosen after this file; leave the line out and",
         ),
-        ("override env: none", "its defaults override 'algorithm/env', which is no group (did you mean '/env'?)"),
-        ("override /nope: none", "its defaults override 'nope', which is no group\n"),
+        ("override env: none", "its defaults override 'algorithm/env', which is not a group (did you mean '/env'?)"),
+        ("override /nope: none", "its defaults override 'nope', which is not a group\n"),
     ],
 )
 def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(line, told, rlrun, write):

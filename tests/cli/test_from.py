@@ -62,7 +62,7 @@ def test_a_dry_run_names_everything_also_where_the_budget_is_spent(rlrun, first,
 
 def test_a_fork_without_a_network_of_the_parent_says_so(rlrun, first, project):
     overrides = ("train", "--from", "first", "stop.env_steps=41", "load.weights=false")
-    warning = "no network was taken over: all begin anew"
+    warning = "no network was loaded: all are initialized"
     outcome = rlrun(*overrides, "--run-dir", "second")
     assert outcome.err.splitlines()[-1] == f"{warning}, and the warm-up is over; init.numbers=skip begins with it"
     assert warning in (project / "second" / "log.txt").read_text()

@@ -87,8 +87,8 @@ def test_a_broken_plugin_is_left_out_with_a_warning(plugin, compose, caplog):
     plugin(good="a_plugin", bad="no_such_package", worse="a_plugin.inner.x")
     with caplog.at_level(logging.WARNING, "rlrun"):
         assert compose("algorithm=dqn", "env=plugged").config.env.id == "Plugged-v0"
-    assert "plugin 'bad' is left out: no package 'no_such_package'" in caplog.text
-    assert "plugin 'worse' is left out" in caplog.text
+    assert "plugin 'bad' is ignored: no package 'no_such_package'" in caplog.text
+    assert "plugin 'worse' is ignored" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["..", "../x.yaml", "env/../../x.yaml", "./../x.yaml", "/etc/passwd", "//etc/passwd"])

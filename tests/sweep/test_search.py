@@ -90,7 +90,7 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         (["algorithm.lr=0.1"], {}, "a search needs an override that stands for many values"),
         (["a=interval(5,1)"], {}, "two numbers in order"),
         (["a=tag(log,interval(0,1))"], {}, "begin above 0"),
-        (["a=range(3,1)"], {}, "stands for no value"),
+        (["a=range(3,1)"], {}, "lists no value"),
         (["a=interval(0,1)"], {"sampler": "grid"}, "a has no end of values"),
         (["a=1,2"], {"sampler": "cma"}, r"one of tpe, cmaes, grid, random, nsga2, got 'cma' \(did you mean 'cmaes'"),
         (["a=1,2"], {"objective": ["x", "y"], "pruner": "median"}, "of several objectives none says which"),

@@ -114,7 +114,7 @@ class Builder:
         return count, [str(name) for name in node if name not in _NOT_ARGUMENTS and name not in apart]
 
     def _partial(self, path: Path, node: Mapping[str, Any]) -> bool:
-        """Return whether a node is a recipe: by itself, or because it lies under one of its parent's `_recipes_`."""
+        """Return whether a node is a recipe: it is marked itself, or its parent lists it in `_recipes_`."""
         if "_partial_" in node:
             return bool(self._at((*path, "_partial_"), path))
         above = locate(self.tree, path[:-2]).node if len(path) > 2 else None

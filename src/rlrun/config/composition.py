@@ -141,7 +141,7 @@ class Composer:
             key=lambda override: (override.key != ADDITIONS, override.sign != "+")
         )  # what adds may list groups, too
         while waiting:
-            with suppress(ConfigError):  # what is wrong is told once all overrides are there
+            with suppress(ConfigError):  # the error is raised when all overrides are there
                 listed |= self._library.files([*chain.from_iterable(settled.values())]).choices
             override = next((override for override in waiting if override.key in listed), waiting[0])
             waiting.remove(override)
@@ -185,7 +185,7 @@ class Library:
         return files._replace(choices=dict(files.choices))
 
     def merged(self, chosen: Sequence[Override]) -> tuple[DictConfig, list[Layer]]:
-        """Return the files merged, and what each of them put in: copies, which are the caller's to change.
+        """Return the files merged, and what each of them put in: as copies.
 
         Raises: ConfigError for whatever Hydra refuses, and if a file does not fit what came before it.
         """
@@ -213,7 +213,7 @@ def _shared(place: ConfigFolder, primary: str, stamp: Stamp) -> Library:
 
 
 def _stamp(folder: Path) -> Stamp:
-    """Return what tells apart a folder's files from those that were read before."""
+    """Return a stamp of a folder that changes with any of its files."""
     paths = [os.path.join(top, name) for top, _, names in os.walk(folder) for name in names]
     entries = [(path, os.stat(path, follow_symlinks=False)) for path in paths]
     return tuple((path, about.st_ino, about.st_size, about.st_mtime_ns) for path, about in entries)

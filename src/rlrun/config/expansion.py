@@ -148,12 +148,12 @@ def _alternatives(text: str, config_dir: Path | None) -> list[str]:
         )
     named = list(values(override, config_dir))
     if not named:
-        raise ConfigError(f"'{text}': this stands for no value at all")
+        raise ConfigError(f"'{text}': it lists no value")
     return [f"{override.get_key_element()}={value}" for value in named]
 
 
 def values(override: Override, config_dir: Path | None) -> Iterator[str]:
-    """Yield what an override stands for, if that has an end.
+    """Yield the values of an override, if they are finite.
 
     Raises:
         ConfigError: a pattern among files where there are none.

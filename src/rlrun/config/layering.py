@@ -29,7 +29,7 @@ class Files(NamedTuple):
 
 @contextmanager
 def hydra_as_of_now() -> Iterator[None]:
-    """Let Hydra 1.3 behave as such, and leave its global version as it was found.
+    """Set Hydra's behavior to version 1.3, and restore its global version afterwards.
 
     Nothing else of Hydra's global state is touched, so a user's own Hydra application may be active.
     """
@@ -140,7 +140,7 @@ def _rewritten(repository: Repository, error: BaseException) -> str:
         if not repository.group_exists(group):
             groups = [f"/{name}" for name in repository.get_group_options("", ObjectType.GROUP)]
             near = did_you_mean(f"/{group.rpartition('/')[2]}", groups)
-            return f"{place}: its defaults override '{group}', which is no group{near}"
+            return f"{place}: its defaults override '{group}', which is not a group{near}"
         return (
             f"{place}: 'override /{group}' comes too early, {group} is chosen after this file; "
             f"leave the line out and give {group}=NAME, or choose both in a file of {PRESETS}/"

@@ -43,7 +43,7 @@ class Override(NamedTuple):
 def parse(texts: Iterable[str]) -> list[Override]:
     """Return the overrides, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
 
-    Raises: ConfigError if an override is malformed or asks for several values, or where there is no list of texts.
+    Raises: ConfigError if an override is malformed or asks for several values, or `texts` is not a list of texts.
     """
     overrides: dict[str, Override] = {}
     for text in renames.choices(listed(texts)):
@@ -56,7 +56,7 @@ def parse(texts: Iterable[str]) -> list[Override]:
 
 
 def listed(texts: Iterable[str]) -> list[str]:
-    """Return overrides as a list; refuse with a ConfigError what is no list of texts."""
+    """Return overrides as a list; raise ConfigError for anything else."""
     overrides: list[Any] = [None] if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable) else [*texts]
     if not all(isinstance(text, str) for text in overrides):
         raise ConfigError(f'overrides are a list of texts, such as ["algorithm=sac", "seed=3"], got {texts!r:.60}')

@@ -68,7 +68,7 @@ def override_of(option: str, value: str, algorithm: str | None = None) -> str | 
 
     Args:
         option: with its dashes.
-        value: "" = not known. Where the number means something else here, `…` stands for it.
+        value: "" = not known. `…` is a number with another meaning here.
         algorithm: of several rows for one name, the first counts whose key it has.
     """
     name = option.removeprefix("--").replace("-", "_")

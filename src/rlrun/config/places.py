@@ -1,4 +1,4 @@
-"""Where config files lie: the search path, and what it offers without reading any YAML."""
+"""The search path of config files, and the options on it; no YAML is parsed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ConfigFolder(NamedTuple):
     plugin: str | None = None
 
     def inside(self, name: str) -> Path:
-        """Return the path of a file or folder in it. What comes with rlrun lies where the installer linked it to.
+        """Return the path of a file or folder in it. The packaged folder may be a link that the installer made.
 
         Raises: ConfigError if the name leads out of the folder.
         """
@@ -48,7 +48,7 @@ class ConfigFolder(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """An option of a config group: the first comment of its file, and where this lies."""
+    """An option of a config group: the first comment of its file, and its folder."""
 
     line: str
     place: ConfigFolder
@@ -101,7 +101,7 @@ def add_to_path(project: Path) -> None:
     """Make the user's own classes importable.
 
     Last on the path: a `random.py` or `torch/` in the project must not silently replace an installed
-    package. The other way round the user is told which file was found instead. A run is no project: it could
+    package. If it shadows one, the error names the file that was found. A run is not a project: it could
     bring a plugin along.
     """
     if str(project) not in sys.path and not in_a_run(project):
@@ -128,7 +128,7 @@ def offers(group: str, places: Sequence[ConfigFolder]) -> dict[str, Offer]:
     for place in places:
         folder = place.inside(group)
         for entry in sorted(folder.glob("*.yaml")):
-            with suppress(ConfigError):  # it leads elsewhere, which is told to whoever chooses it
+            with suppress(ConfigError):  # it links elsewhere; choosing it raises the error
                 options.setdefault(entry.stem, Offer(first_comment(place.inside(f"{group}/{entry.name}")), place))
     return dict(sorted(options.items()))
 

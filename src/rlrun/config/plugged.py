@@ -13,9 +13,9 @@ from rlrun.security import plugins
 
 
 def readable_places(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[ConfigFolder]:
-    """Return the search path without plugins of which a file cannot be read; tell of each that is left out.
+    """Return the search path without plugins that have an unreadable file; warn of each.
 
-    One file that is wrong leaves out all of its plugin: half of one would be another thing than what was installed.
+    One bad file excludes the whole plugin: half a plugin would not be what was installed.
 
     Raises:
         ConfigError: `config_dir` is not a folder.

@@ -9,7 +9,7 @@ from typing import Any
 from rlrun.config.tree import Path, child, children, dotted, link_of, locate, mentions, plain, split
 from rlrun.core.errors import ConfigError
 
-# Read by the experiment itself, whatever is built; `trainer` is what everything else hangs on.
+# Read by the experiment itself, whatever is built; everything else is reached from `trainer`.
 ROOTS = (
     "seed",
     "stop",

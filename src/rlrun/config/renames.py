@@ -43,7 +43,7 @@ def option(name: str, value: Any, exists: Callable[[str], bool], place: str = ""
     Args:
         name: the group.
         value: an option, a list of options, or None.
-        exists: tells whether there is a file of that name, which goes before a rename.
+        exists: returns True if there is a file of that name; it takes precedence over a rename.
         place: the file, for the advice.
     """
     if isinstance(value, list):
@@ -161,7 +161,8 @@ def setting(key: str, value: Any, has: Callable[[Keys], bool]) -> tuple[str, Any
     Args:
         key: the key.
         value: what it is set to.
-        has: tells whether the config has a key. One that it has is not renamed, nor one of which it has neither name.
+        has: returns True if the config has a key. A key is renamed only if the config has today's name
+            and lacks the earlier one.
     """
     path = split(key)
     now = tuple(last(path[: end + 1]) for end in range(len(path)))

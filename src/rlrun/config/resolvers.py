@@ -1,4 +1,4 @@
-"""What `${name:…}` in a config calls: code, registered under a name by whoever likes to."""
+"""What `${name:…}` in a config calls: code that any package may register."""
 
 from __future__ import annotations
 

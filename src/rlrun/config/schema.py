@@ -258,7 +258,7 @@ def _check_closed(tree: Any) -> None:
 
 
 def instead(block: str, key: str) -> str:
-    """Return what may be meant by a key that a closed block has not."""
+    """Return a hint for an unknown key of a closed block."""
     names = known(block)
     owner = next((candidate for candidate in CLOSED if candidate != block and key in known(candidate)), None)
     if owner is None:

@@ -111,7 +111,7 @@ class PackagedSource(FolderSource):
         inside, reached = _inside(config_path)
         result = super().load_config(config_path)
         if reached and result.header["package"] is None:
-            # Written in whatever file: the packaged one keeps its own place in the config.
+            # A packaged file keeps its own package, whichever file includes it.
             result.header["package"] = inside.rpartition("/")[0].replace("/", ".") or "_global_"
         return result
 
@@ -154,7 +154,7 @@ def _refuse_itself(item: Any, config_path: str, label: str) -> None:
 
 
 def _place(item: Any, config_path: str) -> None:
-    """Make a line of a defaults list mean the same in whatever file, with or without `@package`, it stands."""
+    """Make a line of a defaults list mean the same in every file, with and without `@package`."""
     if isinstance(item, ConfigDefault):
         if _inside(str(item.path))[1] and item.package in ("", "_global_"):
             item.package = None  # the packaged file knows its own place

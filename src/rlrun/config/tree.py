@@ -44,7 +44,7 @@ def split(text: str) -> Path:
 def plain(config: Any) -> Any:
     """Return a config as plain dicts and lists, interpolations unresolved.
 
-    What `OmegaConf.to_container` returns, in a tenth of its time: composing asks for it again and again.
+    What `OmegaConf.to_container` returns, in a tenth of its time; composition calls it often.
     """
     if isinstance(config, (dict, list)):
         return config

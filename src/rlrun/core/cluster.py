@@ -15,7 +15,7 @@ from rlrun.core.errors import MissingExtra
 
 
 def require(place: str) -> None:
-    """Refuse to go on without Ray.
+    """Raise an error without Ray.
 
     Raises:
         MissingExtra: it is not installed.

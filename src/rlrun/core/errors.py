@@ -2,7 +2,7 @@
 
     RlrunError                 exit code 1: the run failed
     ├── DataError              the environment gave what nobody can learn from: NaN, infinity, another shape
-    ├── WorkerError            what collects beside training is gone
+    ├── WorkerError            a collecting worker is gone
     ├── LostRun                another process has taken the run over
     ├── LearnerError           one of several learners is gone, or has other networks than the rest
     └── RequestError           exit code 2: the request is wrong
@@ -31,7 +31,7 @@ class RlrunError(Exception):
     """A failure that `rlrun` can explain in one line."""
 
     exit_code = 1
-    whole = False  # whether it left training between two steps, in a state that is worth a checkpoint
+    whole = False  # whether training stopped between two steps, in a state worth a checkpoint
 
 
 class DataError(RlrunError):
@@ -39,17 +39,17 @@ class DataError(RlrunError):
 
 
 class WorkerError(RlrunError):
-    """What collects beside training died or failed; training itself stands between two steps."""
+    """A collecting worker died or failed; training itself is between two steps."""
 
     whole = True
 
 
 class LostRun(RlrunError):
-    """Another process works on the run that this one was at work on; nothing more is to be written to it."""
+    """Another process took over the run; this one must not write to it any more."""
 
 
 class LearnerError(RlrunError):
-    """One of several learners died or failed, maybe amidst an update."""
+    """One of several learners died or failed, maybe during an update."""
 
 
 class RequestError(RlrunError):
@@ -79,7 +79,7 @@ class RunDirError(RequestError):
 
 
 class Left(KeyboardInterrupt):
-    """A second signal, or one amidst the end, left a run that can be resumed; what Ctrl-C raises, told apart."""
+    """A second signal, or one during the end, stopped a run that can be resumed; unlike KeyboardInterrupt."""
 
 
 class MissingExtra(RequestError):
@@ -113,7 +113,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
         return None
     alike = [difflib.SequenceMatcher(None, choice, name).ratio() for choice in matches]
     best = [choice for choice, share in zip(matches, alike, strict=True) if share == alike[0]]
-    return max(best, key=lambda choice: _begun_alike(choice, name))  # who mistypes begins well
+    return max(best, key=lambda choice: _begun_alike(choice, name))  # mistyped names usually begin right
 
 
 def _begun_alike(choice: str, name: str) -> int:

@@ -50,7 +50,7 @@ class Seeded:
         self.generator = np.random.Generator(np.random.PCG64(seed))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return whatever influences the next draw."""
+        """Return what influences the next draw."""
         return {"generator": self.generator.bit_generator.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
-"""Numbers that change as training goes on: pure functions of the step.
+"""Numbers that change during training: pure functions of the step.
 
 A schedule keeps no state, so nothing has to be saved and a resumed run reads the same numbers.
-What a step is (environment step or update) is decided by whoever calls the schedule.
+What a step is (environment step or update) is decided by the caller.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Cyclic:
 
 @dataclass(frozen=True)
 class CosineAnnealing:
-    """Half a cosine from `first` to `last` over `steps`; then back again, or with `restart` from `first` anew."""
+    """Half a cosine from `first` to `last` over `steps`; then back again, or with `restart` from `first` again."""
 
     first: float
     last: float

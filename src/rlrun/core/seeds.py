@@ -36,7 +36,7 @@ class Seeds:
         _apply(self.process)
 
     def apply_own(self) -> None:
-        """Seed them anew where this is not the first learner, once all parts are built."""
+        """Seed them again if this is not the first learner, once all parts are built."""
         if (acting := getattr(self, "acting", None)) is not None:
             _apply(acting)
 

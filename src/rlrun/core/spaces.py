@@ -2,7 +2,7 @@
 
 Observations and actions are *trees*: an array for a single space, a dict of trees for
 composite ones (the parts of a Tuple are named "0", "1", …). Inside `rlrun` actions are
-*policy actions*: Box actions lie in [-1, 1], Discrete ones start at 0. The environment
+*policy actions*: Box actions are in [-1, 1], Discrete ones start at 0. The environment
 layer maps them to what the environment expects.
 """
 
@@ -130,11 +130,11 @@ class Spaces:
     rewards: int = 0
 
 
-def map_tree(function: Callable[..., Any], tree: Tree, *twins: Tree) -> Tree:
+def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Apply a function leaf by leaf to trees of the same form."""
     if isinstance(tree, Mapping):
-        return {name: map_tree(function, part, *(twin[name] for twin in twins)) for name, part in tree.items()}
-    return function(tree, *twins)
+        return {name: map_tree(function, part, *(other[name] for other in others)) for name, part in tree.items()}
+    return function(tree, *others)
 
 
 def put_rows(target: Tree, rows: Any, source: Tree) -> None:

@@ -56,7 +56,7 @@ class Plugin:
         return self.module.split(".")[0]
 
     def broken(self, problem: str) -> Plugin:
-        """Return it as one that is left out."""
+        """Return it as an excluded plugin."""
         return replace(self, folder=None, problem=problem)
 
 
@@ -98,11 +98,11 @@ def packages() -> list[str]:
 
 
 def tell_broken(plugins: Iterable[Plugin]) -> None:
-    """Warn of those among plugins that are left out, in a line each, once a process."""
+    """Warn once a process of each excluded plugin."""
     for plugin in plugins:
         if plugin.problem is not None and (plugin.name, plugin.problem) not in _told:
             _told.add((plugin.name, plugin.problem))
-            text = printable(f"plugin '{plugin.name}' is left out: {plugin.problem}")
+            text = printable(f"plugin '{plugin.name}' is ignored: {plugin.problem}")
             logging.getLogger("rlrun").warning("%s", text)
 
 
@@ -114,7 +114,7 @@ def _entries() -> list[Plugin]:
 
 
 def _installations() -> tuple[tuple[str, int, int], ...]:
-    """Return what tells whether any package came, went or changed: reading them all takes ten times as long."""
+    """Return a stamp that changes with the installed packages; reading them all takes ten times as long."""
     stamps = []
     for place in map(Path, sys.path):
         try:
@@ -140,7 +140,7 @@ def _read_entries() -> list[Plugin]:
 
 def _located(plugin: Plugin) -> Plugin:
     if plugin.top in FOREIGN:
-        return plugin.broken(f"its entry names '{plugin.module}', which is no package of its own")
+        return plugin.broken(f"its entry names '{plugin.module}', which is not a package of its own")
     try:
         place = _home(plugin.module)
     except Exception as error:  # finders of editable installations run code of their own
@@ -154,7 +154,7 @@ def _located(plugin: Plugin) -> Plugin:
 
 
 def _home(module: str) -> Path | None:
-    """Return the folder of a package, or the one in which a module lies, or None; nothing is imported."""
+    """Return the folder of a package or module, or None; nothing is imported."""
     top, *rest = module.split(".")
     spec = importlib.util.find_spec(top)
     if spec is None or not spec.submodule_search_locations:

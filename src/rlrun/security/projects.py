@@ -13,7 +13,7 @@ from pathlib import Path
 def provides(folder: Path, name: str) -> bool:
     """Say whether a dotted name leads to a file of a project, and make it importable then.
 
-    A project's modules lie in its folder, or installed in its `src/`. What lies in a run directory is of no project.
+    A project's modules are in its folder or its `src/`. Code inside a run directory is never trusted.
     """
     top = name.split(".")[0]
     for place in (folder, folder / "src"):

@@ -25,7 +25,7 @@ def texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
 def names(tree: Any) -> Iterator[str]:
     """Yield what the texts could import: names as a whole, and the package of an `id`.
 
-    A name inside of a text, of a path or a pattern, is none that anybody meant to be imported.
+    A name inside a text, a path or a pattern is not an import.
     """
     for key, text in texts(tree):
         if NAME.fullmatch(text):

@@ -16,7 +16,7 @@ from rlrun.runs.files import known, read_bytes
 from rlrun.runs.progress import LINE_BYTES, last_line, lines_of, number_of, record_of
 
 CONFIG_BYTES = 1 << 20
-METRIC_BYTES = 1 << 26  # of a file of metrics; what lies beyond is not read
+METRIC_BYTES = 1 << 26  # of a file of metrics; the rest is not read
 RECORDS = 100_000
 ENOUGH = 6  # evaluations that make a curve
 NAMES = 500  # of metrics
@@ -43,7 +43,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Facts:
-    """A run as its files tell of it.
+    """A run as its files describe it.
 
     Attributes:
         path: of its folder.
@@ -178,7 +178,7 @@ def _read_metrics(path: Path, facts: Facts) -> None:
     except RlrunError as error:
         facts.damage += (str(error),)
     if lost:
-        lines = "1 line is no record and was" if lost == 1 else f"{lost:,} lines are no records and were"
+        lines = "1 line is not a record and was" if lost == 1 else f"{lost:,} lines are not records and were"
         facts.damage += (f"{path}: {lines} left out",)
     if path.is_file() and (facts.records >= RECORDS or path.stat().st_size > METRIC_BYTES):
         facts.damage += (f"{path}: it is very long; only its first {facts.records:,} records were read",)

@@ -11,8 +11,8 @@ TOO_LARGE, CLIP_LIMIT = 1_000.0, 1e-3  # times the limit that a gradient is clip
 LARGE, SMALL, DRIFTED = 100.0, 1e-3, 3.0  # root mean squares of observations; the last one of normalized ones
 NORMALISE = "normalize them: +with=observation_norm"
 NATS = 1.0
-WORTH, WORTH_BOUNDED = 1e-5, 1e-3  # a temperature beside a reward; the latter where a bound keeps it down
-BONUS = 0.5  # weight of entropy beside advantages of size 1
+WORTH, WORTH_BOUNDED = 1e-5, 1e-3  # relative to a reward; the second for a bounded temperature
+BONUS = 0.5  # weight of entropy relative to advantages of size 1
 FAST, SLOW = 0.15, 1e-4  # an update's share of the weights
 RATE, USUAL = 0.03, 1e-3  # learning rates: no Adam bears the first
 UPDATES = 200
@@ -44,7 +44,7 @@ def observations(facts: Facts) -> Sign | None:
     if 0 < size < SMALL:
         return f"{about}: a network hardly sees them", evidence, NORMALISE
     if size > LARGE:
-        return f"{about}: the first layer begins at its ends, or learns too fast", evidence, NORMALISE
+        return f"{about}: the first layer starts saturated, or learns too fast", evidence, NORMALISE
     return None
 
 
@@ -86,7 +86,7 @@ def entropy_weight(facts: Facts) -> Sign | None:
 
 
 def _temperature_too_low(facts: Facts, part: str) -> Sign | None:
-    """Fire where a temperature near 0 lets entropy lie below its target."""
+    """Fire if the temperature is near 0 and entropy below its target."""
     entropy, target = facts.late(f"entropy/{part}"), facts.late(f"entropy_target/{part}")
     value, reward = facts.late(f"temperature/{part}"), abs(facts.late("batch/reward"))
     largest = facts.figure("algorithm.temperature.largest")
@@ -95,7 +95,7 @@ def _temperature_too_low(facts: Facts, part: str) -> Sign | None:
         return None
     reason = (
         f"the {part} entropy is {shown(entropy)} nats, its target {shown(target)}, and the temperature "
-        f"{shown(value)} beside rewards of {shown(reward)}: nothing keeps the policy exploring"
+        f"{shown(value)} with rewards of {shown(reward)}: nothing keeps the policy exploring"
     )
     remedy = "let callbacks.temperature adapt it" if largest is None else f"let it rise: {override(largest.key, None)}"
     return reason, {"entropy": entropy, "target": target, "temperature": value}, remedy
@@ -112,14 +112,14 @@ def _bonus_too_high(facts: Facts, weight: Setting, part: str) -> Sign | None:
 
 @rule(
     "learning rate too high",
-    f"an update changes {FAST:.0%} of the weights, the rate is {RATE:g}, or a loss is no number",
+    f"an update changes {FAST:.0%} of the weights, the rate is {RATE:g}, or a loss is not finite",
     "`algorithm.lr=…`",
 )
 def rate_high(facts: Facts) -> Sign | None:
     for name, since in facts.broken.items():
         if name.startswith("loss/"):
             loss = name.removeprefix("loss/")
-            reason = f"the loss of {loss} is no finite number from step {shown(since)} on"
+            reason = f"the loss of {loss} is not finite from step {shown(since)} on"
             return reason, {"env_steps": since}, _rate_override(facts, loss, 0.1)
     ratios = _update_ratios(facts, 1, "update_ratio")
     name = max(ratios, key=lambda key: ratios[key])
@@ -169,7 +169,7 @@ def _rate_override(facts: Facts, name: str, factor: float) -> str:
 
 @rule(
     "actions at their bounds",
-    f"{SATURATED:.0%} of what a policy wants most lies at the ends of the range",
+    f"{SATURATED:.0%} of the policy's greedy actions are at the ends of the range",
     "the bounds of the action space",
 )
 def saturated(facts: Facts) -> Sign | None:
@@ -178,7 +178,7 @@ def saturated(facts: Facts) -> Sign | None:
     share = facts.late("action/saturated", 4)
     if share < SATURATED:
         return None
-    reason = f"{share:.0%} of the policy's actions lie at the ends of their range: the bounds hold it back"
+    reason = f"{share:.0%} of the policy's actions are at the ends of their range: the bounds limit it"
     remedy = "look at the bounds of the action space, and at the scale of actions that env.wrappers make"
     return reason, {"saturated": share}, remedy
 
@@ -224,7 +224,7 @@ def _improved(facts: Facts) -> bool:
 
 @rule(
     "values over-estimated",
-    "they lie far beyond what the rewards of the best episodes add up to",
+    "they are far above the returns of the best episodes",
     "`algorithm.tau=…`, `algorithm.ensemble=2`",
 )
 def overestimation(facts: Facts) -> Sign | None:
@@ -265,7 +265,7 @@ def ratios(facts: Facts) -> Sign | None:
     if share < CLIPPED and moved < DIVERGED:
         return None
     reason = f"{share:.0%} of ratios are clipped, at a divergence of {shown(moved)} nats"
-    remedy = "fewer epochs, or leave a rollout early: algorithm.kl_limit=0.02"
+    remedy = "fewer epochs, or an early stop of a rollout: algorithm.kl_limit=0.02"
     return reason, {"clipped": share, "approx_kl": moved}, remedy
 
 
@@ -281,7 +281,7 @@ def evaluation(facts: Facts) -> Sign | None:
     if high - low <= 0 or not _improved(facts) or frozen > acting - GAP * (high - low) or frozen > low:
         return None
     reason = f"evaluations have a return of {shown(frozen)}, training of {shown(acting)}"
-    remedy = "rlrun eval RUN --stochastic tells whether the draw of actions makes the difference"
+    remedy = "rlrun eval RUN --stochastic shows whether sampled actions make the difference"
     return reason, {"evaluation": frozen, "training": acting}, remedy
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rlrun.analysis.why.facts import Facts, Setting, Unknown, median_of_newer_half
 
 WARM_UP = 0.9  # of the budget
-SETTLED, PATIENCE = 1_000, 20_000  # updates after which a target network is judged; that a run at work is given
+SETTLED, PATIENCE = 1_000, 20_000  # updates: before a target network is judged; that a running run is given
 ENDLESS = 5_000  # steps of an env without an end, where no time limit is known
 BATCHES = 4  # that a memory must hold at least
 LARGE, SMALL = 1e4, 1e-3  # sums of discounted rewards
@@ -146,7 +146,7 @@ def no_reward(facts: Facts) -> Sign | None:
     spread = facts.series.get("evaluation/std_return", [])
     same = len(set(returns)) == 1 and counted >= SAME and not any(point.value for point in spread)
     if same and facts.setting("init.from") is None:
-        reason = f"every one of {shown(counted)} episodes had a return of {shown(returns[0])}, whatever was done"
+        reason = f"every one of {shown(counted)} episodes had a return of {shown(returns[0])}, whatever the actions"
         return reason, {"episodes": counted, "return": returns[0]}, remedy
     return None
 
@@ -163,11 +163,11 @@ def no_end(facts: Facts) -> Sign | None:
     steps, limit = facts.env_steps / envs, facts.limit
     least = 2 * limit if limit is not None else ENDLESS
     if steps < least:
-        raise Unknown(f"{least:,} steps a lane")
+        raise Unknown(f"{least:,} steps per environment")
     known = f" although its time limit is {limit:,} steps" if limit is not None else ""
     reason = f"no episode ended in {shown(steps)} steps of each env{known}"
     wrapper = "'env.wrappers=[{_target_: gymnasium.wrappers.TimeLimit, _partial_: true, max_episode_steps: 1000}]'"
-    evidence = {"env_steps": facts.env_steps, "lanes": envs, "episodes": 0.0}
+    evidence = {"env_steps": facts.env_steps, "envs": envs, "episodes": 0.0}
     return reason, evidence, f"give it a time limit: {wrapper}"
 
 
@@ -192,7 +192,7 @@ def stuck_target(facts: Facts) -> Sign | None:
         pace = "moves in no update" if math.isinf(time) else f"needs {shown(time)} updates to follow"
         reason = (
             f"the target network of callbacks.{name} {pace}, {shown(facts.updates)} were made; "
-            f"it lies {distance:.0%} of the network's size away"
+            f"its distance is {distance:.0%} of the network's norm"
         )
         evidence = {"tau": tau.value, "every": every.value, "updates": facts.updates, "distance": distance}
         remedy = override(tau.key, 0.005)
@@ -238,7 +238,7 @@ def reward_scale(facts: Facts) -> Sign | None:
         reach = min(reach, max(lengths))
     late, largest = median_of_newer_half(steps), max(steps)
     if late * reach > LARGE:
-        size, effect = late, "far from where networks begin"
+        size, effect = late, "far above what networks start from"
     elif 0 < largest * reach < SMALL:
         size, effect = largest, "they drown in errors"
     else:
@@ -263,7 +263,7 @@ def horizon(discount: float) -> float:
 
 
 @rule(
-    "time limit told as termination",
+    "time limit reported as termination",
     "episodes terminate exactly at the time limit, or all at the same step, and none is truncated",
     "`truncated` in place of `terminated`",
 )
@@ -281,7 +281,7 @@ def termination_at_time_limit(facts: Facts) -> Sign | None:
     if any(truncated) or not reached:
         return None
     reason = (
-        f"episodes terminate at {where}, and none of {shown(counted)} was truncated: a time limit is told as an end"
+        f"episodes terminate at {where}, and none of {shown(counted)} was truncated: a time limit is reported as an end"
     )
     remedy = "let the environment, or its wrapper, return truncated in place of terminated where time is up"
     return reason, {"episodes": counted, "length": lengths[-1], "truncated": 0.0}, remedy

@@ -1,4 +1,4 @@
-"""Where a new run starts from, the overrides that it begins with, and what `init:` of its config says."""
+"""The parent of a new run, the overrides that it inherits, and its `init:` settings."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rlrun.runs.files import open_regular, read_json
 from rlrun.security import trust
 from rlrun.security.projects import in_a_run
 
-BLOCKS = ("init", "load")  # what a run itself was started from is no business of its children
+BLOCKS = ("init", "load")  # children do not inherit what their parent was started from
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
 NAME = re.compile(r"[^:\s]+")
 MARK = 8  # bytes before the header of a safetensors file
 KINDS = ("weights", "optimizers", "numbers", "memory")
-LOAD = "load"  # the other two overrides, skip and reinit, both mean: as built anew
+LOAD = "load"  # the other values, skip and reinit, both mean: initialized
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Parent:
 
 
 def find(text: str) -> Parent:
-    """Return what RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file stands for.
+    """Return the parent that RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file names.
 
     Raises:
         RunDirError: it is none of these; the message lists the checkpoints there are, or names the nearest run.
@@ -103,7 +103,7 @@ def started(
     all_overrides = [*overrides, f"init.from={_quoted(str(parent.path))}"]
     typed = {override.key: override.value for override in parse(overrides)}
     if "init.from" in typed:
-        raise ConfigError("--from and init.from both say where the run starts from; leave one away")
+        raise ConfigError("--from and init.from both name the parent; give one of them")
     with _limits(parent, packages, typed):
         lines = parse([] if parent.run is None else parent.run.read_overrides())
         before = [override.text for override in lines if not _in_blocks(override.key)]
@@ -120,7 +120,7 @@ def started(
 
 
 def _is_own(layer: Layer, folders: Iterable[Path], parent: Parent) -> bool:
-    """Tell whether a layer is a file of the user's: it lies in no run, and not where the parent was unpacked."""
+    """Return True if a layer is a user's file: outside of all runs, and not unpacked together with the parent."""
     path, run = Path(os.path.realpath(layer.label)), Path(os.path.realpath(parent.path))
     if layer.packaged or layer.label == OVERRIDE or in_a_run(path.parent):
         return False
@@ -138,7 +138,7 @@ def _limits(
 ) -> AbstractContextManager[None]:
     """Limit what the parent's overrides import; the user's overrides and files name parts but under `init`.
 
-    The user's overrides stand above those of the parent, the files below: only the overrides speak for their keys.
+    The user's overrides win over those of the parent, the user's files do not. So only the overrides free their keys.
     """
     if parent.run is None:
         return nullcontext()
@@ -149,7 +149,7 @@ def _limits(
 
 
 def _whose(error: ConfigError, before: list[str], overrides: list[str], run: RunDir, config_dir: Path | None) -> str:
-    """Tell whether the overrides of the parent, those given now, or both together are wrong."""
+    """Return a message that says whose overrides are wrong: the parent's, the new ones, or both together."""
 
     def fails(alone: list[str]) -> str | None:
         try:
@@ -168,7 +168,7 @@ def _whose(error: ConfigError, before: list[str], overrides: list[str], run: Run
 
 
 def pin(composed: Composed, place: Path) -> None:
-    """Let a config and its overrides name the very checkpoint that was taken."""
+    """Set `init.from` in a config and its overrides to the exact checkpoint."""
     composed.config.init["from"] = str(place)
     overrides = [override for override in composed.overrides if parse([override])[0].key != "init.from"]
     composed.overrides[:] = [*overrides, f"init.from={_quoted(str(place))}"]
@@ -182,21 +182,21 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to take over."""
+    """What a new run loads from its parent."""
 
     source: str  # as the config has it
     kinds: Mapping[str, bool]  # kind -> whether it is loaded where no pattern says otherwise
     parts: Mapping[str, bool]  # pattern -> whether it is loaded; the last that matches counts
     rename: Mapping[str, str]  # name (or pattern with one `*`) in the parent -> here; the last that matches counts
-    lenient: bool  # what does not fit begins anew, in place of being refused
+    lenient: bool  # parts that do not fit are initialized instead of refused
 
     def explicit(self, name: str) -> bool | None:
-        """Return what the last pattern that matches a name says; None where none does."""
+        """Return the flag of the last pattern that matches a name, or None."""
         flags = [loads for pattern, loads in self.parts.items() if matches(pattern, name)]
         return flags[-1] if flags else None
 
     def loads(self, name: str, kind: str) -> bool:
-        """Tell whether a name of this kind is to be taken over."""
+        """Return True if a name of this kind is loaded."""
         explicit = self.explicit(name)
         return self.kinds[kind] if explicit is None else explicit
 
@@ -248,7 +248,7 @@ class Settings:
 
 
 def settings_of(composed: Composed) -> Settings | None:
-    """Return what a config wants taken over; None where it starts from nothing.
+    """Return what a config loads from a parent; None without a parent.
 
     Raises:
         ConfigError: settings contradict each other, or there is nothing that they could be about.
@@ -267,7 +267,7 @@ def settings_of(composed: Composed) -> Settings | None:
         setter = setters.get(("init", kind))
         if wanted or (setter is not None and not setter.packaged):  # the packaged override may give way
             raise ConfigError(
-                f"load.{kind}={str(wanted).lower()} and init.{kind}={init[kind]} contradict each other; leave one away"
+                f"load.{kind}={str(wanted).lower()} and init.{kind}={init[kind]} contradict each other; give one"
             )
         kinds[kind] = wanted
     parts = {pattern: override == LOAD for pattern, override in init["parts"].items()}
@@ -275,7 +275,7 @@ def settings_of(composed: Composed) -> Settings | None:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern is about a name: it is its name, that of something around it, or a glob."""
+    """Return True if a pattern matches a name: it is the name, a prefix of it, or a glob."""
     return f"{name}.".startswith(f"{pattern}.") or fnmatchcase(name, pattern) or fnmatchcase(f"{name}.", pattern)
 
 

@@ -1,4 +1,4 @@
-"""What each part of a run can take over from another, name by name."""
+"""What each part of a run can load from another run, name by name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
 
 COUNTED = ("steps", "episodes", "returns", "lengths")
-# Of these only so much: files, clocks, the best so far, places in data and open episodes are a run's own.
+# Only these entries are loaded: files, clocks, the best return, positions in data and open episodes belong to one run.
 INHERITED: dict[type[Any], tuple[str, ...]] = {
     Trainer: ("update",),
     Collector: COUNTED,
@@ -54,9 +54,9 @@ MOMENTS = "optimizer."
 
 
 class ForkedPart(ABC):
-    """A part as something that takes over named things.
+    """A part of a new run that loads named entries.
 
-    kinds: what it could take over: name within the part -> kind.
+    kinds: what it could load: name within the part -> kind.
     """
 
     kinds: Mapping[str, str]
@@ -65,20 +65,20 @@ class ForkedPart(ABC):
         self.part = part
 
     def follows(self, name: str) -> Tensor | None:
-        """Return the tensor that a thing belongs to: without that one taken over, it makes no sense."""
+        """Return the tensor that an entry belongs to; without it the entry is not loaded."""
         return None
 
     def misfit(self, name: str, value: Any) -> str | None:
-        """Tell why a value cannot be taken over; None where it can, or where only taking it shows that."""
+        """Return why a value cannot be loaded; None if it can, or if only loading shows that."""
         return None
 
     @abstractmethod
     def take(self, values: Mapping[str, Any]) -> None:
-        """Take over these values; everything else stays as it was built."""
+        """Load these values; everything else keeps its initial value."""
 
 
 def part_of(part: Stateful) -> ForkedPart:
-    """Return what a part of a run can take over."""
+    """Return a part of a run as one that loads named entries."""
     takers: dict[type[Any], type[ForkedPart]] = {nn.Module: Network, Table: Memory, ReplayLoader: Pace}
     takers |= {LossCallback: Loss, TargetCallback: TargetNetwork}
     return next((taker for kind, taker in takers.items() if isinstance(part, kind)), Counters)(part)
@@ -100,7 +100,7 @@ class Network(ForkedPart):
 
 
 class Pace(ForkedPart):
-    """A loader that collects: whether the warm-up is over. Updates are counted against steps from here on."""
+    """A loader that collects: whether the warm-up is over. Updates are counted against steps from here."""
 
     kinds = {"start": "numbers"}
 
@@ -112,7 +112,7 @@ class Pace(ForkedPart):
 
 
 class Memory(ForkedPart):
-    """A table as a whole; episodes that were open in the parent end where they were left."""
+    """A table as a whole. Open episodes of the parent end at their last row."""
 
     kinds = {"": "memory"}
     how = ""  # what became of the rows, where they are not as they were
@@ -158,11 +158,10 @@ class Memory(ForkedPart):
 class Counters(ForkedPart):
     """Any other part: the entries of its state, generators left out.
 
-    What a callback counts as weights, optimizer or numbers is its own affair; here tensors of
-    floating point are weights, states of optimizers are optimizers, and all else is numbers.
+    Floating-point tensors count as weights, states of optimizers as optimizers, all else as numbers.
     """
 
-    apart: tuple[str, ...] = ("metrics",)  # entries that a subclass looks after, or on which nothing hangs
+    apart: tuple[str, ...] = ("metrics",)  # entries that a subclass handles, or that do not influence training
 
     def __init__(self, part: Any) -> None:
         super().__init__(part)
@@ -237,7 +236,7 @@ class Loss(Counters):
 
 
 class TargetNetwork(Counters):
-    """A target network of a network; where it has no source it equals the network as that was taken over."""
+    """A target network. Without a source it equals the loaded network."""
 
     def __init__(self, part: TargetCallback) -> None:
         super().__init__(part)
@@ -254,19 +253,19 @@ class TargetNetwork(Counters):
 
 
 def kept(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
-    """Return what an optimizer keeps for a parameter after its first step, found by a step on another one like it."""
+    """Return what an optimizer keeps for a parameter after its first step, found by a step on a stand-in."""
     group = next(group for group in optimizer.param_groups if any(member is parameter for member in group["params"]))
-    twin = nn.Parameter(torch.zeros_like(parameter))
-    twin.grad = torch.zeros_like(parameter)
+    stand_in = nn.Parameter(torch.zeros_like(parameter))
+    stand_in.grad = torch.zeros_like(parameter)
     trial = copy.copy(optimizer)
-    trial.param_groups = [{**group, "params": [twin]}]
+    trial.param_groups = [{**group, "params": [stand_in]}]
     trial.state = defaultdict(dict)
     trial.step()
-    return dict(trial.state[twin])
+    return dict(trial.state[stand_in])
 
 
 def _difference(current: Any, value: Any) -> str | None:
-    """Tell why a value cannot take the place of another; None where it can."""
+    """Return why a value cannot replace another; None if it can."""
     if not isinstance(current, Tensor) or not isinstance(value, Tensor):
         same = isinstance(current, Tensor) == isinstance(value, Tensor)
         return None if same else f"{type(value).__name__} there, {type(current).__name__} here"
@@ -278,7 +277,7 @@ def _difference(current: Any, value: Any) -> str | None:
 
 
 def _leaves(state: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the path of every entry of a state that can be taken over by itself; generators cannot."""
+    """Yield the path of every entry of a state that can be loaded alone; generators cannot."""
     for key, value in state.items():
         if isinstance(value, Mapping) and value and not is_optimizer(value):
             yield from _leaves(value, (*above, key)) if "bit_generator" not in value else ()

@@ -29,19 +29,18 @@ _messages = logging.getLogger("rlrun")
 class WeightSource:
     """A checkpoint or a weights file that was read."""
 
-    place: Path  # where it lies
-    # Whatever has a name: tensors, numbers, the nests that they lie in, and moments of optimizers by the name of their
-    # parameter:
+    place: Path
+    # By name: tensors, numbers, the nests that hold them, and optimizer moments by the name of their parameter:
     nodes: Mapping[str, Any]
     about: Mapping[str, Any]  # `env_steps`, `updates` and `digest`, as far as they are known
 
 
 def read(parent: Parent, wanted: Callable[[str], bool]) -> WeightSource:
-    """Read what a parent holds; a damaged checkpoint is passed over where the newest was asked for.
+    """Read what a parent holds; a damaged newest checkpoint is skipped.
 
     Args:
         parent: where.
-        wanted: tells whether a part of it is worth reading; memories are large.
+        wanted: returns True for a part that is needed; memories are large.
 
     Raises:
         RunDirError: it is missing or damaged.
@@ -103,12 +102,12 @@ def _named(name: str, state: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_optimizer(state: Any) -> bool:
-    """Tell whether a state is that of a torch optimizer."""
+    """Return True if a state is that of a torch optimizer."""
     return isinstance(state, Mapping) and state.keys() == {"state", "param_groups"}
 
 
 def names_differ(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Return what names there are, what names are wanted, and the `init.rename` that brings most together.
+    """Return the parent's names, the wanted names, and the `init.rename` that matches most of them.
 
     Args:
         tensors: of the parent, by name.
@@ -121,7 +120,7 @@ def names_differ(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def _nearest_renaming(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the prefix there and the prefix here that give most tensors a place; None where no two names end alike."""
+    """Return the prefix there and the prefix here that match most tensors; None if no two names end alike."""
     fitting, alike = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     there = [(name.split("."), tensors[name]) for name in list(tensors)[:COMPARED]]
     for name in list(wanted)[:COMPARED]:

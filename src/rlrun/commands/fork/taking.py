@@ -1,4 +1,4 @@
-"""Take over parts of another run, tell what came of it, and begin the new run with a checkpoint of its own."""
+"""Load parts of another run, report them name by name, and write the first checkpoint of the new run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _messages = logging.getLogger("rlrun.commands.fork")
 
 
 class ForkEntry(NamedTuple):
-    """One named thing, and what became of it."""
+    """One named entry, and what became of it."""
 
     part: str
     name: str  # full
@@ -49,11 +49,11 @@ class ForkEntry(NamedTuple):
 
 @dataclass
 class ForkReport:
-    """What became of everything that a run could take over."""
+    """What became of everything that a run could load."""
 
     origin: str
     entries: list[ForkEntry] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)  # what follows from it and may surprise
+    remarks: list[str] = field(default_factory=list)  # consequences that may surprise
 
     def of(self, fate: Fate) -> list[ForkEntry]:
         return [entry for entry in self.entries if entry.fate == fate]
@@ -79,7 +79,7 @@ class ForkReport:
 
 @dataclass
 class Fork:
-    """What a new run took over."""
+    """What a new run loaded."""
 
     lineage: dict[str, Any]  # for the manifest: `run`, `checkpoint`, `env_steps`, `updates`, `digest`, `init`
     report: ForkReport  # what became of each thing
@@ -87,7 +87,7 @@ class Fork:
     update: int  # update at which it begins
 
     def begin(self, run: RunDir, parts: Mapping[str, Stateful]) -> dict[str, Any]:
-        """Write the new run's first checkpoint, before the folder is a run: from here on it needs no parent.
+        """Write the new run's first checkpoint. From here on the run needs no parent.
 
         Returns:
             The states that were written.
@@ -113,15 +113,15 @@ class Fork:
 
 
 def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *, dry: bool = False) -> Fork | None:
-    """Take over what `init:` asks for; None where it names nothing to start from.
+    """Load what `init:` asks for; None without a parent.
 
     All is decided before anything is changed, and nothing is written.
 
     Args:
-        composed: of the new run; its overrides are made to name the very checkpoint that was taken.
+        composed: of the new run; its overrides are set to the exact checkpoint.
         parts: of the new run, by config path.
         trainer: of the new run.
-        dry: nothing will come of it: every name is told, also where the budget would refuse the run.
+        dry: only report: list every name, also if the budget would refuse the run.
 
     Raises:
         RequestError: there is nothing to start from, it does not fit, or a pattern is about nothing.
@@ -249,9 +249,9 @@ class _Taker:
         leader = part.follows(name)
         if leader is not None and id(leader) not in self.leaders:
             if kind == "optimizers":
-                return "skipped", "its parameter begins anew"
+                return "skipped", "its parameter is initialized"
             if self.settings.explicit(full) is None:
-                return "skipped", "what it follows begins anew"
+                return "skipped", "its network is initialized"
         if full not in nodes:
             return "missing", ""
         why = part.misfit(name, nodes[full])
@@ -261,14 +261,14 @@ class _Taker:
         misfits = self.report.of("misfit")
         if misfits and not self.settings.lenient:
             names = some(misfits, MISFITS)
-            way_out = "init.mismatch=skip begins these anew"
+            way_out = "init.mismatch=skip initializes these"
             raise ConfigError(f"init.from: {source.place} does not fit: {names}; {way_out}")
         for pattern, loads in self.settings.parts.items():
             if loads and not any(matches(pattern, name) for name in self.loaded):
                 raise ConfigError(f"init.parts: '{pattern}: load' finds nothing to load in {source.place}")
         if not self.loaded:
             why = ""
-            if self.kinds.keys().isdisjoint(nodes):  # else it is settings that leave it out
+            if self.kinds.keys().isdisjoint(nodes):  # else the settings exclude them
                 tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
                 why = f": {names_differ(tensors, self.tensors)}"
             raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{why}")
@@ -279,7 +279,7 @@ class _Taker:
             paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
             begun = any(self.values.get(path, {}).get("start") is not None for path in paces)
             warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if begun else ""
-            self.report.remarks.append(f"no network was taken over: all begin anew{warm_up}")
+            self.report.remarks.append(f"no network was loaded: all are initialized{warm_up}")
 
     def _settle_import(self, nodes: Mapping[str, Any]) -> None:
         """Let a memory that the parent had from a file not be read from there again.
