@@ -18,7 +18,8 @@ from benchmarks.kept import checkout
 from benchmarks.process import ROOT
 
 EMPTY = {"found", "made", "each", "held", "told", "one", "other", "another", "others", "lies", "said", "given", "asked"}
-GONE = {"lane", "lanes", "word", "words", "pair", "tells", "told_by", "guide", "judge", "arm", "arms", "slow_copy"}
+# `pair` is left out: the presets of that name are gone, and what it names now are pairs.
+GONE = {"lane", "lanes", "word", "words", "tells", "told_by", "guide", "judge", "arm", "arms", "slow_copy"}
 AIMS = {
     "entries at the top": 24,
     "commands not found by their name": 0,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlrun.algorithms.bc import BCLoss
-from rlrun.algorithms.causal_bc import PolicyLoss, Residual, ResidualLoss
+from rlrun.algorithms.causal_bc import CausalBCLoss, Residual, ResidualLoss
 from rlrun.nn import DeterministicPolicy, Policy
 
 from .fixed import CONTINUOUS, sgd
@@ -31,7 +31,7 @@ def made(*, level, slope, bias, **options):
         policy.layers[-1].bias.fill_(level).atanh_()
         residual.layers[-1].weight.fill_(slope)
         residual.layers[-1].bias.fill_(bias)
-    return PolicyLoss(policy, sgd, residual=residual, bc_weight=0.5), ResidualLoss(residual, sgd, **options)
+    return CausalBCLoss(policy, sgd, residual=residual, bc_weight=0.5), ResidualLoss(residual, sgd, **options)
 
 
 def test_losses_by_hand():
@@ -87,7 +87,7 @@ def test_causal_cloning_is_not_taken_in_by_noise_that_stays():
     observation, action = expert()
     plain = BCLoss(Policy(CONTINUOUS, hidden=()), partial(torch.optim.Adam, lr=0.03), objective="mode")
     policy, residual = made(level=0.0, slope=0.0, bias=0.0)
-    policy = PolicyLoss(policy.network, partial(torch.optim.Adam, lr=0.01), residual=residual.network)
+    policy = CausalBCLoss(policy.network, partial(torch.optim.Adam, lr=0.01), residual=residual.network)
     residual = ResidualLoss(residual.network, partial(torch.optim.Adam, lr=0.1))
     for _ in range(150):
         plain.backward(observation[:, 1], action[:, 1])

@@ -7,6 +7,7 @@ import torch
 import torch._dynamo
 
 from rlrun.algorithms import dqn, sac
+from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.nn import Critics
 
 from .fixed import ALL, COIN, DISCRETE, MANY, MIXED, adam, column
@@ -30,8 +31,8 @@ def action_of(spaces):
 def test_sac_losses_are_single_graphs(spaces):
     critics, temperature = Critics(spaces, hidden=(4,)), sac.Temperature(spaces)
     policy = sac.SoftPolicy(spaces, critics, temperature, hidden=(4,))
-    assert unbroken(sac.PolicyLoss(policy, adam, critics=critics, temperature=temperature), torch.zeros(4, 1))
-    q_loss = sac.QLoss(critics, adam)
+    assert unbroken(SoftPolicyLoss(policy, adam, critics=critics, temperature=temperature), torch.zeros(4, 1))
+    q_loss = CriticLoss(critics, adam)
     assert unbroken(q_loss, torch.zeros(4, 1), action_of(spaces), torch.zeros(4))
 
 

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from rlrun.algorithms.ddpg import PolicyLoss, QLoss, QTarget
+from rlrun.algorithms.ddpg import DeterministicPolicyLoss, DeterministicQTarget
+from rlrun.callbacks import CriticLoss
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.nn import DeterministicPolicy
 from rlrun.training.trainer import Trainer
@@ -33,7 +34,7 @@ def made(**options):
     At next_observation 1 the target policy plays 1/2, so the target critics say 2 + 3/2 + 1 = 4.5 and 7.5.
     """
     critics, policy = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0])), policy_of(0.5)
-    target = QTarget(critics, policy, discount=0.9, **options)
+    target = DeterministicQTarget(critics, policy, discount=0.9, **options)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
     play(policy, -0.9)
     return target
@@ -97,7 +98,7 @@ def test_a_target_network_counts_the_updates_of_its_own_group():
 
 
 def test_loss_of_critics_is_summed_over_them():
-    loss = QLoss(critics_of(CONTINUOUS, ([[0.0], [1.0]], [0.0]), ([[0.0], [1.0]], [2.0])), sgd)
+    loss = CriticLoss(critics_of(CONTINUOUS, ([[0.0], [1.0]], [0.0]), ([[0.0], [1.0]], [2.0])), sgd)
     # they say 0.5 and 2.5 of the action 0.5, whose target is 1
     assert loss.loss(column(0), column(0.5), torch.tensor([1.0])).tolist() == pytest.approx([0.25 + 2.25])
 
@@ -105,7 +106,7 @@ def test_loss_of_critics_is_summed_over_them():
 def policy_loss(**options):
     # at observation 0 and action a: 3 a + 1, and - a + 0.5
     critics = critics_of(CONTINUOUS, ([[0.0], [3.0]], [1.0]), ([[0.0], [-1.0]], [0.5]))
-    return PolicyLoss(policy_of(0.5), sgd, critics=critics, **options)
+    return DeterministicPolicyLoss(policy_of(0.5), sgd, critics=critics, **options)
 
 
 @pytest.mark.parametrize(("actor_q", "expected"), [("first", -2.5), ("min", 0.0)])

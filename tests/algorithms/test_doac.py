@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.doac import OptimisticAgent
+from rlrun.algorithms.doac import DOACAgent
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Spaces
 from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature
@@ -38,7 +38,7 @@ def agent_of(members, **options):
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(np.stack([*(MEANS[1] - MEANS[0]), 0, 0])[:, None]))
         layer.bias.copy_(torch.from_numpy(np.concatenate([MEANS[0], np.log(DEVIATION)])))
-    return OptimisticAgent(policy, gaussian=policy.gaussian, critics=critics.double(), **options)
+    return DOACAgent(policy, gaussian=policy.gaussian, critics=critics.double(), **options)
 
 
 def shifted(mean, members, shift, optimism):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from rlrun import ops
-from rlrun.algorithms.dsac import PolicyLoss, QLoss, QTarget
+from rlrun.algorithms.dsac import ImplicitQuantileLoss, ImplicitQuantilePolicyLoss, ImplicitQuantileTarget
 from rlrun.algorithms.sac import TemperatureLoss
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.nn import ActionCodec, ImplicitCritics, Quantiles, Temperature
@@ -48,7 +48,7 @@ def targets(temperature=None, **options):
     """Return the targets of an interior step and of a terminal one, both with reward 1, and the shares."""
     critics = Lines((8.0, -1.0), (2.0, 1.5))  # at .25 and .75: (1, 5) and (2, 3)
     policy, learned = policy_of(CONTINUOUS, critics)  # of log-density -1.5
-    target = QTarget(critics, policy, temperature or learned, discount=0.9, fractions=2, **options)
+    target = ImplicitQuantileTarget(critics, policy, temperature or learned, discount=0.9, fractions=2, **options)
     with torch.no_grad():
         critics.lines.fill_(100.0)  # the target critics stay
     batch = target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]))
@@ -70,7 +70,7 @@ def test_target_tells_the_shares_of_what_was_drawn(target_subset):
 
 
 def test_loss_weighs_targets_by_their_shares_and_adds_members_up():
-    loss = QLoss(Lines((2.0, -0.5), (0.0, 2.0)), sgd, fractions=2, fixed=True)  # (0, 1) and (2, 2)
+    loss = ImplicitQuantileLoss(Lines((2.0, -0.5), (0.0, 2.0)), sgd, fractions=2, fixed=True)  # (0, 1) and (2, 2)
     loss.watched = True
     batch = column(0), column(0), torch.tensor([[2.0, 0.0]]), torch.tensor([[0.9, 0.1]])
     # of (0, 1): .375 for both pairs with 2, 0 and .125 with 0; of (2, 2): nothing, and h(-2) = 1.5 by .75 and .25
@@ -85,7 +85,7 @@ def test_loss_weighs_targets_by_their_shares_and_adds_members_up():
 def test_policy_follows_the_mean_of_what_was_drawn(target_subset, least, value):
     critics = Lines((8.0, -1.0), (2.0, 1.5))
     policy, temperature = policy_of(CONTINUOUS, critics)
-    loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
+    loss = ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
     assert loss.loss(column(0))[0].tolist() == pytest.approx([-0.2 * 1.5 - value], abs=1e-5)
 
 
@@ -98,7 +98,7 @@ def test_entropy_costs_what_critics_lie_apart(target_subset, largest, hourly_pri
     critics = Lines((8.0, -1.0), (2.0, 1.5))  # of means 3 and 2.5
     temperature = Temperature(CONTINUOUS, epistemic=0.4, largest=largest)
     policy, _ = policy_of(CONTINUOUS, critics)
-    loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
+    loss = ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
     losses, named = loss.loss(column(0))
     assert losses.tolist() == pytest.approx([-1.5 * hourly_price - value], abs=1e-5)
     assert named["policy_entropy"].tolist() == [pytest.approx([1.5])]
@@ -123,7 +123,7 @@ def test_prices_that_nobody_can_make_are_refused():
     critics, temperature = Lines((8.0, -1.0)), Temperature(CONTINUOUS, epistemic=0.4)
     policy, _ = policy_of(CONTINUOUS, critics)
     with pytest.raises(ConfigError, match=r"how far critics lie apart; give algorithm\.ensemble at least 2, not 1$"):
-        PolicyLoss(policy, sgd, critics=critics, temperature=temperature)
+        ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature)
     with pytest.raises(ConfigError, match=r"epistemic is for algorithm=dsac and doac; leave it away here$"):
         temperature.of("continuous")
     for wrong in (0.0, -1.0, True):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rlrun import ops
-from rlrun.algorithms.iql import PolicyLoss, QLoss, QTarget, ValueLoss
+from rlrun.algorithms.iql import AdvantageWeightedLoss, ImplicitQTarget, ValueLoss
+from rlrun.callbacks import CriticLoss
 from rlrun.core.errors import ConfigError
 from rlrun.nn import Policy, Value
 
@@ -56,7 +57,7 @@ def test_expectile_regression_comes_to_that_of_the_normal():
 
 def test_targets_are_of_the_value_and_actions_of_the_smallest_slow_critic():
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
-    target = QTarget(critics, value_of(2.0, 0.5), discount=0.9)
+    target = ImplicitQTarget(critics, value_of(2.0, 0.5), discount=0.9)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # the target networks are as before
     batch = target.begin_batch(column(1, 1), column(0.5, -1), column(3, 3), torch.ones(2), torch.tensor([False, True]))
     assert batch["q_target"].tolist() == pytest.approx([1 + 0.9 * 6.5, 1.0])
@@ -69,7 +70,7 @@ def test_targets_are_of_the_value_and_actions_of_the_smallest_slow_critic():
 
 def test_of_choices_the_one_that_was_taken_counts():
     critics = critics_of(DISCRETE, ([[0.0, 0.0]], [1.0, 5.0]), ([[0.0, 0.0]], [3.0, 4.0]))
-    batch = QTarget(critics, value_of(0.0, 0.0)).begin_batch(
+    batch = ImplicitQTarget(critics, value_of(0.0, 0.0)).begin_batch(
         column(0, 0), torch.tensor([0, 1]), column(0, 0), torch.zeros(2), torch.tensor([False, False])
     )
     assert batch["action_value"].tolist() == [1.0, 4.0]
@@ -85,7 +86,7 @@ def test_value_follows_the_expectile_and_tells_the_advantage_as_it_was():
 
 
 def test_policy_weighs_actions_up_to_a_limit():
-    loss = PolicyLoss(policy_of(CONTINUOUS), sgd, temperature=0.5, edge=0.05)
+    loss = AdvantageWeightedLoss(policy_of(CONTINUOUS), sgd, temperature=0.5, edge=0.05)
     advantage = torch.tensor([0.0, 1.0, 3.0])  # exp(6) is more than a hundred
     losses = loss.loss(column(0, 0, 0), column(0.3, -0.4, 1.0), advantage)
     expected = [-density(0.3), -7.389056 * density(-0.4), -100.0 * density(0.95)]
@@ -95,7 +96,7 @@ def test_policy_weighs_actions_up_to_a_limit():
 
 
 def test_policy_weighs_choices():
-    loss = PolicyLoss(policy_of(DISCRETE), sgd)
+    loss = AdvantageWeightedLoss(policy_of(DISCRETE), sgd)
     losses = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 6.0]))
     assert losses.tolist() == pytest.approx([7.389056 * math.log(2), 100.0 * math.log(2)], rel=1e-5)
 
@@ -104,7 +105,7 @@ def test_no_loss_moves_the_network_of_another():
     critics = critics_of(CONTINUOUS, ([[1.0], [1.0]], [0.0]))
     value, policy = value_of(1.0, 0.0), policy_of(CONTINUOUS)
     before = [parameter.clone() for network in (critics, policy) for parameter in network.parameters()]
-    target = QTarget(critics, value)
+    target = ImplicitQTarget(critics, value)
     rows = {"observation": column(1.0), "action": column(0.5)}
     batch = target.begin_batch(
         **rows, next_observation=column(1), reward=torch.ones(1), terminated=torch.tensor([True])
@@ -112,7 +113,7 @@ def test_no_loss_moves_the_network_of_another():
     ValueLoss(value, sgd).backward(rows["observation"], batch["action_value"])
     after = [parameter for network in (critics, policy) for parameter in network.parameters()]
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
-    QLoss(critics, sgd).backward(rows["observation"], rows["action"], batch["q_target"])
+    CriticLoss(critics, sgd).backward(rows["observation"], rows["action"], batch["q_target"])
     assert all(parameter.grad is None for parameter in policy.parameters())
 
 
@@ -124,4 +125,4 @@ def test_an_expectile_outside_is_refused(expectile):
 
 def test_a_temperature_of_nothing_is_refused():
     with pytest.raises(ConfigError, match="temperature: wanted a number above 0, got 0"):
-        PolicyLoss(policy_of(CONTINUOUS), sgd, temperature=0.0)
+        AdvantageWeightedLoss(policy_of(CONTINUOUS), sgd, temperature=0.0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun.algorithms.mdq import BinPolicy, PolicyLoss, QTarget
+from rlrun.algorithms.mdq import BinPolicy, BinPolicyLoss, BinTarget
 from rlrun.algorithms.sac import Temperature, TemperatureLoss
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Spaces
@@ -103,7 +103,7 @@ def certain(bin_, **options):
 def target_of(policy):
     """Return a target whose target critics say 2 o + 3 a + 1 and 2 o + 3 a + 4, and the online ones 100."""
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
-    target = QTarget(critics, policy, discount=0.9)
+    target = BinTarget(critics, policy, discount=0.9)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
     return target
 
@@ -130,7 +130,7 @@ def test_even_bins_cost_nothing():
 def test_policy_is_drawn_to_the_slow_value_of_its_own_action(monkeypatch):
     monkeypatch.setattr("torch.randn_like", torch.ones_like)
     policy, _ = certain(3)
-    loss = PolicyLoss(policy, sgd, slow=target_of(policy), noise=0.05)
+    loss = BinPolicyLoss(policy, sgd, slow=target_of(policy), noise=0.05)
     element, named = loss.loss(column(1))
     # at 0.2 + 0.05 target critics say 3.75; the policy says 100 + 0.7 log 6, the bin being the same
     difference = 100.0 + ALPHA * math.log(BINS) - 3.75
@@ -150,7 +150,7 @@ def test_entropy_target_in_bins_is_the_one_of_the_density():
         for parameter in policy[0].parameters():
             parameter.zero_()
     critics = critics_of(spaces, ([[0.0], [0.0]], [0.0]))
-    _, named = PolicyLoss(policy[0], sgd, slow=QTarget(critics, policy[0])).loss(column(0))
+    _, named = BinPolicyLoss(policy[0], sgd, slow=BinTarget(critics, policy[0])).loss(column(0))
     assert float(named["policy_entropy"]) == pytest.approx(math.log(2.0), abs=1e-5)  # of the even density
 
 

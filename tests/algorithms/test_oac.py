@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.oac import OptimisticAgent
+from rlrun.algorithms.oac import OACAgent
 from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Spaces
@@ -29,7 +29,7 @@ def agent_of(members=2, **options):
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[0.4], [0.9], [0.0], [0.0]], dtype=torch.float64))
         layer.bias.copy_(torch.tensor([*MEAN, *np.log(DEVIATION)], dtype=torch.float64))
-    return OptimisticAgent(policy, gaussian=policy.gaussian, critics=critics.double(), **options)
+    return OACAgent(policy, gaussian=policy.gaussian, critics=critics.double(), **options)
 
 
 def shifted(mean, members, shift, optimism):
@@ -89,4 +89,4 @@ def test_choices_are_refused(spaces):
     critics = critics_of(spaces, ([[0.0, 0.0]] * wide, [0.0, 0.0]))
     policy, _ = policy_of(spaces, critics, alphas=(0.2,) * wide)
     with pytest.raises(SpaceError, match="numbers; here they are"):
-        OptimisticAgent(policy, gaussian=policy.gaussian, critics=critics)
+        OACAgent(policy, gaussian=policy.gaussian, critics=critics)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from rlrun.algorithms.prior import SameActionPrior, UniformPrior
-from rlrun.algorithms.sac import PolicyLoss, QTarget, TemperatureLoss
+from rlrun.algorithms.sac import SoftQTarget, TemperatureLoss
+from rlrun.callbacks import SoftPolicyLoss
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Spaces
 
@@ -76,7 +77,7 @@ def made(prior, *weights):
 @pytest.mark.usefixtures("_no_noise")
 def test_target_counts_the_density_of_the_action_that_was_before_the_next_observation():
     prior = SameActionPrior(CONTINUOUS)
-    target = QTarget(*made(prior, 3.0, 4.0), discount=0.99)
+    target = SoftQTarget(*made(prior, 3.0, 4.0), discount=0.99)
     inputs = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
     q_target = target.begin_batch(*inputs, next_previous=previous(0.4, 0.4))["q_target"].tolist()
     log_prior = math.log(0.1 * near(0.5, 0.0, 2.0) + 0.9 * near(0.5, 0.4, 0.2))
@@ -86,7 +87,7 @@ def test_target_counts_the_density_of_the_action_that_was_before_the_next_observ
 @pytest.mark.usefixtures("_no_noise")
 def test_policy_is_drawn_to_the_action_before_and_divergence_is_told_as_entropy():
     critics, policy, temperature = made(SameActionPrior(CONTINUOUS, share=0.999), 0.0)
-    loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature)
+    loss = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature)
     before = previous(0.8)
     element, named = loss.loss(column(0), before)
     log_prior = float(policy.prior(column(0.5), before))

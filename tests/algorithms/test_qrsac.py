@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 import torch
 
-from rlrun.algorithms.qrsac import PolicyLoss, QLoss, QTarget
+from rlrun.algorithms.qrsac import FixedQuantileTarget, QuantilePolicyLoss
+from rlrun.callbacks import CriticLoss
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.schedules import Linear
 from rlrun.core.spaces import Spaces
@@ -36,7 +37,7 @@ def made(**options):
     slow = ([[0.5, 1.0], [1.0, 2.0]], [0.0, 3.0]), (FLAT, [2.0, 3.0])
     critics = quantiles_of(*slow)
     policy, temperature = policy_of(CONTINUOUS, critics)
-    target = QTarget(critics, policy, temperature, discount=0.9, **options)
+    target = FixedQuantileTarget(critics, policy, temperature, discount=0.9, **options)
     write(critics, *[(FLAT, [100.0, 100.0])] * 2)
     return target
 
@@ -71,13 +72,13 @@ def test_discount_of_the_batch_comes_first():
 
 
 def test_loss_is_the_quantile_distance_summed_over_members():
-    loss = QLoss(quantiles_of((FLAT, [0.0, 1.0]), (FLAT, [2.0, 2.0])), sgd, huber=1.0)
+    loss = CriticLoss(quantiles_of((FLAT, [0.0, 1.0]), (FLAT, [2.0, 2.0])), sgd, huber=1.0)
     losses = loss.loss(column(0, 0), column(0, 0), torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
     assert losses.tolist() == pytest.approx([0.375, 0.375], abs=1e-5)
 
 
 def test_error_is_the_distance_of_means():
-    loss = QLoss(quantiles_of((FLAT, [0.0, 1.0]), (FLAT, [2.0, 2.0])), sgd, huber=1.0)
+    loss = CriticLoss(quantiles_of((FLAT, [0.0, 1.0]), (FLAT, [2.0, 2.0])), sgd, huber=1.0)
     loss.watched = True
     loss.backward(column(0), column(0), torch.tensor([[2.0, 5.0]]))
     assert loss.error(loss.elements).tolist() == pytest.approx([(3.0 + 1.5) / 2])  # from 3.5 to 0.5 and 2
@@ -87,7 +88,7 @@ def test_error_is_the_distance_of_means():
 def test_policy_follows_the_mean_of_the_least_quantiles(least, value):
     critics = quantiles_of((FLAT, [1.0, 5.0]), (FLAT, [2.0, 3.0]))
     policy, temperature = policy_of(CONTINUOUS, critics)
-    loss = PolicyLoss(policy, sgd, critics=critics, temperature=temperature, least=least)
+    loss = QuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, least=least)
     losses, named = loss.loss(column(0))
     assert losses.tolist() == pytest.approx([-0.2 * 1.5 - value], abs=1e-5)
     assert named["policy_entropy"].tolist() == [pytest.approx([1.5], abs=1e-5)]
@@ -97,9 +98,9 @@ def test_quantiles_become_those_of_a_gaussian_reward():
     torch.manual_seed(0)
     critics = Critics(CONTINUOUS, hidden=(), members=1, quantiles=50)
     policy, temperature = policy_of(CONTINUOUS, critics)
-    target = QTarget(critics, policy, temperature)
+    target = FixedQuantileTarget(critics, policy, temperature)
     rates = Linear(first=1.0, last=0.0, steps=300)
-    loss = QLoss(critics, partial(torch.optim.Adam, lr=1.0), huber=1.0, schedule=rates)
+    loss = CriticLoss(critics, partial(torch.optim.Adam, lr=1.0), huber=1.0, schedule=rates)
     nothing, episode_end = torch.zeros(64, 1), torch.ones(64, dtype=torch.bool)
     for _ in range(300):
         target_subset = (torch.randperm(64) + torch.rand(64)) / 64  # one of each 64th of the distribution
@@ -115,13 +116,13 @@ def test_choices_are_refused(spaces):
     critics = Critics(spaces, hidden=(), quantiles=2)
     policy, temperature = policy_of(Spaces(LINE, LINE), critics)
     with pytest.raises(SpaceError, match=r"^QRSAC handles continuous actions only; .* Discrete\(2\) \(algorithm=sac"):
-        QTarget(critics, policy, temperature)
+        FixedQuantileTarget(critics, policy, temperature)
 
 
 def test_critics_of_means_and_other_ways_to_choose_are_refused():
     critics = critics_of(CONTINUOUS, ([[0.0], [0.0]], [0.0]))
     policy, temperature = policy_of(CONTINUOUS, critics)
     with pytest.raises(ConfigError, match=r"algorithm\.quantiles"):
-        QTarget(critics, policy, temperature)
+        FixedQuantileTarget(critics, policy, temperature)
     with pytest.raises(ConfigError, match=r"^least: wanted one of .*, got 'members' \(did you mean 'member'"):
         made(least="members")

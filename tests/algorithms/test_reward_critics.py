@@ -16,8 +16,8 @@ from rlrun.algorithms import ddpg, sac, sarsa
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.algorithms.dqn import QTarget as DQNTarget
 from rlrun.algorithms.lagrangian import RewardWeights
-from rlrun.algorithms.oac import OptimisticAgent
-from rlrun.callbacks import LambdaReturn
+from rlrun.algorithms.oac import OACAgent
+from rlrun.callbacks import CriticLoss, LambdaReturn, SoftPolicyLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces
 from rlrun.memory import NStep, Table, WeighRewards
@@ -47,7 +47,7 @@ def critics_of(spaces, *members, weights=WEIGHTS, kind=Critics):
 
 def soft(spaces, online, slow, *, alphas=(0.2,), **options):
     critics = critics_of(spaces, *slow)
-    target = sac.QTarget(critics, *policy_of(spaces, critics, alphas=alphas), discount=0.9, **options)
+    target = sac.SoftQTarget(critics, *policy_of(spaces, critics, alphas=alphas), discount=0.9, **options)
     write(critics, *online)
     return target
 
@@ -115,7 +115,10 @@ def test_the_deterministic_target_and_that_of_sarsa():
     with torch.no_grad():
         policy.layers[-1].weight.zero_()
         policy.layers[-1].bias.fill_(math.atanh(0.5))
-    for target in (ddpg.QTarget(critics, policy, discount=0.9), sarsa.QTarget(critics, policy, discount=0.9)):
+    for target in (
+        ddpg.DeterministicQTarget(critics, policy, discount=0.9),
+        sarsa.SarsaTarget(critics, policy, discount=0.9),
+    ):
         assert targets(target).tolist() == expected(4.5, 2.5)
         q_target = targets(target, discount=torch.tensor([0.5, 0.5]))
         assert q_target[0].tolist() == pytest.approx([1 + 0.5 * 4.5, 3 + 0.5 * 2.5])
@@ -184,7 +187,7 @@ def test_two_streams_tell_each_reward():
 
 def test_the_loss_is_the_mean_over_rewards_summed_over_members():
     critics = critics_of(CONTINUOUS, *SLOW)
-    loss = sac.QLoss(critics, sgd)
+    loss = CriticLoss(critics, sgd)
     loss.watched = True
     loss.backward(column(1), column(0.5), torch.tensor([[4.0, 1.5]]))  # members differ by (0.5, -1) and (3.5, 1)
     assert loss.elements.tolist() == pytest.approx([(0.25 + 1) / 2 + (12.25 + 1) / 2])
@@ -197,7 +200,7 @@ def test_the_loss_is_the_mean_over_rewards_summed_over_members():
 
 
 def test_the_loss_of_a_choice_is_that_of_its_values():
-    loss = sac.QLoss(critics_of(DISCRETE, *flat(1, *OF_CHOICES)), sgd)
+    loss = CriticLoss(critics_of(DISCRETE, *flat(1, *OF_CHOICES)), sgd)
     assert loss.loss(column(1), torch.tensor([1]), torch.tensor([[8.0, 2.0]])).tolist() == [0.5 + 0.5]
 
 
@@ -211,20 +214,20 @@ def test_policies_follow_the_weighed_sum(actor_q, value):
     with torch.no_grad():
         policy.layers[-1].weight.zero_()
         policy.layers[-1].bias.fill_(math.atanh(0.5))
-    follows = ddpg.PolicyLoss(policy, sgd, critics=critics, actor_q=actor_q)
+    follows = ddpg.DeterministicPolicyLoss(policy, sgd, critics=critics, actor_q=actor_q)
     assert follows.loss(column(1)).tolist() == pytest.approx([-value], abs=1e-5)
     follows.backward(column(1))
     # the values' slopes are (3, 1), so the sum's is 3/2 - 2, and that of tanh 3/4
     assert policy.layers[-1].bias.item() == pytest.approx(math.atanh(0.5) - 0.5 * 0.75, abs=1e-5)
     gaussian, temperature = policy_of(CONTINUOUS, critics)
-    soft_loss = sac.PolicyLoss(gaussian, sgd, critics=critics, temperature=temperature, actor_q=actor_q)
+    soft_loss = SoftPolicyLoss(gaussian, sgd, critics=critics, temperature=temperature, actor_q=actor_q)
     assert soft_loss.loss(column(1))[0].tolist() == pytest.approx([0.2 * -1.5 - value], abs=1e-5)
 
 
 def test_a_soft_choice_counts_by_its_weighed_value():
     critics = critics_of(DISCRETE, *flat(1, *ONLINE))
     policy, temperature = policy_of(DISCRETE, critics, alphas=(0.5,))
-    loss, named = sac.PolicyLoss(policy, sgd, critics=critics, temperature=temperature).loss(column(1))
+    loss, named = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature).loss(column(1))
     assert loss.tolist() == pytest.approx([-0.75 * LOG_3 / 2])
     assert named["policy_entropy"].tolist() == [pytest.approx([ENTROPY], abs=1e-5)]
     assert policy.act(column(1), explore=False).tolist() == [1]
@@ -233,7 +236,7 @@ def test_a_soft_choice_counts_by_its_weighed_value():
 def test_optimism_climbs_the_weighed_sum():
     critics = critics_of(CONTINUOUS, ([[0.0, 0.0], [1.0, 1.0]], [0.0, 0.0]), ([[0.0, 0.0], [1.0, 1.0]], [0.0, 0.0]))
     policy, _ = policy_of(CONTINUOUS, critics)
-    agent = OptimisticAgent(policy, gaussian=policy.gaussian, critics=critics)
+    agent = OACAgent(policy, gaussian=policy.gaussian, critics=critics)
     assert float(agent._slope(column(1), torch.zeros(1, 1))) == pytest.approx(0.5 - 2.0)
 
 
@@ -253,7 +256,7 @@ def test_other_weights_need_no_other_critics():
 @pytest.mark.parametrize(("reward", "value_head"), [(PAID, None), (PAID[:, 0], Rewards(WEIGHTS))])
 def test_rewards_and_critics_at_odds_are_refused(reward, value_head):
     critics = Critics(CONTINUOUS, hidden=(), value_head=value_head)
-    target = sac.QTarget(critics, *policy_of(CONTINUOUS, critics))
+    target = sac.SoftQTarget(critics, *policy_of(CONTINUOUS, critics))
     with pytest.raises(ConfigError, match=r"^algorithm\.value_head: a step has (one|several) of rewards"):
         targets(target, reward)
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from rlrun import train
-from rlrun.algorithms.sac import PolicyLoss, QLoss, SoftPolicy, Temperature, TemperatureLoss
+from rlrun.algorithms.sac import SoftPolicy, Temperature, TemperatureLoss
+from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.core.spaces import Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import ActionCodec, Critics
 from rlrun.training.callback import Callback
@@ -24,7 +25,7 @@ FLAT_MIXED = [([[0.0, 0.0], [0.0, 0.0]], [0.0, 0.5 * math.log(3.0)])] * 2
 def policy_loss(spaces, members, optimizer=sgd, **options):
     critics = critics_of(spaces, *members)
     policy, temperature = policy_of(spaces, critics, **options)
-    return PolicyLoss(policy, optimizer, critics=critics, temperature=temperature)
+    return SoftPolicyLoss(policy, optimizer, critics=critics, temperature=temperature)
 
 
 def test_entropy_is_that_of_the_sample_in_the_loss():
@@ -51,7 +52,7 @@ def test_gradient_goes_through_the_action(monkeypatch):
 
     monkeypatch.setattr("torch.randn_like", torch.zeros_like)
     policy, temperature = policy_of(CONTINUOUS, Parabola(), level=math.tanh(0.5), alphas=(1e-9,))
-    loss = PolicyLoss(policy, sgd, critics=Parabola(), temperature=temperature)
+    loss = SoftPolicyLoss(policy, sgd, critics=Parabola(), temperature=temperature)
     loss.backward(column(0))
     # a = tanh 0.5 = 0.462117: -dQ/dw = 2 (a - 0.3) (1 - a^2)
     assert float(policy.gaussian.layers[-1].bias.grad[0]) == pytest.approx(2 * 0.162117 * 0.786448, abs=1e-6)
@@ -109,13 +110,13 @@ def test_exploring_samples_and_playing_takes_the_best():
 
 def test_critics_are_fitted_at_the_stored_choice():
     members = ([[0.0, 0.0]], [1.0, 2.0]), ([[0.0, 0.0]], [3.0, 5.0])
-    loss = QLoss(critics_of(DISCRETE, *members), sgd)
+    loss = CriticLoss(critics_of(DISCRETE, *members), sgd)
     losses = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 1.0]))
     assert losses.tolist() == [1 + 1, 1 + 16]  # (1 - 2)^2 + (3 - 2)^2 and (2 - 1)^2 + (5 - 1)^2
 
 
 def test_critics_are_fitted_at_the_stored_numbers():
-    loss = QLoss(critics_of(MIXED, ([[0.0, 0.0], [2.0, 4.0]], [0.0, 1.0])), sgd)
+    loss = CriticLoss(critics_of(MIXED, ([[0.0, 0.0], [2.0, 4.0]], [0.0, 1.0])), sgd)
     action = {"level": column(0.5, 0.5), "side": torch.tensor([0, 1])}
     assert loss.loss(column(0, 0), action, torch.zeros(2)).tolist() == [1.0, 9.0]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.sac import QTarget
+from rlrun.algorithms.sac import SoftQTarget
 from rlrun.memory import NStep, Table
 
 from .fixed import CONTINUOUS, DISCRETE, MANY, MIXED, column, critics_of, policy_of, write
@@ -26,7 +26,7 @@ def made(spaces, online, slow, **options):
     """Return a target whose target critics differ from the online ones."""
     critics = critics_of(spaces, *slow)
     policy, temperature = policy_of(spaces, critics, **options)
-    target = QTarget(critics, policy, temperature, discount=0.99)
+    target = SoftQTarget(critics, policy, temperature, discount=0.99)
     write(critics, *online)
     return target
 
@@ -124,7 +124,7 @@ def test_target_takes_no_gradient():
 def test_slow_critics_move_by_the_rate():
     critics = critics_of(CONTINUOUS, ([[0.0], [0.0]], [0.0]))
     policy, temperature = policy_of(CONTINUOUS, critics)
-    target = QTarget(critics, policy, temperature, tau=0.25)
+    target = SoftQTarget(critics, policy, temperature, tau=0.25)
     write(critics, ([[1.0], [2.0]], [4.0]))
     target.end_batch()
     target.end_batch()

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from rlrun.algorithms import ddpg
-from rlrun.algorithms.sac import PolicyLoss, SoftPolicy, Temperature
+from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.algorithms.sarsa import (
     BurnIn,
-    QTarget,
     RecurrentCritics,
     RecurrentDeterministic,
     RecurrentGaussian,
+    SarsaTarget,
     WindowTarget,
 )
+from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.memory import Table
 from rlrun.nn import DeterministicPolicy
@@ -44,7 +45,7 @@ def made(*, drawing, **options):
     """
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
     arguments = policy_of(CONTINUOUS, critics) if drawing else (sure(0.5),)
-    target = QTarget(critics, *arguments, discount=0.9, **options)
+    target = SarsaTarget(critics, *arguments, discount=0.9, **options)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
     return target
 
@@ -101,7 +102,7 @@ def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending)
     table.add(None, {"observation": [[9.0]], "action": [[0.0]], "reward": [0.0]} | nothing)  # the next episode's first
 
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]))
-    target, loss = QTarget(critics, sure(0.5), discount=0.9), ddpg.QLoss(critics, sgd)
+    target, loss = SarsaTarget(critics, sure(0.5), discount=0.9), CriticLoss(critics, sgd)
     batch = table.sample(200)
     columns = {name: batch[name] for name in ("next_observation", "reward", "terminated")}
     losses = loss.loss(batch["observation"], batch["action"], target.begin_batch(**columns)["q_target"])
@@ -120,7 +121,7 @@ def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending)
 def test_choices_are_refused(spaces):
     critics = critics_of(spaces, ([[0.0, 0.0]] * (1 + (spaces is MIXED)), [0.0, 0.0]))
     with pytest.raises(SpaceError, match="handles continuous actions only"):
-        QTarget(critics, sure(0.5))
+        SarsaTarget(critics, sure(0.5))
 
 
 # --- networks that remember
@@ -177,7 +178,7 @@ def test_windows_bootstrap_from_what_is_remembered_at_the_next_step(kind):
 def test_policy_of_windows_acts_as_it_does_step_by_step():
     critics, policy, temperature = remembering()
     actions, values = walked(critics, policy.gaussian, [0.3, -0.7, 0.9])
-    loss = PolicyLoss(policy, adam, critics=critics, temperature=temperature)
+    loss = SoftPolicyLoss(policy, adam, critics=critics, temperature=temperature)
     c, log_prob = policy.continuous(column(0.3, -0.7, 0.9).unsqueeze(0))
     assert c.flatten().tolist() == pytest.approx(actions, abs=1e-6)
     element, named = loss.loss(column(0.3, -0.7, 0.9).unsqueeze(0))
@@ -199,7 +200,7 @@ def test_a_sure_policy_remembers_in_windows_as_it_does_step_by_step(kind):
     inputs = window[:, :3], window[:, 1:], torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False, False, True]])
     q_target = target.begin_batch(*inputs)["q_target"]
     assert q_target[0].tolist() == pytest.approx([1 + 0.9 * values[1], 2 + 0.9 * values[2], 3.0], abs=1e-5)
-    loss = ddpg.PolicyLoss(policy, adam, critics=critics, actor_q="min", action_weight=0.5)
+    loss = ddpg.DeterministicPolicyLoss(policy, adam, critics=critics, actor_q="min", action_weight=0.5)
     expected = [0.5 * action**2 - value for action, value in zip(actions, values, strict=True)]
     assert loss.loss(window)[0].tolist() == pytest.approx(expected, abs=1e-5)
 

@@ -10,8 +10,8 @@ import torch
 from rlrun.algorithms.seditor import (
     Apart,
     CostLoss,
+    EditedTarget,
     EditorLoss,
-    QTarget,
     Temperatures,
     TemperaturesLoss,
     UtilityLoss,
@@ -71,7 +71,7 @@ def test_what_acts_is_the_edited_proposal():
 
 def test_targets_of_both_rewards_are_at_the_edited_action():
     utility, cost = critics_of(CONTINUOUS, *UTILITY), critics_of(CONTINUOUS, *COST)
-    target = QTarget(utility, cost, policy_of(0.5, -0.4), discount=0.9)
+    target = EditedTarget(utility, cost, policy_of(0.5, -0.4), discount=0.9)
     for critics in (utility, cost):
         write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
     rewards = torch.tensor([[1.0, -0.5]] * 2)

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from rlrun.algorithms.sac import Temperature
-from rlrun.algorithms.taac import PolicyLoss, QLoss, QTarget, SwitchingPolicy, TrajectoryCritics
+from rlrun.algorithms.taac import (
+    SwitchingPolicy,
+    SwitchingPolicyLoss,
+    TrajectoryCritics,
+    TrajectoryLoss,
+    TrajectoryTarget,
+)
 from rlrun.collect import Collector, Repeating, evaluate
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.env import make
@@ -131,7 +137,7 @@ def still(monkeypatch, *fresh):
 def test_target_goes_on_to_the_first_step_at_which_either_switches(monkeypatch):
     still(monkeypatch, 0, 0, 1, 0)
     critics = critics_of(*MEMBERS)
-    target = QTarget(critics, policy_of(critics), discount=0.9)
+    target = TrajectoryTarget(critics, policy_of(critics), discount=0.9)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # for which both choices are equally good
     # one trajectory, -1/2, during three steps; then 1/4, which begins at the last
     state = torch.tensor([[[-0.5, 0.0], [-0.5, 1.0], [-0.5, 2.0], [0.25, 0.0]]])
@@ -157,7 +163,7 @@ def test_target_goes_on_to_the_first_step_at_which_either_switches(monkeypatch):
 def test_target_of_single_steps(monkeypatch):
     still(monkeypatch, 0, 0)
     critics = critics_of(*MEMBERS)
-    target = QTarget(critics, policy_of(critics, level=-0.5), discount=0.9)
+    target = TrajectoryTarget(critics, policy_of(critics, level=-0.5), discount=0.9)
     ends = torch.tensor([False, True])
     options = {"reward": torch.ones(2), "terminated": ends, "truncated": ~ends}
     batch = target.begin_batch(column(1, 1), torch.tensor([[-0.5, 0.0]] * 2), **options)
@@ -165,7 +171,7 @@ def test_target_of_single_steps(monkeypatch):
 
 
 def test_critics_learn_what_was_in_force_not_what_was_done_last():
-    loss = QLoss(critics_of(*MEMBERS), sgd)
+    loss = TrajectoryLoss(critics_of(*MEMBERS), sgd)
     losses = loss.loss(column(1), torch.tensor([[0.5, 4.0]]), torch.tensor([1.0]))
     assert losses.tolist() == pytest.approx([0.5**2 + 1.0**2])  # 1.5 and 2
 
@@ -174,7 +180,7 @@ def test_policy_learns_as_far_as_it_is_switched_to(monkeypatch):
     still(monkeypatch)
     critics = critics_of(([[0.0], [1.0]], [0.0]))
     policy = policy_of(critics)
-    loss = PolicyLoss(policy, sgd, critics=critics, temperature=policy._borrowed[1])
+    loss = SwitchingPolicyLoss(policy, sgd, critics=critics, temperature=policy._borrowed[1])
     value, named = loss.loss(column(0), torch.tensor([[-0.5, 1.0]]))
     switch = 1 / (1 + math.exp(-1.0 / ALPHAS[1]))
     log_prob = 1.0 - 0.5 * math.log(2 * math.pi) - math.log(1 - 0.25)

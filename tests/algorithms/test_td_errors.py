@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlrun.algorithms import dqn, sac
+from rlrun.algorithms import dqn
+from rlrun.callbacks import CriticLoss
 
 from .fixed import DISCRETE, column, critics_of, q_network, sgd
 
@@ -15,7 +16,7 @@ ZEROS = [[0.0, 0.0]]
 def losses(huber, *biases):
     """Return the losses of both algorithms, with critics of these values [K] for every observation."""
     yield dqn.QLoss(q_network(DISCRETE, *biases), sgd, huber=huber)
-    yield sac.QLoss(critics_of(DISCRETE, *[(ZEROS, list(bias)) for bias in biases]), sgd, huber=huber)
+    yield CriticLoss(critics_of(DISCRETE, *[(ZEROS, list(bias)) for bias in biases]), sgd, huber=huber)
 
 
 def errors(loss, *targets):

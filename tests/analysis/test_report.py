@@ -164,7 +164,7 @@ def test_an_arm_of_which_nothing_counts_hinders_no_comparison_of_the_others(make
     group(make, "a2c", [1.0, 2.0])
     group(make, "sac", [1.0, 2.0], status="failed")
     report = rlrun.report(tmp_path, svg=tmp_path / "svg", **QUICK)
-    assert [(pair.one, pair.other) for pair in report.findings.comparisons] == [("algorithm=a2c", "algorithm=ppo")]
+    assert [(pair.first, pair.second) for pair in report.findings.comparisons] == [("algorithm=a2c", "algorithm=ppo")]
     assert "for the one pair of groups" in re.sub(r"\s+", " ", text_of(report))
     assert "| algorithm=sac | 0 of 2 (2 failed) | — |" in report.markdown
     assert "leave out" not in told(report)
@@ -201,7 +201,7 @@ def test_arms_are_told_apart_if_they_differ_and_there_are_enough_seeds(finals, v
     assert bool(comparison.difference.low > 0) is (apart is True)
     assert bool(max(first.low, second.low) < min(first.high, second.high)) is (apart is False)
     if apart:
-        assert comparison.one == "algorithm=ppo"
+        assert comparison.first == "algorithm=ppo"
         assert comparison.improvement == pytest.approx((1.0, 1.0, 1.0))
 
 

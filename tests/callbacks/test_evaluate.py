@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box
 
 from rlrun.algorithms import sac
-from rlrun.callbacks import Budget, Evaluator, Interrupted
+from rlrun.callbacks import Budget, CriticLoss, Evaluator, Interrupted, SoftPolicyLoss
 from rlrun.collect import Collector, Evaluation, PolicyAgent
 from rlrun.core.seeds import Seeds
 from rlrun.env.sync import SyncEnv
@@ -61,9 +61,9 @@ def training(every):
         "collector": collector,
         "evaluation": Evaluator(env, agent, every=every, episodes=3, seed=seeds.evaluation),
         "budget": Budget(env_steps=120),
-        "q_target": sac.QTarget(critics, policy, temperature),
-        "q_loss": sac.QLoss(critics, adam),
-        "policy": sac.PolicyLoss(policy, adam, critics=critics, temperature=temperature),
+        "q_target": sac.SoftQTarget(critics, policy, temperature),
+        "q_loss": CriticLoss(critics, adam),
+        "policy": SoftPolicyLoss(policy, adam, critics=critics, temperature=temperature),
         "temperature": sac.TemperatureLoss(temperature, adam, spaces=env.spaces),
     }
     trainer = Trainer(callbacks, ReplayLoader(table=table, collector=collector, batch=8, warm_up=20))

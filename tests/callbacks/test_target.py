@@ -8,7 +8,7 @@ import torch
 from tests.configs import ALGORITHMS, env_of, keys
 
 from rlrun import ops
-from rlrun.algorithms.sac import QTarget
+from rlrun.algorithms.sac import SoftQTarget
 from rlrun.callbacks import LambdaReturn
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
@@ -22,7 +22,7 @@ SPACES = make("Pendulum-v1").spaces
 
 def target(members, target_subset):
     critics, temperature = Critics(SPACES, hidden=[4], members=members), Temperature(SPACES)
-    return QTarget(
+    return SoftQTarget(
         critics, SoftPolicy(SPACES, critics, temperature, hidden=[4]), temperature, target_subset=target_subset
     )
 

@@ -52,8 +52,8 @@ def test_keys_that_differ_are_told_with_who_set_them(runs):
     first, second = difference.config["algorithm.lr"]
     assert (first.value, first.set_by) == (5e-4, "rlrun/algorithm/dqn.yaml")
     assert (second.value, second.set_by) == (0.01, "word")
-    assert difference.config[f"{clip}.lowest"].one.value == "absent"
-    assert difference.config[f"{clip}.lowest"].other.set_by == "rlrun/with/reward_clip.yaml"
+    assert difference.config[f"{clip}.lowest"].first.value == "absent"
+    assert difference.config[f"{clip}.lowest"].second.set_by == "rlrun/with/reward_clip.yaml"
     assert difference.circumstances == {}
 
 
@@ -78,7 +78,7 @@ def test_versions_source_and_machine_are_compared(runs):
     change(about, packages={**read_json(about)["packages"], "torch": "1.0"}, git={"commit": "abc", "dirty": None})
     difference = rlrun.diff("one", "other")
     assert set(difference.circumstances) == {"torch", "git"}
-    assert difference.circumstances["torch"].other.value == "1.0"
+    assert difference.circumstances["torch"].second.value == "1.0"
 
 
 @pytest.mark.parametrize(("mean", "told"), [(11.5, ": not distinguishable"), (13.0, "")])
@@ -131,7 +131,7 @@ def test_the_command_prints_both_sides_and_json(runs, capsys):
 
 def test_who_set_a_key_is_kept_when_a_run_is_resumed(runs):
     rlrun.resume("other", ["stop.env_steps=150"])
-    assert rlrun.diff("one", "other").config["algorithm.lr"].other.set_by == "word"
+    assert rlrun.diff("one", "other").config["algorithm.lr"].second.set_by == "word"
 
 
 def test_what_is_no_run_is_named(runs):

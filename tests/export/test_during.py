@@ -15,7 +15,7 @@ import rlrun
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.export.during import Items, OnnxExport, _Job, _Worker
+from rlrun.export.during import ExportedFiles, OnnxExport, _Job, _Worker
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
@@ -142,7 +142,7 @@ def worker(tmp_path, monkeypatch):
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: popen(["cat"], **options))
     (tmp_path / ".policy_7.request").touch()  # of a run that was killed
-    worker = _Worker(Items(tmp_path))
+    worker = _Worker(ExportedFiles(tmp_path))
     monkeypatch.setattr(worker, "_carried_out", lambda place: worker.items.path_of(worker._newest).touch() or "")
     yield worker
     worker.close()
@@ -177,7 +177,7 @@ def test_wrong_numbers_are_refused(override, describe_error):
 
 
 def test_items_are_found_and_removed(tmp_path):
-    items = Items(tmp_path / "kept")
+    items = ExportedFiles(tmp_path / "kept")
     for handle in (1, 2):
         items.path_of(handle).write_bytes(b"")
     items.path_of(3).mkdir()

@@ -178,7 +178,7 @@ def test_a_mix_remembers_what_its_tables_were_seen_to_hold():
     mix, restored = fresh(), fresh()
     mix.sample(4, 3)
     restored.load_state_dict(mix.state_dict())
-    assert [part.held for part in restored.parts] == [3, 3]
+    assert [part.longest for part in restored.parts] == [3, 3]
 
 
 def test_batches_of_a_checkpoint_go_to_where_a_loader_has_its_own():

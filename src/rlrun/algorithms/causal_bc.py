@@ -46,7 +46,7 @@ class Residual(nn.Module):
         return error
 
 
-class PolicyLoss(LossCallback):
+class CausalBCLoss(LossCallback):
     """The policy's error as far as it is foretold, and a share of its square; provides that error.
 
     Args:

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
 from rlrun.core.errors import require_one_of
@@ -32,7 +31,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn import Critics, DeterministicPolicy, value_head_of
 
 
-class QTarget(TargetCallback):
+class DeterministicQTarget(TargetCallback):
     """Bellman target from target networks of critics and policy.
 
     Args:
@@ -79,11 +78,7 @@ class QTarget(TargetCallback):
         return super().note(lambda _: " and ".join(path_of(network) for network in self.followed))
 
 
-class QLoss(CriticLoss):
-    """Distance of each critic to the common target, summed over critics."""
-
-
-class PolicyLoss(LossCallback):
+class DeterministicPolicyLoss(LossCallback):
     """Minus the value of the policy's own action (1509.02971 eq. 6).
 
     Args:

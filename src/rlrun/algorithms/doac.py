@@ -25,7 +25,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.nn import ImplicitCritics
 
 
-class OptimisticAgent(Optimistic):
+class DOACAgent(Optimistic):
     """Explore by a bound with the unbiased deviation; arguments are those of `rlrun.collect.Optimistic`.
 
     Raises:

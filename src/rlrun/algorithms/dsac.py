@@ -38,7 +38,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature, value_head_of
 
 
-class QTarget(QuantileTarget):
+class ImplicitQuantileTarget(QuantileTarget):
     """Quantiles of the return from slowly moving critics, and the shares that they stand for.
 
     Args:
@@ -71,7 +71,7 @@ class QTarget(QuantileTarget):
         return value, {"target_widths": widths}
 
 
-class QLoss(CriticLoss):
+class ImplicitQuantileLoss(CriticLoss):
     """Distance of each critic's quantiles to the common target's, summed over critics.
 
     Args:
@@ -111,7 +111,7 @@ class QLoss(CriticLoss):
         return (self._newest - self._target).abs().mean(0)
 
 
-class PolicyLoss(SoftPolicyLoss):
+class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
     """Minus the mean of the quantiles at the policy's own action, the least or the guide's, and minus its entropy.
 
     Args:

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.callbacks.target import TargetCallback
 from rlrun.core.errors import ConfigError
@@ -30,7 +29,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Policy, Value
 
 
-class QTarget(TargetCallback):
+class ImplicitQTarget(TargetCallback):
     """Bellman target from the value of the next state (eq. 6), and what target critics say of the action taken.
 
     Args:
@@ -72,10 +71,6 @@ class QTarget(TargetCallback):
         return {**target, "action_value": value.amin(0)}
 
 
-class QLoss(CriticLoss):
-    """Distance of each critic to the common target, summed over critics (eq. 6)."""
-
-
 class ValueLoss(LossCallback):
     """Distance of the value to an expectile of what actions are worth (eq. 5); provides the action's advantage.
 
@@ -101,7 +96,7 @@ class ValueLoss(LossCallback):
         return ops.expectile_distance(value, action_value, expectile=self.expectile), {"advantage": advantage}
 
 
-class PolicyLoss(LossCallback):
+class AdvantageWeightedLoss(LossCallback):
     """Minus the likelihood of the action taken, weighted by what it is better than the others (eq. 7).
 
     Args:

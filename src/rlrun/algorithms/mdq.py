@@ -133,7 +133,7 @@ class BinPolicy(nn.Module):
         return ((c + 1.0) * (0.5 * (self.bins - 1))).round().long()
 
 
-class QTarget(TargetCallback):
+class BinTarget(TargetCallback):
     """Soft Bellman target from the policy's own next action and target critics."""
 
     def __init__(
@@ -163,7 +163,7 @@ class QTarget(TargetCallback):
         return value
 
 
-class PolicyLoss(LossCallback):
+class BinPolicyLoss(LossCallback):
     """Squared distance of what the policy makes of its own actions, with noise, to the target critics' smallest value.
 
     Args:
@@ -174,7 +174,7 @@ class PolicyLoss(LossCallback):
     provides = ("policy_entropy",)
 
     def __init__(
-        self, network: BinPolicy, optimizer: Optimizer, *, slow: QTarget, noise: float = 0.01, **options: object
+        self, network: BinPolicy, optimizer: Optimizer, *, slow: BinTarget, noise: float = 0.01, **options: object
     ) -> None:
         super().__init__(network, optimizer, **options)  # type: ignore[arg-type]
         self.policy = network

@@ -21,7 +21,7 @@ from torch import Tensor
 from rlrun.collect import Optimistic
 
 
-class OptimisticAgent(Optimistic):
+class OACAgent(Optimistic):
     """Explore by the bound of the paper; the rest, and the arguments, are those of `rlrun.collect.Optimistic`."""
 
     def upper(self, values: Tensor) -> Tensor:

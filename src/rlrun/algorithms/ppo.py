@@ -146,7 +146,7 @@ def _divergence(log_ratio: Tensor) -> Tensor:
     return log_ratio.expm1() - log_ratio
 
 
-class Epochs(Protocol):
+class EpochLoader(Protocol):
     """A loader that serves a rollout several times."""
 
     epoch: int
@@ -168,7 +168,7 @@ class KLStop(Callback):
 
     data_group = "default"
 
-    def __init__(self, loader: Epochs, loss: PPOLoss, *, limit: float | None, data_group: str = "default") -> None:
+    def __init__(self, loader: EpochLoader, loss: PPOLoss, *, limit: float | None, data_group: str = "default") -> None:
         self.loader = loader
         self.limit = limit
         self.data_group = data_group
@@ -213,7 +213,7 @@ class KLPenalty(Callback):
     data_group = "default"
     provides = ("kl_weight",)
 
-    def __init__(self, loader: Epochs, *, target: float, weight: float = 1.0, data_group: str = "default") -> None:
+    def __init__(self, loader: EpochLoader, *, target: float, weight: float = 1.0, data_group: str = "default") -> None:
         self.loader = loader
         self.target = target
         self.weight = weight

@@ -21,7 +21,6 @@ from typing import Any
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
@@ -31,7 +30,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, value_head_of
 
 
-class QTarget(QuantileTarget):
+class FixedQuantileTarget(QuantileTarget):
     """Quantiles of the return from slowly moving critics.
 
     Raises:
@@ -48,11 +47,7 @@ class QTarget(QuantileTarget):
         return ops.least_of(self.counting(self.told(observation, c)), by=self.least), {}  # [M, B, N] -> [B, N]
 
 
-class QLoss(CriticLoss):
-    """Distance of each critic's quantiles to the common target's, summed over critics."""
-
-
-class PolicyLoss(SoftPolicyLoss):
+class QuantilePolicyLoss(SoftPolicyLoss):
     """Minus the mean of the quantiles at the policy's own action, the least or the guide's, and minus its entropy.
 
     Args:

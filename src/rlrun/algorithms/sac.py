@@ -7,8 +7,8 @@ action has one part only, the other factor is absent.
 
     V̄(s) = E_k[min_i Q̄_i(s, c, k) - α_k log π(k | s, c)] - α_c log π(c | s),  c ~ π(· | s)
     y    = r + γ (1 - terminated) V̄(s')
-    L_Q  = Σ_i (Q_i(s, c, k) - y)²
-    L_π  = α_c log π(c | s) - E_k[min_i Q_i(s, c, k)],  c ~ π(· | s)
+    L_Q  = Σ_i (Q_i(s, c, k) - y)²                                      (eq. 5)
+    L_π  = α_c log π(c | s) - E_k[min_i Q_i(s, c, k)],  c ~ π(· | s)    (eq. 7)
     L_α  = Σ_part log α_part (H_part - H̄_part)
 
 Differences from the paper: two critics share one stacked ensemble; their losses are summed;
@@ -25,16 +25,14 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import TargetCallback
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
 
 
-class QTarget(TargetCallback):
+class SoftQTarget(TargetCallback):
     """Soft Bellman target from slowly moving critics (eqs. 2 and 3).
 
     Args:
@@ -87,14 +85,6 @@ class QTarget(TargetCallback):
         if log_prob is not None:
             value = value - self.temperature.of("continuous") * log_prob  # eq. 3
         return self.bootstrap(reward, terminated, value, discount)
-
-
-class QLoss(CriticLoss):
-    """Distance of each critic to the common target, summed over critics (eq. 5)."""
-
-
-class PolicyLoss(SoftPolicyLoss):
-    """KL divergence of π(c | s) from the critics' Boltzmann distribution (eq. 7)."""
 
 
 class TemperatureLoss(LossCallback):

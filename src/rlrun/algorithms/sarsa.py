@@ -140,7 +140,7 @@ class RecurrentCritics(nn.Module):
         return value.squeeze(-1)
 
 
-class QTarget(TargetCallback):
+class SarsaTarget(TargetCallback):
     """Bellman target from the policy's own next action and target critics.
 
     Args:
@@ -202,7 +202,7 @@ class QTarget(TargetCallback):
         return c, -self.temperature.of("continuous") * log_prob if self.entropy_reward else None  # type: ignore[operator]
 
 
-class WindowTarget(QTarget):
+class WindowTarget(SarsaTarget):
     """Targets [B, T] of the steps of windows.
 
     Args:

@@ -60,7 +60,7 @@ class Apart(Rewards):
         super().__init__(weights)
 
 
-class QTarget(TargetCallback):
+class EditedTarget(TargetCallback):
     """Bellman targets of both rewards, at edited actions, from target networks of both critics."""
 
     provides = ("q_target", "cost_target")
@@ -91,10 +91,6 @@ class QTarget(TargetCallback):
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return super().note(lambda _: " and ".join(path_of(network) for network in self.followed))
-
-
-class QLoss(CriticLoss):
-    """Distance of each critic of the utility to the common target, summed over critics."""
 
 
 class CostLoss(CriticLoss):

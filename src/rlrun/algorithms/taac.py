@@ -29,7 +29,7 @@ all of them; the two critics share one stacked ensemble, and their losses are su
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,15 +42,8 @@ from rlrun.callbacks.target import TargetCallback
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.core.typing import Tree
-from rlrun.nn import Critics, SquashedGaussian
+from rlrun.nn import Critics, SquashedGaussian, Temperature
 from rlrun.nn.trajectories import Form, Trajectories
-
-
-class Temperatures(Protocol):
-    """What randomness costs: that of actions, and that of choices."""
-
-    def of(self, part: str) -> Tensor:
-        """Return α of "continuous" or "discrete"."""
 
 
 class TrajectoryCritics(Critics):
@@ -106,7 +99,7 @@ class SwitchingPolicy(nn.Module):
         self,
         spaces: Spaces,
         critics: TrajectoryCritics,
-        temperature: Temperatures,
+        temperature: Temperature,
         *,
         most_steps: int | None = None,
         **options: object,
@@ -164,7 +157,7 @@ def both(critics: Callable[..., Tensor], observation: Tree, proposal: Proposal) 
     return torch.stack([critics(observation, trajectory).amin(0) for trajectory in (proposal.kept, proposal.new)], -1)
 
 
-class QTarget(TargetCallback):
+class TrajectoryTarget(TargetCallback):
     """Target that looks through steps on which stored and present policy go on alike (section 4.2).
 
     A batch of single steps has that of one step.
@@ -210,14 +203,14 @@ class QTarget(TargetCallback):
         return {"q_target": target}
 
 
-class QLoss(CriticLoss):
+class TrajectoryLoss(CriticLoss):
     """Distance of each critic to the common target, at the trajectories that were in force, summed over critics."""
 
     def loss(self, observation: Tree, next_state: Tensor, q_target: Tensor) -> Tensor:  # type: ignore[override]
         return super().loss(observation, next_state[..., :-1], q_target)
 
 
-class PolicyLoss(LossCallback):
+class SwitchingPolicyLoss(LossCallback):
     """Minus the value of what is proposed, as far as it is switched to, and the price of its density."""
 
     provides = ("policy_entropy",)
@@ -228,7 +221,7 @@ class PolicyLoss(LossCallback):
         optimizer: Optimizer,
         *,
         critics: TrajectoryCritics,
-        temperature: Temperatures,
+        temperature: Temperature,
         **options: object,
     ) -> None:
         super().__init__(network, optimizer, **options)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def _show(title: str, pairs: Mapping[str, Pair]) -> None:
         typer.echo(title)
     width = max(map(len, pairs), default=0)
     for name, pair in pairs.items():
-        typer.echo(f"  {_plain(name).ljust(width)}  {_text(pair.one)} | {_text(pair.other)}")
+        typer.echo(f"  {_plain(name).ljust(width)}  {_text(pair.first)} | {_text(pair.second)}")
 
 
 def _text(side: Side) -> str:

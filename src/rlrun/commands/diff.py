@@ -31,8 +31,8 @@ class Side(NamedTuple):
 class Pair(NamedTuple):
     """A value that differs."""
 
-    one: Side
-    other: Side
+    first: Side
+    second: Side
 
 
 class Difference(NamedTuple):
@@ -66,7 +66,7 @@ class Difference(NamedTuple):
         """Return all of it as JSON takes it."""
 
         def sides(pairs: Mapping[str, Pair]) -> dict[str, Any]:
-            return {name: {"one": pair.one._asdict(), "other": pair.other._asdict()} for name, pair in pairs.items()}
+            return {name: {"one": pair.first._asdict(), "other": pair.second._asdict()} for name, pair in pairs.items()}
 
         covers = "evaluation episodes only; each side is one seed"
         gain = None if self.gain is None else {"mean_return": self.gain[0], "within": self.gain[1], "covers": covers}

@@ -30,12 +30,12 @@ class Piece:
     Args:
         steps: hooks of targets and losses, one behind the other.
         wanted: what they ask for.
-        given: what they are given now.
+        inputs: what they get now.
         groups: of this update.
         due: whether losses are learned from and target networks move in such an update, by the identity of whose they
             are.
         device: of networks.
-        varying: dimensions of each tensor that is given which may have another size the next time; None = none.
+        varying: dimensions of each tensor that is given that may have another size the next time; None = none.
 
     Raises:
         Untraceable: a hook reads or writes what no graph can.
@@ -45,7 +45,7 @@ class Piece:
         self,
         steps: Sequence[HookCall],
         wanted: Wanted,
-        given: Inputs,
+        inputs: Inputs,
         groups: Groups,
         due: Mapping[int, bool],
         device: str,
@@ -63,28 +63,28 @@ class Piece:
             any("learning_rate" in step.asks for step in steps if step.callback is loss.callback)
             for loss in self.learning
         ]
-        self._numbers = [torch.tensor(value) for value in given.numbers]
+        self._numbers = [torch.tensor(value) for value in inputs.numbers]
         scope = Scope(callbacks)
         apart = [loss.rate for loss in self.learning] + self._numbers
         apart += [tensor for loss in self.learning for tensor in loss.moments.tensors]
         trace = Trace(steps, scope, self.learning, due)
         # the same tensor may lie in several places, and be one of the parameters that are stepped
         own = {id(tensor): tensor for tensor in [*apart, *(place.read() for place in scope.places)]}
-        if any(id(tensor) in own for tensor in given.tensors):
+        if any(id(tensor) in own for tensor in inputs.tensors):
             raise Untraceable(None, "they are given a tensor that they hold")  # the next time it may be another one
-        inputs = [*own.values(), *given.tensors]
+        tensors = [*own.values(), *inputs.tensors]
 
         def whole(*stand_ins: Tensor) -> list[Tensor]:
-            replacements = dict(zip(map(id, inputs), stand_ins, strict=True))
-            return trace(wanted, groups, given, self._numbers, replacements)
+            replacements = dict(zip(map(id, tensors), stand_ins, strict=True))
+            return trace(wanted, groups, inputs, self._numbers, replacements)
 
         try:
-            self._sizes = None if varying is None else graph.Sizes(inputs, [*[()] * len(own), *varying])
-            module = graph.traced(whole, inputs, self._sizes)
+            self._sizes = None if varying is None else graph.Sizes(tensors, [*[()] * len(own), *varying])
+            module = graph.traced(whole, tensors, self._sizes)
             self._constants = graph.constants(module)
             used = graph.used(module)
             # no gradient is to be thought of
-            read = [inputs[number].detach() for number in used]
+            read = [tensors[number].detach() for number in used]
             self._run = graph.compiled(module, read, device, sized=varying is None)
         except Untraceable:
             raise
@@ -96,7 +96,7 @@ class Piece:
         self._leave(trace)
         self._input_numbers = [number - len(own) for number in used if number >= len(own)]
         self._own_shapes = tuple(tensor.shape for tensor in own.values())
-        self._take_for_granted(scope, trace, [inputs[number] for number in used if number < len(own)])
+        self._take_for_granted(scope, trace, [tensors[number] for number in used if number < len(own)])
 
     def _leave(self, trace: Trace) -> None:
         """Note what the graph leaves behind; most of it is one tensor, for which there is a short way."""

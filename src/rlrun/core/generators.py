@@ -77,9 +77,9 @@ class Generators:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all generators; of CUDA's where there are any."""
-        version, words, gauss = random.getstate()
+        version, numbers, gauss = random.getstate()
         states: dict[str, Any] = {
-            "python": {"version": version, "words": np.array(words, np.uint64), "gauss": gauss},
+            "python": {"version": version, "words": np.array(numbers, np.uint64), "gauss": gauss},
             "numpy": np.random.get_state(legacy=False),
             "torch": torch.get_rng_state(),
         }

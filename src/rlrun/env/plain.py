@@ -117,8 +117,8 @@ class Writer:
             return {"generator": number, "numpy": state}
         if isinstance(value, np.random.RandomState):
             return {"generator": number, "legacy": value.get_state(legacy=False)}
-        version, words, gauss = value.getstate()
-        return {"generator": number, "python": {"version": version, "words": np.array(words), "gauss": gauss}}
+        version, numbers, gauss = value.getstate()
+        return {"generator": number, "python": {"version": version, "words": np.array(numbers), "gauss": gauss}}
 
     def space(self, value: gymnasium.Space[Any]) -> dict[str, Any]:
         """Write down the generators of a space and of its parts, where they exist already."""

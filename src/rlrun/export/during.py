@@ -47,7 +47,7 @@ class Item:
     path: Path
 
 
-class Items:
+class ExportedFiles:
     """The files `policy_<number>.onnx` of a folder, which is made where it is missing; any thread may ask for them."""
 
     def __init__(self, folder: Path) -> None:
@@ -128,7 +128,7 @@ class OnnxExport(Callback):
             raise RequestError(f"export: a {type(agent).__name__} cannot be exported; see docs/export.md")
         self.every, self.stochastic, self.keep = every, stochastic, keep
         self.metadata = {key: str(value) for key, value in (metadata or {}).items()}
-        self.items: Items | None = None
+        self.items: ExportedFiles | None = None
         self._about: dict[str, Any] = {}
         self.count = 0  # exports asked for, each the number of its file
         self._axis, self._newest, self._due = 0, 0, following(0, every)
@@ -141,7 +141,7 @@ class OnnxExport(Callback):
         if config:
             self._about["env"] = environment(config)
         if run_dir is not None:
-            self.items = Items(run_dir / "exports")
+            self.items = ExportedFiles(run_dir / "exports")
             for handle in [item.handle for item in self.items.items() if item.handle > self.count]:
                 self.items.delete(handle)  # of updates that were lost, and will be made again
             self._axis, self._worker = update if step is None else step, _Worker(self.items)
@@ -240,7 +240,7 @@ def start() -> subprocess.Popen[str]:
 class _Worker:
     """The process, and a thread that hears it."""
 
-    def __init__(self, items: Items) -> None:
+    def __init__(self, items: ExportedFiles) -> None:
         self.items = items
         for path in items.folder.glob(f".{PREFIX}*.request"):  # by a run that was killed
             path.unlink(missing_ok=True)

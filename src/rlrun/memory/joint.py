@@ -106,15 +106,15 @@ class _Part:
     share: Fraction
     weight: int = 0  # the share as a whole number
     owed: int = 0  # what rounding has kept from it so far, in parts of a row
-    held: int = 0  # the longest window that it was seen to hold
+    longest: int = 0  # steps of the longest window that it was seen to hold
 
     def holds(self, length: int) -> bool:
         """Tell whether the table holds a window; looks closely only until it does."""
         if not self.table.index.complete[:-1].any():  # empty, perhaps anew
-            self.held = 0
-        elif self.held < length and self.table.windows(length):
-            self.held = length
-        return self.held >= length
+            self.longest = 0
+        elif self.longest < length and self.table.windows(length):
+            self.longest = length
+        return self.longest >= length
 
 
 class Mix:
@@ -232,13 +232,13 @@ class Mix:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what rounding owes each table, and what each was seen to hold."""
-        owed, longest = ({part.name: getattr(part, name) for part in self.parts} for name in ("owed", "held"))
+        owed, longest = ({part.name: getattr(part, name) for part in self.parts} for name in ("owed", "longest"))
         return {"owed": owed, "held": longest, "holding": self._holding}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on owing the same."""
         for part in self.parts:
-            part.owed, part.held = state["owed"][part.name], state["held"][part.name]
+            part.owed, part.longest = state["owed"][part.name], state["held"][part.name]
         self._holding = list(state["holding"])
 
 

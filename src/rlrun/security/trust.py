@@ -42,7 +42,7 @@ NEVER = """
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
     rlrun.checkpointing rlrun.cli rlrun.commands rlrun.config rlrun.devtools rlrun.loading rlrun.runs rlrun.security
     rlrun.analysis.doctor rlrun.export.checking rlrun.export.making rlrun.export.opening rlrun.export.play_onnx
-    rlrun.export.worker rlrun.export.writing rlrun.export.during.Items
+    rlrun.export.worker rlrun.export.writing rlrun.export.during.ExportedFiles
     rlrun.checkpoints rlrun.doctor rlrun.evaluate rlrun.export_onnx rlrun.init rlrun.play rlrun.plugin_test
     rlrun.resume rlrun.train
 """.split()  # noqa: SIM905

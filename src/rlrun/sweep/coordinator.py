@@ -97,7 +97,7 @@ class Working:
         begun: seconds since 1970.
         watched: when signs of life were last looked for.
         why: it was killed, or never begun.
-        asked: it was told to leave.
+        stop_requested: whether it was told to stop.
         code: exit code of its process, once that has ended.
         ended: when that was, on the monotonic clock.
     """
@@ -109,7 +109,7 @@ class Working:
     begun: float = field(default_factory=time.time)
     watched: float = 0.0
     why: str | None = None
-    asked: bool = False
+    stop_requested: bool = False
     code: int | None = None
     episode_end: float = 0.0
 
@@ -125,8 +125,8 @@ class Working:
 
     def leave(self, *, again: bool = False) -> None:
         """Ask it to leave in order; once unless `again`, for a second signal would cut off what it saves."""
-        if again or not self.asked:
-            self.asked = True
+        if again or not self.stop_requested:
+            self.stop_requested = True
             self.process.terminate()
 
     def end_if_hung(self, stall: float | None) -> None:
@@ -320,7 +320,7 @@ class Coordinator:
     def _note(self, job: Working, code: int) -> None:
         if code == 0:
             self.job_store.end(self.owner, job.entry.key, "completed", code=0, overrides=job.entry.overrides)
-        elif job.why is None and (code == STOPPED or (code == -signal.SIGTERM and (job.asked or self.left))):
+        elif job.why is None and (code == STOPPED or (code == -signal.SIGTERM and (job.stop_requested or self.left))):
             self.job_store.end(self.owner, job.entry.key, "pending", code=code, delay=AGAIN)
         else:
             self._note_failure(job.entry, code, job.reason(code))

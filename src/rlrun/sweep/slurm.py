@@ -88,8 +88,8 @@ class Slurm(Remote):
         make = submitit.LocalExecutor if self.here else submitit.SlurmExecutor
         self._executor = make(self.launches, max_num_timeout=REQUEUES, python=python)
         self._executor.update_parameters(**{name: value for name, value in options.items() if value is not None})
-        asked = ["sacct", "-n", "-X", "-j", "0"]
-        answers = shutil.which("sacct") and not subprocess.run(asked, capture_output=True, check=False).returncode
+        command = ["sacct", "-n", "-X", "-j", "0"]
+        answers = shutil.which("sacct") and not subprocess.run(command, capture_output=True, check=False).returncode
         self._knows = self.here or answers  # what became of a job
 
     @staticmethod

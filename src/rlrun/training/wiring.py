@@ -81,8 +81,8 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     _check_backward_order(plan)
     requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
     for callback in callbacks.values():
-        callback.asked = frozenset(requests.intersection(callback.provides))
-        if callback.only_provides and not callback.asked:
+        callback.requested = frozenset(requests.intersection(callback.provides))
+        if callback.only_provides and not callback.requested:
             unread = _list(callback.provides)
             raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, requests)}")
     _check_trained(callbacks)

@@ -302,12 +302,12 @@ def _improvements(findings: Findings) -> Figure:
     half = int((WIDTH - 2 * MARGIN) / LETTER / 2) - 2
     for place, pair in enumerate(rows):
         y = TOP + row * place + LINE + 14
-        figure.text(MARGIN, y - 12, f"{cut(pair.one, half)}  >  {cut(pair.other, half)}", strong=True)
+        figure.text(MARGIN, y - 12, f"{cut(pair.first, half)}  >  {cut(pair.second, half)}", strong=True)
         figure.estimate(pair.improvement, x, y, 0)
     caption = "Probability that a run of the first group scores higher than one of the second, with its 95 % interval."
     if len(rows) < len(pairs):
         caption += " The best group against the others; all pairs are in the table."
-    intervals = "; ".join(f"{pair.one} over {pair.other}: {interval(pair.improvement)}" for pair in rows)
+    intervals = "; ".join(f"{pair.first} over {pair.second}: {interval(pair.improvement)}" for pair in rows)
     return figure.describe(caption, intervals)
 
 

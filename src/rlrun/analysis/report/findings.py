@@ -70,8 +70,8 @@ class GroupResult:
 class Comparison:
     """Two groups: the difference of their interquartile means, the probability that the first scores higher."""
 
-    one: str
-    other: str
+    first: str
+    second: str
     difference: Interval
     improvement: Interval
     chance: float  # p of the permutation test, corrected for the number of comparisons
@@ -88,7 +88,7 @@ class Comparison:
         """Say it in words."""
         if not self.distinguishable:
             return "not distinguishable"
-        return f"{self.one if self.difference.value > 0 else self.other} scores higher"
+        return f"{self.first if self.difference.value > 0 else self.second} scores higher"
 
 
 @dataclass(frozen=True)
@@ -216,13 +216,13 @@ def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) 
     chances = [statistics.permutation(left, right, **settings) for (_, left), (_, right) in pairs]
     return [
         Comparison(
-            one,
-            other,
+            first,
+            second,
             *statistics.compare(left, right, **settings),
             chance,
             min(1.0, family * statistics.least_p(left, right)),
         )
-        for ((one, left), (other, right)), chance in zip(pairs, statistics.holm(chances, family), strict=True)
+        for ((first, left), (second, right)), chance in zip(pairs, statistics.holm(chances, family), strict=True)
     ]
 
 

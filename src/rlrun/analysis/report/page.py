@@ -137,7 +137,7 @@ def comparisons(findings: Findings) -> ReportTable:
     rows = []
     for pair in findings.comparisons:
         numbers = [interval(pair.difference), interval(pair.improvement), chance(pair.chance)]
-        rows.append([f"{pair.one} − {pair.other}", pair.verdict, *numbers])
+        rows.append([f"{pair.first} − {pair.second}", pair.verdict, *numbers])
     head = ["first − second", "verdict", "difference of IQM [95 %]", "P(first > second) [95 %]", "p, corrected"]
     return ReportTable("Comparisons", head, rows, 2)
 
@@ -305,7 +305,7 @@ def _verdicts(findings: Findings) -> str:
 
 def _verdict(pair: Comparison) -> str:
     numbers = f"IQM differs by {interval(pair.difference)}, p = {chance(pair.chance)}".replace("= <", "<")
-    first, second = f"<b>{escape(pair.one)}</b>", f"<b>{escape(pair.other)}</b>"
+    first, second = f"<b>{escape(pair.first)}</b>", f"<b>{escape(pair.second)}</b>"
     text = f"{first} and {second}: not distinguishable"
     if pair.distinguishable:
         higher, lower = (first, second) if pair.difference.value > 0 else (second, first)
