@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from benchmarks.bare import Numbers, adam, slow_copy
 from benchmarks.clock import Clock
 from rlrun.algorithms.mdq import BinPolicy
+from rlrun.algorithms.seditor import Editor
 from rlrun.core.spaces import Spaces
 from rlrun.nn import Critics, DeterministicPolicy, Policy, SquashedGaussian, Temperature, Value
-from rlrun.nn.editing import Editor
 
 
 class Trained:

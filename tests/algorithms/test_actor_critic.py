@@ -52,7 +52,7 @@ def test_a2c_by_hand():
 def test_what_nobody_asks_for_is_computed_for_metrics_only():
     network = ActorCritic(ALL["mixed"])
     loss = PPOLoss(network, sgd)
-    loss.requested = frozenset()
+    loss.requested_names = frozenset()
     seen = (column(0, 1), network.act(column(0, 1)))
     evaluated = network.evaluate_actions(*seen)
     zeros = torch.zeros_like(evaluated.value.detach())

@@ -10,17 +10,19 @@ import torch
 from rlrun.algorithms.seditor import (
     Apart,
     CostLoss,
+    EditedPolicy,
     EditedTarget,
+    Editor,
     EditorLoss,
     Temperatures,
     TemperaturesLoss,
     UtilityLoss,
+    edited,
 )
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Spaces
 from rlrun.memory import RewardScale, Table, WeighRewards
 from rlrun.nn import SquashedGaussian
-from rlrun.nn.editing import EditedPolicy, Editor, edited
 
 from .fixed import CONTINUOUS, LINE, MIXED, column, critics_of, sgd, write
 

@@ -11,6 +11,7 @@ from rlrun.algorithms.sac import Temperature
 from rlrun.algorithms.taac import (
     SwitchingPolicy,
     SwitchingPolicyLoss,
+    Trajectories,
     TrajectoryCritics,
     TrajectoryLoss,
     TrajectoryTarget,
@@ -19,7 +20,6 @@ from rlrun.collect import Collector, Repeating, evaluate
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.env import make
 from rlrun.memory import Table
-from rlrun.nn.trajectories import Trajectories
 
 from .fixed import CONTINUOUS, DISCRETE, MIXED, column, sgd, write
 

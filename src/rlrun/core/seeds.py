@@ -23,11 +23,11 @@ class Seeds:
     def __init__(self, seed: int, *, learner: int = 0, first_env: int = 0) -> None:
         self.seed = seed
         children = np.random.SeedSequence(seed).spawn(6)
-        overrides = [int(child.generate_state(1)[0] >> 1) for child in children]  # 31 bits: every library takes them
-        self.process, self.envs, self.evaluation, self.memory, self.agent, self.warm_up = overrides
+        numbers = [int(child.generate_state(1)[0] >> 1) for child in children]  # 31 bits: every library takes them
+        self.process, self.envs, self.evaluation, self.memory, self.agent, self.warm_up = numbers
         self.envs += first_env
         if learner:
-            own = np.random.SeedSequence(seed, spawn_key=(len(overrides) - 1 + learner,)).spawn(4)
+            own = np.random.SeedSequence(seed, spawn_key=(len(numbers) - 1 + learner,)).spawn(4)
             drawn = [int(child.generate_state(1)[0] >> 1) for child in own]
             self.memory, self.agent, self.warm_up, self.acting = drawn
 

@@ -50,13 +50,11 @@ On-policy algorithms call, on one network:
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.actor_critic import ActorCritic, Evaluated
 from rlrun.nn.copy import Follow, frozen_copy
-from rlrun.nn.critics import Critics, Value
-from rlrun.nn.dueling import Dueling
-from rlrun.nn.encoders import Encoder, ImageEncoder, flatten
-from rlrun.nn.ensemble import Ensemble
+from rlrun.nn.critics import Critics, ImplicitCritics, Value
+from rlrun.nn.encoders import Encoder, ImageEncoder, Trunk, flatten
+from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.gradients import Gradients
 from rlrun.nn.heads import ActionHead, Heads
-from rlrun.nn.implicit import ImplicitCritics
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.inverse import InverseModel
 from rlrun.nn.mlp import MLP
@@ -66,7 +64,6 @@ from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
 from rlrun.nn.soft import SoftPolicy, Temperature
 from rlrun.nn.stepper import Stepper
-from rlrun.nn.trunk import Trunk
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
 __all__ = [

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.core.spaces import Box, Discrete, Space, Spaces, leaves
 from rlrun.core.typing import Tree
-from rlrun.ops.choices import gumbel_argmax
+from rlrun.ops.categorical import gumbel_argmax
 from rlrun.ops.trees import leaves_of, tree_of
 
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
+from rlrun.nn.encoders import Trunk
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.policy import OWN, Policy
 from rlrun.nn.tandem import across
-from rlrun.nn.trunk import Trunk
 
 VALUED = ("value_trunk.layers", "value_head")  # layers of a value that shares none with the policy
 

@@ -1,4 +1,4 @@
-"""From an observation tree to one row of numbers, whatever the space."""
+"""From an observation tree to features: encoders of any space, and the layers below the heads of a network."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, leaves
 from rlrun.core.typing import Tree
 from rlrun.nn.init import Initializer, initializer
-from rlrun.nn.mlp import Activation, activation_module
+from rlrun.nn.mlp import Activation, activation_module, dense
 from rlrun.nn.precision import LARGE, products
-from rlrun.ops.choices import one_hot
+from rlrun.nn.recurrent import Core, Kind
+from rlrun.ops.categorical import one_hot
 from rlrun.ops.trees import leaves_of
 
 # kernel size, stride, padding and channels of each layer
@@ -69,7 +70,8 @@ class Encoder(nn.Module):
             image.size if isinstance(image, ImageEncoder) else size
             for image, size in zip(self.images, sizes, strict=True)
         )
-        self.plain = _is_plain(self.space)
+        # whether the observation already is the row of numbers
+        self.plain = isinstance(self.space, Box) and len(self.space.shape) == 1 and self.space.dtype == "float32"
 
     def forward(self, observation: Tree) -> Tensor:
         if self.plain:
@@ -133,6 +135,44 @@ def _convolutions(channels: int, stack: Sequence[tuple[int, int, int, int]], act
     return layers
 
 
-def _is_plain(space: Space) -> bool:
-    """True where the observation already is the row of numbers."""
-    return isinstance(space, Box) and len(space.shape) == 1 and space.dtype == "float32"
+class Trunk(nn.Module):
+    """From observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size]: an encoder and dense layers.
+
+    With a `core` there follows a recurrent layer. Its state is a row of `state_size` numbers, without one none.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces | Space,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        activation: Activation = "tanh",
+        layer_norm: bool = False,
+        init: str | Initializer = "orthogonal",
+        core: Kind | None = None,
+        core_size: int = 64,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(spaces, init=init)
+        self.layers = dense(self.encoder.size, hidden, activation=activation, layer_norm=layer_norm)
+        self.layers.apply(initializer(init))
+        self.size = hidden[-1] if hidden else self.encoder.size
+        self.simple = core is None and self.encoder.plain  # nothing but the layers, on observations as they are
+        self.core = None if core is None else Core(core, self.size, core_size)
+        self.state_size = 0
+        if self.core is not None:
+            self.size, self.state_size = self.core.size, self.core.state_size
+
+    def forward(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
+        """Return features; state [B, S] and ended [B, T] are those of `Core`, of no account without one."""
+        features = self._features(observation)
+        return features if self.core is None else self.core(features, state, episode_end)
+
+    def step(self, observation: Tree, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features [B, size] of single steps and the state [B, S] after them."""
+        features = self._features(observation)
+        return (features, state) if self.core is None else self.core.step(features, state)
+
+    def _features(self, observation: Tree) -> Tensor:
+        features: Tensor = self.layers(observation if self.encoder.plain else self.encoder(observation))
+        return features

@@ -1,4 +1,4 @@
-"""Several networks of one shape, trained side by side."""
+"""Several networks of one shape, trained side by side, and two of them as value and advantages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlrun.core.errors import SpaceError
+from rlrun.core.spaces import describe
 from rlrun.nn import products
+from rlrun.nn.actions import ActionCodec
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation, activation_module
 from rlrun.nn.precision import products as computed
@@ -161,3 +164,37 @@ class Ensemble(nn.Module):
             for layer in hidden:
                 values = [self.activation(part) for part in layer.apart(values, self.dropout, self._learns)]
         return torch.stack(last.apart([part.to(value.dtype) for part in values], 0.0, False))
+
+
+class Dueling(nn.Module):
+    """The value of an observation and, by layers of their own, advantages of choices: [B, inputs] -> [M, B, width · N].
+
+        Q = V + A - mean_k A        (Wang et al. 2016, arXiv 1511.06581, eq. 9)
+
+    Where values add up over branches of choices, each branch has its own mean and an equal part of V.
+
+    Args:
+        inputs: features.
+        codec: of the actions.
+        size: numbers a value, N.
+        options: of `Ensemble`.
+
+    Raises:
+        SpaceError: actions have no choices.
+    """
+
+    def __init__(self, inputs: int, codec: ActionCodec, *, size: int, **options: Any) -> None:
+        if not codec.discrete:
+            raise SpaceError(f"dueling is for values of choices; the action space is {describe(codec.space)}")
+        super().__init__()
+        self.codec = codec
+        self.size = size
+        self.value = Ensemble(inputs, size, **options)
+        self.advantage = Ensemble(inputs, codec.width * size, **options)
+
+    def forward(self, features: Tensor) -> Tensor:
+        value = self.value(features).unsqueeze(-1) / len(self.codec.branches)  # [M, B, N, 1]
+        advantage = self.advantage(features)
+        advantage = advantage.reshape(*advantage.shape[:-1], self.codec.width, self.size).transpose(-1, -2)
+        both: Tensor = value + self.codec.centered(advantage)  # [M, B, N, width]
+        return torch.flatten(both.transpose(-1, -2), -2)

@@ -13,7 +13,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.tandem import across, layer_by_layer
-from rlrun.ops.choices import choice_divergence
+from rlrun.ops.categorical import choice_divergence
 from rlrun.ops.gaussian import (
     gaussian_divergence,
     squashed_action,

@@ -1,7 +1,7 @@
 """How the weights of a network begin.
 
 An initializer is a function of one layer; it leaves alone what it does not know. In config it is
-an override, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
+a name, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.errors import require_one_of
 
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 Initializer = Callable[[nn.Module], None]
@@ -54,9 +54,7 @@ def initializer(init: str | Initializer) -> Initializer:
     """
     if callable(init):
         return init
-    if init not in INITIALIZERS:
-        overrides = ", ".join(INITIALIZERS)
-        raise ConfigError(f"init must be one of {overrides}, not '{init}'{did_you_mean(init, INITIALIZERS)}")
+    require_one_of("init", init, INITIALIZERS)
     return INITIALIZERS[init]
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
+from rlrun.nn.encoders import Trunk
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
-from rlrun.nn.trunk import Trunk
 
 
 class InverseModel(nn.Module):

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.errors import require_one_of
 from rlrun.nn.init import Initializer, initializer, orthogonal_
 from rlrun.nn.tandem import across, layer_by_layer
 
@@ -31,11 +31,7 @@ def activation_module(activation: Activation) -> nn.Module:
     """
     if callable(activation):
         return activation()
-    if activation not in ACTIVATIONS:
-        overrides = ", ".join(ACTIVATIONS)
-        raise ConfigError(
-            f"activation must be one of {overrides}, not '{activation}'{did_you_mean(activation, ACTIVATIONS)}"
-        )
+    require_one_of("activation", activation, ACTIVATIONS)
     return ACTIVATIONS[activation]()
 
 

@@ -11,13 +11,12 @@ from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.encoders import Encoder
+from rlrun.nn.encoders import Encoder, Trunk
 from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.tandem import across
-from rlrun.nn.trunk import Trunk
 from rlrun.ops.gaussian import squashed_action, squashed_log_prob, squashed_sample
 from rlrun.ops.noise import normal_like
 

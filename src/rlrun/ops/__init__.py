@@ -1,7 +1,6 @@
 """The mathematics: pure functions of tensors."""
 
-from rlrun.ops.bins import bin_centres, smoothed_bins
-from rlrun.ops.choices import choice_divergence, gumbel_argmax, one_hot
+from rlrun.ops.categorical import bin_centres, choice_divergence, gumbel_argmax, one_hot, smoothed_bins
 from rlrun.ops.gaussian import (
     gaussian_distance,
     gaussian_divergence,

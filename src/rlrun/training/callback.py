@@ -44,7 +44,7 @@ class Callback:
 
     data_group: str | None = None  # whose names the batch hooks see first
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
-    requested: frozenset[str] | None = None  # those of `provides` that somebody reads; None = there is no plan yet
+    requested_names: frozenset[str] | None = None  # those of `provides` that somebody reads; None = no plan yet
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; who overrides them sets it
     leads: bool = False  # it looks on or writes, and changes nothing of training: of several learners the first has it
     only_provides: bool = False  # it does nothing but provide names: where nobody asks for them, that is a mistake
@@ -120,7 +120,7 @@ class Callback:
 
     def asked_for(self, name: str) -> bool:
         """Tell whether anybody may ask for one of the names that this callback provides."""
-        return self.requested is None or name in self.requested
+        return self.requested_names is None or name in self.requested_names
 
     def note(self, path_of: Callable[[object], str]) -> str:
         """Say in a few words what this callback does, for `explain`; `path_of` names a built part."""

@@ -81,8 +81,8 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     _check_backward_order(plan)
     requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
     for callback in callbacks.values():
-        callback.requested = frozenset(requests.intersection(callback.provides))
-        if callback.only_provides and not callback.requested:
+        callback.requested_names = frozenset(requests.intersection(callback.provides))
+        if callback.only_provides and not callback.requested_names:
             unread = _list(callback.provides)
             raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, requests)}")
     _check_trained(callbacks)
@@ -266,5 +266,5 @@ def _row(step: HookCall, event: str, path_of: Callable[[object], str]) -> tuple[
     return event, callback.name, " ".join(step.asks) or "—", provides, note
 
 
-def _list(overrides: Iterable[str]) -> str:
-    return ", ".join(overrides) or "nothing"
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "nothing"
