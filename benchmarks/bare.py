@@ -246,9 +246,9 @@ class QuantileUpdate(DqnUpdate):
         rows = torch.arange(len(action))
         with torch.no_grad():
             best = self.q(following)[0].argmax(-1)
-            next_quantiles = self.target_q.told(following)[0, rows, best]  # type: ignore[operator]
+            next_quantiles = self.target_q.raw_output(following)[0, rows, best]  # type: ignore[operator]
             q_target = reward.unsqueeze(-1) + carry.unsqueeze(-1) * next_quantiles
-        return quantile_loss(self.q.told(observation)[0, rows, action], q_target, self.points).mean()
+        return quantile_loss(self.q.raw_output(observation)[0, rows, action], q_target, self.points).mean()
 
 
 class BinsUpdate(DqnUpdate):
@@ -263,7 +263,7 @@ class BinsUpdate(DqnUpdate):
         with torch.no_grad():
             best = self.q(following)[0].argmax(-1, keepdim=True)
             q_target = reward + carry * self.target_q(following)[0].gather(-1, best).squeeze(-1)
-        return self.bins.loss(self.q.told(observation)[0, rows, action], q_target).mean()
+        return self.bins.loss(self.q.raw_output(observation)[0, rows, action], q_target).mean()
 
 
 class HandBins:

@@ -127,15 +127,15 @@ class QrsacUpdate(SacUpdate):
     def target(
         self, reward: Tensor, next_observation: Tensor, carry: Tensor, next_action: Tensor, bonus: Tensor
     ) -> Tensor:
-        quantiles = self.target_critics.told(next_observation, next_action).amin(0)  # type: ignore[operator]
+        quantiles = self.target_critics.raw_output(next_observation, next_action).amin(0)  # type: ignore[operator]
         return reward.unsqueeze(-1) + carry.unsqueeze(-1) * quantiles
 
     def loss(self, observation: Tensor, action: Tensor, q_target: Tensor) -> Tensor:
-        quantiles = self.critics.told(observation, action)
+        quantiles = self.critics.raw_output(observation, action)
         return quantile_loss(quantiles, q_target, self.points).mean((-2, -1)).sum(0).mean()
 
     def value(self, observation: Tensor, action: Tensor) -> Tensor:
-        q_value: Tensor = self.critics.told(observation, action).amin(0).mean(-1)
+        q_value: Tensor = self.critics.raw_output(observation, action).amin(0).mean(-1)
         return q_value
 
 
@@ -156,17 +156,17 @@ class DsacUpdate(SacUpdate):
         self, reward: Tensor, next_observation: Tensor, carry: Tensor, next_action: Tensor, bonus: Tensor
     ) -> Tensor:
         points, self.widths = self.draw(len(reward))
-        quantiles = self.target_critics.told(next_observation, next_action, points).amin(0)  # type: ignore[operator]
+        quantiles = self.target_critics.raw_output(next_observation, next_action, points).amin(0)  # type: ignore[operator]
         return reward.unsqueeze(-1) + carry.unsqueeze(-1) * (quantiles + bonus.unsqueeze(-1))
 
     def loss(self, observation: Tensor, action: Tensor, q_target: Tensor) -> Tensor:
         points, _ = self.draw(len(action))
-        pairs = quantile_loss(self.critics.told(observation, action, points), q_target, points)
+        pairs = quantile_loss(self.critics.raw_output(observation, action, points), q_target, points)
         return (pairs * self.widths.unsqueeze(-1)).sum(-2).mean(-1).sum(0).mean()
 
     def value(self, observation: Tensor, action: Tensor) -> Tensor:
         points, widths = self.draw(len(action))
-        q_value: Tensor = (self.critics.told(observation, action, points).amin(0) * widths).sum(-1)
+        q_value: Tensor = (self.critics.raw_output(observation, action, points).amin(0) * widths).sum(-1)
         return q_value
 
 
@@ -191,4 +191,4 @@ class HlgaussUpdate(SacUpdate):
         )
 
     def loss(self, observation: Tensor, action: Tensor, q_target: Tensor) -> Tensor:
-        return self.bins.loss(self.critics.told(observation, action), q_target).sum(0).mean()
+        return self.bins.loss(self.critics.raw_output(observation, action), q_target).sum(0).mean()

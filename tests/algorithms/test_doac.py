@@ -25,7 +25,7 @@ COUNT = 4
 class Lines(ImplicitCritics):
     """Z_i(s, c; τ) = (slope_i + τ² bend_i) · c + level_i."""
 
-    def told(self, observation, c, points):
+    def raw_output(self, observation, c, points):
         slopes, bends, levels = (torch.from_numpy(array[: self.members]) for array in (SLOPES, BENDS, LEVELS))
         lines = slopes[:, None, None] + points.square().unsqueeze(-1) * bends[:, None, None]  # [M, B, N, A]
         return (lines * c.unsqueeze(-2)).sum(-1) + levels[:, None, None]
@@ -62,5 +62,5 @@ def test_the_mean_moves_along_the_upper_bound_of_means_and_each_row_by_itself(me
 
 
 def test_one_critic_has_no_deviation():
-    with pytest.raises(ConfigError, match=r"^algorithm\.ensemble: DOAC looks at how far critics lie apart"):
+    with pytest.raises(ConfigError, match=r"^algorithm\.ensemble: DOAC uses the deviation of critics"):
         agent_of(1)

@@ -29,7 +29,7 @@ class Lines(torch.nn.Module):
         self.lines = torch.nn.Parameter(torch.tensor(lines).float())
         self.members = len(lines)
 
-    def told(self, observation, c, points):
+    def raw_output(self, observation, c, points):
         slope, level = self.lines.T
         return slope[:, None, None] * points + level[:, None, None]
 
@@ -138,7 +138,7 @@ def test_implicit_critics_tell_what_their_equations_say():
     torch.manual_seed(0)
     network = ImplicitCritics(CONTINUOUS, hidden=(5, 4), members=2, cosines=3, count=6)
     observation, c, points = column(0.3, -0.7), column(0.1, 0.9), torch.rand(2, 7)
-    quantiles, inputs = network.told(observation, c, points), torch.cat((observation, c), -1)
+    quantiles, inputs = network.raw_output(observation, c, points), torch.cat((observation, c), -1)
     turns = torch.stack([(math.pi * k * points).cos() for k in (1, 2, 3)], -1)
 
     def dense(layer, value):
@@ -149,7 +149,7 @@ def test_implicit_critics_tell_what_their_equations_say():
     value = F.layer_norm(dense(network.head.layers[0], value), (4,)).relu()
     torch.testing.assert_close(quantiles[1], dense(network.head.layers[1], value).squeeze(-1))
     middles = ops.fixed_fractions(6, like=c).points.expand(2, 6)
-    torch.testing.assert_close(network(observation, c), network.told(observation, c, middles).mean(-1))
+    torch.testing.assert_close(network(observation, c), network.raw_output(observation, c, middles).mean(-1))
 
 
 def test_choices_and_other_ways_to_tell_are_refused():

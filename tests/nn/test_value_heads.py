@@ -1,4 +1,4 @@
-"""What critics tell of the return, and values by two streams."""
+"""Value heads of critics, and values by two streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_values_are_the_means_of_what_is_told(action, width, value_head):
     network = critics(action, value_head=value_head)
     c, _ = network.codec.split(draw(action, 3))
     observation = draw(VECTOR, 3)
-    outputs = network.told(observation, c)
+    outputs = network.raw_output(observation, c)
     assert outputs.shape == (2, 3, *width, 5)
     means = outputs.mean(-1) if isinstance(value_head, Quantiles) else outputs.softmax(-1) @ torch.arange(0.5, 5.0)
     torch.testing.assert_close(network(observation, c), means)
@@ -47,7 +47,7 @@ def test_a_network_that_says_nothing_tells_means():
 def test_the_mean_of_a_choice_is_its_value(action):
     network = critics(action, quantiles=6)
     observation, k = draw(VECTOR, 3), network.codec.choices(draw(action, 3))
-    quantiles = network.value_head.select(network.told(observation), k, network.codec)
+    quantiles = network.value_head.select(network.raw_output(observation), k, network.codec)
     assert quantiles.shape == (2, 3, 6)
     torch.testing.assert_close(quantiles.mean(-1), network.codec.select(network(observation), k))
 
@@ -84,7 +84,7 @@ def test_bins_of_values_that_add_up_are_refused():
 
 
 def test_quantiles_and_bins_together_are_refused():
-    with pytest.raises(ConfigError, match="critics tell 8 quantiles of a return or bins, not both: leave"):
+    with pytest.raises(ConfigError, match="critics learn 8 quantiles of a return or bins, not both: leave"):
         critics(box(2), value_head=bins(), quantiles=8)
 
 
@@ -96,7 +96,7 @@ def test_dueling_adds_advantages_less_their_mean_to_the_value():
             stream.layers[0].weight.zero_()
             stream.layers[0].bias.copy_(torch.tensor([[bias]]))
     # first quantile: 10 + (1, 2, 6) - 3; second: 20 + (0, 0, 3) - 1
-    assert network.told(draw(VECTOR, 1))[0, 0].tolist() == [[8.0, 19.0], [9.0, 19.0], [13.0, 22.0]]
+    assert network.raw_output(draw(VECTOR, 1))[0, 0].tolist() == [[8.0, 19.0], [9.0, 19.0], [13.0, 22.0]]
 
 
 @pytest.mark.parametrize("action", [multi(8, 9), multi(7, 7, 7), MIXED], ids=["branches", "alike", "mixed"])

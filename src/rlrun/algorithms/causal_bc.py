@@ -1,9 +1,9 @@
 """Causal behavior cloning, ResiduIL (Swamy et al. 2022, arXiv 2202.01312): clone experts whose noise goes on in time.
 
-Noise of an expert's earlier action moves the state in which it acts now. Where it is a part of the noise of now as
-well, state and noise go together, and plain cloning takes the noise for the policy. What was observed before the noise
-began tells nothing of it, so an error that can be told from there is the policy's own. Of two rows of an episode that
-lie n steps apart, a and s the last one's, s₀ the first one's observation:
+Noise of an expert's earlier action moves the state in which it acts now. If the noise of now shares a part of it,
+state and noise are correlated, and plain cloning takes the noise for the policy. Observations before the noise began
+do not depend on it, so an error that they predict is the policy's own. Two rows of an episode are n steps apart;
+a and s belong to the last one, s₀ is the observation of the first one:
 
     e   = a - π(s)
     L_π = 2 e f(s₀) + weight e²            summed over entries; f as it is

@@ -8,8 +8,7 @@
 With one critic and σ = 0 that is the paper. The three additions of TD3 (Fujimoto et al. 2018, arXiv 1802.09477) are
 options: several critics of which the smallest counts in y (section 4), noise σ around the target's action (eq. 14),
 and a policy that learns, and target networks that move, at every second update only (section 5.2). The policy follows
-the
-first critic, as there, the smallest, or the mean.
+the first critic, as there, the smallest, or the mean.
 
 Difference from the papers: the random actions of the warm-up are uniform with the exploration noise around them, as
 stable-baselines3 has them, so some lie on a bound.

@@ -31,7 +31,7 @@ from rlrun.nn.mlp import Activation
 
 
 class Discriminator(nn.Module):
-    """Tell the skill of an episode, a choice or numbers, from one of its observations.
+    """Predict the skill of an episode, a choice or numbers, from one of its observations.
 
     Args:
         spaces: of the environment; its observation is a dict.
@@ -86,9 +86,9 @@ class Discriminator(nn.Module):
         return log_probs
 
     def evaluate_actions(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log q(z | s) [...] of skills, up to a constant for numbers, and where they were told [...].
+        """Return log q(z | s) [...] of skills, up to a constant for numbers, and where they were identified [...].
 
-        Numbers are told as far as that the mean lies nearer to them than 0 does.
+        A skill of numbers counts as identified if the prediction is closer to it than the zero vector.
         """
         if self.skills:
             log_prob = self.log_prob(observation)
@@ -103,7 +103,7 @@ def _half_mean_square(space: Any) -> float:
 
 
 class Diversity(Bonus):
-    """How well the skill can be told from the observation that a transition leads to."""
+    """Log-probability of the skill at the observation that a transition leads to."""
 
     requires = ("observation", "next_observation")
     network: Discriminator

@@ -10,7 +10,7 @@ gradient of an upper bound of the value. A critic's value is the mean of its qua
     μ_E        = μ + δ Σ g / √(gᵀ Σ g)
     a          = tanh(u),  u ~ N(μ_E, Σ)
 
-Differences from the first paper: critics tell quantiles; the deviation over M critics divides by M - 1, so that of two
+Differences from the first paper: critics learn quantiles; the deviation over M critics divides by M - 1, so that of two
 it is their distance over √2, not over 2; δ stands for its √(2δ); each observation of a batch has a shift of its own.
 """
 
@@ -36,7 +36,7 @@ class DOACAgent(Optimistic):
     def __init__(self, *args: Any, critics: ImplicitCritics, **options: Any) -> None:
         super().__init__(*args, critics=critics, **options)
         if critics.members < 2:
-            raise ConfigError("algorithm.ensemble: DOAC looks at how far critics lie apart, so give it at least 2")
+            raise ConfigError("algorithm.ensemble: DOAC uses the deviation of critics, so give it at least 2")
 
     def upper(self, values: Tensor) -> Tensor:
         return values.mean(0) + self.optimism * values.std(0)  # [M, B] -> [B]

@@ -95,13 +95,13 @@ class QTarget(TargetCallback):
         self.codec = network.codec
         self.double = double
         self.draw_from(network, target_subset)
-        self.told, self.value_head = value_head_of(self.target)
+        self.raw_output, self.value_head = value_head_of(self.target)
 
     @torch.no_grad()
     def begin_batch(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> dict[str, Tensor]:
-        values = self.told(next_observation)  # [M, B, K], or [M, B, K, N]
+        values = self.raw_output(next_observation)  # [M, B, K], or [M, B, K, N]
         chooser = self.network(next_observation) if self.double else self.value_head.mean(values)
         best = self.codec.best(self.value_head.guiding(chooser))  # [M, B, K] -> [B, D]
         value = self.smallest(
@@ -111,7 +111,7 @@ class QTarget(TargetCallback):
 
 
 class QLoss(CriticLoss):
-    """Distance of what is told of the choice taken to the target, summed over members."""
+    """Distance of the outputs for the choice taken to the target, summed over members."""
 
-    def told(self, observation: Tree, c: Tensor | None) -> Tensor:
-        return self._told(observation)  # c is None: a network for choices takes nothing else
+    def raw_output(self, observation: Tree, c: Tensor | None) -> Tensor:
+        return self._raw_output(observation)  # c is None: a network for choices takes nothing else

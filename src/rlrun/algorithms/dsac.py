@@ -8,9 +8,8 @@ The critics are asked for quantiles of fractions that are drawn anew each time. 
     L_Z  = Σ_i mean_j Σ_k Δ'_k |τ̂_j - 1[u < 0]| h(u),  u = y_k - Z_i(s, c; τ̂_j),  h the Huber loss
     L_π  = α log π(c | s) - Σ_j Δ''_j least_i Z_i(s, c; τ̂''_j),  c ~ π(· | s)
 
-τ̂, τ̂' and τ̂'' are independent draws, or all the middles of equal shares. `least` is the smallest of each quantile,
-all
-quantiles of the critic with the smallest mean, or of each quantile the critics' mean less their deviation.
+τ̂, τ̂' and τ̂'' are independent draws, or all the middles of equal shares. `least` is one of three: the smallest of
+each quantile; all quantiles of the critic with the smallest mean; of each quantile the mean less the deviation.
 
 With an epistemic temperature ε nothing holds the entropy. Each action's has a price of its own, which falls as critics
 come to agree on it, and targets count none:
@@ -67,7 +66,7 @@ class ImplicitQuantileTarget(QuantileTarget):
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
-        value = ops.least_of(self.counting(self.told(observation, c, points)), by=self.least, widths=widths)
+        value = ops.least_of(self.counting(self.raw_output(observation, c, points)), by=self.least, widths=widths)
         return value, {"target_widths": widths}
 
 
@@ -100,7 +99,7 @@ class ImplicitQuantileLoss(CriticLoss):
         c, _ = self.codec.split(action)
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
-        quantiles = self._told(observation, c, points)  # [M, B, N]
+        quantiles = self._raw_output(observation, c, points)  # [M, B, N]
         self._newest, self._target = (quantiles.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
         quantiles, q_target = self.scaled(quantiles, q_target)
         return ops.quantile_distance(quantiles, q_target, points=points, huber=self.huber, widths=target_widths).sum(0)
@@ -112,7 +111,7 @@ class ImplicitQuantileLoss(CriticLoss):
 
 
 class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
-    """Minus the mean of the quantiles at the policy's own action, the least or the guide's, and minus its entropy.
+    """Minus the mean of the quantiles at the policy's own action, by `actor_q`, and minus its entropy.
 
     Args:
         fractions: quantiles, N.
@@ -120,7 +119,7 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
         least: as in the target.
 
     Raises:
-        ConfigError: one critic shall tell how far critics lie apart, or there is no such `least` or guide.
+        ConfigError: an epistemic temperature has one critic only, or there is no such `least` or `actor_q`.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
                 f"give algorithm.ensemble at least 2, not {critics.members}"
             )
         super().__init__(network, optimizer, critics=critics, temperature=temperature, **options)
-        self.told, _ = value_head_of(critics)
+        self.raw_output, _ = value_head_of(critics)
         self.fractions = fractions
         self.fixed = fixed
         self.least = least
@@ -151,7 +150,7 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
-        quantiles = self.told(observation, c, points)  # [M, B, N]
+        quantiles = self.raw_output(observation, c, points)  # [M, B, N]
         if self.temperature.epistemic is not None:
             self._price = self.temperature.of_each((quantiles * widths).sum(-1))
         if self.actor_q == "min":

@@ -1,14 +1,14 @@
 """The intrinsic curiosity module (Pathak et al. 2017, arXiv 1705.05363): what one cannot foresee is worth a try.
 
-Features of observations are those from which the action between two of them can be told (inverse model), so they
-leave out what actions have no part in. The bonus of a transition is the error with which the features after it are
-foretold from those before it and the action (forward model).
+The inverse model predicts the action between two observations from their features, so these leave out what actions
+have no part in. The forward model predicts the features after a transition from those before it and the action. Its
+error is the bonus.
 
     L     = -log p(a | φ(s), φ(s')) + ½ mean |f(φ(s), a) - φ(s')|²
     bonus = ½ mean |f(φ(s), a) - φ(s')|²
 
 Differences from the paper: the forward model does not shape the features, as in ALF, and both losses count alike.
-Bonuses are divided by their root mean square. Continuous actions are told by a squared distance.
+Bonuses are divided by their root mean square. The inverse model predicts continuous actions by a squared distance.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ V comes to the expectile τ of what the stored actions are worth: their mean at 
 one. The policy imitates the stored actions, the better ones more. It learns online as well, from what it does itself.
 
 Differences from the paper: the temperature divides, 1 / β there; the policy's learning rate does not fall; all three
-losses are taken at the values before the update. Works on every action space: critics tell the values of all choices.
+losses are taken at the values before the update. Works on every action space: critics return the values of all choices.
 """
 
 from __future__ import annotations

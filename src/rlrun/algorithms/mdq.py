@@ -1,6 +1,6 @@
 """Multi-dimensional Q-learning (as in ALF), for continuous actions: soft Q-learning over bins, one entry after another.
 
-Each of the d entries of an action takes one of K values, from -1 to 1 at equal distances. Critics judge whole actions,
+Each of the d entries of an action takes one of K values, from -1 to 1 at equal distances. Critics value whole actions,
 as numbers. The policy of soft Q-learning (Haarnoja et al. 2017, arXiv 1702.08165) over all K^d actions,
 π(a | s) ∝ exp(Q(s, a) / α), is distilled from them into a product, entry by entry (as Metz et al. 2017, arXiv
 1705.05035, do with values):
@@ -12,8 +12,8 @@ as numbers. The policy of soft Q-learning (Haarnoja et al. 2017, arXiv 1702.0816
     L_Q       = Σ_i (Q_i(s, a) - y)²
     L_π       = (Q_π(s, ã) - min_i Q̄_i(s, ã))²,  ã = clip(a + N(0, σ), -1, 1),  a ~ π(· | s)
 
-KL is the divergence from drawing bins evenly, as seen by a'. The temperature α is that of soft actor-critic. As entropy
-it is told that of the density which bins are, -log π + d log(2 / K), so that targets mean the same there and here.
+KL is the divergence from drawing bins evenly, as seen by a'. The temperature α is that of soft actor-critic. Its
+entropy is that of the density which bins are, -log π + d log(2 / K), so that targets mean the same there and here.
 
 Differences from ALF: one policy for all critics; its networks are given the entries before theirs and no padding.
 """

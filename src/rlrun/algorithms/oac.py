@@ -10,7 +10,7 @@ its normal distribution N(μ, Σ) under the tanh, moved along the gradient of an
 
 The deviation over the M critics divides by M; of two it is half of their distance, as in the paper (eq. 5).
 
-Differences from the paper: δ stands for its √(2δ), as in its table of numbers; more than two critics may judge; each
+Differences from the paper: δ stands for its √(2δ), as in its table of numbers; there may be more than two critics; each
 observation of a batch has a shift of its own.
 """
 

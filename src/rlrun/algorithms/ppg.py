@@ -86,7 +86,7 @@ class AuxiliaryLoss(LossCallback):
     """Distances of both values to the return, and the divergence from the policy as the phase began (eqs. 3 and 4).
 
     Args:
-        network: acts and judges; this optimizer is another one than that of the policy phase.
+        network: policy and values; this optimizer is another one than that of the policy phase.
         loader: tells when a phase begins.
         value_weight: of the distances.
         kl_weight: of the divergence, β of the paper.

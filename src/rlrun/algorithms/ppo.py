@@ -1,8 +1,8 @@
 """Proximal policy optimization (Schulman et al. 2017, arXiv 1707.06347).
 
-Each rollout is learned from in several epochs of minibatches, whose probability ratios are clipped. Around that:
-a penalty on the divergence from the policy that acted, with a weight of its own (section 4), and an early end of
-the epochs where it has become too large. Advantages are normalized in each minibatch.
+Each rollout is learned from in several epochs of minibatches, whose probability ratios are clipped. Two options bound
+the divergence from the policy that acted: a penalty with a weight of its own (section 4), and an early end of the
+epochs where it has become too large. Advantages are normalized in each minibatch.
 
     ρ = π(a | s) / π_then(a | s)
     L = -min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + w_V (V(s) - R)² - w_H H(π(· | s)) + w_KL (ρ - 1 - log ρ)

@@ -1,7 +1,7 @@
 """Priors over actions that soft actor-critic is held near (Galashov et al. 2019, arXiv 1905.01240).
 
-Wherever the log-density of the policy counts, that of a prior p is taken off it, so that entropy becomes minus the
-divergence from the prior, and the temperature holds it at a number of nats for each entry of an action:
+The log-density of a prior p is subtracted from that of the policy wherever it counts. So entropy becomes minus the
+divergence from the prior. The temperature holds it at a number of nats for each entry of an action:
 
     log π(c | s) <- log π(c | s) - log p(c)
     H̄           <- - nats · A

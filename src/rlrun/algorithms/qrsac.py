@@ -1,4 +1,4 @@
-"""Soft actor-critic whose critics tell quantiles (QR-SAC; Wurman et al. 2022, doi 10.1038/s41586-021-04357-7).
+"""Soft actor-critic whose critics learn quantiles (QR-SAC; Wurman et al. 2022, doi 10.1038/s41586-021-04357-7).
 
 The critics learn as in quantile regression DQN (Dabney et al. 2018, arXiv 1710.10044), policy and temperature as in
 soft actor-critic (arXiv 1812.05905). Actions are continuous.
@@ -9,9 +9,9 @@ soft actor-critic (arXiv 1812.05905). Actions are continuous.
     L_Q  = Σ_i mean_jk |τ̂_j - 1[u < 0]| h(u),  u = y_k - Q_ij(s, c),  h the Huber loss
     L_π  = α log π(c | s) - mean_j least_i Q_ij(s, c),  c ~ π(· | s)
 
-`least` is the smallest of each quantile, all quantiles of the critic with the smallest mean, or of each quantile the
-critics' mean less their deviation. With an entropy reward
-y is lowered by γ α log π(c | s'), as in soft actor-critic; as published there is none.
+`least` is one of three: the smallest of each quantile; all quantiles of the critic with the smallest mean; of each
+quantile the mean less the deviation. With an entropy reward y is lowered by γ α log π(c | s'), as in soft
+actor-critic; as published there is none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FixedQuantileTarget(QuantileTarget):
 
     Raises:
         SpaceError: some part of the action is a choice.
-        ConfigError: critics tell no quantiles.
+        ConfigError: critics do not learn quantiles.
     """
 
     def __init__(self, critics: Critics, policy: SoftPolicy, temperature: Temperature, **options: Any) -> None:
@@ -44,11 +44,11 @@ class FixedQuantileTarget(QuantileTarget):
         super().__init__(critics, policy, temperature, **options)
 
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        return ops.least_of(self.counting(self.told(observation, c)), by=self.least), {}  # [M, B, N] -> [B, N]
+        return ops.least_of(self.counting(self.raw_output(observation, c)), by=self.least), {}  # [M, B, N] -> [B, N]
 
 
 class QuantilePolicyLoss(SoftPolicyLoss):
-    """Minus the mean of the quantiles at the policy's own action, the least or the guide's, and minus its entropy.
+    """Minus the mean of the quantiles at the policy's own action, by `actor_q`, and minus its entropy.
 
     Args:
         least: as in the target.
@@ -67,11 +67,11 @@ class QuantilePolicyLoss(SoftPolicyLoss):
         _require_quantiles(critics)
         require_one_of("least", least, ops.LEAST)
         super().__init__(network, optimizer, critics=critics, temperature=temperature, **options)
-        self.told, _ = value_head_of(critics)
+        self.raw_output, _ = value_head_of(critics)
         self.least = least
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
-        quantiles = self.told(observation, c)  # [M, B, N]
+        quantiles = self.raw_output(observation, c)  # [M, B, N]
         if self.actor_q == "min":
             quantiles = ops.least_of(quantiles, by=self.least).unsqueeze(0)
         return quantiles.mean(-1)

@@ -1,6 +1,6 @@
 """A representation that is learned in front of an algorithm, which sees features in place of observations.
 
-Features are those from which the action between two observations can be told (Pathak et al. 2017, arXiv 1705.05363,
+Features are those from which the action between two observations is predicted (Pathak et al. 2017, arXiv 1705.05363,
 section 2.2): what the agent neither moves nor is moved by need not be in them. The learner sees stored observations;
 everybody else, the acting policy, critics, bonuses and their target networks, sees features, through which no gradient
 flows. What is stored stays as the environment gave it, so features are those of now whenever a sample was made.
@@ -58,7 +58,7 @@ class Represent(PerStep):
 
 
 class RepresentationLoss(LossCallback):
-    """How badly actions are told from features; of stored transitions, whatever is made of the observations later."""
+    """Error of the actions predicted from features of stored transitions."""
 
     network: InverseModel
 

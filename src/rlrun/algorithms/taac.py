@@ -1,9 +1,9 @@
 """Temporally abstract actor-critic (Yu et al. 2021, arXiv 2104.06521), for continuous actions.
 
-At each step a policy proposes an action, as in soft actor-critic, and a second stage decides between switching to it
-(b = 1) and going on with the trajectory in force (b = 0). That is the action of the step before (`zero`), an action
-that changes by a constant (`linear`), or one whose change changes by a constant (`quadratic`); the second stage is the
-exact Boltzmann distribution of both values.
+At each step a policy proposes an action, as in soft actor-critic. A second stage decides between switching to it
+(b = 1) and going on with the trajectory in force (b = 0). A trajectory is the action of the step before (`zero`), an
+action that changes by a constant (`linear`), or one whose change changes by a constant (`quadratic`). The second stage
+is the exact Boltzmann distribution of both values.
 
     τ0   = τ⁻ one step further: a' = a; linear: a' = clip(a + 2 v); quadratic: v' = clip(v + 2 u), a' = clip(a + 2 v')
     τ1   = the trajectory that comes to x from where τ⁻ is: v = (x - a) / 2, u = v / 2,  x ~ π(· | s, τ⁻)

@@ -30,7 +30,7 @@ class CriticLoss(LossCallback):
         super().__init__(network, optimizer, **options)
         self.critics = network
         self.codec = network.codec
-        self._told, self.value_head = value_head_of(network)
+        self._raw_output, self.value_head = value_head_of(network)
         self.huber = huber
         self.scale: Tensor | None = None  # of differences, where somebody sets it: `TargetScale`
         self._newest: Tensor | None = None  # told of the newest update's actions, [M, B], [M, B, N] or [M, R, B]
@@ -38,7 +38,7 @@ class CriticLoss(LossCallback):
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
         c, k = self.codec.split(action)
-        values = self.told(observation, c)
+        values = self.raw_output(observation, c)
         if k is not None:
             values = self.value_head.select(values, k, self.codec)  # without the axis of choices
         self._newest, self._target = values.detach(), q_target
@@ -49,9 +49,9 @@ class CriticLoss(LossCallback):
         """Return both as they are compared."""
         return (values, target) if self.scale is None else (values * self.scale, target * self.scale)
 
-    def told(self, observation: Tree, c: Tensor | None) -> Tensor:
+    def raw_output(self, observation: Tree, c: Tensor | None) -> Tensor:
         """Return what members tell: [M, B], or [M, B, K] of each choice; as `value_head` says, of several numbers."""
-        return self._told(observation, c)
+        return self._raw_output(observation, c)
 
     def error(self, elements: Tensor) -> Tensor:
         """Return the TD error [B] that gives this loss if all members make it; for one member its own.

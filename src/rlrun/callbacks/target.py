@@ -193,7 +193,7 @@ class QuantileTarget(TargetCallback, ABC):
         require_one_of("least", least, ops.LEAST)
         super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
         self.draw_from(critics, target_subset)
-        self.told, _ = value_head_of(self.target)
+        self.raw_output, _ = value_head_of(self.target)
         self.policy = policy
         self.temperature = temperature
         self.least = least

@@ -1,7 +1,7 @@
 """Rows of a memory on their way to and from disk: which slots hold any, and where their content is found.
 
-A state holds them as columns. A column stands for a tensor [n, …], the rows of all slots in use, and is never in
-main memory as a whole unless somebody asks for it.
+A state holds them as columns. A column stands for a tensor [n, …], the rows of all slots in use. It is read into
+main memory as a whole only on request.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def cause(error: Exception) -> str:
 
 
 def ports_told(about: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return the inputs or outputs that FILE.json tells of, whatever stands there."""
+    """Return the well-formed inputs or outputs that FILE.json lists."""
     value = about.get(key)
     entries = value if isinstance(value, list) else []
     return [port for port in entries if isinstance(port, dict) and isinstance(port.get("name"), str)]

@@ -34,7 +34,7 @@ Run = Callable[[Columns], Columns]
 
 @dataclass
 class Parity:
-    """How far a file and its policy lie apart.
+    """Largest difference between a file and its policy.
 
     Attributes:
         rows: observations that both answered.
@@ -169,7 +169,7 @@ def differing(outputs: Columns, wanted: Columns, near: Sequence[Columns] = ()) -
     near: other answers that are as good.
 
     Raises:
-        RlrunError: choices are not the same, or numbers lie apart by more than the tolerance.
+        RlrunError: choices are not the same, or numbers differ by more than the tolerance.
     """
     largest = 0.0
     for name, value in wanted.items():
@@ -195,7 +195,7 @@ def differing(outputs: Columns, wanted: Columns, near: Sequence[Columns] = ()) -
 
 
 def _apart(value: Array, reference: Array) -> Array:
-    """Return how far numbers lie apart, as a share of those whose size is above 1."""
+    """Return the difference of numbers, as a share of those whose size is above 1."""
     distance: Array = np.abs(value.astype(np.float64) - reference) / np.maximum(1.0, np.abs(reference))
     return distance
 

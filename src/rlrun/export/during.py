@@ -55,7 +55,7 @@ class ExportedFiles:
         folder.mkdir(parents=True, exist_ok=True)
 
     def path_of(self, handle: int) -> Path:
-        """Return where the file of a number lies, or would."""
+        """Return the path of the file of a number, whether it exists or not."""
         return self.folder / f"{PREFIX}{handle:06d}.onnx"
 
     def items(self) -> list[Item]:
@@ -73,7 +73,7 @@ class ExportedFiles:
         return Item(handle, datetime.fromtimestamp(path.stat().st_mtime, UTC), path) if path.is_file() else None
 
     def delete(self, handle: int) -> None:
-        """Remove a file, and what is told of it beside.
+        """Remove a file and its `.json`.
 
         Raises:
             RlrunError: there is no such number.
@@ -89,7 +89,7 @@ class OnnxExport(Callback):
     """Write `exports/policy_<number>.onnx` now and then, in a process of its own; training goes on meanwhile.
 
     A file gets its name when it was found to answer edge values as its policy does; `rlrun export-onnx` proves more.
-    One that cannot be written is told of, and training goes on.
+    One that cannot be written is a warning, and training goes on.
 
     Args:
         agent: whose policy it is.

@@ -171,12 +171,12 @@ def _about(path: Path) -> dict[str, Any]:
         return {}
     about = read_json(path)
     if not isinstance(about, dict) or not isinstance(about.get("env", {}), dict):
-        raise RunDirError(f"{path} is damaged: wanted what an export tells")
+        raise RunDirError(f"{path} is damaged: wanted what an export writes")
     return about
 
 
 def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override]) -> DictConfig:
-    """Return what the environment is built from, as the file tells and overrides change it.
+    """Return what the environment is built from, as the file says and overrides change it.
 
     Raises:
         RequestError: nobody names an environment, or something is wrong with how it is named.

@@ -53,7 +53,7 @@ def _require_none(config: DictConfig, count: int) -> None:
     if origin is not None:
         raise ConfigError(f"learners={count}: a run from another (init.from={origin}) has one learner; learners=1")
     if OmegaConf.select(config, "compile", default=False):
-        raise ConfigError(f"learners={count}: what learners tell each other is not compiled; compile=false")
+        raise ConfigError(f"learners={count}: communication between learners is not compiled; compile=false")
 
 
 def require_shareable(config: DictConfig, trainer: Trainer, built: Mapping[str, Any]) -> None:

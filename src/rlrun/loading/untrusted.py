@@ -67,7 +67,7 @@ def _check_about(about: Any, path: Path) -> None:
     past = about.get("resumed", [])
     for record in (about, *past) if isinstance(past, list) else (None,):
         if not isinstance(record, dict) or not isinstance(record.get("packages", {}), dict):
-            raise RunDirError(f"{path} is damaged: it lacks what every run tells")
+            raise RunDirError(f"{path} is damaged: it lacks what every run records")
 
 
 def _check(config: DictConfig, path: Path) -> None:

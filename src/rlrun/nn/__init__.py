@@ -1,8 +1,8 @@
 """Networks for any space, and the methods that algorithms call on them.
 
 A network of your own, named by `_target_`, takes part by answering the same calls. Observations are
-trees of tensors [B, …] (or [B, T, …]), c [B, A] is the continuous part of an action in [-1, 1], k [B, D]
-are the choices of its discrete part; `rlrun.nn.ActionCodec` cuts action trees into c and k.
+trees of tensors [B, …] or [B, T, …]. c [B, A] is the continuous part of an action, in [-1, 1]. k [B, D] are the
+choices of its discrete part. `rlrun.nn.ActionCodec` cuts action trees into c and k.
 
 Soft actor-critic calls, on the network of the Gaussian (only where the action space has a Box):
 
@@ -15,12 +15,12 @@ and on the critics, and a copy of them:
     critics(observation, c) -> values                   [M, B, width] with choices
     critics.codec                                       the ActionCodec that gives `values` their meaning
 
-Critics whose values are means of distributions say so, as `rlrun.nn.Critics` does, and learn by all of that:
+Critics whose values are means of distributions, such as `rlrun.nn.Critics`, also have:
 
-    critics.told(observation, c) -> told                [M, B, N], or [M, B, width, N] with choices
+    critics.raw_output(observation, c) -> output        [M, B, N], or [M, B, width, N] with choices
     critics.value_head                                  the `rlrun.nn.ValueHead` that gives them their meaning
 
-Where `value_head` is `rlrun.nn.Rewards`, what is told and the values have an axis for R rewards behind that of members:
+Where `value_head` is `rlrun.nn.Rewards`, outputs and values have an axis for R rewards behind that of members:
 [M, R, B] or [M, R, B, width].
 
 DQN calls `network(observation) -> values` [M, B, width], `network.codec`, and for acting

@@ -18,8 +18,8 @@ class ActionCodec:
 
     c holds the entries of all Box leaves in their order. Each Discrete leaf and each entry of a
     MultiDiscrete one is a decision. Where all decisions together have at most `joint_limit`
-    combinations they form one branch (D = 1) whose choices are the combinations, the last decision
-    counting fastest. Otherwise every decision is a branch of its own and the value of an action is
+    combinations they form one branch (D = 1). Its choices are the combinations; the last decision
+    counts fastest. Otherwise every decision is a branch of its own and the value of an action is
     the sum over branches, as in VDN (arXiv:1706.05296).
 
     `continuous`: A. `sizes`: that of each Box leaf. `branches`: number of choices of each branch, empty without

@@ -1,4 +1,4 @@
-"""One network that acts and judges."""
+"""One network for policy and value."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Critics(nn.Module):
         dueling: the value of the observation and advantages of choices have layers of their own, see `Dueling`.
 
     Raises:
-        SpaceError: values of such actions cannot be told like this, or have no advantages.
+        SpaceError: the value head does not fit the action space, or `dueling` finds no choices.
         ConfigError: `value_head` is none, or both `value_head` and `quantiles` are given.
     """
 
@@ -82,9 +82,9 @@ class Critics(nn.Module):
 
     def forward(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values of an observation and the continuous part c [B, A] of an action."""
-        return self.value_head.mean(self.told(observation, c))
+        return self.value_head.mean(self.raw_output(observation, c))
 
-    def told(self, observation: Tree, c: Tensor | None = None) -> Tensor:
+    def raw_output(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the numbers behind the values, which `value_head` gives their meaning."""
         return self.value_head.laid_out(self.layers(self._inputs(observation, c)), self.codec)
 
@@ -108,7 +108,7 @@ def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
         return Numbers() if value_head is None else value_head
     if value_head is not None:
         raise ConfigError(
-            f"critics tell {quantiles} quantiles of a return or {type(value_head).__name__.lower()}, not both: "
+            f"critics learn {quantiles} quantiles of a return or {type(value_head).__name__.lower()}, not both: "
             "leave algorithm.quantiles or algorithm.value_head (+with=hlgauss, reward_critics) away"
         )
     return Quantiles(quantiles)
@@ -161,7 +161,7 @@ class ImplicitCritics(nn.Module):
 
     Raises:
         SpaceError: some part of the action is a choice.
-        ConfigError: something else shall be told.
+        ConfigError: a value head is given, or there is no hidden layer.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class ImplicitCritics(nn.Module):
                 f"{type(self).__name__} has quantiles; leave algorithm.value_head (+with=hlgauss, reward_critics) away"
             )
         if not hidden:
-            raise ConfigError("hidden: wanted at least one layer, which quantiles are told behind")
+            raise ConfigError("hidden: wanted at least one layer before the quantiles")
         super().__init__()
         self.codec = ActionCodec(spaces)
         self.count, self.cosines, self.members = count, cosines, members
@@ -217,9 +217,9 @@ class ImplicitCritics(nn.Module):
     def forward(self, observation: Tree, c: Tensor) -> Tensor:
         """Return the means [M, B] over equal shares."""
         points = ops.fixed_fractions(self.count, like=c).points
-        return self.told(observation, c, points.expand(*c.shape[:-1], self.count)).mean(-1)
+        return self.raw_output(observation, c, points.expand(*c.shape[:-1], self.count)).mean(-1)
 
-    def told(self, observation: Tree, c: Tensor, points: Tensor) -> Tensor:
+    def raw_output(self, observation: Tree, c: Tensor, points: Tensor) -> Tensor:
         """Return the quantiles [M, B, N] of fractions [B, N] between 0 and 1."""
         seen = torch.cat((self.encoder(observation), c), -1)
         turns = math.pi * torch.arange(1, self.cosines + 1, device=c.device, dtype=c.dtype)

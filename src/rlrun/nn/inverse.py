@@ -1,4 +1,4 @@
-"""Features from which actions are told."""
+"""Inverse models: features from which actions are predicted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlrun.nn.mlp import MLP, Activation
 
 
 class InverseModel(nn.Module):
-    """Features of observations, from which the action between two of them is told.
+    """Features of observations, from which the action between two of them is predicted.
 
     Args:
         spaces: of the environment.
@@ -42,7 +42,7 @@ class InverseModel(nn.Module):
         self.tell = self.build(2 * self.features.size, self.codec.continuous + self.codec.width, output_gain=0.0)
 
     def inverse_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
-        """Return how badly the action is told from features [..., F] before and after it: [...] (1705.05363 eq. 3).
+        """Return the error of the action predicted from features [..., F] around it: [...] (1705.05363 eq. 3).
 
         Minus the log-probability of choices, half the mean square of numbers.
         """

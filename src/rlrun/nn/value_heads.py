@@ -16,9 +16,9 @@ from rlrun.nn.actions import ActionCodec
 
 
 class ValueHead(ABC):
-    """N numbers for each value, which a subclass gives their meaning.
+    """How the N outputs of a critic for each value encode the return.
 
-    What critics tell is [M, B, N], and [M, B, width, N] where actions have choices.
+    Outputs are [M, B, N], and [M, B, width, N] where actions have choices.
 
     size: N.
     """
@@ -26,19 +26,19 @@ class ValueHead(ABC):
     size: int
 
     def fit(self, codec: ActionCodec) -> None:
-        """Refuse actions whose values cannot be told like this.
+        """Refuse actions whose values cannot be encoded like this.
 
         Raises:
             SpaceError: they cannot.
         """
 
     def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
-        """Return what is told from a network's outputs [M, B, width · N], of width 1 without choices."""
+        """Reshape the outputs of a network, [M, B, width · N], of width 1 without choices."""
         values = output.reshape(*output.shape[:-1], -1, self.size)
         return values if codec.discrete else values.squeeze(-2)
 
     def select(self, estimate: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
-        """Return what is told of the choices k [B, D]: [M, B, N]."""
+        """Return the outputs for the choices k [B, D]: [M, B, N]."""
         return codec.select(estimate.transpose(-1, -2), k.unsqueeze(-2))
 
     @abstractmethod
@@ -51,14 +51,14 @@ class ValueHead(ABC):
 
     @abstractmethod
     def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
-        """Return how far what is told lies from outcomes [B] or [B, N']: [M, B]."""
+        """Return the distance of outputs to outcomes [B] or [B, N']: [M, B]."""
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return the smallest of M values, [M, …] -> […]."""
         return ops.guiding(value, "min")
 
     def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
-        """Return values, or rewards, with those of several rewards, which lie along the axis, made one."""
+        """Return the weighted sum of values, or rewards, over the axis of several rewards; without one, as they are."""
         return value
 
     def guiding(self, value: Tensor, actor_q: ops.ActorQ = "min") -> Tensor:
@@ -75,7 +75,7 @@ class ValueHead(ABC):
 
 
 class Numbers(ValueHead):
-    """The mean itself, by one number: what is told is [M, B], or [M, B, width] where actions have choices."""
+    """The mean itself, by one number: outputs are [M, B], or [M, B, width] where actions have choices."""
 
     size = 1
 
@@ -93,7 +93,7 @@ class Numbers(ValueHead):
 
 
 class Rewards(Numbers):
-    """The mean of the return of each of R rewards: told is [M, R, B], or [M, R, B, width] where actions have choices.
+    """The mean of the return of each of R rewards: [M, R, B], or [M, R, B, width] where actions have choices.
 
     What acts, and what a policy follows, is their sum by the weights of now, so critics need not learn anew when
     weights change. Targets are [B, R], as rewards are.
@@ -119,7 +119,7 @@ class Rewards(Numbers):
         return values if codec.discrete else values.squeeze(-1)
 
     def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
-        """Return how far what is told lies from targets [B, R]: [M, B], the mean over rewards."""
+        """Return the distance of outputs to targets [B, R]: [M, B], the mean over rewards."""
         return ops.distance(estimate, target.movedim(-1, 0), huber=huber).mean(1)
 
     def smallest(self, value: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ class Bins(ValueHead):
     def fit(self, codec: ActionCodec) -> None:
         if len(codec.branches) > 1:
             raise SpaceError(
-                f"bins tell the value of one choice; that of an action in {describe(codec.space)} adds up over "
+                f"bins encode the value of one choice; that of an action in {describe(codec.space)} adds up over "
                 f"{len(codec.branches)} (leave +with=hlgauss away, or let a larger joint_limit make them one)"
             )
 
@@ -213,5 +213,5 @@ class Bins(ValueHead):
 
 
 def value_head_of(network: Any) -> tuple[Callable[..., Tensor], ValueHead]:
-    """Return what gives the numbers of a network, and what these tell: means, if it says nothing of it."""
-    return getattr(network, "told", network), getattr(network, "value_head", Numbers())
+    """Return the function that gives the outputs of a network, and its value head; without one, outputs are means."""
+    return getattr(network, "raw_output", network), getattr(network, "value_head", Numbers())

@@ -1,4 +1,4 @@
-"""Distributions told by their quantiles: where these lie, and how far they are from others."""
+"""Distributions encoded by their quantiles, and distances between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEAST = ("quantile", "member", "deviation")
 
 
 class Fractions(NamedTuple):
-    """Which quantiles are told: each stands for a share of the probability, by the middle of it."""
+    """Fractions of quantiles: each stands for a share of the probability, by the middle of it."""
 
     points: Tensor  # τ̂ in (0, 1), rising, [..., N]
     widths: Tensor  # of the shares, which sum to 1, [..., N]

@@ -1,9 +1,9 @@
 """Returns and advantages over windows of steps, episode ends within them included.
 
 Windows are [B, T] or, for rewards of several dimensions, [B, T, D]. At step t, `reward` is what the
-action earned, `value` judges the observation that it was chosen on and `next_value` the one that it
-led to; of an episode that was cut off that is its last one, not the first of the next. `terminated`
-tells that nothing comes after, `ended` that the episode is over, terminated or truncated, [B, T].
+action earned. `value` is that of the observation before the action, `next_value` that of the one after it.
+The observation after a truncated episode is its last one, not the first of the next. `terminated` [B, T] is
+true where nothing follows, `episode_end` [B, T] where the episode is over, terminated or truncated.
 A window's last step is bootstrapped like a truncated one. Nothing here carries gradients.
 """
 

@@ -1,4 +1,4 @@
-"""How far the mean of few numbers may lie from the mean of all: Student's t, without tables."""
+"""Confidence intervals of a mean by Student's t distribution, without tables."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class Limit:
         return plain and within(name, kinds)
 
     def reaches(self, text: str, path: Path | None) -> bool:
-        """Say whether a file lies in the run, or is what the user typed or trusts."""
+        """Return True if a file is in the run, or is what the user typed or trusts."""
         inside = path is not None and self.run is not None and self.run.resolve() in path.absolute().resolve().parents
         return inside or text in self.texts or (path is not None and _absolute(str(path)) in self.paths)
 

@@ -90,10 +90,10 @@ class Callback:
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
-        """Take back what `state_dict` returned.
+        """Restore what `state_dict` returned.
 
-        A resumed run takes back all of it. A run that starts from another (`rlrun train --from`) gives a state in
-        which only what it takes over comes from there, and everything else is as `state_dict` returned it here.
+        A resumed run restores all of it. A run that starts from another (`rlrun train --from`) passes a state of
+        its own, in which the parts that it transfers come from the other run.
 
         Args:
             state: of this callback, or of its counterpart.

@@ -73,8 +73,8 @@ class Trainer:
     def train(self, ready: Callable[[], None] | None = None) -> State:
         """Run until the loader ends or a hook raises `Stop`; `end_training` is called whatever happens.
 
-        An update that was left amidst its `end_cycle` hooks, by a `Stop` or because the state was saved
-        there, is finished first, from the hook that it had come to.
+        An update may have stopped between its `end_cycle` hooks, by a `Stop` or because the state was saved
+        there. It is finished first, from the hook that it had come to.
 
         Args:
             ready: called once all callbacks have begun, before anything else; may raise `Stop`, too.
