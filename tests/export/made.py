@@ -51,7 +51,7 @@ def file_of(graph: Graph, format: str = "onnx") -> bytes:
     program = writing.traced(graph)
     if format == "pt2":
         return writing.program_bytes(program, about={})
-    return writing.onnx_bytes(graph, program, about={}, version=1, text="")
+    return writing.onnx_bytes(graph, program, about={"env_steps": 0}, version=1)
 
 
 def proven(made: Made, graph: Graph, run: Run | None = None, *, count: int = 64):

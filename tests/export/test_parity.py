@@ -162,7 +162,7 @@ def test_a_file_for_one_batch_size_is_refused():
     setup = make("algorithm=dqn", "env=cartpole", *SMALL)
     graph = setup.graph()
     fixed = torch.export.export(graph, tuple(graph.blank(7)))
-    data = writing.onnx_bytes(graph, fixed, about={}, version=1, text="")
+    data = writing.onnx_bytes(graph, fixed, about={"env_steps": 0}, version=1)
     with pytest.raises(RlrunError, match="the exported policy fails on 1 observations"):
         proven(setup, graph, running(data, graph, "onnx"))
 

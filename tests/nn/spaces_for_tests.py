@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, leaves
-from rlrun.ops import leaves_of, tree_of
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, leaves, leaves_of, tree_of
 
 
 def box(*shape, low=-2.0, high=2.0, dtype="float32"):

@@ -5,9 +5,8 @@ import torch
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from rlrun.core.errors import SpaceError
-from rlrun.core.spaces import Box, Composite, Discrete, Spaces, leaves
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces, leaves, leaves_of
 from rlrun.nn import Policy, SquashedGaussian
-from rlrun.ops import leaves_of
 
 from .spaces_for_tests import ACTIONS, MIXED, OBSERVATIONS, VECTOR, box, draw, multi, same
 
@@ -87,14 +86,15 @@ def test_every_action_space_is_drawn_and_judged(kind, joint_limit):
         assert value.shape == (6, *leaf.shape)
         assert value.dtype == (torch.float32 if isinstance(leaf, Box) else torch.int64)
     torch.testing.assert_close(network.log_prob(observation, action), log_prob, atol=1e-3, rtol=1e-4)
-    assert network.entropy(observation).shape == (6,)
+    assert network.head.entropy(network.heads(observation)).sum(-1).shape == (6,)
 
 
 @pytest.mark.parametrize("joint_limit", [1, 64])
 def test_probabilities_of_all_actions_sum_to_one(joint_limit):
     network, observation = policy(multi(2, 3), joint_limit=joint_limit), draw(VECTOR, 1).expand(6, 3)
     actions = torch.cartesian_prod(torch.arange(2), torch.arange(3))
-    log_prob, entropy = network.evaluate(observation, actions)
+    heads = network.heads(observation)
+    log_prob, entropy = network.head.log_prob(heads, actions), network.head.entropy(heads).sum(-1)
     torch.testing.assert_close(log_prob.exp().sum(), torch.tensor(1.0))
     torch.testing.assert_close(-(log_prob.exp() * log_prob).sum(), entropy[0])
 
@@ -113,7 +113,8 @@ def test_entropy_is_the_mean_surprise():
     network, observation = policy(MIXED), draw(VECTOR, 1).expand(50_000, 3)
     with torch.no_grad():
         surprise = -network.sample(observation)[1].mean()
-        assert abs(float(network.entropy(observation).mean() - surprise)) < 0.05
+        entropy = network.head.entropy(network.heads(observation)).sum(-1)
+        assert abs(float(entropy.mean() - surprise)) < 0.05
 
 
 def test_mode_is_the_most_likely_choice():
@@ -131,7 +132,8 @@ def test_policy_begins_near_centre_and_uniform():
 
 def test_sequences_are_judged_like_rows():
     network, observation, action = policy(MIXED), draw(VECTOR, 4, 2), draw(MIXED, 4, 2)
-    log_prob, entropy = network.evaluate(observation, action)
+    heads = network.heads(observation)
+    log_prob, entropy = network.head.log_prob(heads, action), network.head.entropy(heads).sum(-1)
     assert log_prob.shape == entropy.shape == (4, 2)
     row = {"move": action["move"][1], "mode": action["mode"][1], "parts": {n: p[1] for n, p in action["parts"].items()}}
     torch.testing.assert_close(log_prob[1], network.log_prob(observation[1], row))

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from rlrun.core.errors import ConfigError, RequestError
-from rlrun.core.spaces import Spaces
+from rlrun.core.spaces import Spaces, leaves_of
 from rlrun.nn import ActorCritic, Core, Policy
 from rlrun.nn.recurrent import inverse
-from rlrun.ops import leaves_of
 
 from .spaces_for_tests import ACTIONS, OBSERVATIONS, VECTOR, draw
 

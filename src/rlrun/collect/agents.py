@@ -17,13 +17,12 @@ from torch import nn
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RlrunError
 from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
-from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves
+from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves, leaves_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
 from rlrun.memory.adaptors import VALUES
 from rlrun.nn import ActionCodec
 from rlrun.ops import gumbel_argmax
-from rlrun.ops.trees import leaves_of
 from rlrun.runs import learners
 
 Response = dict[str, Any]

@@ -8,7 +8,7 @@ layer maps them to what the environment expects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -153,18 +153,28 @@ def take_rows(tree: Tree, rows: Any) -> Tree:
     return tree[rows]
 
 
+def leaves_of(space: Space, tree: Tree) -> list[Any]:
+    """Return the tensors of a tree in the order of `leaves`."""
+    if not isinstance(space, Composite):
+        return [tree]
+    return [leaf for name, part in space.parts.items() for leaf in leaves_of(part, tree[name])]
+
+
+def tree_of(space: Space, tensors: Iterable[Any]) -> Tree:
+    """Put tensors, given in the order of the leaves, back into a tree."""
+    remaining = iter(tensors)
+    if not isinstance(space, Composite):
+        return next(remaining)
+    return {name: tree_of(part, remaining) for name, part in space.parts.items()}
+
+
 def require_discrete(space: Space, place: str) -> None:
     """Refuse an action space with a continuous part, in the name of `place`.
 
     Raises:
         SpaceError: some leaf is a Box.
     """
-    for path, leaf in leaves(space):
-        if isinstance(leaf, Box):
-            where = f"action part '{path}'" if path else "the action space"
-            raise SpaceError(
-                f"{place} handles discrete actions only; {where} is {describe(leaf)} (algorithm=sac handles both)"
-            )
+    _refuse_leaves(space, f"{place} handles discrete actions only", lambda leaf: isinstance(leaf, Box))
 
 
 def require_continuous(space: Space, place: str) -> None:
@@ -173,9 +183,11 @@ def require_continuous(space: Space, place: str) -> None:
     Raises:
         SpaceError: some leaf is no Box.
     """
+    _refuse_leaves(space, f"{place} handles continuous actions only", lambda leaf: not isinstance(leaf, Box))
+
+
+def _refuse_leaves(space: Space, reason: str, is_wrong: Callable[[Leaf], bool]) -> None:
     for path, leaf in leaves(space):
-        if not isinstance(leaf, Box):
+        if is_wrong(leaf):
             where = f"action part '{path}'" if path else "the action space"
-            raise SpaceError(
-                f"{place} handles continuous actions only; {where} is {describe(leaf)} (algorithm=sac handles both)"
-            )
+            raise SpaceError(f"{reason}; {where} is {describe(leaf)} (algorithm=sac handles both)")

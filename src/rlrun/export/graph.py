@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import RequestError
-from rlrun.core.spaces import Space, leaves
+from rlrun.core.spaces import Space, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.env.spaces import from_gymnasium
 from rlrun.memory import episodes
-from rlrun.ops import leaves_of, noise, tree_of
+from rlrun.ops import noise
 
 Role = Literal["observation", "state", "epsilon", "gumbel", "action", "next_state"]
 Convert = Callable[[Tensor], Tensor]

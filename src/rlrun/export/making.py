@@ -144,11 +144,9 @@ def _described(policy: Frozen, where: Path, graph: Graph) -> dict[str, Any]:
 
 def _file_bytes(graph: Graph, about: Mapping[str, Any]) -> bytes:
     program = writing.traced(graph)
-    brief = {name: value for name, value in about.items() if not isinstance(value, dict | list)}
     if about["format"] == "pt2":
-        return writing.program_bytes(program, about=brief)
-    text = f"a policy after {about['env_steps']:,} environment steps"
-    return writing.onnx_bytes(graph, program, about=brief, version=about["updates"], text=text)
+        return writing.program_bytes(program, about=about)
+    return writing.onnx_bytes(graph, program, about=about, version=about["updates"])
 
 
 def _proven(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any], episodes: int) -> dict[str, Any]:

@@ -47,10 +47,7 @@ def carry_out(place: Path) -> None:
     agent, path, metadata = thaw(frozen), Path(header["path"]), json.loads(header["about"])
     graph = Graph(agent, Outer(*outer), stochastic=header["stochastic"])
     about = {**metadata, **interface(graph)}
-    text = f"a policy after {about['env_steps']:,} environment steps"
-    program = writing.traced(graph)
-    brief = {name: value for name, value in metadata.items() if not isinstance(value, dict)}
-    data = writing.onnx_bytes(graph, program, about=brief, version=about["model_version"], text=text)
+    data = writing.onnx_bytes(graph, writing.traced(graph), about=metadata, version=about["model_version"])
     parity = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
     about["parity"] = {"edges": parity.rows, "largest_at_edges": parity.largest}
     write_json(path.with_name(f"{path.name}.json"), about)

@@ -70,17 +70,14 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
         ) from error
 
 
-def onnx_bytes(
-    graph: Graph, program: torch.export.ExportedProgram, *, about: Mapping[str, Any], version: int, text: str
-) -> bytes:
+def onnx_bytes(graph: Graph, program: torch.export.ExportedProgram, *, about: Mapping[str, Any], version: int) -> bytes:
     """Return an ONNX file.
 
     Args:
         graph: whose inputs and outputs give theirs the names.
         program: it, traced.
-        about: what its metadata say, each as text; None is left out.
+        about: the metadata, `env_steps` among them; only numbers and texts are written, as texts.
         version: of the model: a number that grows from one file to the next.
-        text: one line that says what this is.
     """
     from rlrun import __version__
 
@@ -97,12 +94,11 @@ def onnx_bytes(
     assert onnx_program is not None
     proto = onnx_program.model_proto
     proto.producer_name, proto.producer_version, proto.domain = DOMAIN, __version__, DOMAIN
-    proto.model_version, proto.doc_string = version, text
+    proto.model_version, proto.doc_string = version, f"a policy after {about['env_steps']:,} environment steps"
     _name_envs(proto.graph)
     del proto.metadata_props[:]
-    for key, value in about.items():
-        if value is not None:
-            proto.metadata_props.add(key=key, value=str(value))
+    for key, text in _texts(about).items():
+        proto.metadata_props.add(key=key, value=text)
     serialized: bytes = proto.SerializeToString()
     return serialized
 
@@ -120,10 +116,13 @@ def program_bytes(program: torch.export.ExportedProgram, *, about: Mapping[str, 
     """Return a file of `torch.export`, for `torch.export.load`."""
     buffer = io.BytesIO()
     with _quiet():
-        torch.export.save(
-            program, buffer, extra_files={key: str(value) for key, value in about.items() if value is not None}
-        )
+        torch.export.save(program, buffer, extra_files=_texts(about))
     return buffer.getvalue()
+
+
+def _texts(about: Mapping[str, Any]) -> dict[str, str]:
+    """Return the numbers and texts of metadata, as texts."""
+    return {key: str(value) for key, value in about.items() if not isinstance(value, dict | list | None)}
 
 
 @contextmanager

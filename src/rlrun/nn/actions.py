@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from rlrun.core.spaces import Box, Discrete, Space, Spaces, leaves
+from rlrun.core.spaces import Box, Discrete, Space, Spaces, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.ops.categorical import gumbel_argmax
-from rlrun.ops.trees import leaves_of, tree_of
 
 
 class ActionCodec:

@@ -230,15 +230,6 @@ class Policy(nn.Module):
         """Return the log-probability [B] of an action tree."""
         return self.head.log_prob(self.heads(observation), action)
 
-    def entropy(self, observation: Tree) -> Tensor:
-        """Return the entropy [B]; of the continuous part a one-sample estimate with gradients."""
-        return self.head.entropy(self.heads(observation)).sum(-1)
-
-    def evaluate(self, observation: Tree, action: Tree) -> tuple[Tensor, Tensor]:
-        """Return log_prob [B] and entropy [B] by one pass through the network."""
-        heads = self.heads(observation)
-        return self.head.log_prob(heads, action), self.head.entropy(heads).sum(-1)
-
     def mode(self, observation: Tree) -> Tree:
         """Return the action tree without noise: tanh of the mean, the most likely choices."""
         return self.head.mode(self.heads(observation))

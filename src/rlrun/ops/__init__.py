@@ -48,7 +48,6 @@ from rlrun.ops.targets import (
     smoothed,
     target_entropy,
 )
-from rlrun.ops.trees import leaves_of, tree_of
 
 __all__ = [
     "ACTOR_Q",
@@ -79,7 +78,6 @@ __all__ = [
     "lambda_return",
     "least_of",
     "least_weighed",
-    "leaves_of",
     "lengthened",
     "lerp_",
     "mean_of",
@@ -102,6 +100,5 @@ __all__ = [
     "surrogate",
     "tanh_log_slope",
     "target_entropy",
-    "tree_of",
     "v_trace",
 ]

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from rlrun.core.spaces import Composite, Discrete, leaves
-from rlrun.ops import leaves_of, tree_of
+from rlrun.core.spaces import Composite, Discrete, leaves, leaves_of, tree_of
 
 SPACE = Composite({"b": Discrete(2), "a": Composite({"0": Discrete(3), "1": Discrete(4)})})
 TREE = {"b": torch.tensor(1), "a": {"0": torch.tensor(2), "1": torch.tensor(3)}}
