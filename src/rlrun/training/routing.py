@@ -61,40 +61,20 @@ class HookCall:
         method, optional = self.method, self.optional
         pick = _picker(self.required)
         key = self.callback.data_group or ""
+        in_state = self.callback.data_group is None or self.event in OUTSIDE
 
-        def plain(groups: Groups, state: State) -> None:
-            data = groups.get(key)
+        def call(groups: Groups, state: State) -> None:
+            data = state if in_state else groups.get(key)
             if data is None:
                 return
-            result = method(*pick(data))
+            if optional:
+                result = method(*pick(data), **{name: data[name] for name in optional})
+            else:
+                result = method(*pick(data))
             if result:
                 data.update(result)
 
-        def bare(groups: Groups, state: State) -> None:
-            data = groups.get(key)
-            if data is None:
-                return
-            result = method()
-            if result:
-                data.update(result)
-
-        def with_optional(groups: Groups, state: State) -> None:
-            data = groups.get(key)
-            if data is None:
-                return
-            result = method(*pick(data), **{name: data[name] for name in optional})
-            if result:
-                data.update(result)
-
-        def into_state(groups: Groups, state: State) -> None:
-            result = method(*pick(state), **{name: state[name] for name in optional})
-            if result:
-                state.update(result)
-
-        if self.callback.data_group is None or self.event in OUTSIDE:
-            return into_state
-        call = with_optional if optional else plain if self.required else bare
-        if self.event != "backward" or getattr(self.callback, "every", 1) == 1:
+        if in_state or self.event != "backward" or getattr(self.callback, "every", 1) == 1:
             return call
         callback = self.callback
 
