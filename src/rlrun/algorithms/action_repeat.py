@@ -1,8 +1,8 @@
-"""Soft actor-critic that chooses beside each action for how many steps it is done (as arXiv 1702.06054).
+"""Soft actor-critic that chooses with each action for how many steps it is repeated (as arXiv 1702.06054).
 
 A decision is an action a and a number of steps k, at most K; the next one follows when a was done k times, or with the
 next episode. Decisions are what the policy, critics and temperatures of soft actor-critic are over: k is a discrete
-choice beside whatever the environment wants.
+choice next to the action of the environment.
 
     y = Σ_{i < k} γ^i r_{t+i} + γ^k (1 - terminated) V̄(s_{t+k})
 

@@ -47,10 +47,10 @@ class Residual(nn.Module):
 
 
 class CausalBCLoss(LossCallback):
-    """The policy's error as far as it is foretold, and a share of its square; provides that error.
+    """The policy's error as far as it is predicted from s₀, and a share of its square; provides that error.
 
     Args:
-        residual: foretells errors.
+        residual: predicts errors.
         bc_weight: of the squared error: plain cloning.
     """
 
@@ -76,9 +76,9 @@ class CausalBCLoss(LossCallback):
             raise ConfigError("causal_bc: wants windows as they were stored; memory.short=pad repeats rows")
         error = self.policy.codec.split(_row(action, -1))[0] - self.policy(_row(observation, -1))  # [B, A]
         with torch.no_grad():
-            foretold = self.residual(_row(observation, 0))
+            predicted = self.residual(_row(observation, 0))
         self._error = error.detach()
-        return (2.0 * error * foretold + self.bc_weight * error.square()).sum(-1), {"residual": self._error}
+        return (2.0 * error * predicted + self.bc_weight * error.square()).sum(-1), {"residual": self._error}
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -88,10 +88,10 @@ class CausalBCLoss(LossCallback):
 
 
 class ResidualLoss(LossCallback):
-    """Squared distance of what is foretold to the policy's error, less what does not depend on it, and a penalty.
+    """Squared distance of what is predicted to the policy's error, less what does not depend on it, and a penalty.
 
     Args:
-        penalty: on the root mean square of what is foretold.
+        penalty: on the root mean square of what is predicted.
     """
 
     def __init__(self, network: Residual, optimizer: Optimizer, *, penalty: float = 0.001, **options: Any) -> None:
@@ -99,9 +99,9 @@ class ResidualLoss(LossCallback):
         self.penalty = penalty
 
     def loss(self, observation: Tree, residual: Tensor) -> Tensor:
-        foretold = self.network(_row(observation, 0))  # [B, A]
-        size = torch.linalg.vector_norm(foretold) / foretold.numel() ** 0.5
-        loss: Tensor = (foretold.square() - 2.0 * residual * foretold).sum(-1) + self.penalty * size
+        predicted = self.network(_row(observation, 0))  # [B, A]
+        size = torch.linalg.vector_norm(predicted) / predicted.numel() ** 0.5
+        loss: Tensor = (predicted.square() - 2.0 * residual * predicted).sum(-1) + self.penalty * size
         return loss
 
 

@@ -3,7 +3,7 @@
 Each episode has a skill z, drawn by `rlrun.env.wrappers.RandomGoal`, which the policy sees. A network that does not
 see it tells it from each observation; the bonus is log q(z | s') - log p(z) (eq. 3), at the observation s' that a
 transition leads to, for a uniform p. So it is 0 where nothing can be told, and log K at most. A skill of numbers is
-foretold by the mean of a normal distribution of variance 1; its bonus is - |z - mean|² / 2 + E |z|² / 2, 0 for a mean
+predicted by the mean of a normal distribution of variance 1; its bonus is - |z - mean|² / 2 + E |z|² / 2, 0 for a mean
 of 0 on average.
 
     bonus = log q(z | s') - log p(z)
@@ -40,7 +40,7 @@ class Discriminator(nn.Module):
         activation, init: of the layers, as `MLP` takes them.
 
     Raises:
-        SpaceError: there is no such part, or nothing beside it.
+        SpaceError: there is no such part, or no other.
     """
 
     def __init__(

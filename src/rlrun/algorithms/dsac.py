@@ -1,6 +1,6 @@
 """Distributional soft actor-critic (Ma et al. 2020, arXiv 2004.14547), with implicit quantiles (arXiv 1806.06923).
 
-The critics are asked for quantiles of fractions that are drawn anew each time. Actions are continuous.
+The critics return quantiles at fractions that are drawn for each update. Actions are continuous.
 
     Δ_j  = (u_j + 0.1) / Σ_k (u_k + 0.1),  u uniform;  τ_j = Σ_{k ≤ j} Δ_k;  τ̂_j = τ_j - Δ_j / 2
     Z̄(s) = least_i Z̄_i(s, c; τ̂') - α log π(c | s),  c ~ π(· | s)

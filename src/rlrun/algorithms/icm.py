@@ -26,7 +26,7 @@ from rlrun.nn import InverseModel, flatten
 
 
 class Curiosity(InverseModel):
-    """An inverse model that shapes the features, and a forward model that foretells them.
+    """An inverse model that shapes the features, and a forward model that predicts them.
 
     Args:
         spaces: of the environment.
@@ -38,7 +38,7 @@ class Curiosity(InverseModel):
         self.foretell = self.build(self.features.size + spaces.action.size, self.features.size)
 
     def forward_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
-        """Return half the mean square [...] between features [..., F] after an action and those foretold (eq. 5)."""
+        """Return half the mean square [...] between features [..., F] after an action and those predicted (eq. 5)."""
         inputs = torch.cat((before, flatten(self.codec.space, action)), -1)
         error: Tensor = 0.5 * (self.foretell(inputs) - after).square().mean(-1)
         return error

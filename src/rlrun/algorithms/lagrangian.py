@@ -102,7 +102,7 @@ class LagrangianWeights(Callback):
         ConfigError: there is not one threshold for each reward, or all are None.
     """
 
-    inherited = ("optimiser", "mean")  # sums of rewards begin anew in a run that starts from another
+    inherited = ("optimiser", "mean")  # sums of rewards begin at 0 in a run that starts from another
 
     def trained(self) -> list[nn.Parameter]:
         return list(self.network.parameters())

@@ -14,7 +14,7 @@ windows of T steps, which they go through from nothing remembered. The first ste
 to date, unless the episode begins there.
 
 Differences from the paper: actions are numbers and values are networks, several critics of which the smallest counts;
-the expectation over a' is a sample, drawn anew by the policy of today rather than taken from memory, so that old steps
+the expectation over a' is a sample, drawn by the current policy rather than taken from memory, so that old steps
 serve, too. With `entropy_reward` each a' is paid for its entropy, and the target is that of soft actor-critic.
 """
 

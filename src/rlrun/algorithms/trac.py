@@ -34,13 +34,13 @@ class Actor(Protocol):
     """A network with a distribution over actions."""
 
     def heads(self, observation: Tree, *before: Tensor | None) -> Heads:
-        """Return its parameters at each observation; of a recurrent one, by the state before and `ended`."""
+        """Return its parameters at each observation; of a recurrent one, by the state before and `episode_end`."""
 
     def parameters(self) -> Any: ...
 
 
 class TrustRegion(Callback):
-    """Take the policy back after an update that changed it by more than a limit.
+    """Move the policy back after an update that changed it by more than a limit.
 
     The change of a leaf of the action is the root of the mean over the batch of: the squared differences of the
     log-probabilities of its choices; KL both ways of its normals; the squared differences of its numbers, where
@@ -74,7 +74,7 @@ class TrustRegion(Callback):
         self.ratio, self.updates, self.shrunk = 0.0, 0, 0  # change to limit of the newest update; numbers of updates
         self._actor: list[Tensor] = []
         self._before: list[Tensor] = []
-        self._seen: tuple[Tree, ...] = ()  # of this batch: observation, and what a recurrent network wants beside it
+        self._seen: tuple[Tree, ...] = ()  # of this batch: observation, and what a recurrent network needs besides
         self._heads: Heads | None = None
 
     def begin_batch(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> None:

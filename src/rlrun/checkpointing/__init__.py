@@ -7,7 +7,7 @@ A stored state is a folder that appears as a whole or not at all:
     state.json               part -> its state, with a marker in place of each tensor
     manifest.json            size and sha256 of each file, and of itself
 
-Rows of memories lie beside such folders, in `segments/`, shared by those that hold the same rows.
+Rows of memories are next to such folders, in `segments/`, shared by those that hold the same rows.
 """
 
 from rlrun.checkpointing.encoding import digest, merge, split

@@ -98,7 +98,7 @@ def write(directory: Path, taken: Snapshot) -> None:
     """Write a snapshot to a folder that appears complete or not at all; any thread may do so.
 
     Args:
-        directory: replaced if it exists; rows of memories go to `segments/` beside it.
+        directory: replaced if it exists; rows of memories go to `segments/` next to it.
         taken: what `snapshot` returned.
 
     Raises:

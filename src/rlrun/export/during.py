@@ -1,4 +1,4 @@
-"""Export the policy now and then while it is trained, beside training."""
+"""Export the policy during training, in a process of its own."""
 
 from __future__ import annotations
 

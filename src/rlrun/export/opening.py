@@ -96,7 +96,7 @@ def is_export(path: Path | str) -> bool:
 
 
 def refuse_overrides(overrides: Iterable[str]) -> None:
-    """Refuse overrides beside a run directory with a RequestError."""
+    """Refuse overrides of a run directory with a RequestError."""
     for override in _settings(overrides):
         raise RequestError(
             f"{override}: a run plays in its own environment; overrides go with an exported policy, FILE.onnx"

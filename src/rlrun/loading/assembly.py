@@ -148,7 +148,7 @@ def process_restored() -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Have the C library keep what networks free for what they ask for next, not give it back to the system.
 
-    Otherwise the pages of every large result are fetched anew in each update. Where there is no glibc, nothing happens.
+    Otherwise the pages of every large result are fetched again in each update. Without glibc nothing happens.
     It cannot be undone, so it is for processes that are rlrun's own.
     """
     with suppress(AttributeError, OSError, TypeError):

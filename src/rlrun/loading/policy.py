@@ -43,7 +43,7 @@ class Frozen:
         self.agent: Agent = agent
         self.env: Env = env
         self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
-        # Envs begin anew, whatever the run's own were doing.
+        # Environments begin a new episode, whatever those of the run were doing.
         self._parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
 
     def take(self, where: Path) -> None:

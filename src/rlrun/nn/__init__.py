@@ -43,7 +43,7 @@ On-policy algorithms call, on one network:
     network.after(observation, state) -> state          [B, S]
     network.evaluate_actions(observation, action, state, episode_end)
     network.value(observation, state, episode_end)      state [B, S] before single steps, or windows [B, T, …] of them;
-                                                        episode_end [B, T]: the state begins anew after that row
+                                                        episode_end [B, T]: the state is zero after that row
     network.heads(observation, …) -> heads              where an update is compared with the policy before it
 """
 

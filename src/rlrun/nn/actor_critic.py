@@ -74,7 +74,7 @@ class ActorCritic(Policy):
         return self.trunk.state_size + (0 if self.value_trunk is None else self.value_trunk.state_size)
 
     def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
-        """Return the parameters of the distribution at each observation; see `Core` for state and ended."""
+        """Return the parameters of the distribution at each observation; see `Core` for state and episode_end."""
         return super().heads(observation, self._parts(state)[0], episode_end)
 
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
@@ -89,7 +89,7 @@ class ActorCritic(Policy):
         return self._joined(super().after(observation, own), observation, valued)
 
     def value(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
-        """Return V(s) [...]; see `Core` for state and ended."""
+        """Return V(s) [...]; see `Core` for state and episode_end."""
         value: Tensor = self.value_head(
             (self.value_trunk or self.trunk)(observation, self._parts(state)[1], episode_end)
         )
@@ -98,10 +98,10 @@ class ActorCritic(Policy):
     def evaluate_actions(
         self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
     ) -> Evaluated:
-        """Judge observations and the actions taken there, by one pass through the network.
+        """Evaluate observations and the actions taken there, by one pass through the network.
 
         state: [B, S] before single steps or windows, of a network with a core.
-        ended: [B, T] where episodes are over within windows.
+        episode_end: [B, T] where episodes are over within windows.
         """
         trunk, value_trunk, head = self.trunk, self.value_trunk, self.head
         outputs = across(self, observation, OWN, VALUED) if value_trunk is not None and trunk.simple else None

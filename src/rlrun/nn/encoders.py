@@ -163,7 +163,7 @@ class Trunk(nn.Module):
             self.size, self.state_size = self.core.size, self.core.state_size
 
     def forward(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
-        """Return features; state [B, S] and ended [B, T] are those of `Core`, of no account without one."""
+        """Return features; state [B, S] and episode_end [B, T] are those of `Core`, ignored without one."""
         features = self._features(observation)
         return features if self.core is None else self.core(features, state, episode_end)
 

@@ -1,4 +1,4 @@
-"""The last layer of a stochastic policy, and what its numbers mean."""
+"""The last layer of a stochastic policy, and the distribution that its outputs encode."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Statistics(nn.Module):
         self.form = form
         self.updates = 0
         self.elements = 0  # of all updates, those of all learners
-        # single precision would lose a variance beside the square of a mean a thousand times as large
+        # single precision would lose a variance next to the square of a mean a thousand times as large
         self.register_buffer("moments", torch.zeros(2, *self.shape, dtype=torch.float64))
         recent_shape = (window, 2, *self.shape) if mode == "window" else (0,)
         self.register_buffer("recent", torch.zeros(recent_shape, dtype=torch.float64))
@@ -108,7 +108,7 @@ class Statistics(nn.Module):
         place, count = self.updates % window, min(self.updates, window)
         total = self.moments * count + newest - self.recent[place]
         self.recent[place] = newest
-        # summed anew once a round, so that rounding errors do not gather
+        # summed again once a round, so that rounding errors do not accumulate
         again = place == window - 1
         self.moments.copy_(self.recent.mean(0) if again else total / min(count + 1, window))
 
@@ -237,7 +237,7 @@ class ReturnNormalizer(Normalizer):
         return self.running.tolist()  # type: ignore[no-any-return]
 
     def set_extra_state(self, state: Any) -> None:
-        if len(state) == len(self.running):  # otherwise all of them begin anew
+        if len(state) == len(self.running):  # otherwise all of them begin at 0
             self.running = np.array(state)
 
 

@@ -196,7 +196,7 @@ class Policy(nn.Module):
         return torch.zeros(count, self.state_size, device=self.head.layer.weight.device)
 
     def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
-        """Return the parameters of the distribution at each observation; see `Core` for state and ended."""
+        """Return the parameters of the distribution at each observation; see `Core` for state and episode_end."""
         trunk, head = self.trunk, self.head
         raw = across(self, observation, OWN) if trunk.simple else None
         if raw is not None:

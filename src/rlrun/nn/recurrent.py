@@ -1,4 +1,4 @@
-"""What a network remembers of an episode."""
+"""Recurrent layers: GRU and LSTM."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Core(nn.Module):
 
         features: [B, F] of single steps, or [B, T, F] of windows.
         state: [B, S] before them; None = windows begin with their episodes.
-        ended: [B, T] where an episode is over with a row, so that the next one begins anew.
+        episode_end: [B, T] where an episode is over with a row; the next row begins with a state of zeros.
 
         Raises:
             RequestError: single steps without the state before them, of which nothing could be remembered.

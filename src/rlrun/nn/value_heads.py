@@ -95,7 +95,7 @@ class Numbers(ValueHead):
 class Rewards(Numbers):
     """The mean of the return of each of R rewards: [M, R, B], or [M, R, B, width] where actions have choices.
 
-    What acts, and what a policy follows, is their sum by the weights of now, so critics need not learn anew when
+    Agents and policies maximize their sum by the current weights, so critics need not learn again when
     weights change. Targets are [B, R], as rewards are.
 
     Args:

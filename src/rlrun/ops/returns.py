@@ -118,7 +118,7 @@ def n_step_return(
 
 @torch.no_grad()
 def one_step_return(reward: Tensor, next_value: Tensor, *, terminated: Tensor, discount: float | Tensor) -> Tensor:
-    """Return reward + γ · next value [B, T], without the value where the episode really ended."""
+    """Return reward + γ · next value [B, T], without the value where the episode terminated."""
     return reward + discount * next_value.masked_fill(_like(terminated, next_value), 0.0)
 
 

@@ -13,7 +13,7 @@ from rlrun.core.spaces import Box, Space, leaves
 
 
 def bootstrap(reward: Tensor, *, discount: float | Tensor, terminated: Tensor, value: Tensor) -> Tensor:
-    """Return reward + discount * value, without the value where the episode really ended.
+    """Return reward + discount * value, without the value where the episode terminated.
 
     reward, terminated: [B]; value: [B] or [M, B], of the state that was reached.
     For an n-step target the reward is the discounted sum of n, and the discount its n-th power.

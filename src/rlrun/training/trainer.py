@@ -155,7 +155,7 @@ class Trainer:
             return
         if not isinstance(failure, Stop):
             raise failure
-        self.state["stopped_by"] = failure  # a signal amidst the last work
+        self.state["stopped_by"] = failure  # a signal during the last work
 
     def state_dict(self) -> dict[str, Any]:
         return {"update": self.state["update"], "reached": self._reached}
