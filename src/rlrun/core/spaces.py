@@ -130,11 +130,11 @@ class Spaces:
     rewards: int = 0
 
 
-def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:
     """Apply a function leaf by leaf to trees of the same form."""
-    if isinstance(tree, Mapping):
-        return {name: map_tree(function, part, *(other[name] for other in others)) for name, part in tree.items()}
-    return function(tree, *others)
+    if isinstance(trees[0], Mapping):
+        return {name: map_tree(function, *(tree[name] for tree in trees)) for name in trees[0]}
+    return function(*trees)
 
 
 def put_rows(target: Tree, rows: Any, source: Tree) -> None:

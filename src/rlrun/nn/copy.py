@@ -19,7 +19,7 @@ def frozen_copy(network: Network) -> Network:
 
 
 class Follow:
-    """Let a network follow another of the same shape; starts by being equal.
+    """Move a target network towards a network of the same shape (Polyak averaging); both are equal at first.
 
     The tensors are listed once, so moving all of them is one call.
     """
@@ -32,7 +32,7 @@ class Follow:
         self.fast_buffers = list(fast.buffers())
 
     def move(self, rate: float = 1.0) -> None:
-        """Go the share `rate` of the way; 1 makes a hard copy. Buffers (statistics) are always copied."""
+        """Move the target network by the share `rate`, τ; 1 is a hard copy. Buffers (statistics) are always copied."""
         lerp_(self.slow, self.fast, rate=rate)
         if self.target_buffers:
             lerp_(self.target_buffers, self.fast_buffers, rate=1.0)
