@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 from datetime import datetime
 
 import numpy as np
@@ -357,7 +358,7 @@ def test_a_failed_write_ends_the_run_at_the_next_update(tmp_path, monkeypatch):
     checkpointer.wait()
     disk.error = RlrunError("there cannot be written: No space left on device")
     checkpointer.end_cycle(20)
-    checkpointer._background._thread.join()
+    wait([checkpointer._writing])
     with pytest.raises(RlrunError, match="No space left on device"):
         checkpointer.end_cycle(21)
     assert run.checkpoint("latest") == run.checkpoint(10)
@@ -442,7 +443,7 @@ def test_a_best_that_was_not_saved_is_not_counted(tmp_path, monkeypatch):
     disk.error = RunDirError("a segment is damaged")
     checkpointer.mark_best(20, 20)
     checkpointer.end_cycle(20)
-    checkpointer._background._thread.join()
+    wait([checkpointer._writing])
     disk.error = None
     checkpointer.end_cycle(21)  # hears of it, and saves anew
     checkpointer.wait()
@@ -456,7 +457,7 @@ def test_a_best_of_a_step_whose_save_failed_is_saved_anew(tmp_path, monkeypatch)
     disk.error = RunDirError("a segment is damaged")
     checkpointer, run, _ = begun(tmp_path, every=10, kind=Checkpointer)
     checkpointer.end_cycle(10)
-    checkpointer._background._thread.join()
+    wait([checkpointer._writing])
     disk.error = None
     checkpointer.mark_best(10, 10)
     checkpointer.end_cycle(10)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +90,8 @@ class Checkpointer(Callback):
         self._run: RunDir | None = None
         self._place = Path()  # of this learner's checkpoints
         self._parts: Mapping[str, Stateful] = {}
-        self._background = Background()
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
 
     def begin_training(
         self, parts: Mapping[str, Stateful], run_dir: Path | None, update: int = 0, step: int | None = None
@@ -112,7 +112,8 @@ class Checkpointer(Callback):
         return not any(path == skipped or path.startswith(f"{skipped}.") for skipped in self.skip)
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
-        self._hear(self._background.check)
+        if self._writing is not None and self._writing.done():
+            self.wait()
         axis = update if step is None else step
         late = self.seconds and learners.to_number(time.monotonic() >= self._deadline)
         if axis >= self._due or late or due_offline(update, self.every, self.offline):
@@ -163,17 +164,15 @@ class Checkpointer(Callback):
             raise RlrunError(f"{self._run.checkpoints}: the last checkpoint cannot be saved: segments are damaged")
 
     def wait(self) -> None:
-        """Return once the newest checkpoint is on disk.
+        """Return once the newest checkpoint is on disk; where earlier segments are damaged, the next one has all rows.
 
         Raises:
             RlrunError: the disk did not take it; the one before is as it was.
         """
-        self._hear(self._background.wait)
-
-    def _hear(self, of: Callable[[], None]) -> None:
-        """Let the failure of a save end the run; where segments of before were damaged, save everything anew."""
+        writing, self._writing = self._writing, None
         try:
-            of()
+            if writing is not None:
+                writing.result()
         except RunDirError as error:
             _messages.warning("%s; everything is saved anew", error)
             self._due = 0
@@ -215,7 +214,8 @@ class Checkpointer(Callback):
         if together:
             self._write_together(self._run, taken, best)
             return
-        self._background.start(partial(self._write, self._run, taken, self._newest, best, tuple(self._best)))
+        self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
+        self._writing = self._writer.submit(self._write, self._run, taken, self._newest, best, tuple(self._best))
         if not taken.copied:
             self.wait()
 
@@ -263,47 +263,6 @@ class Checkpointer(Callback):
         self._saved = self._newest = (state["axis"], state["update"])
         self._best = [tuple(best) for best in state["best"]]
         self._due = following(state["axis"], self.every)
-
-
-class Background:
-    """Runs work in a thread, and hands its failure to whoever asks next."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Begin; nothing else may be running. The thread dies with the process, like the process would."""
-        self._thread = threading.Thread(target=self._run, args=(work,), name="checkpoint", daemon=True)
-        self._thread.start()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            self._error = error
-
-    def wait(self) -> None:
-        """Return once nothing is running.
-
-        Raises:
-            BaseException: what the work raised.
-        """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def check(self) -> None:
-        """Do what `wait` does if nothing is running any more.
-
-        Raises:
-            BaseException: what the work raised.
-        """
-        if self._thread is not None and not self._thread.is_alive():
-            self.wait()
 
 
 def point(run: RunDir, pointer: str, name: str) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RlrunError
 from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
-from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves, leaves_of
+from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves, leaves_of, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
 from rlrun.memory.adaptors import VALUES
@@ -208,7 +208,7 @@ class RandomAgent(Agent):
         self.rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        return self.draw(envs_of(observation))
+        return self.draw(row_count(observation))
 
     def draw(self, count: int) -> Response:
         """Draw actions for `count` envs."""
@@ -269,14 +269,6 @@ def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
         raise BuildError(f"{place}: acting on 2 observations: {type(error).__name__}: {error}") from error
 
 
-def envs_of(observation: Tree) -> int:
-    """Return the number of envs N of a tree [N, …]."""
-    while isinstance(observation, dict):
-        observation = next(iter(observation.values()))
-    envs: int = observation.shape[0]  # which int() would fix, where an export leaves it open
-    return envs
-
-
 def where(condition: Any, chosen: Tree, default: Tree) -> Tree:
     """Choose row by row between two trees [N, …], by a condition [N]; all arrays, or all tensors."""
     if isinstance(chosen, dict):
@@ -321,7 +313,7 @@ class EpsilonGreedy(Agent):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if not explore:
             return {"action": self._greedy(observation)}
-        envs = envs_of(observation)
+        envs = row_count(observation)
         epsilon = self.epsilon(self.steps)
         self.steps += envs * learners.count()
         if envs == 1:  # a coin costs a tenth of an array of one
@@ -351,7 +343,7 @@ class EpsilonGreedy(Agent):
         if not explore:
             return greedy, None
         epsilon = torch.tensor(self.epsilon(self.steps))
-        envs = envs_of(observation)
+        envs = row_count(observation)
         odds = torch.stack((1.0 - epsilon, epsilon)).log().expand(envs, 2)
         codec = ActionCodec(self.uniform.space, joint_limit=0)
         random = codec.join(None, codec.sample(torch.zeros(envs, codec.width)))

@@ -21,7 +21,6 @@ from rlrun.collect.agents import (
     RandomAgent,
     Remembering,
     Response,
-    envs_of,
     initial_state,
     prepared,
     to_arrays,
@@ -30,7 +29,7 @@ from rlrun.collect.agents import (
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
-from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree
+from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
@@ -89,7 +88,7 @@ class Noisy(PolicyAgent):
         response = super().__call__(observation, state, explore=False)
         if explore:
             response["action"] = self.blurred(response["action"])
-            self.steps += envs_of(response["action"]) * learners.count()
+            self.steps += row_count(response["action"]) * learners.count()
         return response
 
     def blurred(self, action: Tree) -> Tree:

@@ -168,6 +168,14 @@ def tree_of(space: Space, tensors: Iterable[Any]) -> Tree:
     return {name: tree_of(part, remaining) for name, part in space.parts.items()}
 
 
+def row_count(tree: Tree) -> int:
+    """Return n of a tree [n, …]."""
+    while isinstance(tree, Mapping):
+        tree = next(iter(tree.values()))
+    count: int = tree.shape[0]  # which int() would fix, where an export leaves it open
+    return count
+
+
 def require_discrete(space: Space, place: str) -> None:
     """Refuse an action space with a continuous part, in the name of `place`.
 

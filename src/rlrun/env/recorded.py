@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from rlrun.core.errors import RlrunError
-from rlrun.core.spaces import map_tree, put_rows, take_rows
+from rlrun.core.spaces import map_tree, put_rows, row_count, take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.origin import OriginKeeper, Taken, whole_state, written
 from rlrun.env.plain import Reader, Writer, require_sound
@@ -29,44 +29,6 @@ PORTION = 1000  # steps played again between two looks at a signal
 Options = dict[str, Any] | None
 
 
-class _Leaf:
-    """One array of an action, step by step, as bytes: the cheapest copy there is."""
-
-    def __init__(self) -> None:
-        self.log: deque[bytes] = deque(maxlen=LIMIT)
-        self.append = self.log.append
-        self.steps = 0
-        self.dtype: Any = None
-        self.shape: tuple[int, ...] = ()
-
-    def note(self, action: Array) -> None:
-        if action.dtype is not self.dtype:
-            action = self._settle(action)
-        self.append(action.tobytes())
-        self.steps += 1
-
-    def _settle(self, action: Array) -> Array:
-        """Find one dtype that holds this action and all before it."""
-        if self.dtype is None:
-            self.dtype, self.shape = action.dtype, action.shape
-        common = np.result_type(self.dtype, action.dtype)
-        if common != self.dtype:
-            before = self.array(0)
-            self.dtype = common
-            self.load(before.astype(common), self.steps)
-        return action.astype(common)
-
-    def array(self, first: int) -> Array:
-        """Return the actions since the `first`-th of those that are kept: [T, N, …]."""
-        data = b"".join(islice(self.log, first, None))
-        return np.frombuffer(data, self.dtype).reshape(-1, *self.shape)
-
-    def load(self, actions: Array, steps: int) -> None:
-        self.dtype, self.shape, self.steps = actions.dtype, actions.shape[1:], steps
-        self.log.clear()
-        self.log.extend(row.tobytes() for row in actions)
-
-
 class ActionLog:
     """A log of whole batches of policy actions [N, …], and where in it each env's episode began.
 
@@ -75,82 +37,51 @@ class ActionLog:
 
     def __init__(self, num_envs: int) -> None:
         self.begun = [0] * num_envs  # step after which the episode began
-        self.note: Callable[[Tree], None]  # takes the actions of a step
-        self._rewind()
+        self.steps = 0
+        self.log: deque[Tree] = deque(maxlen=LIMIT)
 
-    def _rewind(self) -> None:
-        self.note = self._first
-        self._tree: Any = None
-        self._leaves: list[_Leaf] = []
-
-    @property
-    def steps(self) -> int:
-        return self._leaves[0].steps if self._leaves else 0
-
-    def _first(self, action: Tree) -> None:
-        self._tree = map_tree(lambda array: _Leaf(), action)
-        self._leaves = [leaf for leaf, _ in _pairs(self._tree, action)]
-        self.note = self._tree.note if isinstance(self._tree, _Leaf) else self._note
-        self.note(action)
-
-    def _note(self, action: Tree) -> None:
-        for leaf, part in _pairs(self._tree, action):
-            leaf.note(part)
+    def note(self, action: Tree) -> None:
+        """Add the actions of a step."""
+        self.log.append(map_tree(np.array, action) if isinstance(action, dict) else action.copy())
+        self.steps += 1
 
     def begin(self, envs: Iterable[int]) -> None:
         """Note that new episodes begin in some envs."""
-        steps = self.steps
         for env_index in envs:
-            self.begun[env_index] = steps
-        needed = steps - min(self.begun)
-        for leaf in self._leaves:
-            for _ in range(len(leaf.log) - needed):
-                leaf.log.popleft()
+            self.begun[env_index] = self.steps
+        needed = self.steps - min(self.begun)
+        while len(self.log) > needed:
+            self.log.popleft()
 
     def long(self) -> list[bool]:
         """Tell of which envs the open episode has more than `LIMIT` steps."""
         return [self.steps - begun > LIMIT for begun in self.begun]
-
-    def __iter__(self) -> Iterator[Tree]:
-        """Yield the actions of each step that is kept."""
-        if self._leaves:
-            actions = map_tree(lambda leaf: leaf.array(0), self._tree)
-            for step in range(len(self._leaves[0].log)):
-                yield map_tree(itemgetter(step), actions)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the actions [T, N, …] since the oldest open episode began, and where in them each one did.
 
         -1 stands for an episode of more than `LIMIT` steps.
         """
-        steps = self.steps
         long = self.long()
-        first = min((at for at, lost in zip(self.begun, long, strict=True) if not lost), default=steps)
+        first = min((at for at, lost in zip(self.begun, long, strict=True) if not lost), default=self.steps)
         begun = [-1 if lost else at - first for at, lost in zip(self.begun, long, strict=True)]
-        actions = None
-        if steps > first:
-            skipped = len(self._leaves[0].log) - (steps - first)
-            actions = map_tree(lambda leaf: leaf.array(skipped), self._tree)
-        return {"begun": begun, "actions": actions}
+        kept = list(islice(self.log, len(self.log) - (self.steps - first), None))
+        return {"begun": begun, "actions": map_tree(_joined, *kept) if kept else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a log; the first action that is noted follows its last."""
-        self._rewind()
-        actions = state["actions"]
-        if actions is not None:
-            self._first(map_tree(lambda array: array[0], actions))
-            for leaf, part in _pairs(self._tree, actions):
-                leaf.load(part, len(part))
+        self.log.clear()
+        if state["actions"] is not None:
+            count = row_count(state["actions"])
+            self.log.extend(map_tree(itemgetter(step), state["actions"]) for step in range(count))
+        self.steps = len(self.log)
         self.begun = [at if at >= 0 else -LIMIT - 1 for at in state["begun"]]
 
 
-def _pairs(leaves: Any, tree: Tree) -> Iterator[tuple[_Leaf, Any]]:
-    """Yield each leaf with the array that stands in its place."""
-    if isinstance(leaves, _Leaf):
-        yield leaves, tree
-    else:
-        for name, part in leaves.items():
-            yield from _pairs(part, tree[name])
+def _joined(*steps: Array) -> Array:
+    """Return the actions [N, …] of T steps as [T, N, …], of one dtype that holds them all."""
+    actions: Array = np.concatenate(steps).reshape(len(steps), *steps[0].shape)
+    return actions
 
 
 class RecordedEpisode(NamedTuple):
@@ -296,7 +227,7 @@ class Recorded(Env):
         self.record()
         assert self._action_log is not None
         self._action_log.load_state_dict(state)
-        rows = [self._rows(action) for action in self._action_log]
+        rows = [self._rows(action) for action in self._action_log.log]
         episodes = [
             None
             if origin is None

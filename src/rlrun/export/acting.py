@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Agent, Response, envs_of
+from rlrun.collect.agents import Agent, Response
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
+from rlrun.core.spaces import row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.export.checking import columns
 from rlrun.export.graph import Outer, Port, actions, observations
@@ -80,7 +81,7 @@ class FileAgent(Agent):
         Raises:
             RlrunError: it fails.
         """
-        envs = envs_of(observation)
+        envs = row_count(observation)
         own = columns([port for port, _ in self._read], observation)
         inputs = {slot.name: own[port.name].astype(slot.dtype) for port, slot in self._read}
         outputs = self._run({**inputs, **(state or {})}, envs)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.core.spaces import map_tree
+from rlrun.core.spaces import map_tree, row_count
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.adaptors import EVALUATES_ACTIONS
-from rlrun.memory.episodes import flat
 from rlrun.memory.samplers import Rows
 
 
@@ -136,7 +135,7 @@ class Advantages:
         """Call a function with so many rows [n, …] at a time, where the network lies; join what it gives."""
         device = next(iter(self.network.parameters())).device
         placed = [map_tree(lambda tensor: tensor.to(device), tree) for tree in trees]
-        count = len(next(iter(flat(placed[0]).values())))
+        count = row_count(placed[0])
         if count <= size:
             with self.around:
                 return list(function(*placed))

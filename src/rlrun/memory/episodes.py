@@ -11,6 +11,7 @@ import torch
 
 from rlrun.core.errors import RequestError, did_you_mean
 from rlrun.core.spaces import map_tree as map_tree
+from rlrun.core.spaces import row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.columns import Column
 
@@ -41,7 +42,7 @@ class Episode:
         return cls(nest(row), nest(last).get("observation"), tags)
 
     def __len__(self) -> int:
-        return len(next(iter(flat(self.row).values())))
+        return row_count(self.row)
 
 
 def stack(trees: list[Tree]) -> Tree:
