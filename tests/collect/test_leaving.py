@@ -13,8 +13,8 @@ from gymnasium import wrappers
 
 from rlrun import checkpointing as storage
 from rlrun.collect import ByIdCollector, Collector, RandomAgent, evaluate
+from rlrun.collect.collector import rows_equal, told
 from rlrun.collect.evaluate import stage
-from rlrun.collect.leaving import rows_equal, told
 from rlrun.env import make
 from rlrun.env.sync import SyncEnv
 from rlrun.memory import ReturnNormalize, Rollout, RolloutLoader, Table

@@ -13,8 +13,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import Adaptor
-from rlrun.memory.normalize import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize
-from rlrun.memory.transforms import RewardScale
+from rlrun.memory.transforms import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize, RewardScale
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 
 SPACES = Spaces(Box((2,), np.zeros(2), np.ones(2)), Discrete(2))

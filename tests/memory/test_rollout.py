@@ -15,9 +15,9 @@ from rlrun.collect import Collector, PolicyAgent, RandomAgent
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.env import make as make_env
 from rlrun.memory import ReplayLoader, Table
-from rlrun.memory.normalize import ReturnNormalize
 from rlrun.memory.rollout import Epochs, PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
+from rlrun.memory.transforms import ReturnNormalize
 from rlrun.nn import ReturnNormalizer
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.collector import Collector, require_finite
-from rlrun.collect.leaving import Quiet, branch_seed
+from rlrun.collect.collector import Collector, Quiet, branch_seed, require_finite
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, counted, freeze
 from rlrun.core import cluster

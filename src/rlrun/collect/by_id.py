@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlrun.collect.agents import Agent, Response, random_agent
-from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed
+from rlrun.collect.collector import Budgeted, Quiet, Signals, branch_seed
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Composite, Space, Spaces, take_rows
 from rlrun.core.typing import Tree

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted
-from rlrun.collect.leaving import Budgeted, Quiet, Signals, branch_seed, rows_equal, told
 from rlrun.collect.statistics import Tally, observed
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
 from rlrun.core.spaces import take_rows
@@ -23,6 +23,49 @@ from rlrun.training.callback import Callback
 _messages = logging.getLogger("rlrun")
 
 TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can keep of an episode
+
+
+class Signals(Protocol):
+    """What tells that the run shall be left."""
+
+    requested: str | None
+
+    def check(self) -> None:
+        """Raise where it shall; where there are several learners, only `meet` does."""
+
+    def meet(self) -> None:
+        """Raise in all learners where it shall; all of them call it."""
+
+
+class Quiet:
+    """No signal ever comes."""
+
+    requested: str | None = None
+
+    def check(self) -> None:
+        pass
+
+    def meet(self) -> None:
+        pass
+
+
+class Budgeted(ABC):
+    """A collector that a loader can ask for no more steps than the run's budget allows."""
+
+    steps: int
+    _budget: Any = None  # the run's, once training has begun
+
+    @abstractmethod
+    def collect(self, steps: int, random: bool = False) -> int:
+        """Make so many steps, or the least number of rounds that holds them; return how many were made."""
+
+    def fill(self, steps: int, random: bool = False) -> int:
+        """Do as `collect` does, in no more rounds than the budget leaves; return how many steps were made.
+
+        Raises:
+            Stop: the budget is used up, or a signal came.
+        """
+        return self.collect(steps if self._budget is None else self._budget.left(self.steps, steps), random)
 
 
 class Collector(Budgeted, Callback):
@@ -307,3 +350,29 @@ def require_finite(tree: Tree, name: str, step: int, source: str = "the environm
         value = tree[(env_index, *rest)]
         largest = f"; {tree.dtype} holds numbers up to {np.finfo(tree.dtype).max:.2g}" if np.isinf(value) else ""
         raise DataError(f"{source} gave {place} = {value} in env {env_index} after {step} environment steps{largest}")
+
+
+def branch_seed(seed: int, steps: int) -> int:
+    """Return a seed for episodes that begin after so many steps; by `seed` alone the run's first ones came again."""
+    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 1)
+
+
+def rows_equal(first: Tree, second: Tree) -> Array:
+    """Tell row by row whether two trees of arrays [N, …] are equal, bit by bit: [N]."""
+    if isinstance(first, dict):
+        parts = [rows_equal(part, second[name]) for name, part in first.items()]
+        return np.all(parts, axis=0)  # type: ignore[no-any-return]
+    pairs = zip(np.ascontiguousarray(first), np.ascontiguousarray(second), strict=True)
+    return np.array([mine.tobytes() == theirs.tobytes() for mine, theirs in pairs])
+
+
+def told(lost: dict[int, str], count: int) -> str:
+    """Say of envs why they were lost, those with one reason together."""
+    envs: dict[str, list[int]] = {}
+    for env_index, why in sorted(lost.items()):
+        envs.setdefault(why, []).append(env_index)
+    if list(map(len, envs.values())) == [count]:
+        return f"every env: {next(iter(envs))}"
+    return "; ".join(
+        f"{'env' if len(group) == 1 else 'envs'} {', '.join(map(str, group))}: {why}" for why, group in envs.items()
+    )

@@ -11,7 +11,6 @@ from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic
 from rlrun.memory.joint import JointLoader, Mix, MixLoader
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
-from rlrun.memory.normalize import ObservationNormalize, ReturnNormalize, RewardNormalize
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritized import Prioritized
 from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
@@ -23,8 +22,11 @@ from rlrun.memory.table import Table
 from rlrun.memory.transforms import (
     ImageScale,
     NStep,
+    ObservationNormalize,
+    ReturnNormalize,
     RewardClip,
     RewardFunction,
+    RewardNormalize,
     RewardScale,
     RewardShift,
     WeighRewards,

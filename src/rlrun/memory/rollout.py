@@ -18,8 +18,8 @@ from rlrun.core.typing import Array, Batch, Groups
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
 from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import Steps, at_least, chosen
-from rlrun.memory.normalize import Normalize
 from rlrun.memory.rollout_table import Rollout
+from rlrun.memory.transforms import Normalize
 
 
 class RolloutLoader(Seeded):
