@@ -56,25 +56,28 @@ def nested_batch() -> dict[str, Any]:
 # -- n-step ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_horizon_shortens_before_the_end(end: str) -> None:
-    table = table_of(1.0, 2.0, 4.0, 8.0, adaptors=[NStep(steps=3, discount=0.5)], end=end)
-    assert by_start(table, "reward") == [3.0, 6.0, 8.0, 8.0]  # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
-    assert by_start(table, "next_observation") == [3, 4, 4, 4]
-    assert by_start(table, "discount") == [0.125, 0.125, 0.25, 0.5]
-    assert by_start(table, end) == [False, True, True, True]
-    other_end = "truncated" if end == "terminated" else "terminated"
-    assert by_start(table, other_end) == [False] * 4
+@pytest.mark.parametrize(
+    ("end", "steps", "reward", "successor", "discount"),
+    [
+        # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
+        ("terminated", 3, [3.0, 6.0, 8.0, 8.0], [3, 4, 4, 4], [0.125, 0.125, 0.25, 0.5]),
+        ("truncated", 3, [3.0, 6.0, 8.0, 8.0], [3, 4, 4, 4], [0.125, 0.125, 0.25, 0.5]),
+        ("terminated", 1, [1.0, 2.0, 4.0, 8.0], [1, 2, 3, 4], [0.5] * 4),
+        (None, 2, [2.0, 4.0, 4.0], [2, 3, 3], [0.25, 0.25, 0.5]),  # the last reward waits for its next observation
+    ],
+)
+def test_horizon_shortens_before_the_end(end: Any, steps: int, reward: Any, successor: Any, discount: Any) -> None:
+    table = table_of(1.0, 2.0, 4.0, 8.0, adaptors=[NStep(steps=steps, discount=0.5)], end=end)
+    assert by_start(table, "reward") == reward
+    assert by_start(table, "next_observation") == successor
+    assert by_start(table, "discount") == discount
+    for name in ("terminated", "truncated"):
+        ends = [following == 4 for following in successor] if name == end else [False] * len(successor)
+        assert by_start(table, name) == ends
+    assert table.sample(3, 2)["discount"].shape == (3, 2)
 
 
-def test_open_episode_is_used_as_far_as_stored() -> None:
-    table = table_of(1.0, 2.0, 4.0, 8.0, adaptors=[NStep(steps=2, discount=0.5)], end=None)
-    assert by_start(table, "reward") == [2.0, 4.0, 4.0]  # the last reward waits for its next observation
-    assert by_start(table, "next_observation") == [2, 3, 3]
-    assert by_start(table, "discount") == [0.25, 0.25, 0.5]
-
-
-def test_steps_never_reach_another_episode_or_the_cursor() -> None:
+def test_steps_stay_within_the_episode() -> None:
     table = Table(length=12, num_envs=2, spaces=SPACES, adaptors=[NStep(steps=5, discount=1.0)])
     for i in range(100):
         episode_end = np.array([i % 4 == 3] * 2)
@@ -105,7 +108,7 @@ def test_steps_work_on_windows_too() -> None:
     assert batch["next_observation"].shape == (40, 3, 1)
 
 
-def test_rewards_of_several_dimensions_are_summed_one_by_one() -> None:
+def test_reward_dimensions_are_summed_separately() -> None:
     columns = {"observation": {}, "reward": {"shape": [2]}, "terminated": {"dtype": "bool"}}
     table = Table(
         length=20, columns=columns | {"truncated": {"dtype": "bool"}}, adaptors=[NStep(steps=2, discount=0.5)]
@@ -117,24 +120,6 @@ def test_rewards_of_several_dimensions_are_summed_one_by_one() -> None:
     assert batch["reward"][batch["observation"] == 0][0].tolist() == [2.0, 20.0]
     assert batch["reward"][batch["observation"] == 2][0].tolist() == [4.0, 40.0]
     assert table.sample(4, 2)["reward"].shape == (4, 2, 2)
-
-
-def test_one_step_changes_nothing_but_adds_discount() -> None:
-    table = table_of(1.0, 2.0, adaptors=[NStep(steps=1, discount=0.9)])
-    assert by_start(table, "reward") == [1.0, 2.0]
-    assert by_start(table, "next_observation") == [1.0, 2.0]
-    assert by_start(table, "discount") == pytest.approx([0.9, 0.9])
-    assert table.sample(3, 2)["discount"].shape == (3, 2)
-
-
-def test_no_step_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least 1, not 0"):
-        NStep(steps=0, discount=0.9)
-
-
-def test_steps_without_a_table_are_refused() -> None:
-    with pytest.raises(RlrunError, match="comes from none"):
-        NStep(steps=2, discount=0.9)({"reward": torch.zeros(3)}, None)
 
 
 class EndsAt:
@@ -152,7 +137,7 @@ class EndsAt:
         return batch | {"terminated": batch["observation"][..., 0] >= self.number}
 
 
-def test_sum_stops_where_an_earlier_adaptor_lets_the_episode_end() -> None:
+def test_sum_stops_at_relabelled_ends() -> None:
     table = table_of(1.0, 2.0, 4.0, 8.0, adaptors=[NStep(steps=3, discount=0.5), EndsAt(1)])
     assert by_start(table, "reward") == [2.0, 2.0, 4.0, 8.0]  # the first looks one step ahead, the others end at once
     assert by_start(table, "next_observation") == [2, 2, 3, 4]
@@ -162,12 +147,12 @@ def test_sum_stops_where_an_earlier_adaptor_lets_the_episode_end() -> None:
 # -- order -------------------------------------------------------------------------------------
 
 
-def test_rewards_are_changed_before_they_are_summed_wherever_they_stand() -> None:
+def test_rewards_change_before_sums() -> None:
     table = table_of(1.0, 2.0, 4.0, 8.0, adaptors=[NStep(steps=3, discount=0.5), *REWARD_CHAIN])
     assert by_start(table, "reward") == [-2.625, -2.625, -2.25, -1.5]  # each step's is -(1 / 2 + 1)
 
 
-def test_rewards_of_one_tier_change_in_the_order_of_the_config() -> None:
+def test_one_tier_keeps_the_config_order() -> None:
     there = table_of(4.0, adaptors={"shift": RewardShift(1.0), "scale": RewardScale(2.0)})
     back = table_of(4.0, adaptors={"scale": RewardScale(2.0), "shift": RewardShift(1.0)})
     assert (by_start(there, "reward"), by_start(back, "reward")) == ([10.0], [9.0])
@@ -204,19 +189,14 @@ def test_entries_set_to_null_are_left_out() -> None:
         (lambda: RewardScale(0.1), False, False),  # statistics are of rewards as they enter the memory
     ],
 )
-def test_what_the_division_by_returns_undoes_is_told(first, on_policy, undone, caplog) -> None:
+def test_undone_adaptors_are_warned_about(first, on_policy, undone, caplog) -> None:
     last = ReturnNormalize(ReturnNormalizer(discount=0.9, num_envs=1))
     arrange({"last": last, "none": None, "first": first()}, on_policy=on_policy)
     wanted = "memory.adaptors.first is undone by last, which .*; memory.adaptors.last=null keeps"
     assert bool(re.search(wanted, caplog.text)) == undone == bool(caplog.records)
 
 
-def test_two_of_a_kind_that_undo_one_another_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"memory.adaptors.again: NStep would undo n_step"):
-        arrange({"n_step": NStep(steps=2, discount=0.9), "again": NStep(steps=3, discount=0.9)})
-
-
-def test_only_what_somebody_reads_is_fetched() -> None:
+def test_only_read_columns_are_fetched() -> None:
     n_step = NStep(steps=2, discount=0.9)
     assert spared([n_step]) == {"reward", "next_observation", "terminated", "truncated"}
     assert spared([RewardClip(), n_step]) == {"next_observation", "terminated", "truncated"}
@@ -224,18 +204,53 @@ def test_only_what_somebody_reads_is_fetched() -> None:
     assert spared([NStep(steps=1, discount=0.9)]) == set()
 
 
+POSITION = Composite({"position": Box((), np.zeros(()), np.ones(()))})
+
+
 @pytest.mark.parametrize(
-    ("adaptor", "message"),
+    ("call", "error", "message"),
     [
-        (Cast("rewards"), r"Cast reads 'rewards'; .* \(did you mean 'reward'\?\)"),
-        (Scale("observation.camera", factor=2), r"Scale reads 'observation.camera'"),
-        (Rename({"gain": "reward"}), r"Rename reads 'gain'"),
-        (TerminalOverride("terminated", tag="interupted"), r"TerminalOverride reads 'interupted'"),
+        (
+            lambda: table_of(1.0, adaptors=[Cast("rewards")]),
+            ConfigError,
+            r"Cast reads 'rewards'; .*did you mean 'reward'",
+        ),
+        (
+            lambda: table_of(1.0, adaptors=[Scale("observation.camera", factor=2)]),
+            ConfigError,
+            "reads 'observation.cam",
+        ),
+        (lambda: table_of(1.0, adaptors=[Rename({"gain": "reward"})]), ConfigError, "Rename reads 'gain'"),
+        (
+            lambda: table_of(1.0, adaptors=[TerminalOverride("terminated", tag="interupted")]),
+            ConfigError,
+            "TerminalOverride reads 'interupted'",
+        ),
+        (
+            lambda: Table(length=5, spaces=Spaces(POSITION, Discrete(2)), adaptors=[Select("positon")]),
+            ConfigError,
+            r"'observation.positon'; .* \(did you mean 'observation.position'\?\)",
+        ),
+        (
+            lambda: arrange({"n_step": NStep(steps=2, discount=0.9), "again": NStep(steps=3, discount=0.9)}),
+            ConfigError,
+            r"memory.adaptors.again: NStep would undo n_step",
+        ),
+        (lambda: NStep(steps=0, discount=0.9), ConfigError, "at least 1, not 0"),
+        (lambda: NStep(steps=2, discount=0.9)({"reward": torch.zeros(3)}, None), RlrunError, "comes from none"),
+        (
+            lambda: ImageScale(leaves=["arm"])(nested_batch(), None),
+            RlrunError,
+            "wanted pixels of uint8, got torch.float32",
+        ),
+        (lambda: Cast("reward", dtype="flaot32"), ConfigError, "'flaot32' is not a torch dtype"),
+        (lambda: RewardClip(1.0, -1.0), ConfigError, r"lowest 1.0 is not below highest -1.0"),
+        (lambda: Rename(preset="emotes"), ConfigError, r"wanted one of emote, got 'emotes' \(did you mean 'emote'\?\)"),
     ],
 )
-def test_names_that_nobody_provides_are_refused_when_the_table_is_built(adaptor: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        table_of(1.0, adaptors=[adaptor])
+def test_wrong_uses_are_refused(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
 # -- values ------------------------------------------------------------------------------------
@@ -250,7 +265,7 @@ PER_STEP: list[PerStep] = [
 
 
 @pytest.mark.parametrize("adaptor", PER_STEP, ids=lambda adaptor: type(adaptor).__name__)
-def test_windows_keep_their_shapes_and_given_tensors_their_numbers(adaptor: PerStep) -> None:
+def test_adaptors_keep_shapes_and_inputs(adaptor: PerStep) -> None:
     batch = nested_batch()
     before = copy.deepcopy(batch)
     adapted = adaptor(batch, None)
@@ -260,57 +275,34 @@ def test_windows_keep_their_shapes_and_given_tensors_their_numbers(adaptor: PerS
     assert str(adapted) != str(before)
 
 
-def test_rewards_of_several_dimensions_are_changed_in_each() -> None:
+def test_values_worked_by_hand() -> None:
     batch = nested_batch()
     for adaptor in REWARD_CHAIN:
         batch = adaptor(batch, None)
     assert batch["reward"][0, 0].tolist() == [-1.5, -0.5]
+    half = Cast("observation", dtype="float16")(nested_batch(), None)
+    assert half["observation"]["arm"]["angle"].dtype == half["next_observation"]["camera"].dtype == torch.float16
+    scaled = Scale("observation.camera", factor=1 / 255)(nested_batch(), None)
+    assert (scaled["observation"]["camera"] == 1.0).all()
 
 
-def test_pixels_reach_both_ends_of_the_range() -> None:
+def test_pixels_span_the_range() -> None:
     batch = {"observation": torch.tensor([[0, 51, 255]], dtype=torch.uint8)}
     assert ImageScale()(batch, None)["observation"].tolist() == [pytest.approx([-1.0, -0.6, 1.0], abs=1e-6)]
     assert ImageScale(0, 2)(batch, None)["observation"].tolist() == [pytest.approx([0.0, 0.4, 2.0], abs=1e-6)]
 
 
-def test_only_chosen_leaves_are_scaled_in_both_observations() -> None:
+def test_chosen_leaves_are_scaled() -> None:
     batch = Scale("observation.arm.angle", factor=2.0)(nested_batch(), None)
     for name in ("observation", "next_observation"):
         assert float(batch[name]["arm"]["angle"].mean()) == 2.0
         assert batch[name]["camera"].dtype == torch.uint8
 
 
-def test_chosen_pixels_of_another_dtype_are_refused() -> None:
-    with pytest.raises(RlrunError, match=r"wanted pixels of uint8, got torch.float32"):
-        ImageScale(leaves=["arm"])(nested_batch(), None)
-
-
 def test_agents_see_what_samples_are() -> None:
     scale, batch = ImageScale(), nested_batch()
     seen = scale.preprocess(batch["observation"])
     assert str(seen) == str(scale(batch, None)["observation"])
-
-
-def test_scaled_image_becomes_floats() -> None:
-    batch = {"observation": {"image": torch.full((2, 3), 255, dtype=torch.uint8)}}
-    scaled = Scale("observation", factor=1 / 255)(batch, None)
-    assert scaled["observation"]["image"].tolist() == [[1.0] * 3] * 2
-    assert batch["observation"]["image"].dtype == torch.uint8
-
-
-def test_cast_changes_the_dtype_of_every_leaf() -> None:
-    batch = Cast("observation", dtype="float16")(nested_batch(), None)
-    assert batch["observation"]["arm"]["angle"].dtype == batch["next_observation"]["camera"].dtype == torch.float16
-
-
-def test_unknown_dtype_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'flaot32' is not a torch dtype"):
-        Cast("reward", dtype="flaot32")
-
-
-def test_bounds_in_the_wrong_order_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"lowest 1.0 is not below highest -1.0"):
-        RewardClip(1.0, -1.0)
 
 
 # -- shape and names ---------------------------------------------------------------------------
@@ -327,28 +319,22 @@ def test_untransformed_keeps_what_was_stored() -> None:
     assert "untransformed" in table.names()
 
 
-def test_a_leaf_becomes_the_observation() -> None:
-    batch = Select("arm.angle")(nested_batch(), None)
-    assert batch["observation"].shape == batch["next_observation"].shape == (2, 3, 4)
-
-
-def test_chosen_leaves_stay_in_the_observation() -> None:
+def test_selected_leaves() -> None:
     batch = nested_batch()
     batch["observation"]["goal"] = batch["next_observation"]["goal"] = torch.zeros(2, 3, 1)
-    adapted = Select(["arm.angle", "goal"])(batch, None)
-    assert list(adapted["observation"]) == list(adapted["next_observation"]) == ["arm", "goal"]
+    leaf = Select("arm.angle")(batch, None)
+    assert leaf["observation"].shape == leaf["next_observation"].shape == (2, 3, 4)
+    several = Select(["arm.angle", "goal"])(batch, None)
+    assert list(several["observation"]) == list(several["next_observation"]) == ["arm", "goal"]
+    select = Select({"observation": "arm", "picture": "camera"})
+    columns = select(batch, None)
+    assert list(columns["observation"]) == ["angle"]
+    assert columns["picture"].dtype == columns["next_picture"].dtype == torch.uint8
+    assert set(columns) == {"reward", *select.provides}
     assert list(batch["observation"]) == ["arm", "camera", "goal"]
 
 
-def test_leaves_become_columns_of_their_own() -> None:
-    select = Select({"observation": "arm", "picture": "camera"})
-    batch = select(nested_batch(), None)
-    assert list(batch["observation"]) == ["angle"]
-    assert batch["picture"].dtype == batch["next_picture"].dtype == torch.uint8
-    assert set(batch) == {"reward", *select.provides}
-
-
-def test_selection_sees_the_observation_after_several_steps() -> None:
+def test_selection_follows_n_step() -> None:
     space = Composite({"a": Box((), np.zeros(()), np.ones(())), "b": Box((), np.zeros(()), np.ones(()))})
     adaptors = [Select({"goal": "b"}), NStep(steps=2, discount=1.0)]
     table = Table(length=20, spaces=Spaces(space, Discrete(2)), adaptors=adaptors)
@@ -361,40 +347,22 @@ def test_selection_sees_the_observation_after_several_steps() -> None:
     assert set(batch) == set(table.names())
 
 
-def test_leaf_that_is_not_there_is_refused() -> None:
-    space = Composite({"position": Box((), np.zeros(()), np.ones(()))})
-    with pytest.raises(ConfigError, match=r"'observation.positon'; .* \(did you mean 'observation.position'\?\)"):
-        Table(length=5, spaces=Spaces(space, Discrete(2)), adaptors=[Select("positon")])
+@pytest.mark.parametrize(
+    ("values", "interrupted", "only_last", "wanted"),
+    [
+        ([[1.0, 1.0, 0.0]], [1.0], False, [[1.0, 1.0, 1.0]]),
+        ([[1.0, 1.0, 0.0]], [0.0], False, [[1.0, 1.0, 0.0]]),
+        ([0.0, 0.0, 1.0], [1, 0, 0], False, [1.0, 0.0, 1.0]),
+        ([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0]], [True, False, False], True, [1.0, 0.0, 1.0]),
+    ],
+)
+def test_interrupted_episodes_continue(values: Any, interrupted: Any, only_last: bool, wanted: Any) -> None:
+    batch = {"continues": torch.tensor(values), "interrupted": torch.tensor(interrupted)}
+    adapted = TerminalOverride("continues", tag="interrupted", only_last=only_last)(batch, None)
+    assert (adapted["continues"].tolist(), batch["continues"].tolist()) == (wanted, values)
 
 
-@pytest.mark.parametrize(("tag", "expected"), [(1.0, [1.0, 1.0, 1.0]), (0.0, [1.0, 1.0, 0.0])])
-def test_value_goes_on_after_an_interrupted_episode_only(tag: float, expected: list[float]) -> None:
-    batch = {"continues": torch.tensor([[1.0, 1.0, 0.0]]), "interrupted": torch.tensor([tag])}
-    adapted = TerminalOverride("continues", tag="interrupted")(batch, None)
-    assert adapted["continues"].tolist() == [expected]
-    assert batch["continues"].tolist() == [[1.0, 1.0, 0.0]]
-
-
-def test_override_answers_for_every_window_by_itself() -> None:
-    batch = {"continues": torch.tensor([0.0, 0.0, 1.0]), "interrupted": torch.tensor([1, 0, 0])}
-    assert TerminalOverride("continues", tag="interrupted")(batch, None)["continues"].tolist() == [1.0, 0.0, 1.0]
-
-
-def test_override_may_leave_one_value_a_window() -> None:
-    batch = {
-        "continues": torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0]]),
-        "interrupted": torch.tensor([True, False, False]),
-    }
-    adapted = TerminalOverride("continues", tag="interrupted", only_last=True)(batch, None)
-    assert adapted["continues"].tolist() == [1.0, 0.0, 1.0]
-
-
-def test_emote_names_stand_beside_or_in_place_of_ours() -> None:
+def test_emote_names_are_added_or_replace() -> None:
     batch = {"action": torch.zeros(2), "reward": torch.ones(2), "weight": torch.ones(2)}
     assert set(Rename(preset="emote")(batch, None)) == {"actions", "rewards", "weight"}
     assert set(Rename(preset="emote", keep=True)(batch, None)) == {*batch, "actions", "rewards"}
-
-
-def test_unknown_preset_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"wanted one of emote, got 'emotes' \(did you mean 'emote'\?\)"):
-        Rename(preset="emotes")

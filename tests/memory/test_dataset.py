@@ -33,33 +33,34 @@ def joined(batches: list[list[Any]]) -> list[Any]:
     return list(itertools.chain.from_iterable(batches))
 
 
-def test_each_epoch_serves_every_row_once_in_another_order():
+def test_epochs_serve_every_row_shuffled():
     loader = make()
     epochs = [joined(served(loader, 3)) for _ in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [[*range(10)]] * 3
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert epochs[0] != joined(served(make(seed=1), 3))
 
 
-def test_the_loader_ends_after_its_epochs():
-    assert [len(groups["default"]["x"]) for groups in make(epochs=2)] == [4, 4, 2] * 2
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]),
+        ({"drop_last": True}, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ({"adaptors": {"scale": Scale("x", factor=10)}}, [[0, 10, 20, 30], [40, 50, 60, 70], [80, 90]]),
+    ],
+)
+def test_epochs_end_in_order(settings, wanted):
+    assert served(make(epochs=2, shuffle=False, **settings), 9) == wanted * 2
 
 
-def test_a_smaller_last_batch_can_be_dropped():
-    assert [len(groups["default"]["x"]) for groups in make(epochs=2, drop_last=True)] == [4, 4] * 2
-
-
-def test_the_order_can_be_kept():
-    assert served(make(shuffle=False), 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [0, 1, 2, 3]]
-
-
-def test_columns_stay_together_and_doubles_become_singles():
+def test_columns_stay_together_as_float32():
     batch = next(iter(make()))["default"]
     assert (batch["x"].dtype, batch["y"].dtype) == (torch.int64, torch.float32)
     assert torch.equal(batch["y"], batch["x"] * 0.5)
 
 
 @pytest.mark.parametrize("seen", range(7))
-def test_a_loaded_state_goes_on_with_the_next_batch(seen):
+def test_resumed_loader_serves_the_next_batch(seen):
     loader = make(epochs=2, seed=5)
     served(loader, seen)
     state = loader.state_dict()
@@ -70,16 +71,7 @@ def test_a_loaded_state_goes_on_with_the_next_batch(seen):
     assert len(rest) == 6 - seen
 
 
-def test_a_state_of_another_length_is_refused():
-    with pytest.raises(RlrunError, match="had 10 rows, and has 3 now"):
-        make({"x": [1, 2, 3]}).load_state_dict(make().state_dict())
-
-
-def test_another_seed_is_another_order():
-    assert served(make(seed=1), 3) != served(make(seed=2), 3)
-
-
-def test_a_batch_has_memory_of_its_own():
+def test_batches_own_their_memory():
     data = {"x": np.arange(10)}
     next(iter(make(data, shuffle=False)))["default"]["x"].zero_()
     assert data["x"].tolist() == [*range(10)]
@@ -92,11 +84,6 @@ def test_trees_and_chosen_columns():
     assert loader.names() == {"default": ("observation",)}
     assert (batch["observation"]["camera"].shape, batch["observation"]["camera"].dtype) == ((4, 2, 2), torch.uint8)
     assert batch["observation"]["goal"].tolist() == [0, 1, 2, 3]
-
-
-def test_adaptors_change_batches():
-    loader = make(adaptors={"scale": Scale("x", factor=10)}, shuffle=False)
-    assert served(loader, 1) == [[0, 10, 20, 30]]
 
 
 class Pairs:
@@ -123,7 +110,7 @@ def test_items_are_read_once():
     assert pairs.asked == count <= 8
 
 
-def test_lazy_items_are_read_when_they_are_asked_for():
+def test_lazy_items_are_read_late():
     pairs = Pairs()
     loader = make(Lazy(pairs), columns=["label", "input"], epochs=3, batch=3, shuffle=False)
     assert served(loader, 4, "input")[3] == [[3, -3], [4, -4], [5, -5]]
@@ -139,7 +126,7 @@ def test_items_can_be_dicts(lazy):
     assert batch["rest"]["z"].tolist() == [0, 1, 2, 3]
 
 
-def test_a_dataset_of_tensors_needs_no_copying_of_items():
+def test_tensor_datasets_are_read():
     tensors = torch.arange(6), torch.randn(6, 3)
     loader = make(TensorDataset(*tensors), columns=["x", "y"], shuffle=False, batch=6)
     batch = next(iter(loader))["default"]
@@ -147,23 +134,20 @@ def test_a_dataset_of_tensors_needs_no_copying_of_items():
     assert torch.equal(batch["y"], tensors[1])
 
 
-def test_an_npz_is_read_without_pickle(tmp_path):
-    np.savez(tmp_path / "data.npz", **{"x": np.arange(5), "observation.goal": np.ones((5, 2))})
+def test_npz_is_read_without_pickle(tmp_path):
+    np.savez(tmp_path / "data.npz", **{"x": np.arange(500), "observation.goal": np.ones((500, 2))})
     loader = make(str(tmp_path / "data.npz"), shuffle=False)
     assert loader.names() == {"default": ("x", "observation")}
     assert next(iter(loader))["default"]["observation"]["goal"].shape == (4, 2)
     np.savez(tmp_path / "evil.npz", x=np.array([print], dtype=object))
-    with pytest.raises(ConfigError, match=r"evil.npz is damaged or holds something else than arrays"):
-        make(tmp_path / "evil.npz")
-
-
-def test_a_damaged_or_missing_npz_is_refused(tmp_path):
-    np.savez(tmp_path / "data.npz", x=np.arange(500))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "data.npz").read_bytes()[:1000])
-    with pytest.raises(ConfigError, match=r"loader.dataset: .*cut.npz is damaged"):
-        make(tmp_path / "cut.npz")
-    with pytest.raises(ConfigError, match=r"loader.dataset: .*none.npz cannot be read"):
-        make(tmp_path / "none.npz")
+    for name, message in (
+        ("evil", "damaged or holds something else than"),
+        ("cut", "damaged"),
+        ("none", "cannot be read"),
+    ):
+        with pytest.raises(ConfigError, match=rf"loader.dataset: .*{name}.npz (is )?{message}"):
+            make(tmp_path / f"{name}.npz")
 
 
 def filled(**settings: Any) -> Table:
@@ -180,7 +164,7 @@ def filled(**settings: Any) -> Table:
     return table
 
 
-def test_every_complete_row_of_a_table_is_served_once():
+def test_complete_rows_are_served_once():
     table = filled()
     before = table.state_dict()["sampler"]
     loader = make(table, epochs=1)
@@ -192,7 +176,7 @@ def test_every_complete_row_of_a_table_is_served_once():
     assert table.state_dict()["sampler"] == before
 
 
-def test_a_table_serves_as_its_adaptors_say():
+def test_tables_apply_their_adaptors():
     loader = make(filled(adaptors=[NStep(steps=2, discount=0.5)]), epochs=1, batch=7)
     batch = next(iter(loader))["default"]
     assert set(batch) == set(loader.names()["default"])
@@ -200,7 +184,7 @@ def test_a_table_serves_as_its_adaptors_say():
     assert reward == {0: 1.5, 1: 1.5, 2: 1, 10: 1, 20: 1.5, 21: 1, 30: 1}
 
 
-def test_a_table_that_changes_within_an_epoch_is_refused():
+def test_tables_changed_within_epochs_are_refused():
     table = filled()
     batches = iter(make(table))
     next(batches)
@@ -209,7 +193,7 @@ def test_a_table_that_changes_within_an_epoch_is_refused():
         next(batches)
 
 
-def test_a_stored_memory_is_a_data_set(tmp_path):
+def test_stored_memory_is_a_dataset(tmp_path):
     files.store(filled(), tmp_path / "memory.zip")
     observations = joined(served(make(str(tmp_path / "memory.zip"), epochs=1), 9, "observation"))
     assert sorted(observations) == [0, 1, 2, 10, 20, 21, 30]
@@ -217,7 +201,7 @@ def test_a_stored_memory_is_a_data_set(tmp_path):
         make(str(tmp_path / "other.zip"))
 
 
-def test_episodes_of_other_formats_are_a_data_set(monkeypatch):
+def test_other_formats_are_a_dataset(monkeypatch):
     row = {"observation": {"place": np.arange(3.0)}, "reward": np.ones(3, np.float32)}
     episodes = {"walks": [Episode(row, {"place": np.float64(3)})] * 2, "nothing": []}
     monkeypatch.setattr(minari, "read", episodes.__getitem__)
@@ -256,12 +240,23 @@ class Endless(IterableDataset):
         ([], {"columns": ["a"]}, "there are no rows in it"),
     ],
 )
-def test_what_nobody_can_learn_from_is_refused(dataset, settings, message):
+def test_wrong_data_sets_are_refused(dataset, settings, message):
     with pytest.raises(ConfigError, match=message):
         make(dataset, **settings)
 
 
-def test_items_that_memory_would_not_hold_are_refused(monkeypatch):
+def test_wrong_runs_are_refused(project):
+    with pytest.raises(RlrunError, match="had 10 rows, and has 3 now"):
+        make({"x": [1, 2, 3]}).load_state_dict(make().state_dict())
+    for overrides, message in (
+        (["algorithm=sac", "env=none"], "there is no environment whose spaces"),
+        (["algorithm=dqn", "env=bandit", "+with=offline"], "dataset: a value is needed"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(overrides)
+
+
+def test_items_larger_than_memory_are_refused(monkeypatch):
     monkeypatch.setattr(dataset, "main_memory", lambda: 6 * 24 * 2 - 1)
     with pytest.raises(ConfigError, match=r"its 6 items take .* GB of memory.*rlrun.memory.Lazy"):
         make(Pairs(), columns=["label", "input"])
@@ -318,12 +313,7 @@ def test_learning_needs_no_environment(project):
     assert names == [f"{update:010d}-{update:010d}" for update in (100, 200, 260)]
 
 
-def test_an_algorithm_that_needs_spaces_says_so_without_an_environment(project):
-    with pytest.raises(ConfigError, match="there is no environment whose spaces"):
-        train(["algorithm=sac", "env=none"])
-
-
-def test_an_off_policy_algorithm_learns_from_a_stored_memory(tmp_path):
+def test_dqn_learns_from_stored_memory(tmp_path):
     env = make_env(target="rlrun.env.toys.Bandit")
     table = Table(spaces=env.spaces, length=500)
     collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
@@ -336,8 +326,3 @@ def test_an_off_policy_algorithm_learns_from_a_stored_memory(tmp_path):
     assert (result.summary["env_steps"], result.summary["updates"]) == (0, 400)
     assert result.summary["evaluation"]["mean_return"] == pytest.approx(0.9)
     assert len(result.trainer.state["loader"].table) == 200
-
-
-def test_learning_offline_needs_data():
-    with pytest.raises(ConfigError, match=r"dataset: a value is needed"):
-        train(["algorithm=dqn", "env=bandit", "+with=offline"])

@@ -74,7 +74,7 @@ def goals_of(table: Table, count: int = 4_000) -> dict[int, list[int]]:
     return goal_lists
 
 
-def test_future_draws_evenly_from_the_next_observation_to_the_last() -> None:
+def test_future_goals_are_drawn_evenly() -> None:
     goal_lists = goals_of(table_of(4), 8_000)
     assert {step: sorted(set(goals)) for step, goals in goal_lists.items()} == {
         0: [1, 2, 3, 4],
@@ -86,19 +86,20 @@ def test_future_draws_evenly_from_the_next_observation_to_the_last() -> None:
     assert np.abs(shares - 0.25).max() < 4 * np.sqrt(0.25 * 0.75 / len(goal_lists[0]))
 
 
-@pytest.mark.parametrize(("strategy", "goals"), [("final", {0: [4], 1: [4], 2: [4], 3: [4]}), ("episode", None)])
-def test_other_strategies_draw_the_last_or_any(strategy: str, goals: Any) -> None:
-    goal_lists = {step: sorted(set(goals)) for step, goals in goals_of(table_of(4, strategy=strategy)).items()}
-    assert goal_lists == (goals or {step: [1, 2, 3, 4] for step in range(4)})
-
-
-def test_open_episode_gives_goals_as_far_as_it_is_stored() -> None:
-    goal_lists = goals_of(table_of(opened=4))  # the fourth row waits for its next observation, and is one itself
-    assert {step: sorted(set(goals)) for step, goals in goal_lists.items()} == {0: [1, 2, 3], 1: [2, 3], 2: [3]}
+@pytest.mark.parametrize(
+    ("lengths", "options", "goals"),
+    [
+        ((4,), {"strategy": "final"}, {0: [4], 1: [4], 2: [4], 3: [4]}),
+        ((4,), {"strategy": "episode"}, {step: [1, 2, 3, 4] for step in range(4)}),
+        ((), {"opened": 4}, {0: [1, 2, 3], 1: [2, 3], 2: [3]}),  # the fourth row waits for its next observation
+    ],
+)
+def test_strategies_draw_their_goals(lengths: Any, options: Any, goals: Any) -> None:
+    assert {step: sorted(set(goals)) for step, goals in goals_of(table_of(*lengths, **options)).items()} == goals
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_goals_come_from_the_same_episode_of_the_same_lane_whatever_was_overwritten(whole: bool) -> None:
+def test_goals_stay_within_their_episode(whole: bool) -> None:
     hindsight = Hindsight(reward=Reach(), share=1.0)
     table = Table(length=60, num_envs=3, spaces=SPACES, adaptors=[hindsight], ejector=Fifo(whole=whole))
     fill(table, *[5, 9, 2, 1, 7] * 6, opened=3, envs=3)
@@ -107,7 +108,7 @@ def test_goals_come_from_the_same_episode_of_the_same_lane_whatever_was_overwrit
         assert goal > step
 
 
-def test_padded_window_counts_from_its_last_real_row() -> None:
+def test_padding_gives_no_goals() -> None:
     hindsight = Hindsight(reward=Reach(), share=1.0)
     table = fill(Table(length=99, spaces=SPACES, adaptors=[hindsight], short="pad"), 3, 2)
     batch = table.sample(500, 4)
@@ -115,7 +116,7 @@ def test_padded_window_counts_from_its_last_real_row() -> None:
     assert torch.equal(batch["observation"]["desired_goal"][:, 0, 0], last)
 
 
-def test_both_observations_and_the_reward_have_the_new_goal() -> None:
+def test_batches_have_the_new_goal_everywhere() -> None:
     batch = table_of(6).sample(500)
     reached = batch["next_observation"]["achieved_goal"] == batch["observation"]["desired_goal"]
     assert torch.equal(batch["observation"]["desired_goal"], batch["next_observation"]["desired_goal"])
@@ -125,16 +126,8 @@ def test_both_observations_and_the_reward_have_the_new_goal() -> None:
     assert torch.equal(batch["observation"]["achieved_goal"] + 1, batch["next_observation"]["achieved_goal"])
 
 
-def test_stored_content_stays_as_it_was() -> None:
-    table = table_of(6, 3, opened=2, adaptors=[NStep(steps=2, discount=0.9)])
-    before = {name: array.copy() for name, array in table.storage.arrays.items()}
-    for length in (1, 2):
-        table.sample(200, length)
-    assert all(np.array_equal(before[name], array) for name, array in table.storage.arrays.items())
-
-
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.8, 1.0])
-def test_share_of_the_rows_is_changed_and_the_rest_is_what_was_stored(share: float) -> None:
+def test_share_of_rows_is_relabelled(share: float) -> None:
     batch = table_of(50, share=share, strategy="final").sample(5_000)
     changed = batch["observation"]["desired_goal"][:, 0] != -1.0
     assert changed.float().mean() == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / 5_000))
@@ -142,7 +135,7 @@ def test_share_of_the_rows_is_changed_and_the_rest_is_what_was_stored(share: flo
     assert (batch["reward"][~changed] == -1.0).all()
 
 
-def test_window_has_one_goal_from_its_end_on() -> None:
+def test_windows_have_one_goal() -> None:
     batch = table_of(6).sample(1_000, 3)
     goal = batch["observation"]["desired_goal"][..., 0]  # [B, T]
     last = batch["next_observation"]["achieved_goal"][:, -1, 0]
@@ -157,14 +150,23 @@ def by_step(batch: Any, name: str) -> dict[int, Any]:
     return dict(zip(batch["observation"]["achieved_goal"].flatten().int().tolist(), batch[name].tolist(), strict=True))
 
 
-def test_steps_ahead_have_the_new_goal_too() -> None:
-    batch = table_of(4, strategy="final", adaptors=[NStep(steps=3, discount=0.5)]).sample(100)
-    assert by_step(batch, "reward") == {0: -1.75, 1: -1.5, 2: -1.0, 3: 0.0}  # -1-1/2-1/4, -1-1/2+0, -1+0, 0
-    assert by_step(batch, "terminated") == {0: False, 1: True, 2: True, 3: True}
+@pytest.mark.parametrize(
+    ("ends", "reward", "terminated"),
+    [
+        (True, {0: -1.75, 1: -1.5, 2: -1.0, 3: 0.0}, {0: False, 1: True, 2: True, 3: True}),  # -1-1/2-1/4, -1-1/2+0, …
+        (False, {0: -1.75, 1: -1.5, 2: -1.0, 3: 0.0}, dict.fromkeys(range(4), False)),
+    ],
+)
+def test_later_steps_have_the_new_goal(ends: bool, reward: Any, terminated: Any) -> None:
+    table = table_of(4, strategy="final", ends=ends, adaptors=[NStep(steps=3, discount=0.5)])
+    before = {name: array.copy() for name, array in table.storage.arrays.items()}
+    batch = table.sample(100)
+    assert (by_step(batch, "reward"), by_step(batch, "terminated")) == (reward, terminated)
     assert (batch["next_observation"]["desired_goal"] == 4.0).all()
+    assert all(np.array_equal(before[name], array) for name, array in table.storage.arrays.items())
 
 
-def test_sum_over_steps_stops_where_the_new_goal_ends_the_episode() -> None:
+def test_n_step_stops_at_the_goal() -> None:
     batch = table_of(6, adaptors=[NStep(steps=3, discount=0.5)]).sample(500)
     away = (batch["observation"]["desired_goal"] - batch["observation"]["achieved_goal"])[:, 0]
     span = away.clamp(max=3.0)
@@ -174,14 +176,7 @@ def test_sum_over_steps_stops_where_the_new_goal_ends_the_episode() -> None:
     assert torch.equal(batch["reward"], torch.tensor([0.0, -1.0, -1.5, -1.75])[(away.clamp(max=4.0) - 1).long()])
 
 
-def test_goal_that_ends_nothing_lets_the_sum_go_on() -> None:
-    table = table_of(6, ends=False, adaptors=[NStep(steps=2, discount=0.5)], strategy="final")
-    batch = table.sample(200)
-    assert not batch["terminated"].any()
-    assert by_step(batch, "reward") == {0: -1.5, 1: -1.5, 2: -1.5, 3: -1.5, 4: -1.0, 5: 0.0}
-
-
-def test_place_in_the_config_says_nothing_about_the_order() -> None:
+def test_hindsight_comes_first_whatever_the_config() -> None:
     ahead, smaller = NStep(steps=2, discount=0.5), Scale("reward", factor=0.1)
     late = table_of(5, adaptors={"smaller": smaller, "ahead": ahead, "hindsight": None})
     early = table_of(5, adaptors={"hindsight": None, "ahead": ahead, "smaller": smaller})
@@ -190,26 +185,13 @@ def test_place_in_the_config_says_nothing_about_the_order() -> None:
     assert all(torch.equal(late_batch[name], early_batch[name]) for name in ("reward", "terminated", "discount"))
 
 
-def test_environment_is_asked_about_goals_as_they_were_stored() -> None:
+def test_rewards_use_goals_as_stored() -> None:
     change = [Scale("observation.achieved_goal", factor=10.0), NStep(steps=3, discount=0.5)]
     batch = table_of(4, strategy="final", adaptors=change).sample(100)
     assert sorted(set(batch["reward"].tolist())) == [-1.75, -1.5, -1.0, 0.0]
 
 
-def test_two_of_its_kind_are_refused() -> None:
-    with pytest.raises(ConfigError, match="there can be one"):
-        Table(length=9, spaces=SPACES, adaptors=[Hindsight(reward=Reach()), Hindsight(reward=Reach())])
-
-
-def test_environment_that_says_something_else_than_is_stored_is_refused() -> None:
-    table = fill(
-        Table(length=99, spaces=SPACES, adaptors=[Hindsight(reward=lambda achieved, desired: achieved[..., 0])]), 5
-    )
-    with pytest.raises(DataError, match=r"for reward and was told .* stored is -1\.0 .*with 4 of 4 rows"):
-        table.sample(4)
-
-
-def test_disagreement_about_the_end_is_told_too_and_both_pass_on_request() -> None:
+def test_disagreeing_ends_pass_unchecked() -> None:
     reward = Reach()
     reward.terminated = lambda achieved, desired: achieved[..., 0] > 2  # type: ignore[method-assign]
     with pytest.raises(DataError, match="for terminated and was told True; stored is False"):
@@ -218,25 +200,53 @@ def test_disagreement_about_the_end_is_told_too_and_both_pass_on_request() -> No
     assert fill(Table(length=99, spaces=SPACES, adaptors=[unchecked]), 5).sample(50)["terminated"].any()
 
 
+def hindsight_of(**options: Any) -> Table:
+    return fill(Table(length=99, spaces=SPACES, adaptors=[Hindsight(**{"reward": Reach(), **options})]), 5)
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("call", "error", "message"),
     [
-        ({"share": 1.5}, "share must lie from 0 to 1, not 1.5"),
-        ({"strategy": "futur"}, "one of future, final, episode, got 'futur' .did you mean 'future'"),
+        (lambda: hindsight_of(share=1.5), ConfigError, "share must lie from 0 to 1, not 1.5"),
+        (
+            lambda: hindsight_of(strategy="futur"),
+            ConfigError,
+            "one of future, final, episode, got 'futur' .did you mean",
+        ),
+        (
+            lambda: hindsight_of(spaces=Spaces(POINT, Discrete(2))),
+            SpaceError,
+            "Dict with goals 'desired_goal' and 'achi",
+        ),
+        (
+            lambda: hindsight_of(spaces=Spaces(Composite({"achieved_goal": POINT, "goal": POINT}), Discrete(2))),
+            SpaceError,
+            "Dict with goals 'desired_goal' and 'achieved_goal' of one shape",
+        ),
+        (
+            lambda: hindsight_of(reward=lambda achieved, desired: achieved[..., 0]).sample(4),
+            DataError,
+            r"for reward and was told .* stored is -1\.0 .*with 4 of 4 rows",
+        ),
+        (lambda: Hindsight(reward=Reach())({}, None), RlrunError, "comes from none"),
+        (
+            lambda: Table(length=9, spaces=SPACES, adaptors=[Hindsight(reward=Reach()), Hindsight(reward=Reach())]),
+            ConfigError,
+            "there can be one",
+        ),
+        (
+            lambda: check(["algorithm=dqn", "env=cartpole", "+with=hindsight"]),
+            ConfigError,
+            r"'cartpole' has no compute_reward\(achieved_goal, desired_goal, info\)",
+        ),
     ],
 )
-def test_numbers_and_words_without_sense_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Hindsight(reward=Reach(), **options)
+def test_wrong_uses_are_refused(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
 
 
-@pytest.mark.parametrize("observation", [POINT, Composite({"achieved_goal": POINT, "goal": POINT})])
-def test_observation_without_goals_is_refused(observation: Any) -> None:
-    with pytest.raises(SpaceError, match="Dict with goals 'desired_goal' and 'achieved_goal' of one shape"):
-        Hindsight(reward=Reach(), spaces=Spaces(observation, Discrete(2)))
-
-
-def test_goals_may_lie_deeper_in_the_observation() -> None:
+def test_goals_may_be_nested() -> None:
     spaces = Spaces(Composite({"task": SPACES.observation, "clock": POINT}), Discrete(2))
     names = {"goal": "task.desired_goal", "achieved": "task.achieved_goal"}
     table = Table(length=9, spaces=spaces, adaptors=[Hindsight(reward=Reach(), spaces=spaces, share=1.0, **names)])
@@ -246,27 +256,14 @@ def test_goals_may_lie_deeper_in_the_observation() -> None:
     assert set(table.sample(50)["observation"]["task"]["desired_goal"].flatten().tolist()) == {1.0, 2.0}
 
 
-def test_batch_from_no_table_is_refused() -> None:
-    with pytest.raises(RlrunError, match="comes from none"):
-        Hindsight(reward=Reach())({}, None)
-
-
-def test_draws_go_on_from_a_saved_state() -> None:
-    table, restored = table_of(9), table_of(9)
-    table.sample(100)
-    restored.load_state_dict(table.state_dict())
-    restored.adaptors[0].load_state_dict(table.adaptors[0].state_dict())
-    assert steps_and_goals(table.sample(100)) == steps_and_goals(restored.sample(100))
-
-
-def test_draws_differ_from_those_of_a_sampler_with_the_same_seed() -> None:
+def test_draws_differ_from_the_samplers() -> None:
     hindsight = Hindsight(reward=Reach(), seed=7)
     sampler = np.random.Generator(np.random.PCG64(7))
     assert not np.isclose(hindsight.generator.random(100), sampler.random(100)).any()
 
 
 @pytest.mark.parametrize("name", ["BitFlip", "PointReach"])
-def test_changed_rewards_are_the_environments_own(name: str) -> None:
+def test_relabelled_rewards_are_the_environments(name: str) -> None:
     env = make(target=f"rlrun.env.goals.{name}", num_envs=4)
     table = Table(length=4_000, num_envs=4, spaces=env.spaces, adaptors=[Hindsight(reward=GoalReward(env), seed=1)])
     play(env, table, 800)
@@ -297,15 +294,10 @@ def play(env: Any, table: Table, steps: int) -> None:
 
 
 @pytest.mark.parametrize("overrides", [["algorithm=dqn", "env=bitflip"], ["algorithm=sac", "env=pointreach"]])
-def test_one_word_adds_it_to_an_algorithm(overrides: list[str], tmp_path: Any) -> None:
+def test_override_adds_hindsight(overrides: list[str], tmp_path: Any) -> None:
     small = ["algorithm.hidden=[8]", "algorithm.warmup_steps=60", "algorithm.n_step=3", "evaluation.every=0"]
     budget = ["stop.updates=20", "stop.env_steps=null", "logger=[]"]
     result = train([*overrides, "+with=hindsight", *small, *budget], run_dir=tmp_path / "run")
     assert result.summary["updates"] == 20
     adaptors = result.trainer.callbacks["collector"].table.adaptors  # type: ignore[attr-defined]
     assert [type(adaptor).__name__ for adaptor in adaptors] == ["Hindsight", "NStep"]
-
-
-def test_environment_without_goals_is_refused_before_its_first_step() -> None:
-    with pytest.raises(ConfigError, match=r"'cartpole' has no compute_reward\(achieved_goal, desired_goal, info\)"):
-        check(["algorithm=dqn", "env=cartpole", "+with=hindsight"])

@@ -48,7 +48,7 @@ class Constant(Bonus):
         return torch.full(view["observation"].shape[:-1], 0.5)
 
 
-class Told(Constant):
+class Linear(Constant):
     """Finds 100 times the observation, 10 times the action and the next observation, so that each can be read off."""
 
     requires = ("observation", "action", "next_observation")
@@ -60,8 +60,8 @@ class Told(Constant):
         return 100 * view["observation"][..., 0] + 10 * view["action"] + view["next_observation"][..., 0]
 
 
-def told(step: int, first: int = 0) -> float:
-    """Return what `Told` finds of a step of an episode whose first observation is given."""
+def bonus_of(step: int, first: int = 0) -> float:
+    """Return what `Linear` finds of a step of an episode whose first observation is given."""
     return 100 * (first + step) + 10 * (step % 3) + (first + step + 1)
 
 
@@ -117,7 +117,7 @@ def half(**settings: Any) -> Intrinsic:
     return Intrinsic({"half": Constant(weight=2.0)}, extrinsic_weight=0.0, **settings)
 
 
-def test_a_constant_bonus_of_half_twice_is_exactly_one_in_rollouts_and_samples():
+def test_constant_bonus_is_added_once():
     assert (batch_of(rollout(half()))["reward"] == 1.0).all()
     table = filled(half())
     for _ in range(3):
@@ -125,41 +125,32 @@ def test_a_constant_bonus_of_half_twice_is_exactly_one_in_rollouts_and_samples()
         assert (table.sample(20, 3)["reward"] == 1.0).all()
 
 
-def test_n_step_returns_sum_the_bonus_of_every_step():
-    table = filled(half(), NStep(steps=3, discount=0.5))
-    batch = table.sample(100)
-    assert by_observation(batch, batch["reward"]) == {0: 1.75, 1: 1.75, 2: 1.5, 3: 1.0}
-
-
-def test_reward_is_the_weighted_sum_of_both():
-    batch = filled(Intrinsic({"told": Told(weight=0.5)}, extrinsic_weight=2.0)).sample(100)
-    assert by_observation(batch, batch["reward"]) == {i: 2.0 * (i + 1) + 0.5 * told(i) for i in range(4)}
-
-
-def test_the_environments_reward_counts_once_beside_several_bonuses():
-    bonuses = {"half": Constant(weight=2.0), "told": Told(weight=0.5), "none": None}
+def test_rewards_are_summed_with_bonuses():
+    bonuses = {"half": Constant(weight=2.0), "linear": Linear(weight=0.5), "none": None}
     batch = filled(Intrinsic(bonuses, extrinsic_weight=2.0)).sample(100)
-    assert by_observation(batch, batch["reward"]) == {i: 2.0 * (i + 1) + 1.0 + 0.5 * told(i) for i in range(4)}
+    assert by_observation(batch, batch["reward"]) == {i: 2.0 * (i + 1) + 1.0 + 0.5 * bonus_of(i) for i in range(4)}
 
 
 @pytest.mark.parametrize("ejector", [None, UniformEjector(seed=0)], ids=["ring", "pool"])
 @pytest.mark.parametrize("length", [1, 2])
-def test_n_step_returns_have_the_bonus_of_their_own_transitions(ejector, length):
-    table = filled(Intrinsic({"told": Told()}), NStep(steps=3, discount=0.5), lengths=(4, 3), opened=3, ejector=ejector)
+def test_n_step_sums_the_bonuses(ejector, length):
+    table = filled(
+        NStep(steps=3, discount=0.5), Intrinsic({"linear": Linear()}), lengths=(4, 3), opened=3, ejector=ejector
+    )
     rewards: dict[float, float] = {}
     for _ in range(30):
         batch = table.sample(100, length)
         rewards |= by_observation(batch, batch["reward"])
     expected = {}
     for first, count in ((0, 4), (10, 3), (20, 2)):  # of the open episode the last row waits for its successor
-        paid = [i + 1 + told(i, first) for i in range(count)]
+        paid = [i + 1 + bonus_of(i, first) for i in range(count)]
         sums = [sum(0.5**k * value for k, value in enumerate(paid[i : i + 3])) for i in range(count)]
         expected |= {first + i: value for i, value in enumerate(sums)}
     assert rewards == expected
 
 
-def test_what_is_stored_stays_raw_and_nothing_is_added_twice():
-    table = filled(Intrinsic({"told": Told()}), NStep(steps=2, discount=0.5))
+def test_stored_rewards_stay_raw():
+    table = filled(Intrinsic({"linear": Linear()}), NStep(steps=2, discount=0.5))
     first = table.sample(100)
     two = table.sample(100)
     assert by_observation(first, first["reward"]) == by_observation(two, two["reward"])
@@ -167,43 +158,38 @@ def test_what_is_stored_stays_raw_and_nothing_is_added_twice():
     assert table.storage.gather("reward", slots).tolist() == [1, 2, 3, 4]
 
 
-def test_other_adaptors_of_rewards_work_before_or_after_as_the_config_says():
-    intrinsic = Intrinsic({"told": Told()})
+def test_reward_adaptors_keep_their_order():
+    intrinsic = Intrinsic({"linear": Linear()})
     before = filled(RewardClip(-1, 1), intrinsic, NStep(steps=2, discount=1.0)).sample(100)
-    assert by_observation(before, before["reward"])[1] == 2.0 + told(1) + told(2)
+    assert by_observation(before, before["reward"])[1] == 2.0 + bonus_of(1) + bonus_of(2)
     after = filled(intrinsic, RewardScale(0.5), NStep(steps=2, discount=1.0)).sample(100)
-    assert by_observation(after, after["reward"])[1] == 0.5 * (2.0 + 3.0 + told(1) + told(2))
+    assert by_observation(after, after["reward"])[1] == 0.5 * (2.0 + 3.0 + bonus_of(1) + bonus_of(2))
 
 
-def test_bonus_goes_before_advantages_and_after_hindsight():
-    assert Hindsight.tier < Intrinsic.tier < NStep.tier
-
-
-def test_rewards_of_several_dimensions_are_refused_in_one_line():
+def test_wrong_uses_are_refused():
     batch = {"reward": torch.ones(4, 2), "terminated": torch.zeros(4).bool(), "next_observation": torch.zeros(4, 1)}
     with pytest.raises(RlrunError, match=r"Intrinsic adds to rewards of one number a step, here they have 2"):
         half()(batch, None)
     summed = RewardFunction(partial(torch.sum, dim=-1))
     assert (half()(summed(batch, None), None)["reward"] == 1.0).all()
-
-
-def test_no_bonus_is_refused():
     with pytest.raises(ConfigError, match=r"Intrinsic.bonuses: there is none"):
         Intrinsic({"rnd": None})
+    with pytest.raises(ConfigError, match=r"what Intrinsic makes of a batch depends on the update before"):
+        Prefetch(ReplayLoader(table=filled(half()), collector=None, batch=4))
 
 
 # --- which transitions
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 4096])
-def test_rollouts_pay_for_the_last_observation_and_never_for_a_first_one(chunk):
-    batch = batch_of(rollout(Intrinsic({"told": Told(chunk=chunk)}, extrinsic_weight=0.0), ends=(2,)))
-    expected = {env_index + i: told(i, env_index) for env_index in (0, 100) for i in range(6)}
+def test_rollouts_pay_for_last_observations(chunk):
+    batch = batch_of(rollout(Intrinsic({"linear": Linear(chunk=chunk)}, extrinsic_weight=0.0), ends=(2,)))
+    expected = {env_index + i: bonus_of(i, env_index) for env_index in (0, 100) for i in range(6)}
     expected[2] += 0.5  # where env 0 arrived, not where its next episode begins
     assert by_observation(batch, batch["reward"]) == expected
 
 
-def test_goals_of_hindsight_are_seen_by_the_bonus_of_every_step():
+def test_bonuses_see_the_goals_of_hindsight():
     spaces = Spaces(Composite({"achieved_goal": LINE, "desired_goal": LINE}), Discrete(2))
 
     class Wanted(Constant):
@@ -212,7 +198,7 @@ def test_goals_of_hindsight_are_seen_by_the_bonus_of_every_step():
 
     hindsight = Hindsight(reward=lambda achieved, desired: np.zeros(achieved.shape[:-1], np.float32), share=1.0)
     hindsight.terminated = None
-    adaptors = [hindsight, Intrinsic({"wanted": Wanted()}), NStep(steps=3, discount=1.0)]
+    adaptors = [NStep(steps=3, discount=1.0), Intrinsic({"wanted": Wanted()}), hindsight]
     table = Table(length=50, spaces=spaces, adaptors=adaptors)
     for i in range(20):
         seen = {"achieved_goal": np.float32([[i]]), "desired_goal": np.float32([[-1.0]])}
@@ -227,12 +213,12 @@ def test_goals_of_hindsight_are_seen_by_the_bonus_of_every_step():
 # --- what the network learns from
 
 
-def test_its_loss_gets_single_transitions_whatever_others_make_of_them():
+def test_loss_gets_single_transitions():
     normalize = ObservationNormalize(Normalizer(SPACES))
     table = filled(
-        Intrinsic({"told": Told()}), NStep(steps=3, discount=0.5), Scale("observation", factor=7.0), normalize
+        Intrinsic({"linear": Linear()}), NStep(steps=3, discount=0.5), Scale("observation", factor=7.0), normalize
     )
-    view = table.sample(100)["told"]
+    view = table.sample(100)["linear"]
     assert torch.equal(view["next_observation"], view["observation"] + 1)
     assert torch.equal(view["action"], view["observation"][:, 0].long() % 3)
     assert torch.equal(
@@ -240,35 +226,35 @@ def test_its_loss_gets_single_transitions_whatever_others_make_of_them():
     )
 
 
-def test_rollouts_keep_it_whatever_columns_say():
-    loader = rollout(Intrinsic({"told": Told()}), columns=["observation"], minibatch=4, epochs=2)
-    assert loader.names() == {"default": ("observation", "told")}
+def test_rollouts_keep_the_bonus_inputs():
+    loader = rollout(Intrinsic({"linear": Linear()}), columns=["observation"], minibatch=4, epochs=2)
+    assert loader.names() == {"default": ("observation", "linear")}
     for groups in itertools.islice(loader, 6):
         batch = groups["default"]
-        assert set(batch) == {"observation", "told"}
-        assert torch.equal(batch["told"]["observation"], batch["observation"])
-        assert torch.equal(batch["told"]["next_observation"], batch["observation"] + 1)
+        assert set(batch) == {"observation", "linear"}
+        assert torch.equal(batch["linear"]["observation"], batch["observation"])
+        assert torch.equal(batch["linear"]["next_observation"], batch["observation"] + 1)
 
 
 # --- statistics
 
 
-def normalized(**settings: Any) -> tuple[Told, Normalizer, Normalizer]:
+def normalized(**settings: Any) -> tuple[Linear, Normalizer, Normalizer]:
     seen, reward_norm = Normalizer(SPACES, speed=1), Normalizer([], form="rms", speed=1)
-    return Told(observation=seen, reward=reward_norm, **settings), seen, reward_norm
+    return Linear(observation=seen, reward=reward_norm, **settings), seen, reward_norm
 
 
-def test_statistics_move_once_a_sample_and_not_when_steps_ahead_are_looked_up():
+def test_statistics_move_once_a_sample():
     bonus, seen, reward_norm = normalized()
-    table = filled(Intrinsic({"told": bonus}), NStep(steps=3, discount=0.5))
+    table = filled(Intrinsic({"linear": bonus}), NStep(steps=3, discount=0.5))
     for count in range(1, 4):
         table.sample(20)
         assert (seen.updates, reward_norm.updates) == (count, count)
 
 
-def test_statistics_are_those_of_next_observations_and_of_raw_bonuses():
+def test_statistics_use_next_observations():
     bonus, seen, reward_norm = normalized()
-    batch = batch_of(rollout(Intrinsic({"told": bonus}, extrinsic_weight=0.0), ends=(2,), epochs=3))
+    batch = batch_of(rollout(Intrinsic({"linear": bonus}, extrinsic_weight=0.0), ends=(2,), epochs=3))
     following = batch["next_observation"][:, 0].double()
     assert following.max() == 106
     assert 3.5 in following
@@ -278,27 +264,21 @@ def test_statistics_are_those_of_next_observations_and_of_raw_bonuses():
     assert batch["reward"].square().mean().sqrt() == pytest.approx(1.0, abs=1e-5)  # of the first batch by itself
 
 
-def test_rows_that_fill_a_window_move_no_statistics():
+def test_padding_moves_no_statistics():
     bonus, seen, _ = normalized()
-    table = filled(Intrinsic({"told": bonus}), lengths=(2, 2), short="pad")
+    table = filled(Intrinsic({"linear": bonus}), lengths=(2, 2), short="pad")
     batch = table.sample(64, 5)
     assert not batch["valid"].all()
     following = batch["next_observation"][batch["valid"]]
     assert seen.statistics[0].moments[0, 0] == pytest.approx(float(following.double().mean()), rel=1e-6)
 
 
-def test_looking_up_a_bonus_equals_the_bonus_of_the_sample():
+def test_looked_up_bonuses_equal_sampled_ones():
     bonus, *_ = normalized()
-    table = filled(Intrinsic({"told": bonus}), NStep(steps=2, discount=0.0))  # 0: only the first step's reward counts
+    table = filled(Intrinsic({"linear": bonus}), NStep(steps=2, discount=0.0))  # 0: only the first step's reward counts
     batch = table.sample(50)
-    reward = batch["told"]["bonus"] + batch["observation"][:, 0] + 1
+    reward = batch["linear"]["bonus"] + batch["observation"][:, 0] + 1
     assert torch.allclose(batch["reward"], reward)
 
 
 # --- others
-
-
-def test_nothing_is_drawn_ahead_of_an_update_that_changes_it():
-    loader = ReplayLoader(table=filled(half()), collector=None, batch=4)
-    with pytest.raises(ConfigError, match=r"what Intrinsic makes of a batch depends on the update before"):
-        Prefetch(loader)

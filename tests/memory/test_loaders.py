@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,11 +55,16 @@ def steps_at_updates(loader: ReplayLoader, collector: Counter, count: int) -> li
         (4, 3, [4] * 12 + [8] * 3),
         (4, 0.1, [12, 20, 32, 40]),
         (1, 1.5, [1, 2, 2, 3, 4, 4]),
+        (1, 0.1, [10 * update for update in range(1, 300)]),
     ],
 )
-def test_updates_come_as_soon_as_due(num_envs: int, rate: float, wanted: list[int]) -> None:
+def test_updates_come_when_due(num_envs: int, rate: float, wanted: list[int]) -> None:
     loader, collector = make(num_envs=num_envs, updates_per_step=rate, warm_up=20)
     assert steps_at_updates(loader, collector, len(wanted)) == wanted
+    if rate < 1:
+        assert collector.calls == len(wanted) + 1  # that of the warm-up, and one for each update
+        loader, collector = make(num_envs=num_envs, steps_per_update=round(1 / rate), updates_per_step=9.0, warm_up=20)
+        assert steps_at_updates(loader, collector, len(wanted)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -71,63 +77,26 @@ def test_updates_come_as_soon_as_due(num_envs: int, rate: float, wanted: list[in
         (4, 0.5, 6, [8, 8, 8, 12, 12, 12, 20]),
     ],
 )
-def test_steps_are_made_several_at_a_time(num_envs: int, rate: float, at_a_time: int, wanted: list[int]) -> None:
+def test_steps_are_collected_in_groups(num_envs: int, rate: float, at_a_time: int, wanted: list[int]) -> None:
     loader, collector = make(num_envs=num_envs, updates_per_step=rate, collect_steps=at_a_time, warm_up=20)
     progress = [(collector.steps - loader.start, loader.ready()) for _ in itertools.islice(loader, len(wanted))]
     assert [steps for steps, _ in progress] == wanted
     assert [ready for _, ready in progress[:-1]] == [after == now for now, after in itertools.pairwise(wanted)]
 
 
-def test_steps_that_were_left_amidst_are_made_to_their_end() -> None:
-    loader, collector = make(updates_per_step=0.5, collect_steps=6, warm_up=20)
-    steps_at_updates(loader, collector, 3)
-    collector.collect(2)  # then a signal came
-    restored = ReplayLoader(
-        table=loader.table, collector=collector, batch=4, updates_per_step=0.5, collect_steps=6, warm_up=20
-    )
-    restored.load_state_dict(loader.state_dict())
-    assert steps_at_updates(restored, collector, 4) == [12, 12, 12, 18]
-
-
-def test_steps_per_update_replaces_the_rate() -> None:
-    loader, collector = make(steps_per_update=6, updates_per_step=100.0, warm_up=20)
-    assert steps_at_updates(loader, collector, 3) == [6, 12, 18]
-
-
-def test_a_tenth_does_not_drift() -> None:
-    loader, collector = make(updates_per_step=0.1, warm_up=10)
-    assert steps_at_updates(loader, collector, 300)[-1] == 3000
-
-
-def test_each_update_collects_once() -> None:
-    loader, collector = make(updates_per_step=0.25, warm_up=20)
-    batches = iter(loader)
-    next(batches)
-    calls = collector.calls
-    next(batches)
-    assert collector.calls == calls + 1
-
-
-def test_warm_up_is_random_and_nothing_else_is() -> None:
+def test_only_the_warm_up_is_random() -> None:
     loader, collector = make(num_envs=4, warm_up=1500)
     next(iter(loader))
     assert (loader.start, collector.random_steps, collector.steps) == (1500, 1500, 1504)
 
 
-def test_warm_up_goes_on_until_a_window_is_stored() -> None:
-    loader, _ = make(warm_up=0, length=3)
+def test_warm_up_waits_for_a_window() -> None:
+    loader, collector = make(warm_up=0, length=3)
     assert next(iter(loader))["default"]["reward"].shape == (4, 3)
-    assert loader.start == 4  # three rows and the observation after them
+    assert (loader.start, collector.random_steps) == (4, 0)  # three rows and the observation after them
 
 
-@pytest.mark.parametrize("warm_up", [0, 5])
-def test_only_a_warm_up_is_random(warm_up: int) -> None:
-    loader, collector = make(warm_up=warm_up, length=3)
-    next(iter(loader))
-    assert collector.random_steps == warm_up
-
-
-def test_episodes_that_are_too_short_for_a_window_are_named_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_too_short_episodes_are_named(caplog: pytest.LogCaptureFixture) -> None:
     loader, collector = make(warm_up=10, length=6)  # episodes of five steps
     collector.episodes = 12
     with pytest.raises(RlrunError, match="a sample of 4 windows needs one of 6 transitions"):
@@ -148,30 +117,15 @@ def test_names_are_those_of_the_batch() -> None:
     assert set(table.sample(2)) == set(loader.names()["real"])
 
 
-def test_pacing_goes_on_after_loading() -> None:
-    loader, collector = make(updates_per_step=0.25, warm_up=20)
-    steps_at_updates(loader, collector, 3)
-    restored = ReplayLoader(table=loader.table, collector=collector, batch=4, updates_per_step=0.25, warm_up=20)
-    restored.load_state_dict(loader.state_dict())
-    assert steps_at_updates(restored, collector, 2) == [16, 20]
-    assert collector.random_steps == 20
-
-
-def test_what_the_memory_holds_already_counts_towards_the_warm_up() -> None:
-    loader, collector = make(num_envs=2, warm_up=20)
-    loader.table.add_episode({"observation": np.arange(12), "reward": np.arange(12)}, 12)
-    next(iter(loader))
-    assert (loader.start, collector.random_steps) == (8, 8)
-
-
-def test_a_full_import_needs_no_warm_up() -> None:
+@pytest.mark.parametrize(("rows", "random"), [(12, 8), (30, 0)])
+def test_stored_rows_count_towards_warm_up(rows: int, random: int) -> None:
     loader, collector = make(warm_up=20, updates_per_step=0.5)
-    loader.table.add_episode({"observation": np.arange(30), "reward": np.arange(30)}, 30)
+    loader.table.add_episode({"observation": np.arange(rows), "reward": np.arange(rows)}, rows)
     assert steps_at_updates(loader, collector, 3) == [2, 4, 6]
-    assert (loader.start, collector.random_steps) == (0, 0)
+    assert (loader.start, collector.random_steps) == (random, random)
 
 
-def test_without_a_collector_the_table_is_all_there_is() -> None:
+def test_offline_loaders_need_no_collector() -> None:
     loader, _ = make()
     loader.table.add_episode({"observation": np.arange(9), "reward": np.arange(9)}, 9)
     offline = ReplayLoader(table=loader.table, collector=None, batch=4, updates_per_step=0.01, length=2)
@@ -179,7 +133,7 @@ def test_without_a_collector_the_table_is_all_there_is() -> None:
     assert len(loader.table) == 9
 
 
-def test_an_empty_memory_of_a_resumed_run_is_filled_anew_and_not_at_random() -> None:
+def test_resumed_runs_refill_an_empty_memory() -> None:
     loader, collector = make(updates_per_step=0.25, warm_up=20)
     steps_at_updates(loader, collector, 3)
     restored, _ = make(updates_per_step=0.25, warm_up=20)
@@ -189,7 +143,7 @@ def test_an_empty_memory_of_a_resumed_run_is_filled_anew_and_not_at_random() -> 
     assert restored.collector.random_steps == 0
 
 
-def test_a_batch_is_ready_where_no_step_comes_before_it() -> None:
+def test_ready_without_a_step_before() -> None:
     loader, _ = make(num_envs=4, warm_up=20, updates_per_step=0.5)
     ready = [loader.ready()]
     ready += [loader.ready() for _ in itertools.islice(loader, 5)]
@@ -199,16 +153,17 @@ def test_a_batch_is_ready_where_no_step_comes_before_it() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("batch", 0), ("warm_up", -1), ("updates_per_step", 0), ("updates_per_step", -0.5), ("steps_per_update", 0),
-     ("length", 0), ("updates_per_step", float("nan")), ("collect_steps", 0)],
+     ("length", 0), ("updates_per_step", float("nan")), ("collect_steps", 0), ("every", 0)],
 )  # fmt: skip
 def test_impossible_numbers_are_refused(name: str, value: float) -> None:
     table = Table(length=9, columns={"reward": {}})
+    kind = CollectLoader if name == "every" else partial(ReplayLoader, table=table, batch=4)
     with pytest.raises(ConfigError, match=f"loader.{name}"):
-        ReplayLoader(**{"table": table, "collector": Counter(table), "batch": 4, name: value})
+        kind(**{"collector": Counter(table), name: value})
 
 
 @pytest.mark.parametrize(("num_envs", "wanted"), [(1, [10, 20, 30]), (3, [12, 21, 30]), (16, [16, 32, 48])])
-def test_a_loader_that_only_collects_comes_round_every_so_many_steps(num_envs: int, wanted: list[int]) -> None:
+def test_collect_loader_serves_every_few_steps(num_envs: int, wanted: list[int]) -> None:
     collector = make(num_envs=num_envs)[1]
     loader = CollectLoader(collector=collector, every=10)
     assert [(groups, collector.steps) for groups in itertools.islice(loader, 3)] == [
@@ -217,13 +172,8 @@ def test_a_loader_that_only_collects_comes_round_every_so_many_steps(num_envs: i
     assert loader.names() == {"default": ()}
 
 
-def test_a_round_that_was_left_is_finished() -> None:
+def test_interrupted_rounds_are_finished() -> None:
     collector = make()[1]
     collector.collect(7)
     next(iter(CollectLoader(collector=collector, every=10)))
     assert collector.steps == 10
-
-
-def test_a_round_is_at_least_one_step() -> None:
-    with pytest.raises(ConfigError, match=r"loader.every must be at least 1, not 0"):
-        CollectLoader(collector=make()[1], every=0)

@@ -26,7 +26,7 @@ COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "tr
 
 
 class Script:
-    """Lane n observes 100 n + its number of steps, counted through; a last observation has .5 added.
+    """Env n observes 100 n + its number of steps, counted through; a last observation has .5 added.
 
     `ends` maps (round, env) to "terminated" or "truncated"; `asleep` holds those (round, env) that make no step.
     """
@@ -81,24 +81,27 @@ def by_observation(loader: RolloutLoader, count: int) -> dict[float, tuple[float
     }
 
 
-def test_every_row_has_its_own_successor():
-    loader, _ = make(ends={(1, 0): "terminated", (2, 1): "truncated"})
-    transitions = by_observation(loader, 4)
+@pytest.mark.parametrize(
+    ("ends", "asleep", "wanted"),
+    [
+        ({(1, 0): "terminated", (2, 1): "truncated"}, [], {1: 2.5, 102: 103.5}),
+        ({(3, 0): "truncated"}, [], {3: 4.5}),  # the episode ends with the rollout
+        ({(1, 0): "terminated"}, [(2, 0)], {1: 2.5, 2: None}),  # env 0 makes no third step
+    ],
+)
+def test_every_row_has_its_successor(ends, asleep, wanted):
+    loader, _ = make(ends=ends, asleep=asleep)
+    transitions = by_observation(loader, 4 - bool(asleep))
+    successors = {start + step: start + step + 1 for start in (0, 100) for step in range(4)} | wanted
     assert {key: value[0] for key, value in transitions.items()} == {
-        0: 1, 1: 2.5, 2: 3, 3: 4,
-        100: 101, 101: 102, 102: 103.5, 103: 104,
-    }  # fmt: skip
-    assert [key for key, value in transitions.items() if value[1]] == [1]
-    assert [key for key, value in transitions.items() if value[2]] == [102]
+        key: value for key, value in successors.items() if value is not None
+    }
+    for at, kind in enumerate(("terminated", "truncated"), 1):
+        flagged = {key for key, value in transitions.items() if value[at]}
+        assert flagged == {step + 100 * env_index for (step, env_index), end in ends.items() if end == kind}
 
 
-def test_an_episode_that_ends_with_the_rollout_keeps_its_last_observation():
-    loader, _ = make(ends={(3, 0): "truncated"})
-    transitions = by_observation(loader, 4)
-    assert (transitions[3][0], transitions[103][0]) == (4.5, 104)
-
-
-def test_the_next_rollout_goes_on_where_the_last_one_ended():
+def test_rollouts_follow_one_another():
     loader, _ = make(ends={(1, 0): "terminated"})
     rollouts = [rows(served(loader, 4)) for _ in range(3)]
     assert [sorted(rollout) for rollout in rollouts] == [
@@ -106,7 +109,7 @@ def test_the_next_rollout_goes_on_where_the_last_one_ended():
     ]
 
 
-def test_each_epoch_serves_every_row_once_in_another_order():
+def test_epochs_serve_every_row_shuffled():
     loader, script = make(epochs=3)
     epochs = [rows(served(loader, 4)) for _ in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [[0, 1, 2, 3, 100, 101, 102, 103]] * 3
@@ -114,49 +117,36 @@ def test_each_epoch_serves_every_row_once_in_another_order():
     assert script.rounds == 4
 
 
-def test_minibatches_are_made_equal():
-    loader, _ = make(num_envs=8, horizon=33, minibatch=32)
-    assert [len(batch) for batch in served(loader, 9)] == [33] * 9
-    loader, _ = make(num_envs=1, horizon=11, minibatch=3)
-    assert sorted(len(batch) for batch in served(loader, 3)) == [3, 4, 4]
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({"num_envs": 8, "horizon": 33, "minibatch": 32}, [33] * 8),
+        ({"num_envs": 1, "horizon": 11, "minibatch": 3}, [3, 4, 4]),
+        ({"minibatch": 100}, [8]),
+    ],
+)
+def test_minibatches_have_equal_sizes(settings, sizes):
+    loader, _ = make(**settings)
+    assert sorted(len(batch) for batch in served(loader, len(sizes))) == sizes
 
 
-def test_a_minibatch_larger_than_the_rollout_is_all_of_it():
-    loader, _ = make(minibatch=100)
-    assert [len(batch) for batch in served(loader, 2)] == [8, 8]
-
-
-def test_whole_lanes_come_as_sequences():
+def test_envs_are_served_as_sequences():
     loader, _ = make(length=4, minibatch=4, ends={(1, 0): "terminated"})
     assert sorted(served(loader, 2)) == [[[0, 1, 2, 3]], [[100, 101, 102, 103]]]
+    loader, _ = make(length=4, minibatch=8, asleep=[(2, 0)])
     batch = next(iter(loader))["default"]
-    assert batch["valid"].tolist() == [[True] * 4]
-    assert batch["terminated"].shape == (1, 4)
+    assert batch["terminated"].shape == (2, 4)
+    envs = {row[0]: valid for row, valid in zip(batch["observation"].tolist(), batch["valid"].tolist(), strict=True)}
+    assert envs == {0: [True, True, False, True], 100: [True] * 4}
 
 
-def test_lanes_can_be_cut_in_windows():
+def test_envs_can_be_cut_into_windows():
     loader, _ = make(length=2, minibatch=4, num_envs=3)
     windows = rows(served(loader, 3))
     assert sorted(windows) == [[a + b, a + b + 1] for a in (0, 100, 200) for b in (0, 2)]
 
 
-def test_rows_that_a_lane_did_not_make_are_left_out():
-    loader, _ = make(ends={(1, 0): "terminated"}, asleep=[(2, 0)])
-    transitions = by_observation(loader, 3)
-    assert {key: value[0] for key, value in transitions.items()} == {
-        0: 1, 1: 2.5, 3: 4,
-        100: 101, 101: 102, 102: 103, 103: 104,
-    }  # fmt: skip
-
-
-def test_sequences_tell_which_rows_are_none():
-    loader, _ = make(length=4, minibatch=8, asleep=[(2, 0)])
-    batch = next(iter(loader))["default"]
-    envs = {row[0]: valid for row, valid in zip(batch["observation"].tolist(), batch["valid"].tolist(), strict=True)}
-    assert envs == {0: [True, True, False, True], 100: [True] * 4}
-
-
-def test_a_round_in_which_nobody_makes_a_step_leaves_no_row():
+def test_empty_rounds_leave_no_row():
     loader, script = make(num_envs=1, horizon=2, minibatch=2, asleep=[(1, 0)])
     assert sorted(served(loader, 1)[0]) == [0, 2]
     assert (script.rounds, script.steps) == (3, 2)
@@ -176,7 +166,7 @@ class Sum:
         return {name: value for name, value in batch.items() if name != "reward"} | {"total": total}
 
 
-def test_adaptors_see_a_rollout_once_lane_by_lane():
+def test_adaptors_see_whole_rollouts_once():
     adaptor = Sum()
     loader, _ = make(adaptors={"sum": adaptor}, epochs=2, columns=["observation", "total"])
     batches = [groups["default"] for groups in itertools.islice(loader, 8)]
@@ -194,7 +184,7 @@ def test_names_are_those_of_the_batch():
         assert set(next(iter(loader))["default"]) == set(loader.names()["default"])
 
 
-def test_an_adaptor_that_changes_the_shape_is_named():
+def test_adaptors_keep_the_shape():
     class Flatten(Sum):
         def __call__(self, batch: Any, rows: Any) -> Any:
             return batch | {"total": batch["reward"].flatten()}
@@ -204,7 +194,7 @@ def test_an_adaptor_that_changes_the_shape_is_named():
         next(iter(loader))
 
 
-def test_an_adaptor_with_a_turn_of_its_own_is_shown_the_whole_rollout_once():
+def test_rollout_hooks_see_whole_rollouts():
     class Watch(Sum):
         def __init__(self) -> None:
             super().__init__()
@@ -220,7 +210,7 @@ def test_an_adaptor_with_a_turn_of_its_own_is_shown_the_whole_rollout_once():
     assert watch.seen == [[0, 1, 2, 3, 100, 102, 103]]
 
 
-def test_renewing_leaves_the_rest_out():
+def test_renewing_drops_the_remaining_batches():
     loader, script = make(epochs=5)
     batches = iter(loader)
     next(batches)
@@ -230,31 +220,29 @@ def test_renewing_leaves_the_rest_out():
 
 
 @pytest.mark.parametrize("seen", [0, 1, 3, 4, 7, 8])
-def test_a_loaded_state_serves_the_same_remaining_minibatches(seen):
-    loader, script = make(epochs=2, seed=3, ends={(1, 0): "terminated", (6, 1): "truncated"})
+@pytest.mark.parametrize("minibatch", [2, 8])
+def test_resumed_loader_serves_the_same(minibatch, seen):
+    ends, seen = {(1, 0): "terminated", (6, 1): "truncated"}, -(-seen * 2 // minibatch)
+    loader, script = make(epochs=2, seed=3, minibatch=minibatch, ends=ends, asleep=[(2, 0)])
     served(loader, seen)
     state, collected = copy.deepcopy(loader.state_dict()), copy.deepcopy(script.__dict__ | {"table": None})
     wanted = served(loader, 12, "next_observation")
-    restored, new_script = make(epochs=2, seed=99)
+    restored, new_script = make(epochs=2, seed=99, minibatch=minibatch)
     restored.load_state_dict(state)
     new_script.__dict__.update(collected, table=restored.table)
     assert served(restored, 12, "next_observation") == wanted
 
 
-def test_a_batch_has_memory_of_its_own():
-    loader, _ = make(minibatch=8)
+def test_batches_own_contiguous_memory():
+    loader, _ = make(minibatch=4)
     first, second = itertools.islice(loader, 2)
+    for tensor in first["default"].values():
+        assert tensor.is_contiguous()
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
     snapshot = first["default"]["observation"].clone()
     second["default"]["observation"].zero_()
     next(iter(loader))
     assert torch.equal(first["default"]["observation"], snapshot)
-
-
-def test_a_minibatch_is_one_take_a_column():
-    loader, _ = make(minibatch=4)
-    for tensor in next(iter(loader))["default"].values():
-        assert tensor.is_contiguous()
-        assert tensor.untyped_storage().nbytes() == tensor.nbytes
 
 
 def test_trees_are_served_as_trees():
@@ -270,51 +258,49 @@ def test_trees_are_served_as_trees():
     assert steps["action"]["move"].tolist() == [[7, 8]]
 
 
-def test_a_table_and_a_rollout_are_not_confused():
-    table = Table(columns=COLUMNS, length=9)
-    with pytest.raises(ConfigError, match=r"loader\.table: wanted a rlrun\.memory\.Rollout, got a Table"):
-        RolloutLoader(table=table, collector=Script(Rollout(columns=COLUMNS)), horizon=4, minibatch=2)
-    with pytest.raises(ConfigError, match=r"loader\.table: wanted a table or a rlrun\.memory\.Mix, got a Rollout"):
-        ReplayLoader(table=Rollout(columns=COLUMNS), collector=None, batch=2)
-
-
-@pytest.mark.parametrize("column", [{"tag": True}, lambda rows: rows])
-def test_a_rollout_holds_one_value_a_step(column):
-    with pytest.raises(ConfigError, match=r"memory\.columns\.x: a rollout holds one value a step"):
-        Rollout(columns={**COLUMNS, "x": column})
-
-
-def test_a_full_rollout_takes_no_more():
-    _, script = make()
-    script.collect(8)
-    with pytest.raises(RlrunError, match="rollout of 4 steps is full"):
-        script.collect(1)
-
-
-def test_a_row_that_lacks_a_column_is_refused_by_name():
-    loader, _ = make()
-    with pytest.raises(RlrunError, match="lacks 'reward'"):
-        loader.table.add(None, {"observation": [0, 1]})
-
-
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("call", "error", "message"),
     [
-        ({"horizon": 0}, "loader.horizon must be at least 1"),
-        ({"minibatch": 0}, "loader.minibatch must be at least 1"),
-        ({"epochs": 0}, "loader.epochs must be at least 1"),
-        ({"length": 3}, "loader.length: 3 does not divide loader.horizon 4"),
-        ({"columns": ["observation", "rewards"]}, r"there is no 'rewards'.*\(did you mean 'reward'\?\)"),
-        ({"columns": ["reward", "reward"]}, "'reward' is given twice"),
+        (
+            lambda: RolloutLoader(table=Table(columns=COLUMNS, length=9), collector=None, horizon=4, minibatch=2),
+            ConfigError,
+            r"loader\.table: wanted a rlrun\.memory\.Rollout, got a Table",
+        ),
+        (
+            lambda: ReplayLoader(table=Rollout(columns=COLUMNS), collector=None, batch=2),
+            ConfigError,
+            r"loader\.table: wanted a table or a rlrun\.memory\.Mix, got a Rollout",
+        ),
+        *(
+            (
+                lambda column=column: Rollout(columns={**COLUMNS, "x": column}),
+                ConfigError,
+                r"memory\.columns\.x: a rollout holds one value a step",
+            )
+            for column in ({"tag": True}, lambda rows: rows)
+        ),
+        (lambda: make()[1].collect(9), RlrunError, "rollout of 4 steps is full"),
+        (lambda: make()[0].table.add(None, {"observation": [0, 1]}), RlrunError, "lacks 'reward'"),
+        (lambda: make(horizon=0), ConfigError, "loader.horizon must be at least 1"),
+        (lambda: make(minibatch=0), ConfigError, "loader.minibatch must be at least 1"),
+        (lambda: make(epochs=0), ConfigError, "loader.epochs must be at least 1"),
+        (lambda: make(length=3), ConfigError, "loader.length: 3 does not divide loader.horizon 4"),
+        (
+            lambda: make(columns=["observation", "rewards"]),
+            ConfigError,
+            r"there is no 'rewards'.*\(did you mean 'reward'\?\)",
+        ),
+        (lambda: make(columns=["reward", "reward"]), ConfigError, "'reward' is given twice"),
+        (lambda: make_phasic(phase_columns=["observation", "return_"]), ConfigError, "there is no 'return_'"),
     ],
 )
-def test_impossible_settings_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        make(**settings)
+def test_impossible_settings_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "native"])
-def test_lanes_of_an_environment_follow_one_another(vectorization):
+def test_environment_steps_follow_one_another(vectorization):
     env = make_env(id="CartPole-v1", num_envs=3, vectorization=vectorization)
     table = Rollout(spaces=env.spaces, num_envs=3)
     collector = Collector(env, RandomAgent(env.spaces.action, seed=0), table)
@@ -358,7 +344,7 @@ class Last(Callback):
             raise Stop
 
 
-def test_an_on_policy_algorithm_needs_nothing_of_the_trainer():
+def test_policy_gradient_learns_a_bandit():
     torch.manual_seed(0)
     env, policy = make_env(target="rlrun.env.toys.Bandit", num_envs=4), Arms()
     table = Rollout(spaces=env.spaces, num_envs=4)
@@ -389,7 +375,7 @@ def groups(loader, count):
     return [(group, batch["observation"].tolist()) for group, batch in batches]
 
 
-def test_a_phase_serves_all_rows_since_the_last_one():
+def test_phases_serve_all_rollouts_since():
     loader, script = make_phasic()
     batches = groups(loader, 2 * (8 + 12))
     assert [group for group, _ in batches] == 2 * (8 * ["default"] + 12 * ["auxiliary"])
@@ -407,7 +393,7 @@ def test_windows_stay_in_their_rollout():
     assert all(second == first + 1 for batch in windows for first, second in batch)
 
 
-def test_void_rows_are_left_out_of_phases():
+def test_phases_leave_out_void_rows():
     loader, _ = make_phasic(asleep=[(1, 0), (5, 1)])
     numbers = rows([served for group, served in groups(loader, 40) if group == "auxiliary"])[:42]
     assert sorted(numbers[:14]) == sorted(numbers[14:28]) == sorted(numbers[28:])
@@ -415,14 +401,14 @@ def test_void_rows_are_left_out_of_phases():
     assert loader.phase.over
 
 
-def test_without_phases_it_is_a_loader_of_rollouts():
+def test_phasic_loader_without_phases():
     loader, _ = make_phasic(interval=0)
     plain, _ = make()
     assert groups(loader, 20) == groups(plain, 20)
     assert loader._rollouts == []
 
 
-def test_a_rollout_that_is_left_out_counts_all_the_same():
+def test_renewed_rollouts_count_for_phases():
     loader, _ = make_phasic()
     served = iter(loader)
     names = []
@@ -434,18 +420,7 @@ def test_a_rollout_that_is_left_out_counts_all_the_same():
     assert names == ["default", "default", *4 * ["auxiliary"]]
 
 
-@pytest.mark.parametrize("left", range(1, 25))
-def test_a_loader_with_phases_goes_on_amidst_anything(left):
-    loader, script = make_phasic()
-    groups(loader, left)
-    resumed, new_script = make_phasic()
-    resumed.load_state_dict(copy.deepcopy(loader.state_dict()))
-    resumed.table.load_state_dict(copy.deepcopy(loader.table.state_dict()))
-    new_script.steps, new_script.rounds, new_script.observation = script.steps, script.rounds, script.observation
-    assert groups(resumed, 45) == groups(loader, 45)
-
-
-def test_returns_of_a_phase_are_in_the_unit_of_its_newest_rollout():
+def test_phases_use_the_newest_return_scale():
     """Rewards 0 to 3, then 4 to 7 are divided by the deviation of all so far: √1.25, then √5.25."""
     adaptor = ReturnNormalize(ReturnNormalizer(discount=0.0, num_envs=2, clip=None))
     loader, _ = make_phasic(phase_columns=["observation", "reward"], adaptors=[adaptor])
@@ -455,12 +430,7 @@ def test_returns_of_a_phase_are_in_the_unit_of_its_newest_rollout():
         torch.testing.assert_close(batch["reward"], (batch["observation"] % 100 / 5.25**0.5).float())
 
 
-def test_columns_that_rollouts_lack_are_refused():
-    with pytest.raises(ConfigError, match="there is no 'return_'"):
-        make_phasic(phase_columns=["observation", "return_"])
-
-
-def test_a_minibatch_that_is_the_whole_rollout_is_taken_once():
+def test_whole_rollouts_are_taken_once():
     loader, _ = make(minibatch=8, epochs=3)
     first, second, third, fresh = (groups["default"] for groups in itertools.islice(loader, 4))
     assert first["observation"] is second["observation"] is third["observation"]
@@ -469,15 +439,7 @@ def test_a_minibatch_that_is_the_whole_rollout_is_taken_once():
     assert sorted(fresh["observation"].tolist()) == [4, 5, 6, 7, 104, 105, 106, 107]
 
 
-def test_a_rollout_that_is_one_minibatch_goes_on_alike_after_a_resume():
-    loader, _ = make(minibatch=8, epochs=3, asleep=[(2, 0)])
-    wanted = next(iter(loader))["default"]["observation"].tolist()
-    restored, _ = make(minibatch=8, epochs=3)
-    restored.load_state_dict(copy.deepcopy(loader.state_dict()))
-    assert served(restored, 2) == [wanted, wanted]
-
-
-def test_a_minibatch_that_is_smaller_than_a_window_holds_one():
+def test_minibatches_hold_at_least_one_window():
     epochs = Epochs(minibatch=2, epochs=1, length=4, generator=np.random.default_rng(0))
     epochs.begin({"reward": torch.arange(8.0)}, np.array([0, 4]))
     batches = [epochs.next()["reward"].tolist() for _ in range(2)]

@@ -17,6 +17,7 @@ from rlrun.core.errors import RequestError
 from rlrun.devtools.conformance.reach import differences
 from rlrun.devtools.conformance.small import SMALL, shrink
 from rlrun.nn import precision
+from rlrun.runs import manifest
 
 from .twins import records, twins
 
@@ -58,6 +59,8 @@ def low(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(precision, "LARGE", 0)
+    with torch.backends.mkldnn.flags(enabled=manifest.has_bfloat16("cpu")):  # oneDNN has no such LSTM elsewhere
+        yield
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ _TANH_BACKWARD = torch.ops.aten.tanh_backward.default
 _RELU_BACKWARD = torch.ops.aten.threshold_backward
 _MINUS_ONE = torch.tensor(-1.0)
 _operator: Any = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+_low_operator = _operator is not None and torch.ops.mkldnn._is_mkldnn_bf16_supported()  # needs AVX-512 or newer
 _now = "torch"
 
 
@@ -85,10 +86,10 @@ def before(gradient: Tensor, reached: Tensor, kind: Kind, *, own: bool = False) 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor, *, times: float = 1.0) -> Tensor:
     """Return x [B, in] times weight [out, in] plus bias [out], and that so many times."""
-    low = x.dtype != weight.dtype  # then torch goes to oneDNN anyway
+    low = x.dtype != weight.dtype  # then torch uses oneDNN anyway, where the processor can
     if low:
         weight, bias = weight.to(x.dtype), bias.to(x.dtype)
-    if (_now == "onednn" and _large(x, weight)) or (low and _operator is not None):
+    if (_now == "onednn" and _large(x, weight)) or (low and _low_operator):
         output: Tensor = _operator(x, weight, bias, "none", [], "")
         return output if times == 1.0 else output.mul_(times)
     if times == 1.0:
