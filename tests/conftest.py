@@ -16,10 +16,10 @@ from rlrun.export import during
 
 SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` leaves them out
     *("resume/test_completeness.py", "resume/test_exact.py", "values/test_values.py", "export/test_parity.py"),
-    *("export/test_during.py", "fused/test_algorithms.py", "fused/test_update.py", "docs/test_stories.py"),
+    *("export/test_during.py", "compile/test_algorithms.py", "compile/test_update.py", "docs/test_stories.py"),
     *("sweep/test_sweeps.py", "sweep/test_launchers.py", "sweep/test_search.py", "memory/test_model.py"),
     *("memory/test_samplers.py", "docs/test_handbook.py", "conf/test_every_config.py", "test_benchmarks.py"),
-    *("commands/test_train.py", "collect/test_async.py", "cli/test_async.py", "storage/test_crashes.py"),
+    *("commands/test_train.py", "collect/test_async.py", "cli/test_async.py", "checkpointing/test_crashes.py"),
     "cli/test_hostile.py",
 }
 

@@ -75,7 +75,7 @@ def left(trainer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("overrides", RUNS.values(), ids=RUNS)
-def test_a_run_is_the_same_but_for_roundings(overrides, interpreted, tmp_path, caplog):
+def test_graph_run_equals_hook_run(overrides, interpreted, tmp_path, caplog):
     overrides = [*small(overrides), "stop.updates=6", "stop.env_steps=null"]
     plain = left(train(overrides, run_dir=tmp_path / "plain").trainer)
     assert interpreted == []
@@ -89,17 +89,17 @@ def test_a_run_is_the_same_but_for_roundings(overrides, interpreted, tmp_path, c
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "a2c"])
-def test_a_resumed_run_is_the_one_that_never_stopped(name, interpreted, tmp_path):
+def test_resumed_graph_run_is_exact(name, interpreted, tmp_path):
     overrides = [*small(RUNS[name], RESUMED), "compile=true"]
     whole = left(train(overrides, run_dir=tmp_path / "whole").trainer)
     train([*overrides, "stop.updates=11"], run_dir=tmp_path / "cut")
-    gone_on = left(resume(tmp_path / "cut", ["stop.updates=24"]).trainer)
+    continued = left(resume(tmp_path / "cut", ["stop.updates=24"]).trainer)
     for place, value in whole.items():
-        assert torch.equal(gone_on[place], value), place
+        assert torch.equal(continued[place], value), place
 
 
 @pytest.mark.parametrize("compile", [False, True])
-def test_a_loss_that_is_not_finite_fails_the_run_before_a_checkpoint(compile, interpreted, tmp_path):
+def test_infinite_loss_fails_before_checkpoint(compile, interpreted, tmp_path):
     overrides = [
         *small(("algorithm=dqn", CARTPOLE)),
         "algorithm.lr=1e30",
@@ -116,7 +116,7 @@ def test_a_loss_that_is_not_finite_fails_the_run_before_a_checkpoint(compile, in
 
 
 @pytest.mark.parametrize("matmul", ["numpy", "torch"])
-def test_what_torch_compiles_is_the_same_but_for_roundings(matmul, tmp_path):
+def test_compiled_run_equals_hook_run(matmul, tmp_path):
     overrides = [*small(RUNS["sac"]), "stop.updates=6", "stop.env_steps=null", f"matmul_backend={matmul}"]
     plain = left(train(overrides, run_dir=tmp_path / "plain").trainer)
     fused = left(train([*overrides, "compile=true"], run_dir=tmp_path / "fused").trainer)

@@ -1,4 +1,4 @@
-"""A loss of a few numbers, trained hook by hook and fused."""
+"""A loss of a few numbers, trained hook by hook and as one graph."""
 
 from __future__ import annotations
 
@@ -10,19 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.target import TargetCallback
 from rlrun.compile import FusedUpdate
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
 
 ADAM = partial(torch.optim.Adam, lr=0.01, fused=True)
+SGD = partial(torch.optim.SGD, lr=0.1)
 Sizes = Sequence[int | tuple[int, ...]]
 
 
 class Distance(LossCallback):
-    """Of a layer's outputs to y."""
+    """The distance of a layer's outputs to y."""
 
     def loss(self, x: Tensor, y: Tensor) -> Any:
         return (self.network(x).squeeze(-1) - y).square()
+
+
+class Target(TargetCallback):
+    """Bootstraps y from the target network."""
+
+    provides = ("y",)
+
+    def begin_batch(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return {"y": 0.5 * y + self.target(x).squeeze(-1)}
 
 
 class Batches:
@@ -54,7 +66,7 @@ def trained(callbacks: dict[str, Callback], rows: Sizes = (8,) * 6, *, compile: 
 
 
 def both(make: Any, rows: Sizes = (8,) * 6) -> Any:
-    """Train twice, hook by hook and fused; return the second one's callbacks, which left the same."""
+    """Train hook by hook and as one graph; return the second one's callbacks, whose tensors are the same."""
     plain = trained(make(), rows, compile=False).callbacks
     fused = trained(make(), rows).callbacks
     for name, callback in fused.items():
@@ -73,11 +85,11 @@ def tensors(callback: Callback) -> list[Tensor]:
 def changed(at: int, change: Callable[[], object]) -> Callback:
     """Return a callback that changes something after an update; after each one with `at` 0."""
 
-    class Turn(Callback):
+    class Change(Callback):
         data_group = "default"
 
         def end_batch(self, update: int) -> None:
             if update == at or not at:
                 change()
 
-    return Turn()
+    return Change()

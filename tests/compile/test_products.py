@@ -17,7 +17,7 @@ def shifted(bias, left, right):
 
 @pytest.mark.parametrize("lead", [(), (1,), (3,)], ids=["plain", "one member", "members"])
 @pytest.mark.parametrize("turned", [False, True])
-def test_numpy_makes_the_products_of_a_graph(lead, turned):
+def test_numpy_computes_matrix_products(lead, turned):
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(*lead, *shape, generator=generator) for shape in ((5, 4), (4, 6)))
     if turned:
@@ -31,7 +31,7 @@ def test_numpy_makes_the_products_of_a_graph(lead, turned):
         torch.testing.assert_close(module(*inputs), function(*inputs))
 
 
-def test_others_are_left_as_they_are():
+def test_other_products_stay_unchanged():
     half = torch.ones(2, 2, dtype=torch.bfloat16)
     module = make_fx(product)(half, half)
     by_numpy(module.graph)

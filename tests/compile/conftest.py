@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -20,3 +21,10 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(graph, "compiled", compiled)
     return modules
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture) -> Iterable[Callable[[], list[str]]]:
+    """What the log says of hooks that are called without a graph."""
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        yield lambda: [record.getMessage() for record in caplog.records if record.name == "rlrun"]

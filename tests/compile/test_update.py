@@ -1,0 +1,249 @@
+"""An update as one graph gives what its hooks give one by one."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.compile import comparison
+from tests.compile.comparison import ADAM, SGD, Batches, Distance, Target, both, layer, trained
+from torch import Tensor, nn
+
+from rlrun.callbacks import Schedule
+from rlrun.callbacks.target import TargetCallback
+from rlrun.compile import FusedUpdate, graph
+from rlrun.core.errors import ConfigError
+from rlrun.core.schedules import Linear
+from rlrun.training.callback import Callback
+
+
+def test_scheduled_numbers_are_no_constants(interpreted):
+    class Weighed(Distance):
+        def loss(self, x: Tensor, y: Tensor, share: float) -> Any:  # type: ignore[override]
+            return share * super().loss(x, y)
+
+    def make():
+        share = Schedule("share", Linear(first=1.0, last=0.0, steps=8))
+        rate = Schedule("learning_rate", Linear(first=0.1, last=0.0, steps=8))
+        return {"share": share, "rate": rate, "loss": Weighed(layer(), ADAM)}
+
+    fused = both(make)
+    assert len(interpreted) == 1
+    assert fused["loss"].metrics["learning_rate/loss"] == pytest.approx(0.1 - 0.1 * 6 / 8)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "graphs"),
+    [
+        ((8, 7, 8, 5, 6, 9, 7), 2),
+        ((4, 5, 1, 6, 1), 3),  # a batch of one row has a graph of its own
+        (((8, 4), (7, 4), (7, 5), (6, 5), (6, 4)), 3),  # so has a second size that changes later
+    ],
+)
+def test_one_graph_serves_many_sizes(sizes, graphs, interpreted):
+    both(lambda: {"loss": Distance(layer(), ADAM, max_grad_norm=0.1)}, sizes)
+    assert len(interpreted) == graphs
+
+
+@pytest.mark.parametrize("tau", [0.1, 1.0])
+def test_target_network_moves_when_due(interpreted, tau):
+    def make():
+        network = layer()
+        return {"target": Target(network, tau=tau, every=2), "loss": Distance(network, ADAM)}
+
+    both(make)
+    assert len(interpreted) == 2  # with a move and without
+
+
+class Encoded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.head = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.head(z)
+
+
+class Encoding(Callback):
+    data_group = "default"
+    provides = ("z",)
+
+    def __init__(self, encoder: nn.Module) -> None:
+        self.encoder = encoder
+
+    def begin_batch(self, x: Tensor) -> dict[str, Tensor]:
+        return {"z": self.encoder(x).relu()}
+
+
+class EncodingTarget(TargetCallback):
+    provides = ("z",)
+
+    def begin_batch(self, x: Tensor) -> dict[str, Tensor]:
+        return {"z": self.network.encoder(x).relu()}
+
+
+class OfEncoded(Distance):
+    def loss(self, z: Tensor, y: Tensor) -> Any:  # type: ignore[override]
+        return (self.network(z).squeeze(-1) - y).square()
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, SGD], ids=["adam", "sgd"])
+@pytest.mark.parametrize("kind", [Encoding, EncodingTarget])
+def test_gradients_leave_a_graph(kind, optimizer, interpreted, warnings):
+    def make():
+        network = Encoded()
+        encoding = Encoding(network.encoder) if kind is Encoding else EncodingTarget(network)
+        return {"encode": encoding, "loss": OfEncoded(network, optimizer)}
+
+    fused = both(make)
+    moved = fused["loss"].network.encoder.weight
+    assert not torch.equal(moved, Encoded().encoder.weight)
+    assert all("has a gradient" in message or "hands on a gradient" in message for message in warnings())
+
+
+def test_repeated_writes_happen_each_time(interpreted):
+    class Fresh(Distance):
+        fresh = True
+        cache: Any = None
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.seen: list[tuple[bool, Any]] = []
+            self.fresh, self.cache = True, None
+
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            self.fresh, self.cache = True, None
+            return super().loss(x, y)
+
+        def end_batch(self) -> None:
+            self.seen.append((self.fresh, self.cache))
+            self.fresh, self.cache = False, 1
+
+    fused = both(lambda: {"loss": Fresh(layer(), ADAM)})
+    assert fused["loss"].seen == [(True, None)] * 6
+    assert len(interpreted) == 1
+
+
+def test_summed_parameters_have_own_gradients(interpreted):
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base, self.offset = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x @ (self.base + self.offset)).unsqueeze(-1)
+
+    def make():
+        return {"loss": Distance(Sum(), ADAM, max_grad_norm=0.01)}
+
+    plain, fused = (trained(make(), compile=compile).callbacks["loss"] for compile in (False, True))
+    for ours, theirs in zip(fused.parameters, plain.parameters, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    first, second = fused.parameters
+    assert first.grad.data_ptr() != second.grad.data_ptr()
+
+
+def test_dict_subclass_survives(interpreted):
+    class Counting(Distance):
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            loss = super().loss(x, y)
+            self.sums = defaultdict(float, {"all": loss.detach().sum()})
+            return loss
+
+    fused = both(lambda: {"loss": Counting(layer(), ADAM)})
+    assert fused["loss"].sums["another"] == 0.0
+
+
+def test_hook_between_graphs_gets_outputs(interpreted):
+    seen = []
+
+    class Named(Distance):
+        provides = ("error",)
+
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            loss = super().loss(x, y)
+            return loss, {"error": loss.detach().sqrt()}
+
+    class Between(Callback):
+        data_group = "default"
+        provides = ("z",)
+
+        def backward(self, error: Tensor) -> dict[str, Tensor]:
+            seen.append(float(error.mean()))
+            return {"z": error.mean()}
+
+    class Last(Distance):
+        def loss(self, x: Tensor, y: Tensor, z: Tensor) -> Any:  # type: ignore[override]
+            return z * super().loss(x, y)
+
+    both(lambda: {"one": Named(layer(), ADAM), "between": Between(), "last": Last(layer(), ADAM)})
+    assert len(interpreted) == 2
+    assert seen[:6] == pytest.approx(seen[6:], rel=1e-5)
+
+
+def test_unreached_parameters_stay(interpreted):
+    class Half(Distance):
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            return (x @ self.network.weight[0] - y).square()
+
+    fused = both(lambda: {"loss": Half(layer(), ADAM, max_grad_norm=1.0)})
+    loss = fused["loss"]
+    assert [len(loss.optimizer.state[parameter]) for parameter in loss.parameters] == [3, 0]
+    assert loss.network.bias.grad is None
+
+
+@pytest.mark.parametrize(
+    ("compiler", "message"),
+    [
+        (None, r"compile=true: updates on a CPU need a C\+\+ compiler"),
+        ("clang++", r"there is no 'g\+\+' here; CXX may name another one"),
+    ],
+)
+def test_missing_compiler_is_refused(compiler, message, monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("shutil.which", lambda name: name if name == compiler else None)
+    with pytest.raises(ConfigError, match=message):
+        FusedUpdate(True, "cpu")
+    FusedUpdate(False, "cpu")
+    if compiler:
+        monkeypatch.setenv("CXX", compiler)
+        FusedUpdate(True, "cpu")
+
+
+def halved(number: int, group: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Let rows lie apart from the fourth batch on."""
+    if number >= 3:
+        group["y"] = torch.stack([group["y"], -group["y"]], 1)[:, 0]
+    return group
+
+
+def test_compiled_graph_takes_strided_rows(monkeypatch):
+    class Strided(Batches):
+        def __iter__(self):
+            for number, batch in enumerate(super().__iter__()):
+                yield {"default": halved(number, batch["default"])}
+
+    monkeypatch.setattr(comparison, "Batches", Strided)
+    both(lambda: {"loss": Distance(layer(), ADAM)})  # compiled for real: a graph that is called as traced bears it
+
+
+def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):
+    """Code made for one that has more instructions would be the end of a run on one that has less."""
+    monkeypatch.setattr("rlrun.compile.graph.folder", lambda: tmp_path)
+    folders = []
+    for flags in ("avx2 avx512f avx512_bf16", "avx2 avx512f", "avx2 avx512f"):
+        monkeypatch.setattr(
+            Path, "read_text", lambda self, errors, flags=flags: f"model name\t: A\nflags\t\t: {flags}\n"
+        )
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+        graph.keep_compiled()
+        folders.append(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
+    assert folders[0] != folders[1] == folders[2]
+    assert {folder.parent for folder in folders} == {tmp_path / "compiled"}
