@@ -27,8 +27,7 @@ from rlrun.cli.main import main
 from rlrun.config import compose
 from rlrun.config.expansion import Job, identity
 from rlrun.core.errors import RlrunError
-from rlrun.sweep.job_store import JOB_STORE, JobStore
-from rlrun.sweep.places import Task
+from rlrun.sweep.job_store import JOB_STORE, JobStore, Task
 from rlrun.sweep.work import carry_out
 
 COMMANDS = ("train --from", "resume", "resume SWEEP", "eval", "config", "check", "export-onnx")

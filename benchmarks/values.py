@@ -26,7 +26,7 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.config.places import packaged_dir
 from rlrun.core.typing import Array
-from rlrun.devtools.conformance.small import shrink
+from rlrun.devtools.conformance.checks import shrink
 from rlrun.memory import ReturnNormalize
 from rlrun.training.callback import Callback
 

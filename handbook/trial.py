@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from rlrun.commands import train as experiment
 from rlrun.config import compose
-from rlrun.devtools.conformance.small import SMALL, shrink
+from rlrun.devtools.conformance.checks import SMALL, shrink
 
 BRIEF = {**SMALL, "evaluation.every": 40, "evaluation.max_steps": 10, "stop.updates": 20, "log.every": 10}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import rlrun
-from rlrun.analysis.doctor import packages
+from rlrun.analysis import doctor
 from rlrun.analysis.doctor.imports import try_imports
 from rlrun.config import choices, compose
 from rlrun.core.errors import BuildError, ConfigError, RequestError
@@ -134,7 +134,7 @@ def test_the_users_own_files_go_before_its_and_its_before_ours(site):
     )
     config = compose(["algorithm=dqn", "env=cartpole"]).config
     assert (config.algorithm.lr, config.algorithm.discount) == (0.25, 0.99)
-    notes = [finding.text for finding in packages.of_plugins({}) if finding.status == "note"]
+    notes = [finding.text for finding in doctor.of_plugins({}) if finding.status == "note"]
     assert notes == ["its algorithm/dqn goes before the packaged one"]
 
 
@@ -181,7 +181,7 @@ def test_a_broken_plugin_is_left_out_in_one_line(package, install, call, caplog)
     (row,) = json.loads(out)
     assert (code, row["files"]) == (0, [])
     assert re.match(text, row["problem"])
-    (finding,) = packages.of_plugins({})
+    (finding,) = doctor.of_plugins({})
     assert (finding.status, finding.name, finding.remedy) == ("note", "broken", f"mend it, or pip uninstall {package}")
     with pytest.raises(RequestError, match=rf"plugin 'broken' is broken: {text}"):
         plugin_test("broken")
@@ -205,7 +205,7 @@ def test_one_that_cannot_be_imported_concerns_who_names_it(install, call):
     code, _, err = call("train", "algorithm=dqn", "env=fails", *TINY)
     assert (code, err.count("\n")) == (2, 1)
     assert "importing 'failing' failed: RuntimeError: no engine" in err
-    (finding,) = packages.of_plugins(try_imports(packages.modules({})))
+    (finding,) = doctor.of_plugins(try_imports(doctor.modules({})))
     assert (finding.status, finding.text) == ("note", "importing 'failing' fails: RuntimeError: no engine")
 
 
@@ -213,7 +213,7 @@ def test_of_two_with_one_name_the_first_package_counts(install):
     install("zebra", "same=zebra", conf__env__striped="# Striped\nid: Striped-v0\n")
     install("ant", "same=ant", conf__env__small="# Small\nid: Small-v0\n")
     assert {"small"} == {"small", "striped"} & set(choices("env"))
-    first, second = packages.of_plugins({})
+    first, second = doctor.of_plugins({})
     assert (first.status, first.text) == ("ok", "ant 1.0 (ant): 1 config file")
     assert second.text == "is left out: it is called like the one of ant, which counts"
 

@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rlrun.analysis.doctor import doctor as doctor
-    from rlrun.analysis.report.making import report as report
+    from rlrun.analysis.report import report as report
     from rlrun.analysis.why import why as why
     from rlrun.commands.checkpoints import checkpoints as checkpoints
     from rlrun.commands.diff import diff as diff
@@ -34,7 +34,7 @@ _HOMES = {
     "play": "commands.play",
     "init": "devtools.init",
     "plugin_test": "devtools.conformance",
-    "report": "analysis.report.making",
+    "report": "analysis.report",
     "resume": "commands.resume",
     "train": "commands.train",
     "why": "analysis.why",

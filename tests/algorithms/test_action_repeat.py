@@ -11,8 +11,8 @@ from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions
 from rlrun.collect import Collector, evaluate
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Composite, Spaces
+from rlrun.devtools.conformance.checks import leave
 from rlrun.devtools.conformance.reach import differences, walk
-from rlrun.devtools.conformance.small import leave
 from rlrun.env import make
 from rlrun.memory import Table
 from rlrun.nn import ActionCodec

@@ -12,7 +12,6 @@ import pytest
 
 import rlrun
 from rlrun.analysis import doctor as health
-from rlrun.analysis.doctor import machine, packages
 from rlrun.analysis.doctor.imports import Tried, try_import, try_imports
 from rlrun.cli.main import main
 from rlrun.core.errors import installing
@@ -69,9 +68,9 @@ def test_packages_and_extras_are_those_of_the_metadata(install):
     install("sound", "1.5", "Provides-Extra: more", 'Requires-Dist: failing>=1; extra == "more"', code="")
     install("olden", "1.0")
     install("failing", "1.0", code="print('hello')\nraise ImportError('first line\\nsecond line')\n")
-    wanted = packages.wanted()
-    tried = try_imports(packages.modules(wanted))
-    findings = [*packages.core(wanted, tried), *packages.extras(wanted, tried)]
+    wanted = health.wanted()
+    tried = try_imports(health.modules(wanted))
+    findings = [*health.core(wanted, tried), *health.extras(wanted, tried)]
     assert [finding.name for finding in findings] == ["rlrun", "sound", "good", "odd", "deep"]
     assert line(findings, "sound") == ("ok", "1.5 (<2,>=1)")
     assert line(findings, "good") == ("ok", "sound 1.5")
@@ -116,9 +115,9 @@ def test_a_package_that_training_needs_is_a_problem(install, fields, code, text)
     install("rlrun", "9", *fields)
     if code is not None:
         install("gone", "0.5", code=code)
-    wanted = packages.wanted()
-    tried = try_imports(packages.modules(wanted))
-    assert line(packages.core(wanted, tried), "gone") == ("problem", text)
+    wanted = health.wanted()
+    tried = try_imports(health.modules(wanted))
+    assert line(health.core(wanted, tried), "gone") == ("problem", text)
 
 
 def test_a_package_that_takes_its_process_along_is_named_and_the_others_are_tried(site):
@@ -138,8 +137,8 @@ def test_a_module_of_the_working_directory_replaces_none(tmp_path, monkeypatch):
 
 def test_python_is_compared_with_what_rlrun_asks_for(install):
     install("rlrun", "9", "Requires-Python: >=4")
-    assert packages.python().status == "problem"
-    assert packages.python().remedy == "install Python >=4"
+    assert health.python().status == "problem"
+    assert health.python().remedy == "install Python >=4"
 
 
 # --- machine
@@ -159,9 +158,9 @@ BUILT = Tried(about={"cuda": "12.8", "gpus": ["A Card"], "threads": 8})
     ],
 )
 def test_a_gpu_that_torch_cannot_use_is_told(torch, driver, status, text, monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "DRIVERS", (tmp_path if driver else tmp_path / "none",))
-    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
-    finding = machine.gpu({"torch": torch})
+    monkeypatch.setattr(health, "DRIVERS", (tmp_path if driver else tmp_path / "none",))
+    monkeypatch.setattr(health.shutil, "which", lambda name: None)
+    finding = health.gpu({"torch": torch})
     assert finding.status == status
     assert text in finding.text
 
@@ -189,8 +188,8 @@ def test_bfloat16_is_told_by_its_instructions(told, has, monkeypatch):
     assert manifest.has_bfloat16("cpu") is has
     assert manifest.has_bfloat16("mps") is False
     text = "precision=bf16 trains" if has else "precision=bf16 is refused"
-    assert text in line(machine.processor({"torch": Tried(about={"bfloat16": has})}), "bfloat16")[1]
-    assert "bfloat16" not in [finding.name for finding in machine.processor({})]
+    assert text in line(health.processor({"torch": Tried(about={"bfloat16": has})}), "bfloat16")[1]
+    assert "bfloat16" not in [finding.name for finding in health.processor({})]
 
 
 @pytest.mark.parametrize(("given", "status"), [(None, "ok"), ("1", "ok"), ("100000", "note"), ("many", "note")])
@@ -199,7 +198,7 @@ def test_more_threads_than_cores_are_told(given, status, monkeypatch):
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert line(machine.processor({"torch": BUILT}), "OMP_NUM_THREADS")[0] == status
+    assert line(health.processor({"torch": BUILT}), "OMP_NUM_THREADS")[0] == status
 
 
 @pytest.mark.parametrize(
@@ -214,27 +213,27 @@ def test_more_threads_than_cores_are_told(given, status, monkeypatch):
     ],
 )
 def test_what_mujoco_needs_for_pictures_is_named(chosen, display, libraries, remedy, monkeypatch):
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    monkeypatch.setattr(machine, "find_library", lambda name: name if name in libraries else None)
+    monkeypatch.setattr(health.sys, "platform", "linux")
+    monkeypatch.setattr(health, "find_library", lambda name: name if name in libraries else None)
     for name, value in {"MUJOCO_GL": chosen, "DISPLAY": display, "WAYLAND_DISPLAY": ""}.items():
         monkeypatch.setenv(name, value)
-    status, text = line(machine.pictures({}), "mujoco")
+    status, text = line(health.pictures({}), "mujoco")
     assert (status, text.endswith(f": {remedy}")) == ("note" if remedy else "ok", bool(remedy))
 
 
 def test_a_full_disk_is_a_problem(tmp_path, monkeypatch):
     new = tmp_path / "new" / "one"  # not there yet, and judged by the folder above
-    assert line(machine.disk(new), str(tmp_path))[0] in ("ok", "note")
-    assert line(machine.disk(new), "runs/") == ("ok", "can be written")
+    assert line(health.disk(new), str(tmp_path))[0] in ("ok", "note")
+    assert line(health.disk(new), "runs/") == ("ok", "can be written")
     usage = namedtuple("usage", "total used free")
-    for free, status in ((10, "problem"), (machine.TOO_LITTLE, "note"), (machine.LITTLE, "ok")):
-        monkeypatch.setattr(machine.shutil, "disk_usage", lambda place, free=free: usage(10**12, 0, free))
-        assert line(machine.disk(tmp_path), str(tmp_path))[0] == status
+    for free, status in ((10, "problem"), (health.TOO_LITTLE, "note"), (health.LITTLE, "ok")):
+        monkeypatch.setattr(health.shutil, "disk_usage", lambda place, free=free: usage(10**12, 0, free))
+        assert line(health.disk(tmp_path), str(tmp_path))[0] == status
 
 
 def test_what_videos_lack_is_named():
-    assert line(machine.pictures({}), "ffmpeg") == ("note", f"no videos: is missing: {installing('video')}")
-    status, text = line(machine.pictures({"imageio_ffmpeg": Tried("RuntimeError: No ffmpeg exe")}), "ffmpeg")
+    assert line(health.pictures({}), "ffmpeg") == ("note", f"no videos: is missing: {installing('video')}")
+    status, text = line(health.pictures({"imageio_ffmpeg": Tried("RuntimeError: No ffmpeg exe")}), "ffmpeg")
     assert (status, text.endswith(": set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg")) == ("note", True)
 
 

@@ -16,7 +16,7 @@ from rlrun import resume, train
 from rlrun.checkpointing import load
 from rlrun.config import compose
 from rlrun.core.errors import DataError
-from rlrun.devtools.conformance.small import RESUMED, SMALL
+from rlrun.devtools.conformance.checks import RESUMED, SMALL
 from rlrun.runs.directory import RunDir
 
 PENDULUM, CARTPOLE = "env=pendulum", "env=cartpole"

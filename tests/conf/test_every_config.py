@@ -20,7 +20,7 @@ from rlrun.config.build import Builder
 from rlrun.config.places import packaged_dir
 from rlrun.config.tree import plain
 from rlrun.core.errors import MissingExtra
-from rlrun.devtools.conformance.small import BESIDE, SMALL
+from rlrun.devtools.conformance.checks import BESIDE, SMALL
 from rlrun.memory import Table, files
 
 CONF = packaged_dir()

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from rlrun.config import expansion
 from rlrun.config.composition import Composed, Composer
-from rlrun.devtools.conformance.small import shrink
+from rlrun.devtools.conformance.checks import shrink
 
 # Put in where a config has the key and the command line does not.
 SIZES: dict[str, Any] = {

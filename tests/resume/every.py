@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from rlrun.config import Composed, compose
-from rlrun.devtools.conformance.small import RESUMED, shrink
+from rlrun.devtools.conformance.checks import RESUMED, shrink
 
 _place = Path(__file__).parents[1] / "conf" / "test_every_config.py"
 _spec = importlib.util.spec_from_file_location("every_config", _place)

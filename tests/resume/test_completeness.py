@@ -13,8 +13,8 @@ import torch
 import rlrun
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
+from rlrun.devtools.conformance.checks import AT
 from rlrun.devtools.conformance.reach import differences
-from rlrun.devtools.conformance.small import AT
 from rlrun.memory import Uniform
 
 from .every import FILES, small

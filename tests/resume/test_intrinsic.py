@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.config import compose
+from rlrun.devtools.conformance.checks import AT, RESUMED, shrink
 from rlrun.devtools.conformance.reach import differences
-from rlrun.devtools.conformance.small import AT, RESUMED, shrink
 
 from .twins import records, twins
 

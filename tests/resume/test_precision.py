@@ -14,8 +14,8 @@ from rlrun.collect import PolicyAgent
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import RequestError
+from rlrun.devtools.conformance.checks import SMALL, shrink
 from rlrun.devtools.conformance.reach import differences
-from rlrun.devtools.conformance.small import SMALL, shrink
 from rlrun.nn import precision
 from rlrun.runs import manifest
 

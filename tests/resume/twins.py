@@ -11,8 +11,8 @@ import pytest
 
 import rlrun
 from rlrun.config import Composed
+from rlrun.devtools.conformance.checks import leave, records
 from rlrun.devtools.conformance.reach import Leaves, walk
-from rlrun.devtools.conformance.small import leave, records
 
 __all__ = ["leave", "records", "signal_at", "twins", "walk"]
 

@@ -14,9 +14,8 @@ from rlrun.config.expansion import composed_of, expand
 from rlrun.runs.directory import is_run
 from rlrun.sweep import work
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.job_store import Entry, JobStore
+from rlrun.sweep.job_store import Entry, JobStore, Task
 from rlrun.sweep.local import Tasks
-from rlrun.sweep.places import Task
 from rlrun.sweep.work import carry_out
 
 WORDS = [

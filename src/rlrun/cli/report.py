@@ -45,7 +45,7 @@ def report(
     png: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures (extra: plots).")] = None,
 ) -> None:
     """Write one page about many runs: curves, final scores with intervals, and tests of differences."""
-    from rlrun.analysis.report.making import report as make
+    from rlrun.analysis.report import report as make
 
     report = make(
         *folders,

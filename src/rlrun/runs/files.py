@@ -17,6 +17,7 @@ from rlrun.core.errors import RequestError, RlrunError, RunDirError
 JSON_BYTES = 1 << 27  # a larger text is no JSON of ours
 NOTE_BYTES = 1 << 23  # … no manifest, summary or status; taken apart, JSON can need twenty times its size
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+OWN = READ | os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -181,6 +182,23 @@ def require_own_file(path: Path) -> None:
         raise RunDirError(f"{path} cannot be used: it is no plain file, and only files of its own are written")
     if about.st_nlink > 1:
         raise RunDirError(f"{path} cannot be used: it is a hard link; cp -r makes a copy with files of its own")
+
+
+def open_own(path: Path) -> int:
+    """Open a file for reading and appending, made where there is none; never wait for it.
+
+    Raises:
+        RunDirError: it is a link or no plain file, or cannot be written.
+    """
+    require_own_file(path)
+    try:
+        handle = os.open(path, OWN, 0o666)
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be used: {reason(error)}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise RunDirError(f"{path} cannot be used: it is no plain file")
+    return handle
 
 
 def read_bytes(path: Path, *, most: int = JSON_BYTES, follow: bool = False) -> bytes:

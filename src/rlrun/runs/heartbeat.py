@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -14,9 +13,8 @@ from pathlib import Path
 from rlrun.core.errors import LostRun, RlrunError, RunDirError
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import SILENT, RunDir
-from rlrun.runs.files import NOTE_BYTES, head, known, reason
+from rlrun.runs.files import NOTE_BYTES, head, known, open_own, reason
 
-OWN = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 ATTEMPTS = 20  # to lock a run, of which others may be asking just now whether it is locked
 PAUSE = 0.05  # seconds between them
 tokens: dict[Path, str] = {}  # of the runs that this process works on: what its signature in their lock says
@@ -131,14 +129,7 @@ def _locked(run: RunDir) -> tuple[int, bool]:
     Raises:
         RunDirError: another process has it, or it is no file of the run's own.
     """
-    try:
-        handle = os.open(run.lock, OWN, 0o666)
-    except OSError as error:
-        raise RunDirError(f"{run.lock} cannot be opened: {reason(error)}") from error
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
-        os.close(handle)
-        raise RunDirError(f"{run.lock} is no plain file of the run's own; delete it")
+    handle = open_own(run.lock)
     try:
         for _ in range(ATTEMPTS):
             if locks.hold(handle):

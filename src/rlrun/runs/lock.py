@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.core.errors import RunDirError
-from rlrun.runs.files import head, open_regular, write_all
+from rlrun.runs.files import head, open_own, open_regular, reason, write_all
 
 BOOT, PROCESSES = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 _contents: set[int] = set()  # open files that this process has locked
@@ -31,6 +31,23 @@ def hold(handle: int) -> bool:
         return False
     _contents.add(handle)
     return True
+
+
+def locked(path: Path) -> int | None:
+    """Return an open file whose lock this process holds; None where another process has it.
+
+    Raises:
+        RunDirError: it is no plain file, or files cannot be locked there.
+    """
+    handle = open_own(path)
+    try:
+        if hold(handle):
+            return handle
+    except OSError as error:
+        os.close(handle)
+        raise RunDirError(f"{path} cannot be locked: {reason(error)}; a sweep needs a folder with locks") from error
+    os.close(handle)
+    return None
 
 
 def release(handle: int) -> None:

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rlrun.sweep.places import open_own
+from rlrun.runs.files import open_own
 
 STOPPED = 75  # exit code of what has left on request, to be gone on with
 CONTEXT = multiprocessing.get_context("forkserver")

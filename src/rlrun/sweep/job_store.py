@@ -59,6 +59,37 @@ class Entry:
     error: str | None  # its last line
 
 
+@dataclass(frozen=True)
+class Task:
+    """A job, as its process is told of it.
+
+    Attributes:
+        run: its run directory.
+        overrides: of its command line.
+        composed: what the user's overrides were composed to; None where the overrides came with the sweep's folder, and
+            what they import is limited.
+        owner: the coordinator that claimed the job; None where there is none.
+        trust: packages that the user trusts beyond those of any run.
+    """
+
+    run: Path
+    overrides: tuple[str, ...]
+    config_dir: Path | None = None
+    composed: bytes | None = None
+    owner: str | None = None
+    trust: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's."""
+        return self.run.parent.parent
+
+    @property
+    def log(self) -> Path:
+        """The file for what its process prints."""
+        return self.folder / "logs" / f"{self.run.name}.txt"
+
+
 class JobStore:
     """Jobs and their states.
 

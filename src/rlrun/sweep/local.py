@@ -7,19 +7,21 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from rlrun import config as configuration
 from rlrun.config.expansion import Job, job_of
 from rlrun.config.overrides import parse
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.runs.files import require_own_file
 from rlrun.runs.manifest import cores
 from rlrun.sweep import children
-from rlrun.sweep.job_store import Entry
-from rlrun.sweep.places import Task
+from rlrun.sweep.job_store import Entry, Task
 
 BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may use
+FOLDERS = ("jobs", "logs", "launches")  # of a sweep
 
 
 def work(task: Task) -> int:
@@ -60,6 +62,21 @@ class Tasks:
                 recomposed = job_of(configuration.compose(entry.overrides, self.config_dir), entry.label)
                 return recomposed.composed if recomposed.key == entry.key else None
         return None
+
+
+def require_own(folder: Path, *files: str) -> None:
+    """Refuse a sweep's folder in which one of these files leads out of it, or what jobs write to.
+
+    Raises:
+        RunDirError: naming the symbolic link.
+    """
+    named = [folder / name for name in (*files, *FOLDERS)]
+    inside = (entry for name in FOLDERS[:2] if (folder / name).is_dir() for entry in (folder / name).iterdir())
+    for path in chain(named, inside):  # folders before what lies in them
+        if path.is_symlink():
+            raise RunDirError(f"{path} is a symbolic link, which a sweep does not follow")
+        if not path.is_dir():
+            require_own_file(path)
 
 
 class Local:

@@ -29,12 +29,11 @@ from typing import Any
 
 from rlrun.config.expansion import Job
 from rlrun.core.errors import RunDirError
-from rlrun.runs.files import reason
+from rlrun.runs.files import open_own, reason
 from rlrun.sweep import children
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.job_store import SILENT, Entry, JobStore
+from rlrun.sweep.job_store import SILENT, Entry, JobStore, Task
 from rlrun.sweep.local import VISIBLE, Tasks, work
-from rlrun.sweep.places import Task, open_own
 
 PAUSE = 0.1  # seconds between two looks of a keeper at its process
 HEAR = 1.0  # … at its notes

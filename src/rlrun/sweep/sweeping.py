@@ -27,8 +27,7 @@ from rlrun.runs.directory import is_run
 from rlrun.runs.files import known, reason, write_json
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore
-from rlrun.sweep.local import Tasks
-from rlrun.sweep.places import require_own
+from rlrun.sweep.local import Tasks, require_own
 from rlrun.sweep.remote import Remote, clear
 from rlrun.sweep.search import Optuna, Search, SearchPlan
 from rlrun.sweep.search.plan import ABOUT as SEARCH

@@ -15,10 +15,10 @@ from rlrun.core.errors import ConfigError, Left, RlrunError
 from rlrun.loading.assembly import keep_freed_memory
 from rlrun.runs import exits, signals
 from rlrun.runs.directory import RunDir, is_run
+from rlrun.runs.lock import locked
 from rlrun.security import trust
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.job_store import JOB_STORE, JobStore
-from rlrun.sweep.places import Task, locked
+from rlrun.sweep.job_store import JOB_STORE, JobStore, Task
 
 LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json", "lock", "manifest.json")
 

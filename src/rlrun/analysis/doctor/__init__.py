@@ -2,13 +2,79 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ctypes.util import find_library
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any, Literal
 
-from rlrun.analysis.doctor import machine, packages
-from rlrun.analysis.doctor.findings import HealthFinding, HealthReport
-from rlrun.analysis.doctor.imports import try_imports
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
-__all__ = ["HealthFinding", "HealthReport", "doctor"]
+from rlrun import __version__
+from rlrun.analysis.doctor.imports import Tried, try_imports
+from rlrun.core.errors import installing
+from rlrun.runs import manifest
+from rlrun.runs.files import counted, reason, sized
+from rlrun.security import plugins
+
+Status = Literal["ok", "note", "problem"]
+OURS = "rlrun"
+OMP = "OMP_NUM_THREADS"
+DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/kfd"))  # Nvidia's, and AMD's
+LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa", "glfw": "GL"}  # MUJOCO_GL -> what it draws by
+PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libgl1"}  # … and what brings that
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
+LITTLE = 1_000_000_000  # bytes; a replay memory of pictures takes more
+TOO_LITTLE = 50_000_000  # checkpoints of small networks, some of them at a time
+SHARED = Path("/dev/shm")
+SHARED_LITTLE = 100_000_000
+
+
+@dataclass(frozen=True)
+class HealthFinding:
+    """One line.
+
+    Attributes:
+        status: `ok`; `note`, something optional is missing or could be better; `problem`, training would break.
+        group: what it is about: `package`, `extra`, `disk`, …
+        name: of what in it.
+        text: what was found.
+        remedy: what can be done about it, where something can.
+    """
+
+    status: Status
+    group: str
+    name: str
+    text: str
+    remedy: str | None = None
+
+    def describe(self) -> str:
+        """Return the line without its status."""
+        return f"{self.text}: {self.remedy}" if self.remedy else self.text
+
+
+@dataclass(frozen=True)
+class HealthReport:
+    """All that was found."""
+
+    findings: list[HealthFinding]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong that training needs."""
+        return all(finding.status != "problem" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `rlrun doctor --json` prints."""
+        return {"ok": self.healthy, "findings": [asdict(finding) for finding in self.findings]}
 
 
 def doctor(folder: Path | str = ".") -> HealthReport:
@@ -19,18 +85,304 @@ def doctor(folder: Path | str = ".") -> HealthReport:
     Args:
         folder: where runs would go: beneath its `runs/`.
     """
-    wanted = packages.wanted()
-    tried = try_imports(packages.modules(wanted))
+    packages = wanted()
+    tried = try_imports(modules(packages))
     return HealthReport(
         [
-            packages.python(),
-            *packages.core(wanted, tried),
-            *packages.extras(wanted, tried),
-            *machine.processor(tried),
-            machine.gpu(tried),
-            *machine.pictures(tried),
-            *machine.disk(Path(folder)),
-            machine.git(Path(folder)),
-            *packages.of_plugins(tried),
+            python(),
+            *core(packages, tried),
+            *extras(packages, tried),
+            *processor(tried),
+            gpu(tried),
+            *pictures(tried),
+            *disk(Path(folder)),
+            git(Path(folder)),
+            *of_plugins(tried),
         ]
     )
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that is wanted.
+
+    Attributes:
+        name: as it is installed by.
+        range: of versions that will do; empty = any.
+        version: what is installed, or None.
+        module: what is imported of it; None where it has no code of its own.
+    """
+
+    name: str
+    range: str
+    version: str | None
+    module: str | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the installed version lies in the range."""
+        return self.version is not None and SpecifierSet(self.range).contains(self.version, prereleases=True)
+
+    def fault(self, tried: Mapping[str, Tried]) -> str | None:
+        """Return what is wrong with it, or None."""
+        if self.version is None:
+            return f"is missing (wanted {self.range})" if self.range else "is missing"
+        if not self.fits:
+            return f"{self.version} is installed, wanted {self.range}"
+        error = None if self.module is None else tried.get(self.module, Tried()).error
+        return None if error is None else f"{self.version} is broken: {error}"
+
+
+def wanted() -> dict[str | None, list[Package]]:
+    """Return the packages of each extra; those that rlrun cannot do without stand under None."""
+    requirements = _requirements(OURS)
+    core = [requirement for requirement in requirements if _applies(requirement)]
+    packages: dict[str | None, list[Package]] = {None: _packages(core)}
+    for extra in _fields("Provides-Extra"):
+        own = [requirement for requirement in requirements if requirement not in core and _applies(requirement, extra)]
+        packages[extra] = _packages(own)
+    return packages
+
+
+def modules(packages: Mapping[str | None, Sequence[Package]]) -> list[str]:
+    """Return the modules of all packages that are installed, and those that plugins name."""
+    names = [pkg.module for packages in packages.values() for pkg in packages if pkg.module is not None]
+    return [*names, *(plugin.module for plugin in plugins.sound())]
+
+
+def python() -> HealthFinding:
+    """Compare Python with what rlrun asks for."""
+    version = platform.python_version()
+    if not _fields("Version"):
+        return HealthFinding("note", "package", "python", f"{version}; rlrun itself is not installed", installing())
+    specifier = next(iter(_fields("Requires-Python")), "")
+    if SpecifierSet(specifier).contains(version, prereleases=True):
+        return HealthFinding("ok", "package", "python", f"{version} ({specifier})")
+    return HealthFinding(
+        "problem", "package", "python", f"{version}, wanted {specifier}", f"install Python {specifier}"
+    )
+
+
+def core(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+    """Tell of rlrun, and of each package that it cannot do without."""
+    yield HealthFinding("ok", "package", OURS, __version__)
+    for pkg in packages[None]:
+        fault = pkg.fault(tried)
+        if fault is None:
+            yield HealthFinding(
+                "ok", "package", pkg.name, f"{pkg.version} ({pkg.range})" if pkg.range else f"{pkg.version}"
+            )
+        else:
+            yield HealthFinding(
+                "problem", "package", pkg.name, fault, f"pip install {_again([pkg])}'{pkg.name}{pkg.range}'"
+            )
+
+
+def extras(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+    """Tell of each extra what is installed of it and what is not."""
+    for extra, members in packages.items():
+        if extra is None:
+            continue
+        faults = [f"{pkg.name} {fault}" for pkg in members if (fault := pkg.fault(tried)) is not None]
+        text = ", ".join([*faults, *(f"{pkg.name} {pkg.version}" for pkg in members if pkg.fault(tried) is None)])
+        if faults:
+            yield HealthFinding("note", "extra", extra, text, installing(extra, _again(members)))
+        else:
+            yield HealthFinding("ok", "extra", extra, text)
+
+
+def _again(packages: Iterable[Package]) -> str:
+    """Return the option of pip for packages that are broken though each of them is there."""
+    return "--force-reinstall " if all(pkg.fits for pkg in packages) else ""
+
+
+def _fields(name: str) -> list[str]:
+    """Return the values of a field of rlrun's metadata; none where it is not installed."""
+    try:
+        return metadata.metadata(OURS).get_all(name) or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _requirements(name: str) -> list[Requirement]:
+    """Return what a package asks for, with its extras; nothing where it is not installed."""
+    try:
+        return [Requirement(text) for text in metadata.requires(name) or []]
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _applies(requirement: Requirement, extra: str = "") -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _packages(requirements: Iterable[Requirement]) -> list[Package]:
+    """Return packages, and what the extras of each ask for, such as those of `gymnasium[box2d]`."""
+    packages: dict[str, Package] = {}
+    for requirement in requirements:
+        inner = [dependency for dependency in _requirements(requirement.name) if not _applies(dependency)]
+        chosen = [
+            dependency for dependency in inner if any(_applies(dependency, extra) for extra in requirement.extras)
+        ]
+        for dependency in (requirement, *chosen):
+            packages.setdefault(canonicalize_name(dependency.name), _package(dependency))
+    return list(packages.values())
+
+
+def _package(requirement: Requirement) -> Package:
+    specifier = str(requirement.specifier)
+    try:
+        installed = metadata.distribution(requirement.name)
+    except metadata.PackageNotFoundError:
+        return Package(requirement.name, specifier, None, None)
+    return Package(requirement.name, specifier, installed.version, _module(installed))
+
+
+def _module(installed: metadata.Distribution) -> str | None:
+    """Return what is imported of a package: what is called like it, else the first of its modules by name."""
+    tops = (installed.read_text("top_level.txt") or "").split()
+    if not tops:
+        files = [file.parts for file in installed.files or () if file.suffix in (".py", ".so", ".pyd")]
+        tops = [parts[0].split(".")[0] for parts in files if len(parts) < 3]
+    names = sorted({top for top in tops if top.isidentifier() and not top.startswith("_")})
+    named = canonicalize_name(installed.name).replace("-", "_")
+    return named if named in names else next(iter(names), None)
+
+
+def of_plugins(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+    """Tell of each plugin, and of the files that those of one hide."""
+    installed = plugins.installed()
+    if not installed:
+        return
+    from rlrun.config import places, plugged
+
+    for plugin in installed:
+        error, problem = tried.get(plugin.module, Tried()).error, plugin.problem
+        if plugin.folder is not None:
+            problem = problem or plugged.fault(plugin.folder)
+        if problem or error is not None:
+            text = f"is left out: {problem}" if problem else f"importing '{plugin.module}' fails: {error}"
+            remedy = f"mend it, or pip uninstall {plugin.package}" if plugin.package else None
+            yield HealthFinding("note", "plugin", plugin.name, text, remedy)
+        elif plugin.folder is not None:
+            about = f"{plugin.package} {plugin.version} ({plugin.module})".strip()
+            files = counted(len(plugged.brought(plugin.folder)), "config file")
+            yield HealthFinding("ok", "plugin", plugin.name, f"{about}: {files}")
+    for config_path, by, place in plugged.hidden(places.search_path()):
+        whose = f"that of {place.owner}" if place.owner else "the packaged one"
+        yield HealthFinding("note", "plugin", by.plugin or "", f"its {config_path} goes before {whose}")
+
+
+def processor(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+    """Tell how many cores may be used, how many threads libraries would begin, and of bfloat16 where torch knows it."""
+    usable, total = manifest.cores(), os.cpu_count() or 1
+    model = (manifest.cpu() or "").rpartition(", ")[0]
+    yield HealthFinding("ok", "threads", "cores", f"{usable} of {total} may be used" + (f" ({model})" if model else ""))
+    value, about = os.environ.get(OMP), tried.get("torch", Tried()).about
+    text = f"{OMP}={value or 'unset'}"
+    if "threads" in about:
+        text += f"; torch would begin {about['threads']}, a run sets `threads`"
+    if value is None or (value.isdecimal() and 1 <= int(value) <= usable):
+        yield HealthFinding("ok", "threads", OMP, text)
+    else:
+        yield HealthFinding("note", "threads", OMP, text, f"export {OMP}=1")
+    if "bfloat16" in about:
+        text = "has instructions for it; precision=bf16 trains large networks faster"
+        text = text if about["bfloat16"] else "has no instructions for it; precision=bf16 is refused"
+        yield HealthFinding("ok", "cpu", "bfloat16", text)
+
+
+def gpu(tried: Mapping[str, Tried]) -> HealthFinding:
+    """Compare the GPUs of this machine with those that torch can use."""
+    torch = tried.get("torch")
+    if torch is None or torch.error is not None:
+        return HealthFinding("note", "gpu", "torch", "not known, as torch cannot be imported")
+    built, gpus = torch.about["cuda"], torch.about["gpus"]
+    if gpus:
+        return HealthFinding("ok", "gpu", "torch", f"{', '.join(gpus)} (torch is built for {built})")
+    if shutil.which("nvidia-smi") is None and not any(path.exists() for path in DRIVERS):
+        return HealthFinding("ok", "gpu", "torch", "none; training is done by the CPU")
+    if built is None:
+        text = "this machine has a GPU, and torch is built for the CPU alone"
+        remedy = "pip install --force-reinstall torch, with the index for your driver: https://pytorch.org/get-started"
+    else:
+        text = f"torch is built for {built} and finds no GPU, though there is a driver"
+        remedy = "compare nvidia-smi with https://pytorch.org/get-started, and look at CUDA_VISIBLE_DEVICES"
+    return HealthFinding("note", "gpu", "torch", text, remedy)
+
+
+def pictures(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+    """Tell of the screen, of MuJoCo's pictures, and of the encoder."""
+    screen = next((f"{name}={os.environ[name]}" for name in SCREENS if os.environ.get(name)), None)
+    if sys.platform not in ("linux", "cygwin"):
+        screen = "there is one"
+    yield HealthFinding("ok", "pictures", "display", screen or "none; videos are drawn without")
+
+    chosen = os.environ.get("MUJOCO_GL", "").lower()
+    backends = [backend for backend, library in LIBRARIES.items() if find_library(library) is not None]
+    text = f"MUJOCO_GL={chosen or 'unset'}, libraries for {', '.join(backends) or 'none'}"
+    backend = chosen or "egl"  # what videos set where nothing is said
+    if backend == "glfw" and screen is None:
+        yield HealthFinding("note", "pictures", "mujoco", f"{text}: glfw needs a display", "export MUJOCO_GL=egl")
+    elif backend in LIBRARIES and backend not in backends:
+        remedy = f"apt-get install {PACKAGES[backend]}"
+        yield HealthFinding("note", "pictures", "mujoco", f"{text}: no videos of MuJoCo", remedy)
+    else:
+        yield HealthFinding("ok", "pictures", "mujoco", text)
+
+    encoder = tried.get("imageio_ffmpeg", Tried("is missing"))
+    if encoder.error is None:
+        yield HealthFinding("ok", "pictures", "ffmpeg", f"{encoder.about['version']} ({encoder.about['program']})")
+    else:
+        program_is_missing = encoder.error.startswith("RuntimeError")  # the package is there
+        remedy = "set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg" if program_is_missing else installing("video")
+        yield HealthFinding("note", "pictures", "ffmpeg", f"no videos: {encoder.error}", remedy)
+
+
+def disk(folder: Path) -> Iterator[HealthFinding]:
+    """Tell of the disk on which runs are written, and of the memory that processes share."""
+    existing = _existing(folder)
+    free, place, text = shutil.disk_usage(existing).free, str(existing.absolute()), _usage(existing)
+    if free < TOO_LITTLE:
+        yield HealthFinding("problem", "disk", place, text, "make room, or train elsewhere: --run-dir DIR")
+    elif free < LITTLE:
+        yield HealthFinding("note", "disk", place, text, "checkpoint.memory=false keeps checkpoints small")
+    else:
+        yield HealthFinding("ok", "disk", place, text)
+
+    runs = _existing(folder / "runs")  # where runs go by default
+    try:
+        with tempfile.TemporaryFile(dir=runs) as file:
+            file.write(b"x")
+        yield HealthFinding("ok", "disk", "runs/", "can be written")
+    except OSError as error:
+        text = f"{runs} cannot be written: {reason(error)}"
+        yield HealthFinding("problem", "disk", "runs/", text, "stand in another folder, or say --run-dir DIR")
+
+    if SHARED.is_dir() and shutil.disk_usage(SHARED).free < SHARED_LITTLE:
+        text = f"{_usage(SHARED)}; Ray keeps there what its processes share"
+        yield HealthFinding("note", "disk", str(SHARED), text, "of a container: --shm-size=1g")
+    elif SHARED.is_dir():
+        yield HealthFinding("ok", "disk", str(SHARED), _usage(SHARED))
+
+
+def _existing(folder: Path) -> Path:
+    """Return a folder, or the one above in which it would be made."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def _usage(folder: Path) -> str:
+    usage = shutil.disk_usage(folder)
+    return f"{sized(usage.free)} of {sized(usage.total)} free"
+
+
+def git(folder: Path) -> HealthFinding:
+    """Tell whether manifests can say from which source a run was made."""
+    if shutil.which("git") is None:
+        return HealthFinding(
+            "note", "git", "git", "is missing: no manifest names the commit of your code", "install git"
+        )
+    state = manifest.git(folder)
+    if state is None:
+        return HealthFinding("ok", "git", "git", "there is no commit here for manifests to name")
+    return HealthFinding("ok", "git", "git", f"{state['commit'][:12]}{', changed since' if state['dirty'] else ''}")

@@ -1,11 +1,176 @@
-"""One page about many runs: what came out, how certain it is, and what is missing.
+"""One page about many runs: what came out, how certain it is, and what is missing; equivalent to `rlrun report`.
 
 runs.py          what the files of runs and sweeps say
-groups.py          which runs belong together, and what differs between them
+groups.py        which runs belong together, and what differs between them
 statistics.py    rliable's aggregates and intervals, in numpy
 findings.py      all numbers of a report
 wording.py       numbers as people read them, and what to know before using them
 figures.py       SVG
 page.py          tables as HTML, Markdown and CSV, and the page
-making.py        the Python function behind `rlrun report`
 """
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun.analysis.report.figures import draw, renderer
+from rlrun.analysis.report.findings import Findings, ReportOptions, find
+from rlrun.analysis.report.groups import groups_of
+from rlrun.analysis.report.page import page, to_csv, to_markdown
+from rlrun.analysis.report.runs import EVALUATED, PLAYED, Run, add_jobs, gather
+from rlrun.analysis.report.wording import interval, notes
+from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean, printable
+from rlrun.runs.files import counted, place_of, reason, replace
+from rlrun.runs.progress import progress
+
+RESAMPLES = 10_000
+FEWEST, MOST = 100, 1_000_000  # resamples
+ASKED = 20  # runs of which the names of metrics are read for a suggestion
+Place = Path | str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was made.
+
+    Attributes:
+        path: of the page.
+        findings: all its numbers.
+        markdown: its tables.
+        csv: a line for each run.
+    """
+
+    path: Path
+    findings: Findings
+    markdown: str
+    csv: str
+
+    @property
+    def verdict(self) -> str:
+        """The highest of all groups and how many pairs can be told apart, in one line."""
+        best = next((result for result in self.findings.results if result.aggregates), None)
+        if best is None:
+            scored = any(result.tasks for result in self.findings.results)
+            return "no task is common to all groups: nothing is compared" if scored else "no run has a score"
+        pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
+        apart = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be told apart"
+        return printable(f"{best.group.label}: interquartile mean {mean}") + (apart if pairs else "")
+
+
+def report(
+    *folders: Place,
+    out: Place | None = None,
+    metric: str | None = None,
+    by: Iterable[str] = (),
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    title: str | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    csv: Place | None = None,
+    markdown: Place | None = None,
+    svg: Place | None = None,
+    png: Place | None = None,
+) -> Report:
+    """Write one page about the runs in some folders and beneath them.
+
+    Args:
+        folders: of runs, of sweeps, or above several.
+        out: the page; None = `report.html` in the working directory.
+        metric: whose last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
+            was ever evaluated.
+        by: keys of the config whose values make a group, or `folder`; none = all overrides but seed and environment.
+        bounds: of a task's scores, low and high, that count as 0 and 1; others take the extremes of what was measured.
+        title: of the page.
+        seed: of the bootstrap.
+        resamples: of the same.
+        csv: file for a line a run.
+        markdown: file for the tables.
+        svg: folder for the figures.
+        png: folder for the figures as pixels (extra: plots).
+
+    Raises:
+        RequestError: there is no run, or an option is wrong; nothing was written.
+        RlrunError: a file cannot be written.
+    """
+    places = [_folder(folder) for folder in folders]
+    name = title or ", ".join(place.name or str(place) for place in places)
+    pixels = None if png is None else renderer()
+    findings = _findings(places, ReportOptions(name, metric or "", resamples, seed, bounds or {}), list(by))
+    figures, caveats = list(draw(findings)), notes(findings)
+    path = place_of("report.html" if out is None else out)
+    result = Report(path, findings, _printable(to_markdown(findings, caveats)), _printable(to_csv(findings)))
+    texts = {path: _printable(page(findings, figures, caveats, path.parent))}
+    texts |= {place_of(place): text for place, text in ((csv, result.csv), (markdown, result.markdown)) if place}
+    if svg is not None:
+        texts |= {place_of(svg) / f"{plot.name}.svg": _printable(plot.svg(alone=True)) for plot in figures}
+    files = {place: text.encode() for place, text in texts.items()}
+    if png is not None and pixels is not None:
+        files |= {place_of(png) / f"{plot.name}.png": pixels(plot.svg(alone=True)) for plot in figures}
+    for place, data in files.items():
+        _put(place, data)
+    return result
+
+
+def _findings(places: Sequence[Path], options: ReportOptions, by: list[str]) -> Findings:
+    """Return all numbers; where `options` names no metric, the one that the runs have is chosen.
+
+    Raises:
+        RequestError: there is no run, or an option is wrong.
+    """
+    metric, resamples, seed = options.metric, options.resamples, options.seed
+    if not places:
+        raise RequestError("report: name a folder of runs")
+    if not FEWEST <= resamples <= MOST:
+        raise RequestError(f"--resamples {resamples}: wanted a number from {FEWEST} to {MOST:,}")
+    if not 0 <= seed < 1 << 32:
+        raise RequestError(f"--seed {seed}: wanted a number from 0 to {(1 << 32) - 1:,}")
+    runs, troubles = add_jobs(gather(places, (metric,) if metric else (EVALUATED, PLAYED)), places)
+    if not runs:
+        raise RunDirError(f"{', '.join(map(str, places))}: there is no run here or beneath; rlrun ls lists runs")
+    if metric and not _measured(runs, metric):
+        raise RequestError(f"--metric {metric}: no run has a value of it{_near(metric, runs)}")
+    metric = metric or (PLAYED if not _measured(runs, EVALUATED) and _measured(runs, PLAYED) else EVALUATED)
+    _require_bounds(options.bounds, runs)
+    groups, overrides = groups_of(runs, metric, by)
+    return find(groups, options._replace(metric=metric), overrides, troubles)
+
+
+def _printable(text: str) -> str:
+    """Return a text without what is no letter, but for ends of lines: names of files and overrides may be anything."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _put(place: Path, data: bytes) -> None:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RlrunError(f"{place.parent} cannot be made: {reason(error)}") from error
+    replace(place, data)
+
+
+def _folder(folder: Place) -> Path:
+    place = place_of(folder)
+    if not place.is_dir():
+        raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, no folder of runs")
+    return place
+
+
+def _measured(runs: Iterable[Run], metric: str) -> bool:
+    return any(metric in run.curves for run in runs)
+
+
+def _near(metric: str, runs: list[Run]) -> str:
+    names = {name for run in runs[:ASKED] for name in progress(run.path / "metrics.jsonl") if "/" in name}
+    return did_you_mean(metric, names) or (f"; there are {', '.join(sorted(names))}" if names else "")
+
+
+def _require_bounds(bounds: Mapping[str, tuple[float, float]], runs: Iterable[Run]) -> None:
+    tasks = {run.task for run in runs}
+    for task, (low, high) in bounds.items():
+        if task not in tasks:
+            raise RequestError(f"--bounds {task}: no run is on this task{did_you_mean(task, tasks)}")
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise RequestError(f"--bounds {task}={low:g},{high:g}: wanted two finite numbers, the lower one first")

@@ -11,8 +11,7 @@ from rlrun.commands import check as checking
 from rlrun.config.overrides import parse
 from rlrun.config.plugged import brought, fault
 from rlrun.core.errors import ConfigError, RequestError, SpaceError
-from rlrun.devtools.conformance.checks import ConformanceReport, Examined, Verdict, examine
-from rlrun.devtools.conformance.small import BESIDE
+from rlrun.devtools.conformance.checks import BESIDE, ConformanceReport, Examined, Verdict, examine
 from rlrun.security import plugins
 
 __all__ = ["ConformanceReport", "Examined", "Verdict", "plugin_test"]

@@ -17,7 +17,6 @@ from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, write_json
 from rlrun.sweep.job_store import Entry, JobStore
-from rlrun.sweep.places import locked
 from rlrun.sweep.search.plan import SearchPlan
 from rlrun.sweep.search.study import (
     State,
@@ -151,7 +150,7 @@ class Search:
         """Tell whether this is the one who asks; try to become it now and then."""
         if self._study is None and time.monotonic() - self._tried >= WAIT:
             self._tried = time.monotonic()
-            self._handle = locked(self.folder / LOCK)
+            self._handle = locks.locked(self.folder / LOCK)
             if self._handle is not None:
                 self._study = Study(self.folder / JOURNAL, self.plan)
                 self._go_on(self._study)

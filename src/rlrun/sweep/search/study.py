@@ -16,9 +16,8 @@ import numpy as np
 
 from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import known, open_regular, reason
+from rlrun.runs.files import known, open_own, open_regular, reason
 from rlrun.runs.progress import progress, record_of
-from rlrun.sweep.places import open_own
 from rlrun.sweep.search.plan import Optuna, SearchPlan
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
