@@ -51,7 +51,7 @@ def test_keys_that_differ_are_told_with_who_set_them(runs):
     assert set(difference.config) == {"algorithm.lr", f"{clip}._target_", f"{clip}.lowest", f"{clip}.highest"}
     first, second = difference.config["algorithm.lr"]
     assert (first.value, first.set_by) == (5e-4, "rlrun/algorithm/dqn.yaml")
-    assert (second.value, second.set_by) == (0.01, "word")
+    assert (second.value, second.set_by) == (0.01, "override")
     assert difference.config[f"{clip}.lowest"].first.value == "absent"
     assert difference.config[f"{clip}.lowest"].second.set_by == "rlrun/with/reward_clip.yaml"
     assert difference.circumstances == {}
@@ -125,13 +125,13 @@ def test_the_command_prints_both_sides_and_json(runs, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["config"]["algorithm.lr"] == {
         "one": {"value": 5e-4, "set_by": "rlrun/algorithm/dqn.yaml"},
-        "other": {"value": 0.01, "set_by": "word"},
+        "other": {"value": 0.01, "set_by": "override"},
     }
 
 
 def test_who_set_a_key_is_kept_when_a_run_is_resumed(runs):
     rlrun.resume("other", ["stop.env_steps=150"])
-    assert rlrun.diff("one", "other").config["algorithm.lr"].second.set_by == "word"
+    assert rlrun.diff("one", "other").config["algorithm.lr"].second.set_by == "override"
 
 
 def test_what_is_no_run_is_named(runs):

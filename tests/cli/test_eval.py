@@ -142,8 +142,9 @@ def test_videos_of_several_checkpoints_have_a_folder_each(run, rlrun, project):
 
 
 def test_filming_changes_no_number(run, rlrun):
-    plain = json.loads(rlrun("eval", "run", "--episodes", "3", "--json").out)
-    filmed = json.loads(rlrun("eval", "run", "--episodes", "3", "--json", "--video", "films").out)
+    plain = json.loads(rlrun("eval", "run", "--episodes", "3", "--seed", "3", "--json").out)
+    filmed = json.loads(rlrun("eval", "run", "--episodes", "3", "--seed", "3", "--json", "--video", "films").out)
+    assert filmed["videos"] == [f"films/episode_00{number}_seed_{3 + number}.mp4" for number in range(3)]
     for path, length in zip(filmed["videos"], filmed["lengths"], strict=True):
         assert imageio_ffmpeg.count_frames_and_secs(path)[0] == length + 1
     assert filmed["returns"] == pytest.approx(plain["returns"], rel=1e-6)  # sums of matrix products of other sizes
@@ -205,7 +206,7 @@ def test_rendering_that_fails_amidst_a_run_is_told_once_and_changes_nothing(tiny
     assert len(warnings) == 1
     assert "the paint is gone; training goes on" in warnings[0]
     assert warnings[0] in (project / "run" / "log.txt").read_text()
-    assert len(list((project / "whole" / "videos").iterdir())) == 3
+    assert [path.suffix for path in (project / "whole" / "videos").iterdir()] == [".mp4"] * 3
     assert len(list((project / "run" / "videos").iterdir())) == 1
     assert weights("whole") == weights("run")
 

@@ -115,17 +115,6 @@ def test_a_run_that_failed_goes_on_from_its_last_checkpoint(run, rlrun):
     assert outcome.out.startswith("completed: 60 env steps, ")
 
 
-@pytest.mark.parametrize(
-    "override", ["algorithm.lr=1", "env=pendulum", "+stop.updates=60", "stop.env_step=60", "sttop=1"]
-)
-def test_other_words_are_refused_in_one_line(override, run, rlrun):
-    before = touched(run)
-    outcome = rlrun("resume", "run", override)
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert override.split("=")[0] in outcome.err
-    assert touched(run) == before
-
-
 def test_a_run_in_progress_is_refused_with_process_and_host(run, rlrun):
     with take_over(run):
         outcome = rlrun("resume", "run")
@@ -173,15 +162,8 @@ def test_only_damage_is_refused_and_nothing_deleted(run, rlrun):
     before = touched(run)
     outcome = rlrun("resume", "run")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert "none of the 3 checkpoints can be read" in outcome.err
+    assert re.search(r"none of the 3 checkpoints can be read; of the newest: .*damaged", outcome.err)
     assert touched(run) == before
-
-
-@pytest.mark.parametrize(("folder", "message"), [("nothing", "does not exist"), (".", "the newest run beneath it is")])
-def test_what_is_no_run_is_refused(folder, message, run, rlrun):
-    outcome = rlrun("resume", folder)
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert message in outcome.err
 
 
 def test_a_run_of_the_users_own_environment_goes_on_from_any_folder(forked, write, tiny_run, project, monkeypatch):

@@ -85,16 +85,13 @@ def comparable(run: Path) -> tuple[list[str], bytes]:
 # --- what a run directory holds
 
 
-def test_a_run_directory_holds_what_is_promised(dqn):
+def test_run_directory_holds_what_is_promised(dqn):
     names = {path.name for path in dqn.run_dir.iterdir()}
     files = {"config.yaml", "overrides.txt", "manifest.json", "status.json", "metrics.jsonl", "summary.json"}
     assert names == files | {"checkpoints", "lock", "log.txt"}  # the last names the preset
     checkpoints = {path.name for path in (dqn.run_dir / "checkpoints").iterdir()}
     assert {"latest", "best", "0000000050-0000000015", "0000000100-0000000040"} <= checkpoints
     assert all(re.fullmatch(r"latest|best|segments|\d{10}-\d{10}", name) for name in checkpoints)
-
-
-def test_the_latest_checkpoint_is_the_end_of_the_run(dqn):
     assert (dqn.run_dir / "checkpoints" / "latest").read_text() == "0000000100-0000000040\n"
 
 
@@ -115,15 +112,11 @@ def test_a_run_without_evaluation_has_no_objective(tmp_path):
     assert (summary["evaluation"], summary["best"], summary["objective"]) == (None, None, None)
 
 
-def test_the_manifest_says_how_the_run_was_made(dqn):
-    manifest = read(dqn.run_dir / "manifest.json")
+def test_manifest_and_status_describe_the_run(dqn):
+    manifest, status = (read(dqn.run_dir / f"{name}.json") for name in ("manifest", "status"))
     assert {"command", "seed", "parent", "project", "git", "python", "packages", "platform", "device"} <= set(manifest)
     assert (manifest["seed"], manifest["parent"], manifest["device"]) == (0, None, "cpu")
     assert manifest["packages"]["torch"] == metadata.version("torch")
-
-
-def test_the_status_says_who_ran(dqn):
-    status = read(dqn.run_dir / "status.json")
     assert set(status) == {"status", "host", "pid", "heartbeat"}
     assert (status["status"], status["pid"]) == ("completed", os.getpid())
 
@@ -268,15 +261,6 @@ def test_an_evaluation_writes_nothing_into_the_run(dqn):
     assert sorted((path, path.stat().st_mtime_ns) for path in dqn.run_dir.rglob("*")) == before
 
 
-@pytest.mark.parametrize(("which", "step"), [("latest", 100), ("50", 50), ("0000000050-0000000015", 50)])
-def test_a_checkpoint_is_chosen_by_name_or_step(which, step, sac):
-    assert rlrun.evaluate(sac.run_dir, episodes=1, checkpoint=which).env_steps == step
-
-
-def test_the_best_checkpoint_is_the_one_with_the_best_evaluation(sac):
-    assert rlrun.evaluate(sac.run_dir, episodes=1, checkpoint="best").env_steps == sac.summary["best"]["env_steps"]
-
-
 def settings_of_the_process():
     """Return threads, precision and random states of this process."""
     threads = [(library["filepath"], library["num_threads"]) for library in threadpool_info()]
@@ -334,23 +318,21 @@ def wheel(tmp_path_factory):
     return target / "unpacked"
 
 
-def test_the_wheel_holds_every_config_file(wheel):
-    here = sorted(path.relative_to(ROOT / "conf") for path in (ROOT / "conf").rglob("*.yaml"))
-    conf = wheel / "rlrun" / "conf"
-    assert sorted(path.relative_to(conf) for path in conf.rglob("*.yaml")) == here
-    assert (wheel / "rlrun" / "config" / "peers.yaml").is_file()
-    assert Path("train.yaml") in here
+@pytest.mark.parametrize(
+    ("source", "target", "name"),
+    [
+        ("conf", "rlrun/conf", "train.yaml"),
+        ("src/rlrun/config", "rlrun/config", "peers.yaml"),
+        ("src/rlrun/devtools/template", "rlrun/devtools/template", "README.md.template"),
+    ],
+)
+def test_wheel_holds_every_file(source, target, name, wheel):
+    def files(folder):
+        paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        return sorted(str(path.relative_to(folder)) for path in paths)
 
-
-def test_the_wheel_holds_every_file_of_a_new_project(wheel):
-    template = ROOT / "src" / "rlrun" / "devtools" / "template"
-    here = sorted(path.relative_to(template) for path in template.rglob("*") if path.is_file())
-    there = (wheel / "rlrun" / "devtools" / "template").rglob("*")
-    assert (
-        sorted(path.relative_to(wheel / "rlrun" / "devtools" / "template") for path in there if path.is_file())
-        == here
-        != []
-    )
+    assert files(wheel / target) == files(ROOT / source)
+    assert name in files(wheel / target)
 
 
 def test_the_wheel_composes_from_its_own_files(wheel):

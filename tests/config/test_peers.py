@@ -28,7 +28,7 @@ def test_a_row_fits_an_algorithm_and_each_of_its_names_leads_there(row, configs)
         assert any(f"'{row.override}'" in hint((name,), config) for config in fitting), name
 
 
-@pytest.mark.parametrize("name", ["algorithm.tau", "tau", "sac.tau", "algorithm.policy_kwargs.tau"])
+@pytest.mark.parametrize("name", ["tau", "sac.tau", "algorithm.policy_kwargs.tau"])
 def test_a_name_counts_wherever_it_stands(name, configs):
     assert hint(tuple(name.split(".")), configs[ALGORITHMS.index("sac")]) == " (did you mean 'algorithm.tau'?)"
 

@@ -63,25 +63,24 @@ def test_absent_and_empty_folders_are_taken(tmp_path):
     assert RunDir.claim(tmp_path / "a" / "b").checkpoints.is_dir()
 
 
-def test_folder_with_a_run_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("run", r"holds a run already; go on with it: rlrun resume \S+run, or name another"),
+        ("full", r"not empty: it holds notes\.txt"),
+        ("file", "is a file"),
+        ("file/run", "cannot be made: Not a directory"),
+    ],
+)
+def test_occupied_place_is_refused(name, message, tmp_path):
     started(tmp_path / "run")
-    with pytest.raises(RunDirError, match=r"holds a run already; go on with it: rlrun resume \S+run, or name another"):
-        RunDir.claim(tmp_path / "run")
-
-
-def test_folder_with_files_is_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(RunDirError, match=r"not empty: it holds notes\.txt"):
-        RunDir.claim(tmp_path)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_file_is_refused_as_run_directory(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirError, match="is a file"):
-        RunDir.claim(tmp_path / "file")
-    with pytest.raises(RunDirError, match="cannot be made: Not a directory"):
-        RunDir.claim(tmp_path / "file" / "run")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(RunDirError, match=message):
+        RunDir.claim(tmp_path / name)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_unwritable_place_leaves_nothing(tmp_path, monkeypatch):
@@ -98,26 +97,20 @@ def test_unwritable_place_leaves_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_discarded_start_leaves_nothing(tmp_path):
+def test_discard_removes_only_its_own(tmp_path):
     run = RunDir.create(tmp_path / "runs", algorithm="sac", env="x", seed=0)
     run.start(config="", overrides=[], manifest={})
     run.discard()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_discard_keeps_neighbors_and_the_users_folder(tmp_path):
-    first = RunDir.create(tmp_path, algorithm="sac", env="x", seed=0)
+    neighbor = RunDir.create(tmp_path, algorithm="sac", env="x", seed=0)
     RunDir.create(tmp_path, algorithm="sac", env="x", seed=1).discard()
+    assert neighbor.path.is_dir()
     (tmp_path / "mine").mkdir()
     RunDir.claim(tmp_path / "mine").discard()
-    assert first.path.is_dir()
     assert list((tmp_path / "mine").iterdir()) == []
-
-
-def test_opened_run_cannot_be_discarded(tmp_path):
-    started(tmp_path / "run")
-    RunDir.open(tmp_path / "run").discard()
-    assert (tmp_path / "run" / "config.yaml").read_text() == "seed: 3\n"
+    opened = started(tmp_path / "run")
+    RunDir.open(opened.path).discard()
+    assert opened.config.read_text() == "seed: 3\n"
 
 
 def test_start_writes_what_was_asked_for(tmp_path):
@@ -127,23 +120,17 @@ def test_start_writes_what_was_asked_for(tmp_path):
     assert set(json.loads(run.status.read_text())) == {"status", "host", "pid", "heartbeat"}
 
 
-def test_opening_a_folder_above_names_the_run_beneath(tmp_path):
+def test_open_names_the_nearest_run(tmp_path):
     run = started(tmp_path / "runs" / "sac-x" / "one")
-    with pytest.raises(RunDirError, match=re.escape(str(run.path))):
-        RunDir.open(tmp_path / "runs")
-
-
-def test_opening_a_folder_inside_names_the_run_above(tmp_path):
-    run = started(tmp_path / "run")
-    with pytest.raises(RunDirError, match=re.escape(f"did you mean '{run.path}'?")):
-        RunDir.open(run.checkpoints)
-
-
-def test_opening_nothing_says_so(tmp_path):
-    with pytest.raises(RunDirError, match="does not exist"):
-        RunDir.open(tmp_path / "none")
-    with pytest.raises(RunDirError, match=r"is not a run directory.*manifest\.json$"):
-        RunDir.open(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for folder, message in (
+        (tmp_path / "runs", re.escape(str(run.path))),
+        (run.checkpoints, re.escape(f"did you mean '{run.path}'?")),
+        (tmp_path / "none", "does not exist"),
+        (tmp_path / "empty", r"is not a run directory.*manifest\.json$"),
+    ):
+        with pytest.raises(RunDirError, match=message):
+            RunDir.open(folder)
 
 
 def test_checkpoint_is_found_by_step_and_pointer(tmp_path):
@@ -310,20 +297,20 @@ def test_heartbeat_renews_the_status(tmp_path):
     assert run.read_status()["status"] == "completed"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", "{}", '{"status": "running"}', '{"status": "dancing"}'])
-def test_a_damaged_status_is_an_interruption(text, tmp_path):
-    run = started(tmp_path / "run")
-    run.status.write_text(text)
-    assert run.read_status()["status"] == "interrupted"
-
-
 @pytest.mark.parametrize(
-    "wrong", [*({"pid": pid} for pid in PIDS), {"heartbeat": "soon"}, {"heartbeat": None}], ids=str
+    "wrong",
+    [
+        *("", "[]", "7", "{}", '{"status": "running"}', '{"status": "dancing"}'),
+        *({"pid": pid} for pid in PIDS),
+        *({"heartbeat": "soon"}, {"heartbeat": None}),
+    ],
+    ids=str,
 )
-def test_a_status_that_nobody_could_have_left_is_an_interruption(wrong, tmp_path):
+def test_damaged_status_is_an_interruption(wrong, tmp_path):
     run = started(tmp_path / "run")
     run.write_status("running")
-    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "pid": os.getppid()} | wrong))
+    status = {**json.loads(run.status.read_text()), "pid": os.getppid()}
+    run.status.write_text(wrong if isinstance(wrong, str) else json.dumps(status | wrong))
     assert run.read_status()["status"] == "interrupted"
 
 
@@ -342,10 +329,13 @@ def test_run_that_somebody_works_on_is_not_taken_over(tmp_path):
     assert run.status.read_text() == before
 
 
-@pytest.mark.parametrize("status", ["completed", "failed", "stopped"])
-def test_run_that_ended_is_taken_over(status, tmp_path):
+@pytest.mark.parametrize("status", ["completed", "failed", "stopped", None])
+def test_ended_run_is_taken_over(status, tmp_path):
     run = started(tmp_path / "run")
-    run.write_status(status)
+    if status is None:
+        run.status.unlink()
+    else:
+        run.write_status(status)
     with take_over(run, trace_of(run)):
         assert json.loads(run.status.read_text())["status"] == "running"
 
@@ -373,13 +363,6 @@ def test_a_run_that_was_worked_on_since_it_was_read_is_not_taken_over(status, tm
     assert run.status.read_text() == before
     with take_over(run, trace_of(run)):
         pass
-
-
-def test_a_run_without_a_status_is_taken_over(tmp_path):
-    run = started(tmp_path / "run")
-    run.status.unlink()
-    with take_over(run, trace_of(run)):
-        assert json.loads(run.status.read_text())["status"] == "running"
 
 
 def fork(run: RunDir, ready: int) -> int:

@@ -408,16 +408,17 @@ def test_runs_are_scored_by_all_their_evaluations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("values", "how", "expected"),
-    [([4.0, 100.0, 2.0, 3.0], "mean", 27.25), ([4.0, 100.0, 2.0, 3.0], "iqm", 3.5), ([1.0, 2.0, 3.0], "iqm", 2.0)],
+    ("values", "settings", "expected"),
+    [
+        ([4.0, 100.0, 2.0, 3.0], {"over_seeds": "mean"}, 27.25),
+        ([4.0, 100.0, 2.0, 3.0], {"over_seeds": "iqm"}, 3.5),
+        ([1.0, 2.0, 3.0], {"over_seeds": "iqm"}, 2.0),
+        ([4.0, 100.0, 2.0], {"over_seeds": "worst", "direction": "maximize"}, 2.0),
+        ([4.0, 100.0, 2.0], {"over_seeds": "worst", "direction": "minimize"}, 100.0),
+    ],
 )
-def test_a_trial_is_scored_by_all_its_seeds(values, how, expected):
-    assert study.over_seeds(values, Optuna(over_seeds=how), 0) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("direction", "expected"), [("maximize", 2.0), ("minimize", 100.0)])
-def test_the_worst_seed_is_the_farthest_from_what_is_wanted(direction, expected):
-    assert study.over_seeds([4.0, 100.0, 2.0], Optuna(over_seeds="worst", direction=direction), 0) == expected
+def test_trial_is_scored_over_its_seeds(values, settings, expected):
+    assert study.over_seeds(values, Optuna(**settings), 0) == pytest.approx(expected)
 
 
 def test_metrics_are_read_as_far_as_they_are_written(tmp_path):

@@ -160,33 +160,43 @@ def stop():
     raise Stop("enough")
 
 
-def test_an_update_that_a_stop_left_amidst_its_end_is_finished_on_resume():
-    stopped, resumed = chain(stop), chain()
-    stopped.train()
-    assert seen(stopped) == [[1, 2], [1, 2], [1]]
-    resumed.load_state_dict(stopped.state_dict())
-    resumed.loader = Batches(1)
-    resumed.train()
-    assert seen(resumed) == [[3], [2, 3], [2, 3]]
+def stopped():
+    """Return the calls before a stop within `end_cycle`, and the state afterwards."""
+    trainer = chain(stop)
+    trainer.train()
+    return seen(trainer), trainer.state_dict()
 
 
-def test_an_update_saved_amidst_its_end_is_finished_on_resume():
+def saved():
+    """Return the calls of a whole run, and a state that was saved within `end_cycle`."""
     states = []
-    saving, resumed = chain(lambda: states.append(saving.state_dict())), chain()
-    saving.train()
-    resumed.load_state_dict(states[0])
+    trainer = chain(lambda: states.append(trainer.state_dict()))
+    trainer.train()
+    return seen(trainer), states[0]
+
+
+def finished():
+    """Return the calls of a whole run, and the state at its end."""
+    trainer = chain()
+    trainer.train()
+    return seen(trainer), trainer.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("state", "before", "after"),
+    [
+        (stopped, [[1, 2], [1, 2], [1]], [[3], [2, 3], [2, 3]]),
+        (saved, [[1, 2, 3]] * 3, [[3], [2, 3], [2, 3]]),
+        (finished, [[1, 2, 3]] * 3, [[4], [4], [4]]),
+    ],
+)
+def test_interrupted_update_is_finished_on_resume(state, before, after):
+    calls, content = state()
+    resumed = chain()
+    resumed.load_state_dict(content)
     resumed.loader = Batches(1)
     resumed.train()
-    assert seen(resumed) == [[3], [2, 3], [2, 3]]
-
-
-def test_an_update_that_was_finished_stays_so():
-    whole, resumed = chain(), chain()
-    whole.train()
-    resumed.load_state_dict(whole.state_dict())
-    resumed.loader = Batches(0)
-    resumed.train()
-    assert seen(resumed) == [[], [], []]
+    assert (calls, seen(resumed)) == (before, after)
 
 
 def test_a_hook_that_asks_for_the_batch_is_left_out_when_an_update_is_finished():

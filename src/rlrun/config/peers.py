@@ -46,7 +46,7 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
     """
     key, last = ".".join(path), path[-1]
     options = _rows_of(f"{last}={shown(value)}") or _rows_of(last, path[0])
-    fitting = [row for row in options if _exists(row.override, tree)]
+    fitting = [row for row in options if row.override != key and _exists(row.override, tree)]
     if fitting:
         return f" (did you mean '{fitting[0].override}'?)" + (f"; {fitting[0].differs}" if fitting[0].differs else "")
     if names := [name for name, keys in _files("with").items() if _exists(key, keys)]:

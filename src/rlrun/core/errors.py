@@ -124,7 +124,7 @@ def _begun_alike(choice: str, name: str) -> int:
 def did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
     """Return ` (did you mean 'x'?)` for the nearest choice, or an empty string."""
     match = nearest(name, choices)
-    return f" (did you mean '{prefix}{match}'?)" if match and match != name else ""
+    return f" (did you mean '{prefix}{match}'?)" if match else ""
 
 
 def require_one_of(place: str, value: str, choices: Collection[str]) -> None:

@@ -183,7 +183,7 @@ def _dimension(override: Override, config_dir: Path | None) -> Dimension:
         return _stepped(name, value, str(text))
     choices = tuple(dict.fromkeys(values(override, config_dir)))
     if not choices:
-        raise ConfigError(f"'{text}': this stands for no value at all")
+        raise ConfigError(f"'{text}': this lists no value")
     return Dimension(name, choices=choices)
 
 
@@ -191,7 +191,7 @@ def _stepped(name: str, value: RangeSweep, text: str) -> Dimension:
     first, step = value.start or 0, value.step
     count = math.ceil(((value.stop or 0) - first) / step) if step else 0
     if count < 1:
-        raise ConfigError(f"'{text}': this stands for no value at all")
+        raise ConfigError(f"'{text}': this lists no value")
     kind = int if all(isinstance(number, int) for number in (first, step)) else float
     low, high = sorted((kind(first), kind(first + (count - 1) * step)))
     return Dimension(name, low=low, high=high, step=abs(step))
