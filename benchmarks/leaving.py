@@ -18,8 +18,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-
-from benchmarks.warm import start
+from tests.forked import start
 
 PATIENCE = 300.0  # seconds in which a process must end
 EXIT = r"benchmarks/leaving.py:\d+ in leave called sys.exit\(0\) before the work was complete"

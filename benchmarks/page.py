@@ -568,7 +568,7 @@ def values(found: dict[str, Any]) -> Lines:
         rows.append([name, *shown, f"{case['error']:.1%}", f"≤ {case['bar']:.0%}: {_verdict(case)}"])
     missed = sum(not case["passed"] for case in found.values())
     return [
-        "One state, or two that alternate, whose values follow from a linear equation; see `benchmarks/values.py`. "
+        "One state, or two that alternate, whose values follow from a linear equation; see `tests/values/known.py`. "
         f"The error is the largest of the states', as a share of the value. {len(found)} cases, {missed} missed.",
         "",
         *table(["case", "learned", "true", "error", "bar"], rows),

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -20,7 +19,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.identical import GROUPS, compare
+from tests.identical import GROUPS, compare
+from tests.processes import kill_all
+
 from benchmarks.process import ROOT, THREADS, Failed
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.sweep.job_store import JobStore
@@ -152,25 +153,6 @@ def _wait(process: subprocess.Popen[bytes], ready: Any) -> None:
             kill_all(process)
             raise Failed(f"a sweep ended with {process.returncode} before it was killed")
         time.sleep(0.05)
-
-
-def kill_all(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that descend from it."""
-    for pid in below(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
-
-
-def below(pid: int) -> list[int]:
-    """Return a process and all that descend from it."""
-    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
-    pids, pending = [], [pid]
-    while pending:
-        pids.append(pending.pop())
-        pending += [child for child, parent in pairs if parent == pids[-1]]
-    return pids
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

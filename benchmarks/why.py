@@ -62,7 +62,7 @@ SABOTAGED = {
     ),
     "truncation as termination": Case(
         f"algorithm=ppo env=pendulum +with=reward_norm stop.env_steps=20_000;{wrapped('TimeLimitTerminates')}",
-        "time limit told as termination",
+        "time limit reported as termination",
     ),
     "memory of 100": Case(
         "algorithm=dqn env=cartpole memory.length=100 stop.env_steps=4_000",

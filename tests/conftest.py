@@ -18,7 +18,12 @@ SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` le
     *("resume/test_completeness.py", "resume/test_exact.py", "values/test_values.py", "export/test_parity.py"),
     *("export/test_during.py", "compile/test_algorithms.py", "compile/test_update.py", "docs/test_stories.py"),
     *("sweep/test_sweeps.py", "sweep/test_launchers.py", "sweep/test_search.py", "memory/test_model.py"),
-    *("memory/test_samplers.py", "docs/test_handbook.py", "conf/test_every_config.py", "test_benchmarks.py"),
+    *(
+        "memory/test_samplers.py",
+        "docs/test_handbook.py",
+        "conf/test_every_config.py",
+        "../benchmarks/tests/test_benchmarks.py",
+    ),
     *("commands/test_train.py", "collect/test_async.py", "cli/test_async.py", "checkpointing/test_crashes.py"),
     "cli/test_hostile.py",
 }
@@ -27,7 +32,7 @@ SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` le
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of slow files."""
     for item in items:
-        if item.path.relative_to(Path(__file__).parent).as_posix() in SLOW:
+        if Path(os.path.relpath(item.path, Path(__file__).parent)).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from benchmarks.warm import PATHS, Child
+from tests.forked import PATHS, Child
 
 from rlrun import ops
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights

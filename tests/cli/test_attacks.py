@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmarks import attacks
+from tests.cli import attacks
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
-import re
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.identical import compare, differing
 
 import rlrun
 from rlrun.callbacks import Checkpointer, Evaluator, Logger
@@ -21,6 +20,7 @@ from rlrun.collect import Collector
 from rlrun.config import Composed
 from rlrun.runs.directory import RunDir, checkpoint_key
 
+from . import kills
 from .every import small
 from .twins import leave, signal_at
 
@@ -44,26 +44,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def resilience():
-    return importlib.import_module("benchmarks.resilience")
-
-
-@pytest.fixture
-def overrides(resilience):
+def overrides():
     """Return the overrides of a short run of a cell."""
-    replay = {cell: REPLAY if cell.startswith(resilience.REPLAYING) else () for cell in resilience.CELLS}
-    return lambda cell: [*resilience.CELLS[cell], *SHORT, *replay[cell]]
+    replay = {cell: REPLAY if cell.startswith(kills.REPLAYING) else () for cell in kills.CELLS}
+    return lambda cell: [*kills.CELLS[cell], *SHORT, *replay[cell]]
 
 
 @pytest.fixture
 def assert_same():
-    identical = importlib.import_module("benchmarks.identical")
+    def check(first: Path, second: Path, **options):
+        same = compare(first, second, **options)
+        assert all(same.values()), (same, differing(first, second))
 
-    def compare(first: Path, second: Path, **options):
-        same = identical.compare(first, second, **options)
-        assert all(same.values()), (same, identical.differing(first, second))
-
-    return compare
+    return check
 
 
 @pytest.fixture(scope="module")
@@ -93,12 +86,10 @@ def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, ove
 
 
 @pytest.mark.parametrize("cell", ["dqn-cartpole-1-sync", "sac-pendulum-4-async"])
-def test_a_run_killed_at_random_moments_ends_as_the_other(
-    cell, resilience, forked, whole, overrides, assert_same, tmp_path
-):
+def test_a_run_killed_at_random_moments_ends_as_the_other(cell, forked, whole, overrides, assert_same, tmp_path):
     """One kill of three comes amidst a write; `python -m benchmarks resilience` kills each cell 20 times."""
     request, dice = [*overrides(cell), "stop.env_steps=400"], random.Random(1)
-    story = resilience.torment(request, tmp_path / "run", forked, kills=3, delay=0.05, dice=dice)
+    story = kills.torment(request, tmp_path / "run", forked, kills=3, delay=0.05, dice=dice)
     assert (story.kills, story.resumes, story.damaged) == (3, 3, [])
     assert_same(whole(f"{cell} longer", request), tmp_path / "run")
 
@@ -206,27 +197,8 @@ def test_a_run_that_was_left_twice_is_the_same(whole, overrides, assert_same, tm
     assert_same(run, tmp_path / "twice")
 
 
-# --- the benchmark
-
-
-def test_a_cell_is_killed_compared_and_shown(resilience, monkeypatch, tmp_path):
-    monkeypatch.setitem(resilience.CELLS, "tiny", (*resilience.CELLS["dqn-cartpole-1-sync"], *SHORT, *REPLAY))
-    cells = resilience.measure(["tiny"], kills=1, workers=1)
-    cell = cells["tiny"]
-    assert (cell["kills"], cell["resumes"], cell["damaged"], cell["left_behind"]) == (1, 1, [], 0)
-    assert set(cell["identical"].values()) == {True}
-    assert (cell["resume"], cell["passed"]) == ("exact", True)
-    page = importlib.import_module("benchmarks.page")
-    page.save("resilience", {**cells, "broken": {**cell, "kills": 0, "passed": False}}, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
-    assert re.search(r"\| tiny \| 1 of 1 \| [01] \| 1 \| 0 \| 0 \| 0 \| identical \|", text)
-    assert "| broken | 0 of 1 |" in text
-
-
 def test_runs_that_differ_are_told_by_group(whole, overrides, tmp_path):
-    identical = importlib.import_module("benchmarks.identical")
     first = whole("sac-pendulum-1-sync", overrides("sac-pendulum-1-sync"))
     second = rlrun.train([*overrides("sac-pendulum-1-sync"), "seed=1"], run_dir=tmp_path / "run").run_dir
-    assert set(identical.compare(first, second).values()) == {False}
-    assert "networks.policy/gaussian.layers.0.weight" in identical.differing(first, second)
+    assert set(compare(first, second).values()) == {False}
+    assert "networks.policy/gaussian.layers.0.weight" in differing(first, second)

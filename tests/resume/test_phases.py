@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 
 import pytest
+from tests.identical import compare, differing
 
 import rlrun
 from rlrun.algorithms.ppg import AuxiliaryLoss
@@ -58,6 +58,5 @@ def test_a_signal_amidst_a_phase_loses_none_of_it(update, whole, tmp_path, monke
     resumed = rlrun.resume(tmp_path / "run")
     lines = differences(expected, walk(resumed.trainer))
     assert not lines, "\n".join(lines)
-    identical = importlib.import_module("benchmarks.identical")
-    same = identical.compare(run, tmp_path / "run")
-    assert all(same.values()), identical.differing(run, tmp_path / "run")
+    same = compare(run, tmp_path / "run")
+    assert all(same.values()), differing(run, tmp_path / "run")

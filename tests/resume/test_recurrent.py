@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.identical import compare, differing
 
 import rlrun
 from rlrun.callbacks.loss import LossCallback
@@ -51,9 +51,8 @@ def whole(tmp_path_factory):
 
 
 def assert_same(one: Path, other: Path) -> None:
-    identical = importlib.import_module("benchmarks.identical")
-    same = identical.compare(one, other)
-    assert all(same.values()), identical.differing(one, other)
+    same = compare(one, other)
+    assert all(same.values()), differing(one, other)
 
 
 @pytest.mark.parametrize("recurrent", ["gru", "lstm"])

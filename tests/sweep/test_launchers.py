@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 import submitit
-from benchmarks.sweeps import below
+from tests.processes import below
 
 from rlrun.config import compose
 from rlrun.config.expansion import Job

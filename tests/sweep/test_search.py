@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from benchmarks.sweeps import below
+from tests.processes import below
 
 from rlrun.config.expansion import Job, expand
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks.identical import compare
-from benchmarks.sweeps import kill_all
+from tests.identical import compare
+from tests.processes import kill_all
 
 from rlrun.config import compose
 from rlrun.config.expansion import Job, identity
@@ -86,7 +86,7 @@ def until(ready, seconds=60.0):
 def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
     done = rlrun("train", "-m", *TINY, "seed=0,1", "--dry-run")
     assert done.returncode == 0
-    assert done.stderr.startswith("2 jobs; time and disk: unknown")
+    assert done.stderr == "2 jobs; --estimate measures the time and disk that they take\n"
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["seed", "0", "1"]
     assert list(project.iterdir()) == []
 

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Import a module of the benchmarks, which lie outside the package."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 def turned(speed, *, steps=30, parameters=7):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
@@ -12,13 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Import a module of the benchmarks, which lie outside the package."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 @pytest.fixture
@@ -79,7 +71,7 @@ def test_both_sides_do_the_same_work(load, name):
 
 
 def test_the_plain_loop_does_the_same_work_without_a_part_of_rlrun(load):
-    side, text = load("side"), (Path(__file__).parents[1] / "benchmarks" / "plain_sac.py").read_text()
+    side, text = load("side"), (Path(__file__).parents[1] / "plain_sac.py").read_text()
     assert re.findall(r"^\s*(?:from|import) (?:rlrun|benchmarks(?!\.clock\b))\S*", text, re.MULTILINE) == []
     case = side.CASES["sac-pendulum"]
     case = case._replace(overrides=(*case.overrides, *SMALL))
@@ -271,7 +263,7 @@ print(json.dumps(sizes.growth("peak")))
 def test_memory_of_a_full_table_is_counted():
     # in a process of its own: the peak of this one may be of a test before
     done = subprocess.run(
-        [sys.executable, "-c", COUNT], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
+        [sys.executable, "-c", COUNT], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     sizes = json.loads(done.stdout)
     assert sizes["stored"] == 300_000 * 98

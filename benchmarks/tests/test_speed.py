@@ -6,9 +6,7 @@ Ratios hold on every machine: both sides are measured in this process, in turn. 
 
 from __future__ import annotations
 
-import importlib
 import time
-from pathlib import Path
 
 import pytest
 from tests.pace import within
@@ -22,13 +20,6 @@ CASES = {  # overrides, environment steps of the window
     "dqn-cartpole": (SMALL, 150, 550),
     "ppo-cartpole": ((), 512, 2_560),
 }
-
-
-@pytest.fixture
-def load(monkeypatch):
-    """Import a module of the benchmarks, which lie outside the package."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    return lambda name: importlib.import_module(f"benchmarks.{name}")
 
 
 def ratio(plain, ours, enough):

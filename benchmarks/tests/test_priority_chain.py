@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 
 @pytest.fixture
-def chain(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
-    return importlib.import_module("benchmarks.priority_chain")
+def chain(load):
+    return load("priority_chain")
 
 
 def test_memory_of_the_chain_holds_all_sequences_of_actions(chain):

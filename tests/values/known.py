@@ -1,0 +1,277 @@
+"""Values that are known exactly, learned by every algorithm that has one.
+
+The environments have one state, or two that alternate. Each step pays, and ends the episode with a probability, or at a
+time limit; actions change nothing. So the value follows from a linear equation, whatever the policy does. Algorithms
+that learn from a memory learn from one that random actions filled; the others from rollouts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from omegaconf import OmegaConf
+from torch import Tensor
+
+import rlrun
+from rlrun import config as configuration
+from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.policy import ActorCriticLoss
+from rlrun.config.places import packaged_dir
+from rlrun.core.typing import Array
+from rlrun.devtools.conformance.checks import shrink
+from rlrun.memory import ReturnNormalize
+from rlrun.training.callback import Callback
+
+DISCOUNT, LIMIT, ENDS = 0.8, 5, 0.2  # γ, steps of an episode that is cut off, probability that a step ends one
+EPISODES = 100  # after which their lengths recur
+REWARDS = {1: (1.0,), 2: (1.0, 0.0)}  # of a step, by the state it starts from
+ENDINGS = ("terminated", "truncated", "both")
+SHARE, SMALLEST_SHARE = 0.03, 0.08  # of the value that may be missing; where the smallest of several critics counts
+ROWS = 2_000  # of random actions in the memory at most
+WITHOUT = ("bc", "causal_bc", "handcrafted")  # no value is learned: they clone, or nothing is learned
+
+
+class Known(gymnasium.Env[Array, Any]):
+    """States that alternate, from the first one on; what is done changes nothing.
+
+    observation: the state, one-hot. ending: by termination, by a time limit, or by either. rewards: 2 = a second one,
+    half of the first. The lengths of episodes are those of a geometric distribution, each as often as it should be.
+    """
+
+    def __init__(self, states: int = 1, *, ending: str = "both", continuous: bool = False, rewards: int = 1) -> None:
+        self.states, self.rewards = states, rewards
+        self.ends = 0.0 if ending == "truncated" else ENDS
+        self.ending = ending
+        self.observation_space = Box(0.0, 1.0, (states,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(2)
+        if rewards > 1:
+            self.reward_space = Box(0.0, 1.0, (rewards,), np.float32)
+        self.episode = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        place = (self.episode * 37 % EPISODES + 0.5) / EPISODES  # each hundredth once, neighbors far apart
+        self.episode += 1
+        self.length = math.ceil(math.log(place) / math.log(1.0 - self.ends)) if self.ends else math.inf
+        # Recurrent networks learn nothing of the step behind a limit that is always the same.
+        limits = {"terminated": math.inf, "truncated": LIMIT + self.episode % 3 - 1, "both": LIMIT}
+        self.limit = limits[self.ending]
+        self.step_number = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
+        reward: Any = REWARDS[self.states][self.step_number % self.states]
+        self.step_number += 1
+        terminated = self.step_number == self.length
+        truncated = not terminated and self.step_number == self.limit
+        if self.rewards > 1:
+            reward = np.array([reward, 0.5 * reward], np.float32)
+        return self._observe(), reward, terminated, truncated, {}
+
+    def _observe(self) -> Array:
+        observation = np.zeros(self.states, np.float32)
+        observation[self.step_number % self.states] = 1.0
+        return observation
+
+    def value(self) -> list[float]:
+        """Return the true value of each state."""
+        states, reach = self.states, DISCOUNT * (1.0 - self.ends)
+        following = np.roll(np.eye(states), 1, axis=1)  # state -> the next one
+        values = np.linalg.solve(np.eye(states) - reach * following, np.array(REWARDS[states]))
+        return [float(value) for value in values]
+
+
+class Reading(Callback):
+    """Average what the critics, or the value network, say of each state over the updates from `first` on."""
+
+    data_group: str | None = "default"
+
+    def __init__(self, states: int, first: int) -> None:
+        self.first = first
+        self.sums, self.counts = np.zeros(states), np.zeros(states)
+        self.loss: CriticLoss | ActorCriticLoss | None = None
+
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        losses = [callback for callback in callbacks.values() if isinstance(callback, CriticLoss | ActorCriticLoss)]
+        self.loss = losses[0] if losses else None
+
+    def end_batch(self, update: int, observation: Tensor, weight: Tensor | None = None) -> None:
+        if update < self.first or self.loss is None or self.loss._newest is None:
+            return
+        if isinstance(self.loss, CriticLoss):
+            value = self.loss.value_head.mean(self.loss._newest).mean(0)
+        else:
+            value = self.loss._newest[0].value.detach()
+        state = observation.argmax(-1)
+        if value.shape != state.shape:
+            return  # an update of something else
+        learned = torch.ones_like(state, dtype=torch.bool) if weight is None else (weight > 0).expand_as(state)
+        for number in range(len(self.sums)):
+            here = (state == number) & learned  # no loss teaches the first steps of a recurrent window
+            self.sums[number] += float(value[here].sum())
+            self.counts[number] += int(here.sum())
+
+    @property
+    def values(self) -> list[float]:
+        return [float(value) for value in self.sums / np.maximum(self.counts, 1.0)]
+
+
+class Mode(NamedTuple):
+    """Overrides of an algorithm, and which algorithms have them."""
+
+    overrides: tuple[str, ...]
+    algorithms: tuple[str, ...]
+
+
+MODES = {
+    "n_step": Mode(("algorithm.n_step=3",), ("dqn", "sac", "sarsa")),
+    "td_lambda": Mode(("+with=td_lambda",), ("dqn", "sac", "sarsa")),
+    "recurrent": Mode(("algorithm.recurrent=gru",), ("ppo", "sarsa_recurrent")),
+    "prioritized": Mode(("memory=prioritized", "memory.sampler.beta=1.0"), ("dqn", "sac", "sarsa")),
+    "normalized": Mode(("+with=observation_norm",), ("dqn", "sac", "ppo", "sarsa")),
+    "choices": Mode(("env.kwargs.continuous=false",), ("sac", "ppo", "iql")),
+    "bf16": Mode(("precision=bf16",), ("dqn", "sac", "ppo", "sarsa")),
+}
+QUIET = ("evaluation.every=0", "checkpoint.every=0", "checkpoint.keep_best=false", "logger=[]", "log.every=0")
+SMALL = {  # numbers that are given where an algorithm has the key
+    "algorithm.hidden": "[]",  # few numbers: little of the luck of single actions is learned
+    "algorithm.core_size": 8,
+    "algorithm.discount": DISCOUNT,
+    "algorithm.lr": 0.03,
+    "algorithm.temperature.initial": 1.0e-6,  # entropy does not count
+    "algorithm.temperature.largest": 1.0e-6,  # and is not made to count by learning
+    "algorithm.entropy_weight": 0.0,
+    "algorithm.action_weight": 1.0,  # a policy that finds where the memory was lucky would overrate all
+    "algorithm.tau": 0.2,
+    "algorithm.target_every": 1,
+    "algorithm.warmup_steps": ROWS - 10,
+    "algorithm.updates_per_step": 1_000,
+    "algorithm.batch_size": 400,
+    "algorithm.unroll": 4,
+    "algorithm.epochs": 10,
+    "memory.length": 2 * ROWS,  # slots: the last observation of an episode takes one, too
+    "num_envs": 1,
+}
+UPDATES = 250  # of those that learn from a memory
+LONG = 2_000  # of the full product: enough for values that many steps add up to, at a third of the learning rate
+MANY_ROWS = 20_000  # of recurrent networks in the full product: of few rows they learn which actions were lucky
+OWN = {  # of single algorithms
+    "seditor": ("lagrangian.thresholds=[null,0]", "env.kwargs.rewards=2"),
+}
+QUANTILES = {"algorithm.huber": None}  # the mean of Huber's quantiles is not the mean of the return
+IMPLICIT = {**QUANTILES, "algorithm.fractions": 8, "algorithm.batch_size": 100}
+DEEP = {"algorithm.hidden": "[16]", "algorithm.lr": 0.01}  # where one layer at least is wanted
+FEW = {"algorithm.batch_size": 100}
+WINDOWS = {**DEEP, **FEW}
+NUMBERS: dict[str, dict[str, Any]] = {
+    "a2c": {"algorithm.horizon": 25},
+    "qrsac": {**QUANTILES, "algorithm.quantiles": 16},
+    "dsac": {**IMPLICIT, **DEEP},
+    "doac": {**IMPLICIT, **DEEP},
+    "sarsa_recurrent": WINDOWS,
+    "sarsa_ddpg_recurrent": WINDOWS,
+    "taac": FEW,
+    "taac_l": FEW,
+    "taac_q": FEW,
+}
+
+
+class Case(NamedTuple):
+    """An algorithm on an environment of known values, maybe in a mode."""
+
+    algorithm: str
+    states: int
+    ending: str
+    mode: str | None = None
+
+    @property
+    def name(self) -> str:
+        parts = [
+            self.algorithm,
+            "chain" if self.states > 1 else "state",
+            self.ending,
+            *([self.mode] if self.mode else []),
+        ]
+        return "-".join(parts)
+
+
+def algorithms() -> list[str]:
+    """Return the algorithms of conf/ that learn a value."""
+    return [path.stem for path in sorted((packaged_dir() / "algorithm").glob("*.yaml")) if path.stem not in WITHOUT]
+
+
+def in_ci() -> Iterator[Case]:
+    """Yield each ending on one state and the chain once for each algorithm, and each mode once."""
+    for algorithm in algorithms():
+        for ending in ENDINGS:
+            yield Case(algorithm, 1, ending)
+        yield Case(algorithm, 2, "both")
+    for mode, (_, those) in MODES.items():
+        for algorithm in those:
+            yield Case(algorithm, 2, "both", mode)
+
+
+def everything() -> Iterator[Case]:
+    """Yield the full product."""
+    for states in (1, 2):
+        for ending in ENDINGS:
+            for algorithm in algorithms():
+                yield Case(algorithm, states, ending)
+            for mode, (_, those) in MODES.items():
+                for algorithm in those:
+                    yield Case(algorithm, states, ending, mode)
+
+
+def discrete(algorithm: str) -> bool:
+    """Tell whether an algorithm wants choices, which the first line of its file says."""
+    return (
+        (packaged_dir() / "algorithm" / f"{algorithm}.yaml").read_text().splitlines()[0].endswith("; discrete actions")
+    )
+
+
+def overrides(case: Case) -> list[str]:
+    """Return the overrides of a run that learns a known value."""
+    known = {"states": case.states, "ending": case.ending, "continuous": not discrete(case.algorithm), "rewards": 1}
+    kwargs = ",".join(f"{key}:{str(value).lower()}" for key, value in known.items())
+    task = [
+        f"algorithm={case.algorithm}",
+        "env.target=tests.values.known.Known",
+        f"env.kwargs={{{kwargs}}}",
+        "preset=null",
+    ]
+    return [*task, *(MODES[case.mode].overrides if case.mode else ()), *OWN.get(case.algorithm, ()), *QUIET]
+
+
+def learned(case: Case, run_dir: Path, updates: int = UPDATES) -> dict[str, Any]:
+    """Return the learned and the true value of each state, and the largest error as a share."""
+    composed = configuration.compose(overrides(case))
+    numbers = {**SMALL, **NUMBERS.get(case.algorithm, {})}
+    if updates == LONG:
+        numbers["algorithm.lr"] /= 3.0
+        if NUMBERS.get(case.algorithm) is WINDOWS:
+            numbers |= {"algorithm.warmup_steps": MANY_ROWS - 10, "memory.length": 2 * MANY_ROWS}
+    config = shrink(composed, numbers).config
+    reading = {"_target_": "tests.values.known.Reading", "states": case.states, "first": updates // 2}
+    OmegaConf.update(config, "callbacks.reading", reading, force_add=True)
+    config.stop.updates = updates
+    result = rlrun.train(composed, run_dir=run_dir)
+    trainer: Any = result.trainer
+    values = [value / _reward_scale(trainer.loader) for value in trainer.callbacks["reading"].values]
+    true = Known(case.states, ending=case.ending).value()
+    error = max(abs(value / exact - 1.0) for value, exact in zip(values, true, strict=True))
+    several = OmegaConf.select(config, "algorithm.ensemble") or 1
+    bar = SMALLEST_SHARE if several > 1 else SHARE
+    return {"values": values, "true": true, "error": error, "bar": bar, "passed": error <= bar}
+
+
+def _reward_scale(loader: Any) -> float:
+    """Return what rewards were multiplied by, where they are divided by the deviation of returns."""
+    scales = [adaptor.normalizer for adaptor in getattr(loader, "adaptors", ()) if isinstance(adaptor, ReturnNormalize)]
+    return float(scales[0](torch.ones(()))) if scales else 1.0
