@@ -592,7 +592,7 @@ def test_a_config_that_is_damaged_or_hostile(run, text, message):
 def test_a_pipe_in_place_of_a_file_is_refused(run):
     run.metrics.unlink()
     os.mkfifo(run.metrics)
-    assert "no plain file" in why(run.path).damage[0]
+    assert "not a plain file" in why(run.path).damage[0]
     run.config.unlink()
     with pytest.raises(RunDirError, match="is not a run directory"):
         why(run.path)

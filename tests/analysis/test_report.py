@@ -1,4 +1,4 @@
-"""From the files of runs to a page: which runs count, what is said of the others, and what is told apart."""
+"""From the files of runs to a page: which runs count, what is said of the others, and which groups differ."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ ALIKE = {
     name: np.random.default_rng(place).normal(100.0, 10.0, 6).tolist() for place, name in enumerate(("a2c", "ppo"))
 }
 FAR = {"ppo": [100.0, 101.0, 102.0, 103.0, 104.0], "a2c": [1.0, 2.0, 3.0, 4.0, 5.0]}
-FEW = ("could be told from chance", "Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)")
+FEW = ("could be distinguished from chance", "Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)")
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_many_arms_make_no_large_page(make, tmp_path):
         make(f"r{number}", LEARNING, overrides=["algorithm=ppo", f"algorithm.lr={number}e-4"])
     report = rlrun.report(tmp_path, **QUICK)
     assert len(report.findings.comparisons) == 8 * 7 // 2
-    assert "Of 28 pairs none can be told apart" in text_of(report)
+    assert "Of 28 pairs none can be distinguished" in text_of(report)
     assert "the best 8 of 30 groups" in told(report)
     assert report.path.stat().st_size < 200_000
 
@@ -380,7 +380,7 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
     assert code_of("report", str(tmp_path), "--resamples", "200") == 0
     best, apart = capsys.readouterr().err.split("; ")
     assert best.startswith("algorithm=dqn: interquartile mean 12.0")
-    assert apart in ("0 of 1 pair can be told apart\n", "1 of 1 pair can be told apart\n")
+    assert apart in ("0 of 1 pair can be distinguished\n", "1 of 1 pair can be told apart\n")
 
 
 def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):

@@ -189,32 +189,32 @@ def change(*keys, to):
 
 
 MANIFESTS = {
-    "upwards": (change("files", "../tensors.safetensors", to={}), "no name of one of its files"),
-    "absolute": (change("files", "/etc/passwd", to={}), "no name of one of its files"),
-    "a newline": (change("files", "tensors.safetensors\n", to={}), "no name of one of its files"),
-    "zero": (change("files", "a\0b", to={}), "no name of one of its files"),
-    "segment upwards": (change("segments", f"../{'0' * 64}.safetensors", to={}), "no name of one of its segments"),
-    "segment of no hash": (change("segments", "x.safetensors", to={}), "no name of one of its segments"),
+    "upwards": (change("files", "../tensors.safetensors", to={}), "not a name of one of its files"),
+    "absolute": (change("files", "/etc/passwd", to={}), "not a name of one of its files"),
+    "a newline": (change("files", "tensors.safetensors\n", to={}), "not a name of one of its files"),
+    "zero": (change("files", "a\0b", to={}), "not a name of one of its files"),
+    "segment upwards": (change("segments", f"../{'0' * 64}.safetensors", to={}), "not a name of one of its segments"),
+    "segment of no hash": (change("segments", "x.safetensors", to={}), "not a name of one of its segments"),
     "files a list": (change("files", to=[]), "does not list its files"),
     "no segments": (change("segments", to=None), "does not list its segments"),
     "no state": (change("files", STATE, to=None), "lacks"),
-    "entry a list": (change("files", STATE, to=[]), "is no size and hash"),
-    "size a word": (change("files", TENSORS, "size", to="9"), "is no size and hash"),
-    "size negative": (change("files", TENSORS, "size", to=-1), "is no size and hash"),
-    "size a truth": (change("files", TENSORS, "size", to=True), "is no size and hash"),
+    "entry a list": (change("files", STATE, to=[]), "is not a size and hash"),
+    "size a word": (change("files", TENSORS, "size", to="9"), "is not a size and hash"),
+    "size negative": (change("files", TENSORS, "size", to=-1), "is not a size and hash"),
+    "size a truth": (change("files", TENSORS, "size", to=True), "is not a size and hash"),
     "size beyond memory": (change("files", TENSORS, "size", to=1 << 60), "its manifest says"),
-    "hash a number": (change("files", TENSORS, "sha256", to=5), "is no size and hash"),
-    "hash of another length": (change("files", TENSORS, "sha256", to="00"), "is no size and hash"),
-    "parts of a file a word": (change("files", "tensors.1.safetensors", "parts", to="memory"), "is no size and hash"),
+    "hash a number": (change("files", TENSORS, "sha256", to=5), "is not a size and hash"),
+    "hash of another length": (change("files", TENSORS, "sha256", to="00"), "is not a size and hash"),
+    "parts of a file": (change("files", "tensors.1.safetensors", "parts", to="memory"), "is not a size and hash"),
     "parts a word": (change("parts", to="memory"), "does not list its parts"),
     "parts of numbers": (change("parts", to=[1]), "does not list its parts"),
     "a part too many": (change("parts", to=["network", "memory", "x"]), "there is no 'x'"),
-    "no format": (change("format", to=None), "it is no manifest"),
+    "no format": (change("format", to=None), "it is not a manifest"),
     "format of before": (change("format", to=1), "has format 1; this version of rlrun reads 2"),
     "format a list": (change("format", to=[2]), "has format"),
-    "steps a word": (change("env_steps", to="many"), "its env_steps is no number"),
-    "updates negative": (change("updates", to=-4), "its updates is no number"),
-    "created a list": (change("created", to=[]), "is no text"),
+    "steps a word": (change("env_steps", to="many"), "its env_steps is not a number"),
+    "updates negative": (change("updates", to=-4), "its updates is not a number"),
+    "created a list": (change("created", to=[]), "is not a text"),
     "evaluation a word": (change("evaluation", to="good"), "its evaluation is none"),
     "return a list": (change("evaluation", to={"mean_return": []}), "its evaluation is none"),
 }
@@ -324,7 +324,7 @@ def test_links_pipes_and_folders_in_place_of_files_are_refused(given, tmp_path):
         path.rename(tmp_path / "elsewhere")
         for put in (lambda p: p.symlink_to(tmp_path / "elsewhere"), os.mkfifo, Path.mkdir):
             put(path)
-            with pytest.raises(RunDirError, match=r"it is (a symbolic link|no plain file)"):
+            with pytest.raises(RunDirError, match=r"it is (a symbolic link|not a plain file)"):
                 storage.load(given.path)
             path.rmdir() if path.is_dir() else path.unlink()
         path.write_bytes(data)

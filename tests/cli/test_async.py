@@ -98,7 +98,7 @@ def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project)
     assert time.monotonic() - begin < 10.0  # what the interpreter takes to end is beside the point
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err.count("\n")) == (75, 1)
-    assert err.startswith("stopped by SIGTERM; go on with: rlrun resume")
+    assert err.startswith("stopped by SIGTERM; continue with: rlrun resume")
     assert len(workers) == (kind == "process")
     assert [worker for worker in workers if os.path.exists(f"/proc/{worker}")] == []
     assert status(project / "run") == "stopped"

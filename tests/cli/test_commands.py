@@ -185,7 +185,7 @@ class Vector(Callback):
             ["stop.env_steps=900"],
             "budget    a warm-up of 1,000 steps (algorithm.warmup_steps) takes all of stop.env_steps=900: there",
         ),
-        (["stop.env_steps=null"], "budget    no limit is set in stop: the run goes on until a signal ends it"),
+        (["stop.env_steps=null"], "budget    no limit is set in stop: the run continues until a signal ends it"),
         (["algorithm.batch_size=60_000", "stop.env_steps=50_000"], "budget    a batch of 60,000 rows is more than"),
         (["~callbacks.q_loss"], "untrained networks.q: no loss steps its parameters"),
         (["+callbacks.mine._target_=mine.Vector"], "metric    'mine/vector' of callbacks.mine has the shape [3]"),

@@ -121,7 +121,7 @@ def test_a_signal_stops_a_run_in_order(project):
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGTERM)
     out, err = process.communicate(timeout=30)
-    message = f"stopped by SIGTERM; go on with: rlrun resume {project / 'run'}\n"
+    message = f"stopped by SIGTERM; continue with: rlrun resume {project / 'run'}\n"
     assert (process.returncode, err) == (75, message)
     assert (project / "run" / "log.txt").read_text().endswith(message)
     assert out.startswith("stopped: ")
@@ -150,7 +150,7 @@ def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
         "--run-dir",
         "run",
     )
-    message = f"stopped by a signal; go on with: rlrun resume {project / 'run'}\n"
+    message = f"stopped by a signal; continue with: rlrun resume {project / 'run'}\n"
     assert tiny_run(*overrides) == (75, "", message)
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
 

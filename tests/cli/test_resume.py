@@ -133,7 +133,7 @@ def test_damage_is_told_and_the_one_before_is_taken(forked, run):
     assert process.returncode == 0
     assert out.startswith("completed: 60 env steps, ")
     assert f"{newest}/state.json is damaged" in damage
-    assert damage.endswith(f"going on from checkpoint {before.name}")
+    assert damage.endswith(f"resuming from checkpoint {before.name}")
     assert where == f"resume: exact: from checkpoint {before.name}"
     log = run.log.read_text()
     assert damage in log
@@ -146,7 +146,7 @@ def test_a_run_that_lost_records_is_called_approximate(tiny_run, rlrun, project,
     run = RunDir(project / "run")
     run.metrics.write_text("")
     assert rlrun("resume", "run", "stop.env_steps=60").code == 0
-    assert "the run does not go on exactly: metrics.jsonl has lost 2 of 2 records" in caplog.text
+    assert "the run does not continue exactly: metrics.jsonl has lost 2 of 2 records" in caplog.text
     assert json.loads(run.manifest.read_text())["resume"] == "approximate"
 
 

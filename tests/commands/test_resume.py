@@ -194,11 +194,11 @@ def test_of_a_damaged_checkpoint_the_one_before_is_taken(name, left, caplog):
     assert result.summary["env_steps"] == 100
     (message,) = [entry.getMessage() for entry in caplog.records]
     assert f"{name} is damaged" in message
-    assert message.endswith("going on from checkpoint 0000000040-0000000010")
+    assert message.endswith("resuming from checkpoint 0000000040-0000000010")
 
 
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(left):
-    with pytest.raises(RunDirError, match="no checkpoint any more to go on from"):
+    with pytest.raises(RunDirError, match="no checkpoint left to resume from"):
         rlrun.resume(left(0).path)
 
 
@@ -420,6 +420,6 @@ def test_what_numbers_depend_on_and_is_not_as_it_was_is_told(left, caplog):
         rlrun.resume(run.path)
     about = read(run.manifest)
     assert (about["resume"], about["resumed"][-1]["approximate"][0][:17]) == ("approximate", "torch 1.0 became ")
-    assert "the run does not go on exactly: torch 1.0 became" in caplog.text
+    assert "the run does not continue exactly: torch 1.0 became" in caplog.text
     rlrun.resume(run.path, ["stop.env_steps=140"])
     assert read(run.manifest)["resume"] == "approximate"  # once is for ever

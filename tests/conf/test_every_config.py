@@ -20,7 +20,7 @@ from rlrun.config.build import Builder
 from rlrun.config.places import packaged_dir
 from rlrun.config.tree import plain
 from rlrun.core.errors import MissingExtra
-from rlrun.devtools.conformance.checks import BESIDE, SMALL
+from rlrun.devtools.conformance.checks import SMALL, WITH_FILE
 from rlrun.memory import Table, files
 
 CONF = packaged_dir()
@@ -37,7 +37,7 @@ PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid":
 
 DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
-BESIDE_FILE = {
+OVERRIDES_OF_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/causal_bc": ["env=pendulum", DATASET],
     "algorithm/seditor": CONSTRAINED,
@@ -70,8 +70,8 @@ def overrides_of(file: str) -> list[str]:
     """Return the overrides of a command that uses a file."""
     group, _, name = file.partition("/")
     choice = [f"{group}={name}"] if name else []
-    beside = [env_of(name)] if group == "algorithm" else BESIDE.get(group, [])
-    return choice + BESIDE_FILE.get(file, beside)
+    beside = [env_of(name)] if group == "algorithm" else WITH_FILE.get(group, [])
+    return choice + OVERRIDES_OF_FILE.get(file, beside)
 
 
 def small(overrides: list[str]) -> list[str]:
@@ -132,7 +132,7 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
 def test_a_preset_is_the_tuned_pair_too(file):
     name = file.partition("/")[2]
     algorithm, _, env = name.rpartition("_")
-    beside = BESIDE_FILE.get(file, [])
+    beside = OVERRIDES_OF_FILE.get(file, [])
     pair = compose([f"algorithm={algorithm}", f"env={env}", *beside])
     assert pair.preset == name
     preset = compose([file.replace("/", "="), *beside])

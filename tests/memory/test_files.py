@@ -280,7 +280,7 @@ def test_changed_bytes_are_refused(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "memory.zip"
     refused(path, "cannot be read: No such file")
-    refused(tmp_path, "it is no plain file")
+    refused(tmp_path, "it is not a plain file")
     path.write_bytes(b"reward,action\n1,2\n" * 100)
     refused(path, "does not begin like one")
     path.write_bytes(pickle.dumps([1]))

@@ -66,7 +66,7 @@ def test_absent_and_empty_folders_are_taken(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("run", r"holds a run already; go on with it: rlrun resume \S+run, or name another"),
+        ("run", r"holds a run already; continue it: rlrun resume \S+run, or name another"),
         ("full", r"not empty: it holds notes\.txt"),
         ("file", "is a file"),
         ("file/run", "cannot be made: Not a directory"),

@@ -203,30 +203,30 @@ def test_a_search_has_to_say_how_many_jobs_slurm_has_at_a_time(played):
     assert Slurm(Tasks(played), parallel=4).workers([entry("a")]) == 4
 
 
-def test_a_job_is_heard_of_by_its_keepers_words(played):
+def test_a_job_is_heard_of_by_its_markers(played):
     slurm, (first, second), look = submitted(played)
     assert (first.waits(), second.waits()) == (True, True)
-    first.keeper.note("begun").touch()
+    first.runner.marker("begun").touch()
     assert look() is None
     assert (first.waits(), second.waits()) == (False, True)
-    first.keeper.note("ended.2").touch()
+    first.runner.marker("ended.2").touch()
     assert look() == 2
-    assert os.listdir(slurm.notes) == []
+    assert os.listdir(slurm.markers) == []
 
 
 def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
     slurm, (first, second), look = submitted(played)
-    first.keeper.note("begun").touch()
+    first.runner.marker("begun").touch()
     look()
     first.terminate()
     second.terminate()
     assert look() is None
     assert second.poll() == 75
     assert (played / "cancelled").read_text() == "7_1\n"
-    assert sorted(os.listdir(slurm.notes)) == [
-        first.keeper.note("begun").name,
-        first.keeper.note("leave").name,
-        second.keeper.note("leave").name,
+    assert sorted(os.listdir(slurm.markers)) == [
+        first.runner.marker("begun").name,
+        first.runner.marker("leave").name,
+        second.runner.marker("leave").name,
     ]
 
 
@@ -237,7 +237,7 @@ def test_what_waits_is_cancelled_and_what_works_is_asked_to_leave(played):
 def test_a_job_that_slurm_has_no_more_ended_unless_it_was_saved(overrides, state, code, played, monkeypatch):
     _, (job, _), look = submitted(played)
     for override in overrides:
-        job.keeper.note(override).touch()
+        job.runner.marker(override).touch()
     (played / "states").write_text(f"JobID|State|NodeList\n7_0|{state}|n\n7_1|PENDING|n\n")
     job.handle.watcher.clear()  # ask Slurm, whenever it was asked last
     now = time.monotonic()
@@ -245,10 +245,10 @@ def test_a_job_that_slurm_has_no_more_ended_unless_it_was_saved(overrides, state
     monkeypatch.setattr("time.monotonic", lambda: now + 2 * LATE)
     assert look() == code
     line = watching.last_line(played / "logs" / "a.txt")
-    assert line == (f"Slurm has it no more: {state.split()[0]}" if code == 1 else None)
+    assert line == (f"Slurm no longer has it: {state.split()[0]}" if code == 1 else None)
 
 
-def test_a_hung_keeper_is_ended_by_slurm(played, monkeypatch):
+def test_a_hung_remote_runner_is_ended_by_slurm(played, monkeypatch):
     _, (job, _), look = submitted(played)
     now = time.monotonic()
     job.kill()
@@ -267,24 +267,24 @@ def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
 
 
 @pytest.fixture
-def keeper(tmp_path):
+def remote_runner(tmp_path):
     return RemoteRunner(Tasks(tmp_path).task(entry("a")), tmp_path, "a-1", tmp_path, command=tuple(sys.argv))
 
 
-def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(keeper):
+def test_a_job_that_saves_is_not_asked_again_when_its_machine_is_taken_away(remote_runner):
     calls = []
-    keeper._child = SimpleNamespace(terminate=lambda: calls.append("once"), wait=lambda: 75)
-    keeper._ask()  # as on SIGTERM
-    again = keeper.checkpoint().function
-    assert (again.ticket, again._child, again._leaving) == ("a-1", None, False)
+    remote_runner._child = SimpleNamespace(terminate=lambda: calls.append("once"), wait=lambda: 75)
+    remote_runner._ask()  # as on SIGTERM
+    again = remote_runner.checkpoint().function
+    assert (again.job_id, again._child, again._leaving) == ("a-1", None, False)
     assert calls == ["once"]
 
 
 @pytest.mark.parametrize("override", ["leave", "kill"])
-def test_a_keeper_that_comes_too_late_starts_nothing(override, keeper, project, monkeypatch):
+def test_a_remote_runner_that_comes_too_late_starts_nothing(override, remote_runner, project, monkeypatch):
     monkeypatch.setattr(children, "start", None)
-    keeper.note(override).touch()
-    assert keeper() == 75
+    remote_runner.marker(override).touch()
+    assert remote_runner() == 75
     assert {path.name for path in project.iterdir()} == {f"a-1.{override}", "a-1.ended.75"}
 
 

@@ -370,7 +370,7 @@ def test_the_same_search_on_files_of_the_users_own_goes_on(tmp_path):
 def test_a_sweep_is_no_search(tmp_path):
     JobStore(tmp_path / "jobs.sqlite").add([Job("a", (), "")])
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(RunDirError, match="holds a sweep that is no search"):
+    with pytest.raises(RunDirError, match="holds a sweep that is not a search"):
         sweep(plan=Cheap([LOG], Optuna()), folder=tmp_path)
     assert not (tmp_path / "search.json").exists()
 

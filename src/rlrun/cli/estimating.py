@@ -66,7 +66,7 @@ def print_estimate(
         workers=workers,
         seconds=estimates.PROBE if request.probe is None else request.probe,
         hourly_price=request.price,
-        tell=lambda line: typer.echo(line, err=True),
+        report=lambda line: typer.echo(line, err=True),
     )
     typer.echo(cost_estimate.describe())
 
@@ -84,7 +84,7 @@ def print_estimate_of_one(
     from rlrun.core.errors import ConfigError
 
     if start is not None:
-        raise ConfigError("--estimate is of runs that begin anew, and --from starts from another")
+        raise ConfigError("--estimate is of runs that begin from scratch, and --from starts from another")
     composed = compose(overrides, config_dir=config_dir)
     job = Job(identity(composed.config), tuple(composed.overrides), "")
     print_estimate([job], request, folder=run_dir, config_dir=config_dir, workers=1)

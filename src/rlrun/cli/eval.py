@@ -104,7 +104,7 @@ def _print(reports: list[EvaluationReport], *, single: bool, table: bool) -> Non
 def _row(report: EvaluationReport) -> tuple[str, ...]:
     low, high = report.interval or (None, None)
     numbers = (report.mean_return, report.std_return, low, high, min(report.returns), max(report.returns))
-    outcomes = report.told
+    outcomes = report.outcomes
     return (
         _step(report),
         *("-" if number is None else f"{number:.2f}" for number in numbers),

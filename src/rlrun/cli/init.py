@@ -18,4 +18,4 @@ def init(
     place = make(folder)
     here = "" if place == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     typer.echo(str(place))
-    typer.echo(f"{here}rlrun train preset=catch; README.md in it tells more", err=True)
+    typer.echo(f"{here}rlrun train preset=catch; see its README.md", err=True)

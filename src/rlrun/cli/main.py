@@ -134,7 +134,7 @@ def _is_unread(error: RlrunError) -> bool:
 
 
 def _stopped(overrides: list[str]) -> int:
-    """Tell of a signal before there was a run that could keep anything; one that is resumed stays as it was."""
+    """Report a signal that came before the run was ready; a run that is resumed stays as it was."""
     number = signals.received[-1] if signals.received else signal.SIGINT
     command = overrides[0] if overrides else ""
     after = {"train": "; nothing was begun", "resume": "; the run is as it was"}.get(command, "")

@@ -52,7 +52,7 @@ def conformance(
     from rlrun.devtools.conformance import plugin_test
 
     report = plugin_test(
-        name, overrides or [], config_dir=config_dir, tell=(lambda command: None) if as_json else _show
+        name, overrides or [], config_dir=config_dir, report=(lambda command: None) if as_json else _show
     )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=2))

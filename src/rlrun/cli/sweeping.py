@@ -95,7 +95,7 @@ def sweep(
     from rlrun.sweep import children
 
     if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
-        children.prepare()  # beside all that this process has to import and to compose first
+        children.prepare()  # in parallel to what this process has to import and to compose first
     from rlrun.config.expansion import expand
     from rlrun.core.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
@@ -136,7 +136,7 @@ def resume_sweep(
     limits: Limits,
     trust: list[str],
 ) -> int:
-    """Go on with a sweep; return the exit code."""
+    """Resume a sweep; return the exit code."""
     from rlrun.core.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
 

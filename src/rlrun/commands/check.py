@@ -1,4 +1,4 @@
-"""Build a run and step nothing: what is wrong with a request, and what it would take; the twin of `rlrun check`."""
+"""Build a run and step nothing: faults of a request, and its cost; the Python equivalent of `rlrun check`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None =
 
 
 def _no_numbers(experiment: Experiment) -> list[str]:
-    """Return which metrics are no numbers, as far as callbacks have some before training."""
+    """Return which metrics are not numbers, as far as callbacks have some before training."""
     lines = []
     for name, callback in experiment.trainer.callbacks.items():
         with suppress(Exception):  # most of what there is to log comes with the first step

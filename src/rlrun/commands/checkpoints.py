@@ -1,4 +1,4 @@
-"""What checkpoints a run has, and whether they are whole; the twin of `rlrun checkpoints`.
+"""What checkpoints a run has, and whether they are whole; the Python equivalent of `rlrun checkpoints`.
 
 Nothing is built, nothing that a config names is imported, and nothing is written: a run from
 elsewhere, or one that a process works on, may be looked at.
@@ -20,7 +20,7 @@ from rlrun.runs.learners import places_in
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """A checkpoint as it lies on disk.
+    """A checkpoint as it is on disk.
 
     Attributes:
         name: of its folder: `<env_steps>-<updates>`.
@@ -56,7 +56,7 @@ class CheckpointReport:
 
 
 def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) -> list[CheckpointReport]:
-    """Return what there is of a run's checkpoints, oldest first; the twin of `rlrun checkpoints`.
+    """Return what there is of a run's checkpoints, oldest first; the Python equivalent of `rlrun checkpoints`.
 
     Args:
         run: a run directory; a process may be working on it.
@@ -64,7 +64,7 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
         digest: compute a digest of each part's content, which reads everything, too.
 
     Raises:
-        RunDirError: it is no run, or its folder cannot be read. Damaged checkpoints are in the list.
+        RunDirError: it is not a run, or its folder cannot be read. Damaged checkpoints are in the list.
     """
     directory = RunDir.open(run)
     latest, best = _pointed(directory, "latest"), _pointed(directory, "best")
@@ -84,7 +84,7 @@ def disk_used(run: Path | str) -> int:
     """Return the bytes of all checkpoints of a run together, those of all learners; what several share counts once.
 
     Raises:
-        RunDirError: it is no run.
+        RunDirError: it is not a run.
     """
     homes = places_in(RunDir.open(run).checkpoints)
     folders = {*homes, *(Path(path) for home in homes for path in _entries(home, folders=True))}
@@ -146,7 +146,7 @@ def _read(
 
 
 def _entries(folder: Path, *, folders: bool = False) -> list[str]:
-    """Return what a folder holds beside folders, or the folders; nothing where it is gone by now."""
+    """Return a folder's files, or its folders; nothing where it is gone by now."""
     try:
         with os.scandir(folder) as entries:
             return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) == folders]

@@ -1,4 +1,4 @@
-"""What differs between two runs; the twin of `rlrun diff`. Nothing of what it reads is executed."""
+"""What differs between two runs; the Python equivalent of `rlrun diff`. Nothing of what it reads is executed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlrun.config.tree import dotted, leaves, plain
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known
 
-CERTAIN = 1.96  # standard errors of the interval in which a difference lies in 95 of 100 cases
+CERTAIN = 1.96  # standard errors of the interval that contains a difference in 95 of 100 cases
 CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "matmul", "resume", "parent")
 FIGURES = ("status", "env_steps", "updates", "episodes", "seconds", "objective")
 ABSENT = "absent"

@@ -1,4 +1,4 @@
-"""Episodes of a finished run's policy, or of an exported one; the twin of `rlrun eval`."""
+"""Episodes of a finished run's policy, or of an exported one; the Python equivalent of `rlrun eval`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class EvaluationReport(Evaluation):
         if self.damage is not None:
             return about | {"damage": self.damage}
         several = {"totals": self.totals} if self.totals else {}
-        outcomes = self.told
+        outcomes = self.outcomes
         success = {"successes": self.successes, "success_rate": sum(outcomes) / len(outcomes)} if outcomes else {}
         numbers = {
             "seed": self.seed,
@@ -76,8 +76,8 @@ class EvaluationReport(Evaluation):
         return about | {name: finite(value) for name, value in numbers.items()}
 
     @property
-    def told(self) -> list[bool]:
-        """Whether each episode succeeded of which the environment tells it."""
+    def outcomes(self) -> list[bool]:
+        """Whether each episode succeeded, for those of which the environment reports it."""
         return [success for success in self.successes if success is not None]
 
     def describe(self) -> str:
@@ -86,7 +86,7 @@ class EvaluationReport(Evaluation):
         rewards = f"; means of each reward {', '.join(f'{mean:.2f}' for mean in means)}" if means else ""
         within = self.interval
         sure = "" if within is None else f"the mean {within[0]:.2f} to {within[1]:.2f} at 95 % by Student's t; "
-        success = f"; {sum(self.told)} of {len(self.told)} succeeded" if self.told else ""
+        success = f"; {sum(self.outcomes)} of {len(self.outcomes)} succeeded" if self.outcomes else ""
         return (
             f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {counted(len(self.returns), 'episode')} "
             f"({sure}lowest {lowest:.2f}, highest {highest:.2f}{rewards}{success}; checkpoint {self.checkpoint})"
@@ -94,7 +94,7 @@ class EvaluationReport(Evaluation):
 
 
 class Options(TypedDict, total=False):
-    """What `evaluate` takes beside the checkpoint."""
+    """Arguments of `evaluate` besides the checkpoint."""
 
     episodes: int
     seed: int
@@ -123,7 +123,7 @@ def evaluate(
     trust: Iterable[str] = (),
     overrides: Iterable[str] = (),
 ) -> EvaluationReport | list[EvaluationReport]:
-    """Play episodes with the frozen policy of a run; the twin of `rlrun eval`.
+    """Play episodes with the frozen policy of a run; the Python equivalent of `rlrun eval`.
 
     Args:
         run: a run directory, what `train` returned, or an exported policy, FILE.onnx.

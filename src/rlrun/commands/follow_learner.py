@@ -1,4 +1,4 @@
-"""A learner beside the first one: it trains on its share, and saves what it has; the first one does all else."""
+"""A learner other than the first: it trains on its share, and saves what it has; the first one does all else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs there are, and what came of them; the twin of `rlrun ls`. Nothing of what it reads is executed."""
+"""Runs and their results; the Python equivalent of `rlrun ls`. Nothing of what it reads is executed."""
 
 from __future__ import annotations
 

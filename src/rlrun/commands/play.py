@@ -1,4 +1,4 @@
-"""Episodes of a run's policy to look at; the twin of `rlrun play`."""
+"""Episodes of a run's policy to look at; the Python equivalent of `rlrun play`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def play(
     overrides: Iterable[str] = (),
     say: Callable[[str], None] = print,
 ) -> Evaluation:
-    """Play episodes with the frozen policy of a run in a window, or in the terminal; the twin of `rlrun play`.
+    """Show episodes of a run's frozen policy in a window or the terminal; the Python equivalent of `rlrun play`.
 
     Args:
         run: a run directory, or an exported policy, FILE.onnx.
@@ -92,7 +92,7 @@ def _policy(
 
 
 def displayed() -> bool:
-    """Tell whether a window could be opened."""
+    """Return True if a window could be opened."""
     if not sys.platform.startswith("linux"):
         return True
     hidden = os.environ.get("SDL_VIDEODRIVER") in ("dummy", "offscreen")

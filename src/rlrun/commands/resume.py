@@ -1,4 +1,4 @@
-"""Go on with a run that ended early, or further than it was meant to go; the twin of `rlrun resume`.
+"""Resume a run that ended early, or further than it was meant to go; the Python equivalent of `rlrun resume`.
 
 A resumed run ends as the run would have ended that never stopped and had its budget from the start. Where
 that cannot be, for an environment that does not come back, for a schedule that reads another budget, or on
@@ -35,7 +35,7 @@ from rlrun.runs.heartbeat import require_idle, take_over, trace_of
 from rlrun.runs.learners import place_of
 
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
-OF_MACHINE = (  # what a process that goes on with a run notes of itself
+OF_MACHINE = (  # what a process that resumes a run notes of itself
     *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
     *("device", "gpu", "threads", "matmul"),
 )
@@ -47,7 +47,7 @@ _messages = logging.getLogger("rlrun")
 
 @process_restored()
 def resume(run: os.PathLike[str] | str, overrides: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
-    """Go on with a run from its newest good checkpoint; without any, begin it anew in the same folder.
+    """Resume a run from its newest good checkpoint; without any, begin it again in the same folder.
 
     Args:
         run: a run directory. A run that is finished is left as it is, unless an override raises its budget.
@@ -122,7 +122,7 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
 
 
 def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()) -> bool:
-    """Tell whether a run has reached its end, also by the budget that overrides give it."""
+    """Return True if a run has reached its end, also by the budget that overrides give it."""
     if run.read_status()["status"] != "completed":
         return False
     summary = read_summary(run)
@@ -151,7 +151,7 @@ def read_summary(run: RunDir) -> dict[str, Any]:
             return result
     except (KeyError, TypeError):
         pass
-    raise RunDirError(f"{run.summary} is damaged: it lacks what every run tells")
+    raise RunDirError(f"{run.summary} is damaged: it lacks what every run records")
 
 
 def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[str]] | None:
@@ -172,19 +172,19 @@ def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[s
         except RunDirError as error:
             damaged.append(str(error))
             continue
-        messages = [f"{message}; going on from checkpoint {where.name}" for message in damaged]
+        messages = [f"{message}; resuming from checkpoint {where.name}" for message in damaged]
         for message in messages:
             _messages.warning("%s", message)
         return where, states, messages
     if folders:
         raise RunDirError(f"none of the {len(folders)} checkpoints can be read; of the newest: {damaged[0]}")
     if run.read_status()["status"] == "completed" or (run.checkpoints / "latest").is_file():
-        raise RunDirError(f"{run.path} has no checkpoint any more to go on from")
+        raise RunDirError(f"{run.path} has no checkpoint left to resume from")
     return None
 
 
 def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Path) -> None:
-    """Refuse a budget that the checkpoint has reached: the run would go on beyond it.
+    """Refuse a budget that the checkpoint has reached: the run would continue beyond it.
 
     Raises:
         ConfigError: naming both.
@@ -199,23 +199,23 @@ def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Pat
 
 
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
-    """Note in the run's own files who goes on with it, from where, and on what."""
+    """Note in the run's own files who resumes it, from where, and on what."""
     now = experiment.describe()
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in OF_MACHINE} | origin]}
     if origin["checkpoint"] is None:
-        run.tell("resume: begun anew; there was no checkpoint")
+        run.tell("resume: started again; there was no checkpoint")
     run.start(config=to_yaml(experiment.config), overrides=experiment.composed.overrides, manifest=about)
 
 
 def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
-    """Note how exactly a run goes on; once approximate it stays so."""
+    """Note how exactly a run continues; once approximate it stays so."""
     about = read_json(run.manifest)
     first, now = [about, *about["resumed"]][-2:]
     now["approximate"] = [*readers, *lost, *differences(first, now)]
     again = about.get("resume") == "approximate" or bool(now["approximate"])
     about["resume"] = "approximate" if again else "exact"
     for reason in now["approximate"]:
-        message = f"the run does not go on exactly: {reason}"
+        message = f"the run does not continue exactly: {reason}"
         _messages.warning("%s", message)
         run.note(message)
     run.tell(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")
@@ -223,7 +223,7 @@ def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
 
 
 def readers_of_budget(before: DictConfig, config: DictConfig) -> list[str]:
-    """Tell which keys read a limit of `stop` that changed: the longer run would have had other numbers from the start.
+    """Return the keys that read a changed limit of `stop`: the longer run would have differed from the start.
 
     A learning rate that falls to 0 within the budget is one.
     """
@@ -238,7 +238,7 @@ def readers_of_budget(before: DictConfig, config: DictConfig) -> list[str]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Tell what numbers depend on and differs between two processes that worked on a run."""
+    """Return the facts that numbers depend on and that differ between two processes of a run."""
     changes = [
         f"{name} {before.get('packages', {}).get(name)} became {now['packages'].get(name)}"
         for name in NUMERIC

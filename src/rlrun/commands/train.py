@@ -70,7 +70,7 @@ class Result:
         return str(self.run_dir)
 
     def describe(self) -> str:
-        """Return two lines: what came out, and where it lies."""
+        """Return two lines: what came out, and where it is."""
         stats, summary = self.summary["evaluation"], self.summary
         steps = f"{summary['env_steps']:,} env steps, {summary['updates']:,} updates, {summary['seconds']:.0f} s"
         if stats is None:
@@ -131,7 +131,7 @@ class Experiment:
         steps, table = stop.env_steps, getattr(loader, "table", ())
         warm_up, batch, length, horizon = (getattr(loader, key, 0) for key in ("warm_up", "batch", "length", "horizon"))
         if self.part((Collector, ByIdCollector)) is not None and all(limit is None for limit in stop.values()):
-            return ["no limit is set in stop: the run goes on until a signal ends it"]
+            return ["no limit is set in stop: the run continues until a signal ends it"]
         if not steps:
             return []
         taken = f"takes all of stop.env_steps={steps:,}: there will be"
@@ -232,11 +232,11 @@ class Experiment:
                 OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
 
     def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
-        """Train in the directory of a run; its status and summary tell how it ended, whatever happened.
+        """Train in the directory of a run; its status and summary say how it ended, whatever happened.
 
         Args:
             run_dir: the run's.
-            resumed: told, once all is ready to go on from a checkpoint, what is not as it was then.
+            resumed: called, once a checkpoint is ready to resume, with what is not as it was then.
 
         Raises:
             RlrunError: the run failed.
@@ -259,13 +259,13 @@ class Experiment:
             raise
         finally:
             summary = self.summary(status)
-            with suppress(*() if status == "completed" else (RlrunError,)):  # what went wrong first is what to tell
+            with suppress(*() if status == "completed" else (RlrunError,)):  # what went wrong first is reported
                 require_own(run_dir)
                 write_json(run_dir.summary, summary)
                 run_dir.write_status(status)
                 if status == "stopped":
                     why = summary["stopped_by"] or "a signal"
-                    run_dir.tell(f"stopped by {why}; go on with: rlrun resume {run_dir.path}")
+                    run_dir.tell(f"stopped by {why}; continue with: rlrun resume {run_dir.path}")
         return summary
 
     def _prepared(self, run_dir: RunDir) -> State:
@@ -330,7 +330,7 @@ def train(
     config_dir: Path | None = None,
     trust: Iterable[str] = (),
 ) -> Result:
-    """Train an agent; the twin of `rlrun train`.
+    """Train an agent; the Python equivalent of `rlrun train`.
 
     Args:
         overrides: what stands on the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.

@@ -1,4 +1,4 @@
-"""A project that trains at once: files to change, in a folder of the user's; the twin of `rlrun init`."""
+"""A project that trains at once: files to change, in a folder of the user's; the Python equivalent of `rlrun init`."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def _try(name: str) -> str:
 
 
 def _is_taken(name: str) -> bool:
-    """Tell whether a module of that name is installed: a project stands behind all of these."""
+    """Return True if a module of that name is installed: a project stands behind all of these."""
     if name in sys.stdlib_module_names:
         return True
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return True
-    return spec is not None and spec.origin is not None  # not a mere folder that lies beside
+    return spec is not None and spec.origin is not None  # not a mere folder of the working directory
 
 
 def _require_empty(place: Path) -> None:

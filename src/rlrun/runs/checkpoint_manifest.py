@@ -71,16 +71,16 @@ def check_manifest(note: Any, path: Path) -> None:
         RunDirError: names it, or the format that this version does not know.
     """
     if not isinstance(note, dict) or "format" not in note:
-        raise RunDirError(f"{path} is damaged: it is no manifest")
+        raise RunDirError(f"{path} is damaged: it is not a manifest")
     if note["format"] != FORMAT:
         raise RunDirError(f"{path} has format {str(note['format'])[:80]}; this version of rlrun reads {FORMAT}")
     if not _is_list_of_strings(note.get("parts")):
         raise RunDirError(f"{path} is damaged: it does not list its parts")
     for name in ("env_steps", "updates"):
         if name in note and not is_count(note[name]):
-            raise RunDirError(f"{path} is damaged: its {name} is no number")
+            raise RunDirError(f"{path} is damaged: its {name} is not a number")
     if not isinstance(note.get("created", ""), str):
-        raise RunDirError(f"{path} is damaged: the time when it was created is no text")
+        raise RunDirError(f"{path} is damaged: the time when it was created is not a text")
     _check_evaluation(note.get("evaluation"), path)
     for key, pattern in (("files", FILE), ("segments", NAME)):
         entries = note.get(key)
@@ -88,9 +88,9 @@ def check_manifest(note: Any, path: Path) -> None:
             raise RunDirError(f"{path} is damaged: it does not list its {key}")
         for name, entry in entries.items():
             if not pattern.fullmatch(name):
-                raise RunDirError(f"{path} is damaged: {name[:200]!a} is no name of one of its {key}")
+                raise RunDirError(f"{path} is damaged: {name[:200]!a} is not a name of one of its {key}")
             if not _is_entry(entry):
-                raise RunDirError(f"{path} is damaged: what it says of {name} is no size and hash")
+                raise RunDirError(f"{path} is damaged: what it says of {name} is not a size and hash")
     if not {TENSORS, STATE} <= note["files"].keys():
         raise RunDirError(f"{path} is damaged: it lacks {TENSORS} or {STATE}")
 
@@ -111,7 +111,7 @@ def _is_entry(entry: Any) -> bool:
 
 
 def is_count(number: Any) -> bool:
-    """Tell whether JSON held a whole number that can count something."""
+    """Return True if JSON held a whole number that can count something."""
     return type(number) is int and number >= 0
 
 

@@ -34,7 +34,7 @@ PIDS = 2**31 - 1  # the largest number of a process
 LARGEST = 1 << 20  # bytes of a file of overrides
 NAME = 255  # bytes of a folder's name, at most
 ATTEMPTS = 3
-_told = logging.getLogger("rlrun.told")  # what commands print beside their result
+_told = logging.getLogger("rlrun.told")  # what commands print next to their result
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
 
 
@@ -97,7 +97,7 @@ class RunDir:
             raise RunDirError(f"run directory {run.path} is a file")
         if not run._make():
             if is_run(run.path):
-                way_out = f"go on with it: rlrun resume {run.path}, or name another folder"
+                way_out = f"continue it: rlrun resume {run.path}, or name another folder"
                 raise RunDirError(f"run directory {run.path} holds a run already; {way_out}")
             names = sorted(entry.name for entry in run.path.iterdir())
             if names or not run._take():
@@ -197,7 +197,7 @@ class RunDir:
         return status
 
     def read_overrides(self) -> list[str]:
-        """Return the overrides that the run was started with, in today's names; none where no file tells.
+        """Return the overrides that the run was started with, in today's names; none where no file says.
 
         Raises:
             RunDirError: the file cannot be read, or is too large.
@@ -208,7 +208,7 @@ class RunDir:
         return renames.recorded(lines.splitlines())
 
     def _is_alive(self, status: Mapping[str, Any], ours: bool) -> bool:
-        """Tell whether the process of a status is there: by its lock, else by its number, else by its heartbeat.
+        """Return True if the process of a status is there: by its lock, else by its number, else by its heartbeat.
 
         One of the future, by a clock that was wrong, is as good as none.
         """
@@ -237,7 +237,7 @@ class RunDir:
             raise RlrunError(f"{self.log} cannot be written: {reason(error)}") from error
 
     def tell(self, text: str, level: int = logging.INFO) -> None:
-        """Append to the log, and tell the one who looks on; a warning is printed from Python, too."""
+        """Append to the log, and print for the user; a warning is printed from Python, too."""
         self.note(text)
         _told.log(level, "%s", text)
 
@@ -247,7 +247,7 @@ class RunDir:
         return sorted((path for path in paths if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
 
     def newest_first(self) -> list[Path]:
-        """Return all checkpoints in the order in which a run goes on from the first that is good.
+        """Return all checkpoints in the order in which a run resumes from the first that is good.
 
         It begins with the one that `latest` names, then come those before it. Those beyond it come last: a run that
         once went on from an older one left them, and they may be of another course; or a process died before
@@ -284,7 +284,7 @@ class RunDir:
 
 
 def is_run(path: Path) -> bool:
-    """Tell whether a folder is a run's."""
+    """Return True if a folder is a run's."""
     return (path / "manifest.json").is_file() and (path / "config.yaml").is_file()
 
 

@@ -44,7 +44,7 @@ def sized(count: float) -> str:
 
 
 def main_memory() -> float:
-    """Return the bytes of main memory that this machine, or container, has; infinite where the system does not tell."""
+    """Return the bytes of main memory that this machine, or container, has; infinite where unknown."""
     if not hasattr(os, "sysconf"):
         return math.inf
     limit = "max"
@@ -162,7 +162,7 @@ def open_regular(path: Path, *, follow: bool = False) -> int:
         raise RunDirError(f"{path} cannot be read: {reason(error)}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise RunDirError(f"{path} cannot be read: it is no plain file")
+        raise RunDirError(f"{path} cannot be read: it is not a plain file")
     return handle
 
 
@@ -179,7 +179,7 @@ def require_own_file(path: Path) -> None:
     if stat.S_ISLNK(about.st_mode):
         raise RunDirError(f"{path} cannot be used: it is a symbolic link, and only files of its own are written")
     if not stat.S_ISREG(about.st_mode):
-        raise RunDirError(f"{path} cannot be used: it is no plain file, and only files of its own are written")
+        raise RunDirError(f"{path} cannot be used: it is not a plain file, and only files of its own are written")
     if about.st_nlink > 1:
         raise RunDirError(f"{path} cannot be used: it is a hard link; cp -r makes a copy with files of its own")
 
@@ -197,7 +197,7 @@ def open_own(path: Path) -> int:
         raise RunDirError(f"{path} cannot be used: {reason(error)}") from error
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise RunDirError(f"{path} cannot be used: it is no plain file")
+        raise RunDirError(f"{path} cannot be used: it is not a plain file")
     return handle
 
 
@@ -241,8 +241,8 @@ def parse_json(data: bytes, path: Path) -> Any:
         raise RunDirError(f"{path} is damaged: {error}") from error
 
 
-def _refuse(override: str) -> Any:
-    raise ValueError(f"{override} is no number of JSON")
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not a number of JSON")
 
 
 def read_json(path: Path) -> Any:

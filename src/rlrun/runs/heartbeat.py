@@ -84,7 +84,7 @@ def take_over(run: RunDir, trace: object = ...) -> Iterator[None]:
 
     Args:
         run: the run.
-        trace: what `trace_of` told before anything of the run was read: what was read has to be true still.
+        trace: what `trace_of` returned before anything of the run was read: what was read has to be true still.
 
     Raises:
         RunDirError: a process works on it, or one did since then.

@@ -37,7 +37,7 @@ def locked(path: Path) -> int | None:
     """Return an open file whose lock this process holds; None where another process has it.
 
     Raises:
-        RunDirError: it is no plain file, or files cannot be locked there.
+        RunDirError: it is not a plain file, or files cannot be locked there.
     """
     handle = open_own(path)
     try:
@@ -67,7 +67,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_held(path: Path) -> bool | None:
-    """Tell whether a process holds the lock of a file; None where that cannot be asked."""
+    """Return True if a process holds the lock of a file; None where that cannot be asked."""
     try:
         handle = open_regular(path)
     except RunDirError:
@@ -95,9 +95,9 @@ def sign(handle: int, *, locked: bool) -> str:
 
 
 def is_alive(signature: dict[str, Any]) -> bool | None:
-    """Tell whether the process that signed a file is there; None where another machine or container counts it.
+    """Return True if the process that signed a file is there; None where another machine or container counts it.
 
-    A process number alone says nothing: it is given out again, also by a machine that was started anew.
+    A process number alone says nothing: it is given out again, also after the machine restarted.
     """
     begun, own = signature.get("started"), started(os.getpid())
     if signature.get("boot") != boot() or own is None or str(begun).split(" ")[0] != own.split(" ")[0]:
@@ -106,7 +106,7 @@ def is_alive(signature: dict[str, Any]) -> bool | None:
 
 
 def boot() -> str:
-    """Return what names this machine since it was started; its name where the system does not tell."""
+    """Return what names this machine since it was started; its name where the system does not report it."""
     return head(BOOT, 64).decode().strip() or socket.gethostname()
 
 

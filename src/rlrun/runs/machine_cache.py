@@ -1,7 +1,7 @@
 """What is found out about a machine once, and stays: an answer a file, among the user's caches.
 
 What a clock decides can come out otherwise the next time. Every run of a machine takes the first answer, so that one
-seed is one run there: side by side, one after the other, or begun anew.
+seed is one run there: side by side, one after the other, or begun again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], f
 
     Args:
         question: its name.
-        about: all that the answer hangs on, of JSON's types; where any of it changes, the question is another one.
+        about: all that the answer depends on, of JSON's types; where any of it changes, the question is another one.
         find: takes long.
-        fits: tells whether what a file holds is an answer at all.
+        fits: returns whether what a file holds is an answer at all.
     """
     text = json.dumps({"question": question, **about}, sort_keys=True)
     try:

@@ -53,7 +53,7 @@ def instructions() -> str:
 
 
 def _told_of_cpu(*names: str) -> str | None:
-    """Return what Linux tells of the first core by one of these names."""
+    """Return what Linux reports of the first core by one of these names."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -77,7 +77,7 @@ def gpu(device: str) -> str | None:
 
 
 def has_bfloat16(device: str) -> bool:
-    """Tell whether a device has instructions for products of bfloat16 numbers, as far as torch knows it.
+    """Return True if a device has instructions for products of bfloat16 numbers, as far as torch knows it.
 
     That torch computes with them says nothing: it does so on every processor, by float32 where they are missing.
     """
@@ -87,8 +87,8 @@ def has_bfloat16(device: str) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device != "cpu":
         return False
-    tell = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch tell it of x86 alone
-    capabilities = {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()} if tell is None else tell()
+    report = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch report it of x86 alone
+    capabilities = {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()} if report is None else report()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last one of ARM
 
 

@@ -1,4 +1,4 @@
-"""What can be told of a run at work from its files."""
+"""What the files of a run say of its progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def progress(metrics: Path) -> dict[str, float]:
 
 
 def lines_of(path: Path, most: int) -> Iterator[bytes]:
-    """Yield the lines of a file, a very long one in pieces; what lies beyond `most` bytes is not read.
+    """Yield the lines of a file, a very long one in pieces; what is beyond `most` bytes is not read.
 
     Raises:
         RunDirError: it cannot be read.
@@ -67,7 +67,7 @@ def number_of(value: Any) -> float | None:
 
 
 def quiet_for(run: RunDir, log: Path, *, since: float, stall: float | None) -> str | None:
-    """Say for how long a job at work has given no sign of life, if that is too long.
+    """Say for how long a running job has given no sign of life, if that is too long.
 
     since: when its process was started, seconds since 1970.
     stall: seconds without a further line of metrics, a checkpoint or a message; None = any.

@@ -17,7 +17,7 @@ _counted: dict[int, float] = {}  # signal -> when it last counted, on the monoto
 
 
 def repeated(number: int) -> bool:
-    """Tell whether a signal is the one that came a moment ago, sent once more; any other one counts."""
+    """Return True if a signal is the one that came a moment ago, sent once more; any other one counts."""
     now = time.monotonic()
     if now - _counted.get(number, -TWICE) < TWICE:
         return True

@@ -1,4 +1,4 @@
-"""Processes beside this one: fresh interpreters that run nothing of the program that started them."""
+"""Subprocesses: fresh interpreters that run nothing of the program that started them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def start(module: str, theirs: Connection) -> subprocess.Popen[bytes]:
 
 
 def end_of(process: subprocess.Popen[bytes], seconds: float = 1.0) -> str:
-    """Tell how a process ended, which it may be about to do."""
+    """Describe how a process ended, or is about to end."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(seconds)
     return describe_exit(process.returncode)

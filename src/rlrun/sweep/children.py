@@ -21,7 +21,7 @@ from typing import Any
 
 from rlrun.runs.files import open_own
 
-STOPPED = 75  # exit code of what has left on request, to be gone on with
+STOPPED = 75  # exit code of what has left on request, to be resumed
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["rlrun.sweep.warm"])
 # What may be sent to a whole group of processes, and is for the one that leads it.
@@ -31,7 +31,7 @@ LOST = 255  # what `multiprocessing` takes for the exit code where nobody is lef
 
 
 def prepare() -> None:
-    """Begin to import what children are forked with; it takes some seconds, in which this process can go on.
+    """Begin to import what children are forked with; it takes some seconds, in which this process can continue.
 
     The process that they are forked from is deaf to signals, which would cut off what it is to say of its children.
     """
@@ -74,7 +74,7 @@ class Child:
         return False
 
     def poll(self) -> int | None:
-        """Return the exit code; 75 where nobody can tell it: then what it leaves behind tells how far it came."""
+        """Return the exit code; 75 where nobody knows it: then what it leaves behind shows how far it came."""
         if self._code is None:
             self._look(0.0)
         return self._code
@@ -88,7 +88,7 @@ class Child:
             with suppress(OSError, EOFError):
                 self._code = popen.returncode = forkserver.read_signed(self._process.sentinel)
                 return
-        # Else it was read when another process was started, or nobody can tell it.
+        # Else it was read when another process was started, or nobody knows it.
         self._code = STOPPED if popen.returncode in (None, LOST) else popen.returncode
 
     def send_signal(self, number: int) -> None:
@@ -122,7 +122,7 @@ class Child:
 def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[str, str] | None = None) -> Child:
     """Start a child that calls a function and exits with what it returns; what it prints is added to a file.
 
-    variables: of its environment, beside those of this process.
+    variables: of its environment, next to those of this process.
 
     Raises:
         RunDirError: the file cannot be written.
@@ -139,7 +139,7 @@ def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[st
 
 def _begin(target: Callable[..., None], *args: Any) -> None:
     """Hear again what the process does not that this was forked from."""
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # by which schedulers warn all that descends from a keeper of theirs
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # schedulers send it to a remote runner's descendants
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_GROUPS)
     target(*args)
 

@@ -38,23 +38,23 @@ LATE = 5.0  # seconds that files may take from one machine to another
 
 
 class Process(Protocol):
-    """A job at work, or on its way there."""
+    """A job that runs, or is about to."""
 
     def waits(self) -> bool:
-        """Tell whether it has not begun yet, in the queue of a scheduler say, so that its silence means nothing."""
+        """Return True if it has not begun yet, in the queue of a scheduler say, so that its silence means nothing."""
 
     def poll(self) -> int | None:
         """Return the exit code; None while it works."""
 
     def terminate(self) -> None:
-        """Ask it to leave in order, so that it can be gone on with."""
+        """Ask it to leave in order, so that it can be resumed."""
 
     def kill(self) -> None:
         """End it at once."""
 
 
 class Elsewhere:
-    """A job on which another coordinator's process works still, as its status tells: it is followed until it ends."""
+    """A job on which another coordinator's process works still, as its status says: it is followed until it ends."""
 
     def __init__(self, entry: Entry, run: RunDir) -> None:
         self.entry = entry
@@ -66,7 +66,7 @@ class Elsewhere:
         return False
 
     def poll(self) -> int | None:
-        """Return 0 where all is done that the job's overrides ask for, 75 where it has to be gone on with."""
+        """Return 0 where all is done that the job's overrides ask for, 75 where it has to be resumed."""
         if self._left:
             return STOPPED
         if time.monotonic() < self._next:
@@ -82,7 +82,7 @@ class Elsewhere:
         return STOPPED if news else 0
 
     def terminate(self) -> None:
-        """Follow it no more: it is not ours to be told anything."""
+        """Stop following it: its own coordinator controls it."""
         self._left = True
 
     kill = terminate
@@ -97,7 +97,7 @@ class Working:
         begun: seconds since 1970.
         watched: when signs of life were last looked for.
         why: it was killed, or never begun.
-        stop_requested: whether it was told to stop.
+        stop_requested: whether it was asked to stop.
         code: exit code of its process, once that has ended.
         ended: when that was, on the monotonic clock.
     """
@@ -170,7 +170,7 @@ class Limits:
     """When to give up.
 
     Attributes:
-        failures: of jobs, after which no further one is started and those at work are asked to leave; None = never.
+        failures: of jobs, after which no further one is started and those running are asked to leave; None = never.
         retries: further attempts that a job gets that failed.
         stall: seconds without any sign of progress after which a job counts as hung; None = never.
     """
@@ -181,7 +181,7 @@ class Limits:
 
 
 class Coordinator:
-    """Keep `workers` jobs at work until there are no more to be claimed.
+    """Keep `workers` jobs running until there are no more to be claimed.
 
     Any number of coordinators may work on one sweep, on any machine that sees its folder.
 
@@ -189,10 +189,10 @@ class Coordinator:
         folder: of the sweep.
         job_store: its jobs.
         launcher: starts them.
-        workers: jobs at work at a time.
+        workers: jobs that run at a time.
         limits: when to give up.
         show: called with the entries of the job store, whenever something changed and now and then.
-        source: adds jobs to the job store while others are at work, and takes some back.
+        source: adds jobs to the job store while others are running, and takes some back.
     """
 
     def __init__(
@@ -246,11 +246,11 @@ class Coordinator:
         return 1 if any(entry.state == "failed" for entry in entries) else 0
 
     def _open(self) -> bool:
-        """Tell whether further jobs may be started."""
+        """Return True if further jobs may be started."""
         return self.left is None and (self.limits.failures is None or self.failures < self.limits.failures)
 
     def _more(self) -> bool:
-        """Tell whether jobs wait that could be claimed, now or soon, or may be added."""
+        """Return True if jobs wait that could be claimed, now or soon, or may be added."""
         return (self.source is not None and not self.source.over()) or any(
             entry.state == "pending" for entry in self.job_store.entries()
         )
@@ -373,7 +373,7 @@ class Coordinator:
 
 
 def _is_gone(owner: str) -> bool:
-    """Tell whether a coordinator was a process of this machine that is no more."""
+    """Return True if a coordinator was a process of this machine that is no more."""
     host, _, rest = owner.rpartition(":")[0].rpartition(":")
     if host != socket.gethostname() or not rest.isdecimal() or int(rest) < 1:
         return False

@@ -61,7 +61,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Task:
-    """A job, as its process is told of it.
+    """A job, as its process receives it.
 
     Attributes:
         run: its run directory.
@@ -144,7 +144,7 @@ class JobStore:
         return replace(_entry(row, self.path), owner=owner)
 
     def is_owner(self, owner: str, key: str) -> bool:
-        """Tell whether somebody works on a job."""
+        """Return True if somebody works on a job."""
         with self._writing() as job_store:
             row = job_store.execute("SELECT owner FROM jobs WHERE key = ? AND state = 'running'", (key,)).fetchone()
         return bool(row == (owner,))

@@ -72,7 +72,7 @@ def require_own(folder: Path, *files: str) -> None:
     """
     named = [folder / name for name in (*files, *FOLDERS)]
     inside = (entry for name in FOLDERS[:2] if (folder / name).is_dir() for entry in (folder / name).iterdir())
-    for path in chain(named, inside):  # folders before what lies in them
+    for path in chain(named, inside):  # folders before what is in them
         if path.is_symlink():
             raise RunDirError(f"{path} is a symbolic link, which a sweep does not follow")
         if not path.is_dir():

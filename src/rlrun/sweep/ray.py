@@ -69,10 +69,10 @@ class Ray(Remote):
             except OSError as error:
                 raise RequestError(f"launcher.address={address}: nobody answers there: {reason(error)}") from error
 
-    def submit(self, keepers: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
+    def submit(self, runners: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
         return [
-            self._keep.options(num_cpus=self._cpus([entry]), **self._wanted).remote(keeper)
-            for keeper, entry in zip(keepers, entries, strict=True)
+            self._keep.options(num_cpus=self._cpus([entry]), **self._wanted).remote(runner)
+            for runner, entry in zip(runners, entries, strict=True)
         ]
 
     def fate(self, handle: Any) -> str | None:

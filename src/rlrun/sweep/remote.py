@@ -1,13 +1,13 @@
 """Jobs that a scheduler starts, on whichever machine and whenever it likes: what its launchers have in common.
 
-The scheduler starts a keeper, which starts the job's process. The sweep's folder is all that the machines share: the
-coordinator and the keepers speak by notes, empty files in the folder of a launch, named `<ticket>.<override>`. One is
-there or is not, so none can be read by halves; one listing of their folder tells of all jobs, however many there are.
+The scheduler starts a remote runner, which starts the job's process. The machines share only the sweep's folder.
+The coordinator and the remote runners communicate by marker files: empty files in a launch's folder, named
+`<job id>.<marker>`. A marker exists or not, so it is never half written. One listing of the folder covers all jobs.
 
-    begun            the job's process is at work                           said by the keeper
+    begun            the job's process runs                                 made by the remote runner
     again            it was stopped and saved; the scheduler starts it again
     ended.CODE       it ended with this exit code
-    leave, kill      it shall leave in order; it shall be ended             said by the coordinator
+    leave, kill      it shall save and end; it shall be killed              made by the coordinator
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from rlrun.sweep.children import STOPPED
 from rlrun.sweep.job_store import SILENT, Entry, JobStore, Task
 from rlrun.sweep.local import VISIBLE, Tasks, work
 
-PAUSE = 0.1  # seconds between two looks of a keeper at its process
-HEAR = 1.0  # … at its notes
-LOOK = 0.5  # … of the coordinator at the notes of all jobs
-LATE = 5.0  # seconds that a note may take from one machine to another
-GRACE = 10.0  # seconds in which a keeper ends a process; then the scheduler is asked to
+PAUSE = 0.1  # seconds between two polls of a job's process
+HEAR = 1.0  # … of its markers
+LOOK = 0.5  # … of the markers of all jobs, by the coordinator
+LATE = 5.0  # seconds that a marker may take from one machine to another
+GRACE = 10.0  # seconds in which a remote runner ends a process; then the scheduler is asked to
 FAILED, KILLED = 1, -9
 ENDED = "ended."
 LEFT = "left"  # a file by which a coordinator says that it submits nothing any more
@@ -50,62 +50,62 @@ SUBMITTED, RESULT = "_submitted.pkl", "_0_result.pkl"  # as submitit names them
 class RemoteRunner:
     """Called on the other machine; returns the exit code of the job's process.
 
-    It waits for the end of that process, hands on what the coordinator says, and saves the job when the scheduler takes
+    It waits for the end of that process, follows the coordinator's markers, and saves the job when the scheduler takes
     the machine away. It outlives the coordinator; the job's process does not outlive it.
 
     Attributes:
         task: the job.
-        notes: the folder of the coordinator's notes; made by it, and nobody else knew its name before.
-        ticket: under which the job's notes stand there.
+        markers: the folder of the markers; the coordinator makes it, under a name that nobody can guess.
+        job_id: that the names of the job's markers begin with.
         place: the folder in which the coordinator was started; relative paths count from it.
         paths: where the coordinator imports from.
-        command: of the coordinator; a run notes by which it was made.
+        command: of the coordinator; a run records it.
     """
 
     task: Task
-    notes: Path
-    ticket: str
+    markers: Path
+    job_id: str
     place: Path
     paths: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     _child: children.Child | None = field(default=None, init=False)
     _leaving: bool = field(default=False, init=False)
 
-    def note(self, override: str) -> Path:
-        """Return the file by which an override is said of this job."""
-        return self.notes / f"{self.ticket}.{override}"
+    def marker(self, name: str) -> Path:
+        """Return the marker file of a name for this job."""
+        return self.markers / f"{self.job_id}.{name}"
 
     def __call__(self) -> int:
         os.chdir(self.place)
         sys.path += [path for path in self.paths if path not in sys.path]
         sys.argv[:] = self.command
-        if self.note("leave").exists() or self.note("kill").exists():
+        if self.marker("leave").exists() or self.marker("kill").exists():
             return self._end(STOPPED)
         before = _on_terminate(lambda number, frame: self._ask())
         try:
             # A scheduler that starts several jobs in one process gives each its own accelerators.
             variables = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
             self._child = children.start(work, self.task, log=self.task.log, variables=variables)
-            self.note("begun").touch()  # it has imported everything by now
+            self.marker("begun").touch()  # it has imported everything by now
             return self._end(self._watch(self._child))
         finally:
             self._ask()  # where it is there still: something else than its end has led here
             _on_terminate(before)
 
     def _watch(self, child: children.Child) -> int:
-        """Return the exit code of a process when it ended; hand on what the coordinator says."""
+        """Return the exit code of a process when it ended; follow the coordinator's markers."""
         heard, pending = 0.0, {"leave": self._ask, "kill": child.kill}
         while (code := child.poll()) is None:
             if time.monotonic() - heard > HEAR:
                 heard = time.monotonic()
-                for override in [override for override in pending if self.note(override).exists()]:
-                    pending.pop(override)()
+                for name in [name for name in pending if self.marker(name).exists()]:
+                    pending.pop(name)()
             time.sleep(PAUSE)
         return code
 
     def _end(self, code: int) -> int:
-        self.note("begun").unlink(missing_ok=True)
-        self.note(f"{ENDED}{code}").touch()
+        self.marker("begun").unlink(missing_ok=True)
+        self.marker(f"{ENDED}{code}").touch()
         return code
 
     def _ask(self) -> None:
@@ -125,8 +125,8 @@ class RemoteRunner:
             if code not in (STOPPED, -signal.SIGTERM):
                 self._end(code)
                 return None
-        self.note("again").touch()
-        self.note("begun").unlink(missing_ok=True)
+        self.marker("again").touch()
+        self.marker("begun").unlink(missing_ok=True)
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(replace(self))
@@ -142,40 +142,40 @@ def _on_terminate(handler: Any) -> Any:
 class Submitted:
     """A job that a scheduler has, or is about to get."""
 
-    def __init__(self, launcher: Remote, entry: Entry, keeper: RemoteRunner) -> None:
+    def __init__(self, launcher: Remote, entry: Entry, runner: RemoteRunner) -> None:
         self.entry = entry
-        self.keeper = keeper
+        self.runner = runner
         self.handle: Any = None  # of the scheduler, once it was submitted
-        self.overrides: set[str] = set()  # of its notes, as of the last look
+        self.markers: set[str] = set()  # as of the last look
         self.code: int | None = None  # how it ended, by then
         self.leaving = False
         self.cancelled = False
         self._launcher = launcher
         self._killed: float | None = None  # when it was asked for
-        self._missed: float | None = None  # since when the scheduler has it no more, without a word of its end
+        self._missed: float | None = None  # since when the scheduler no longer has it, without a marker of its end
 
     def waits(self) -> bool:
-        return "begun" not in self.overrides
+        return "begun" not in self.markers
 
     def terminate(self) -> None:
         self.leaving = True
-        self.keeper.note("leave").touch()
+        self.runner.marker("leave").touch()
 
     def kill(self) -> None:
         self._killed = self._killed or time.monotonic()
-        self.keeper.note("kill").touch()
+        self.runner.marker("kill").touch()
 
     def poll(self) -> int | None:
         self._launcher.look()
         return self.code
 
     def look(self) -> int | None:
-        """Return how it ended, by the overrides of its keeper, or for want of them."""
-        for override in self.overrides:
-            if override.startswith(ENDED):
-                for describe_error in self.overrides:  # its keeper looks for no further word
-                    self.keeper.note(describe_error).unlink(missing_ok=True)
-                return int(override.removeprefix(ENDED))
+        """Return the exit code by the job's markers, else by the scheduler; None while it runs."""
+        for marker in self.markers:
+            if marker.startswith(ENDED):
+                for name in self.markers:  # nobody reads them any more
+                    self.runner.marker(name).unlink(missing_ok=True)
+                return int(marker.removeprefix(ENDED))
         if self._killed is not None and time.monotonic() - self._killed > GRACE:
             self._launcher.cancel([self.handle])
             return KILLED
@@ -185,19 +185,19 @@ class Submitted:
         return None if fate is None else self._gone(fate)
 
     def _gone(self, fate: str) -> int | None:
-        """Return how a job ended that the scheduler has no more; None while a word of its end may be on its way."""
+        """Return how a job ended that the scheduler no longer has; None while its marker may be on its way."""
         self._missed = self._missed or time.monotonic()
         if time.monotonic() - self._missed < LATE:
             return None
-        if self.waits() and (self.leaving or "again" in self.overrides):
+        if self.waits() and (self.leaving or "again" in self.markers):
             return STOPPED
-        with suppress(RunDirError), os.fdopen(open_own(self.keeper.task.log), "a", encoding="utf-8") as log:
+        with suppress(RunDirError), os.fdopen(open_own(self.runner.task.log), "a", encoding="utf-8") as log:
             log.write(f"rlrun: {fate}\n")
         return FAILED
 
 
 class Remote(ABC):
-    """Hand jobs to a scheduler, all that there are at a time, and hear of them by notes.
+    """Hand jobs to a scheduler, all that there are at a time, and follow them by marker files.
 
     Args:
         tasks: of the sweep.
@@ -207,33 +207,33 @@ class Remote(ABC):
         self.tasks = tasks
         # Nobody has put anything there beforehand that a scheduler would take for its own.
         self.launches = tasks.folder / "launches" / uuid.uuid4().hex
-        self.notes = self.launches / "notes"
+        self.markers = self.launches / "notes"
         try:
-            self.notes.mkdir(parents=True)
+            self.markers.mkdir(parents=True)
         except OSError as error:
-            raise RunDirError(f"{self.notes} cannot be made: {reason(error)}") from error
+            raise RunDirError(f"{self.markers} cannot be made: {reason(error)}") from error
         self._jobs: list[Submitted] = []
         self._number = 0
         self._next = 0.0
 
     @abstractmethod
-    def submit(self, keepers: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
-        """Have keepers started; return a handle for each."""
+    def submit(self, runners: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
+        """Have remote runners started; return a handle for each."""
 
     @abstractmethod
     def fate(self, handle: Any) -> str | None:
-        """Return what became of a keeper that is there no more; None while it waits or works."""
+        """Return how a remote runner ended; None while it waits or runs."""
 
     @abstractmethod
     def cancel(self, handles: Sequence[Any]) -> None:
-        """Start keepers no more, or end them where they work."""
+        """Cancel remote runners that wait, and end those that run."""
 
     @abstractmethod
     def workers(self, jobs: Iterable[Entry | Job]) -> int:
         """Return how many of these jobs to submit at a time."""
 
     def gone(self, launch: Path, number: str) -> bool:
-        """Tell whether the scheduler has a job of a launch, maybe another coordinator's, no more."""
+        """Return True if the scheduler no longer has a job of a launch, maybe another coordinator's."""
         return False
 
     def close(self) -> None:
@@ -245,8 +245,8 @@ class Remote(ABC):
         """Take a job; it is submitted with all others that are taken before the next look."""
         self._number += 1
         task, paths = self.tasks.task(entry), tuple(path for path in sys.path if path)
-        keeper = RemoteRunner(task, self.notes, f"{entry.key}-{self._number}", Path.cwd(), paths, tuple(sys.argv))
-        self._jobs.append(Submitted(self, entry, keeper))
+        runner = RemoteRunner(task, self.markers, f"{entry.key}-{self._number}", Path.cwd(), paths, tuple(sys.argv))
+        self._jobs.append(Submitted(self, entry, runner))
         self._next = 0.0
         return self._jobs[-1]
 
@@ -255,15 +255,15 @@ class Remote(ABC):
         if time.monotonic() < self._next:
             return
         new = [job for job in self._jobs if job.handle is None and not job.leaving]
-        handles = self.submit([job.keeper for job in new], [job.entry for job in new]) if new else []
+        handles = self.submit([job.runner for job in new], [job.entry for job in new]) if new else []
         for job, handle in zip(new, handles, strict=True):
             job.handle = handle
-        overrides: dict[str, set[str]] = defaultdict(set)
-        for name in os.listdir(self.notes):
-            ticket, _, override = name.partition(".")
-            overrides[ticket].add(override)
+        markers: dict[str, set[str]] = defaultdict(set)
+        for name in os.listdir(self.markers):
+            job_id, _, marker = name.partition(".")
+            markers[job_id].add(marker)
         for job in self._jobs:
-            job.overrides = overrides[job.keeper.ticket]
+            job.markers = markers[job.runner.job_id]
         unwanted = [job for job in self._jobs if job.leaving and job.waits() and job.handle and not job.cancelled]
         if unwanted:
             self.cancel([job.handle for job in unwanted])
@@ -276,7 +276,7 @@ class Remote(ABC):
 
 
 def clear(launches: Path, job_store: JobStore, launcher: Remote | None) -> None:
-    """Remove launches that are over, once all jobs of the sweep are done; of one that failed they may tell why.
+    """Remove launches that are over, once all jobs of the sweep are done; of one that failed they may show why.
 
     Args:
         launches: their folder.
@@ -301,11 +301,11 @@ def clear(launches: Path, job_store: JobStore, launcher: Remote | None) -> None:
 
 
 def _is_over(launch: Path, launcher: Remote | None) -> bool:
-    """Tell whether nobody can need the folder of a launch any more.
+    """Return True if nobody can need the folder of a launch any more.
 
-    A keeper needs it from when it is submitted, which may be long before it begins, until submitit has written what
-    came of it. So a launch is over when its coordinator submits nothing any more, and each job has a result, or the
-    scheduler says that it has it no more. Where nobody can tell, the folder stays.
+    A remote runner needs it from its submission until submitit has written its result. A launch is over when its
+    coordinator submits nothing any more, and each job has a result or is unknown to the scheduler. In doubt the folder
+    stays.
     """
     try:
         names = {path.name: path.stat().st_mtime for path in launch.iterdir()}
@@ -313,6 +313,6 @@ def _is_over(launch: Path, launcher: Remote | None) -> bool:
         return False
     jobs = [name.removesuffix(SUBMITTED) for name in names if name.endswith(SUBMITTED)]
     if LEFT not in names and (not jobs or time.time() - max(names.values()) < SILENT):
-        return False  # its coordinator may be at work
+        return False  # its coordinator may be running
     pending = [job for job in jobs if f"{job}{RESULT}" not in names]
     return all(launcher is not None and launcher.gone(launch, job) for job in pending)

@@ -21,7 +21,7 @@ ROWS = 30  # of a live table, at most
 
 
 class Show:
-    """Tell how the jobs of a sweep fare.
+    """Show the progress of a sweep's jobs.
 
     Args:
         folder: of the sweep.
@@ -34,9 +34,9 @@ class Show:
         self.grows = grows
         self.stream = stream or sys.stderr
         self._printed: dict[str, tuple[Any, ...]] = {}
-        self._since: dict[str, float] = {}  # when a job was first seen at work
+        self._since: dict[str, float] = {}  # when a job was first seen running
         self._took: list[float] = []  # seconds of jobs that were seen to begin and to end
-        self._workers = 1  # jobs at work at a time, at most so far
+        self._workers = 1  # jobs that run at a time, at most so far
         self._live: Any = None
 
     def __enter__(self) -> Show:

@@ -1,4 +1,4 @@
-"""Jobs that Slurm starts, by submitit; its local twin starts them on this machine in the same way."""
+"""Jobs that Slurm starts, by submitit; its local equivalent starts them on this machine in the same way."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rlrun.sweep.remote import Remote, RemoteRunner
 
 CLUSTERS = ("slurm", "local")
 COMMANDS = ("sbatch", "srun", "scancel")
-ARRAY = 1_000  # jobs of one array; what Slurm allows unless it is told otherwise
+ARRAY = 1_000  # jobs of one array; what Slurm allows by default
 REQUEUES = 1_000_000  # of a job that ran into the limit of its time: each time it came further
 NUMBER = re.compile(r"[0-9]+(_[0-9]+)?", re.ASCII)  # of a job, and in an array
 OVER = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"),
-    *("REVOKED", "FINISHED", "INTERRUPTED"),  # the last two are those of the local twin
+    *("REVOKED", "FINISHED", "INTERRUPTED"),  # the last two are those of the local executor
 }
 
 
@@ -43,7 +43,7 @@ class Slurm(Remote):
         memory: GB a job; None = what Slurm gives by default.
         cpus: cores a job; None = as many as the override `threads` says.
         gpus: a job.
-        parallel: jobs of one array at work at a time; None = all.
+        parallel: jobs of one array running at a time; None = all.
         signal_delay: seconds before the end of its time in which a job saves.
         setup: commands of the shell before a job, such as `module load cuda`.
         python: command that is Python on the nodes; None = this one.
@@ -115,13 +115,13 @@ class Slurm(Remote):
                 "how many at a time, --workers N"
             )
 
-    def submit(self, keepers: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
+    def submit(self, runners: Sequence[RemoteRunner], entries: Sequence[Entry]) -> Sequence[Any]:
         self._executor.update_parameters(cpus_per_task=self.cpus or threads(entries))
         jobs: list[Any] = []
         try:
             with _deaf() if self.here else nullcontext():
-                for first in range(0, len(keepers), ARRAY):
-                    jobs += self._executor.submit_array(keepers[first : first + ARRAY])
+                for first in range(0, len(runners), ARRAY):
+                    jobs += self._executor.submit_array(runners[first : first + ARRAY])
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
             raise RequestError(f"launcher=slurm: the jobs cannot be submitted: {lines[-1]}") from error
@@ -129,7 +129,7 @@ class Slurm(Remote):
 
     def fate(self, handle: Any) -> str | None:
         state = handle.state.upper().split()[0] if self._knows else ""
-        return f"{'submitit' if self.here else 'Slurm'} has it no more: {state}" if state in OVER else None
+        return f"{'submitit' if self.here else 'Slurm'} no longer has it: {state}" if state in OVER else None
 
     def gone(self, launch: Path, number: str) -> bool:
         if self.here or not self._knows or not NUMBER.fullmatch(number):
@@ -137,7 +137,7 @@ class Slurm(Remote):
         return self._executor.job_class(launch, number).state.upper().partition(" ")[0] in OVER
 
     def cancel(self, handles: Sequence[Any]) -> None:
-        if self.here:  # a keeper that has not begun finds the note; the others get what Slurm would send
+        if self.here:  # a remote runner that has not begun finds the marker; the others get what Slurm would send
             for handle in handles:
                 with suppress(ProcessLookupError):
                     os.kill(int(handle.job_id), signal.SIGTERM)
@@ -151,7 +151,7 @@ class Slurm(Remote):
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Let processes that are started meanwhile not hear Ctrl-C: it is for the coordinator, which tells the jobs."""
+    """Let processes that are started meanwhile not hear Ctrl-C: it is for the coordinator, which stops the jobs."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

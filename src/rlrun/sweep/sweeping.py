@@ -1,6 +1,6 @@
-"""Begin a sweep, add to it, or go on with it; what `rlrun train -m` and `rlrun resume SWEEP` do.
+"""Begin a sweep, add to it, or resume it; what `rlrun train -m` and `rlrun resume SWEEP` do.
 
-What a sweep is made with, beside its jobs, is told by overrides of its own: `launcher=slurm launcher.partition=long`,
+Overrides of the sweep itself choose all but its jobs: `launcher=slurm launcher.partition=long`,
 `+sweep=optuna`.
 """
 
@@ -56,7 +56,7 @@ def _group(override: str) -> str:
 
 
 def recalled(overrides: Iterable[str], about: Path) -> list[str]:
-    """Return overrides of a sweep that is gone on with, and the launcher's of its beginning, unless they have some.
+    """Return overrides of a sweep that is resumed, and the launcher's of its beginning, unless they have some.
 
     about: the file in which these were noted.
 
@@ -97,7 +97,7 @@ class Means:
         return self._builder.get("launcher")
 
     def ready_launcher(self, *, endless: bool) -> Any:
-        """Return it if it can work here, which its `require` tells before anything is made.
+        """Return it if it can work here, which its `require` checks before anything is made.
 
         endless: jobs come as there is room for them.
         """
@@ -113,7 +113,7 @@ class Means:
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """A sweep when a coordinator left it: its folder, its jobs, and the exit code that tells how it went."""
+    """A sweep when a coordinator left it: its folder, its jobs, and its exit code."""
 
     folder: Path
     entries: list[Entry]
@@ -121,7 +121,7 @@ class SweepOutcome:
     answer: str | None = None  # of a search
 
     def describe(self) -> str:
-        """Return two lines: how many jobs are in which state, and where they lie; then what a search found."""
+        """Return two lines: how many jobs are in which state, and where they are; then what a search found."""
         return "\n".join(filter(None, (summary(self.entries), str(self.folder), self.answer)))
 
     def table(self) -> list[tuple[str, ...]]:
@@ -130,7 +130,7 @@ class SweepOutcome:
 
 
 def is_sweep(path: Path) -> bool:
-    """Tell whether a folder is a sweep's."""
+    """Return True if a folder is a sweep's."""
     return (path / ABOUT).is_file()
 
 
@@ -164,7 +164,7 @@ def sweep(
     job_store, jobs = JobStore(folder / JOB_STORE), list(jobs)
     if plan is not None:
         if not (folder / SEARCH).exists() and job_store.entries():
-            raise RunDirError(f"{folder} holds a sweep that is no search; name another folder")
+            raise RunDirError(f"{folder} holds a sweep that is not a search; name another folder")
         plan.save(folder)
     job_store.add(jobs)
     if not is_sweep(folder):  # the last of its files: what is a sweep has its jobs
@@ -190,13 +190,13 @@ def resume(
     trust: Iterable[str] = (),
     means: Means | None = None,
 ) -> SweepOutcome:
-    """Go on with a sweep: run what is missing, and what was begun and not finished, from its newest checkpoint.
+    """Resume a sweep: run what is missing, and what was begun and not finished, from its newest checkpoint.
 
     Args:
         path: the sweep's folder. It may come from elsewhere: what its jobs import is limited as for any run.
         retry_failed: run jobs again that failed, from their newest checkpoint.
         config_dir: the user's own conf folder, the same that the sweep was begun with.
-        workers: jobs at work at a time; None = as many as the sweep was begun with.
+        workers: jobs that run at a time; None = as many as the sweep was begun with.
         limits: when to give up; None = those of the beginning.
         trust: packages that the user trusts beyond those of any run.
         means: with which the jobs are launched; None = local processes.
@@ -263,7 +263,7 @@ def _sweep_folder(folder: Path | None) -> Path:
 
 
 def _make(folder: Path) -> bool:
-    """Make the folder and what lies in it; False where it existed, or another process has just made it."""
+    """Make the folder and what is in it; False where it existed, or another process has just made it."""
     try:
         new = False
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""What the process of a job does: train, or go on with what an earlier process left."""
+"""What the process of a job does: train, or resume what an earlier process left."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def carry_out(task: Task) -> int:
 
 
 def _is_claimed(task: Task) -> bool:
-    """Tell whether this process alone is to do a job; until it ends, no other is.
+    """Return True if this process alone is to do a job; until it ends, no other is.
 
     A coordinator that died may have started one, or one may have waited in a queue since.
 
@@ -77,7 +77,7 @@ def _begun(task: Task) -> experiment.Result:
 
 
 def _resumed(task: Task) -> experiment.Result:
-    """Go on with a run; its budget, and whatever else may change, is that of the overrides now."""
+    """Resume a run; its budget, and whatever else may change, is that of the overrides now."""
     heard = RunDir(task.run).read_overrides()
     news = [override for override in changeable(task.overrides) if override not in heard]
     with nullcontext() if task.composed is not None else trust.limited(task.trust, run=task.folder):

@@ -120,7 +120,7 @@ class Package:
 
     @property
     def fits(self) -> bool:
-        """Whether the installed version lies in the range."""
+        """Whether the installed version is in the range."""
         return self.version is not None and SpecifierSet(self.range).contains(self.version, prereleases=True)
 
     def fault(self, tried: Mapping[str, Tried]) -> str | None:
@@ -164,7 +164,7 @@ def python() -> HealthFinding:
 
 
 def core(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
-    """Tell of rlrun, and of each package that it cannot do without."""
+    """Report on rlrun, and on each package that it cannot do without."""
     yield HealthFinding("ok", "package", OURS, __version__)
     for pkg in packages[None]:
         fault = pkg.fault(tried)
@@ -179,7 +179,7 @@ def core(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, T
 
 
 def extras(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
-    """Tell of each extra what is installed of it and what is not."""
+    """Report for each extra what is installed and what is not."""
     for extra, members in packages.items():
         if extra is None:
             continue
@@ -250,7 +250,7 @@ def _module(installed: metadata.Distribution) -> str | None:
 
 
 def of_plugins(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
-    """Tell of each plugin, and of the files that those of one hide."""
+    """Report on each plugin, and on the files that those of one hide."""
     installed = plugins.installed()
     if not installed:
         return
@@ -274,7 +274,7 @@ def of_plugins(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
 
 
 def processor(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
-    """Tell how many cores may be used, how many threads libraries would begin, and of bfloat16 where torch knows it."""
+    """Report the usable cores, the threads that libraries would start, and bfloat16 where torch knows it."""
     usable, total = manifest.cores(), os.cpu_count() or 1
     model = (manifest.cpu() or "").rpartition(", ")[0]
     yield HealthFinding("ok", "threads", "cores", f"{usable} of {total} may be used" + (f" ({model})" if model else ""))
@@ -312,7 +312,7 @@ def gpu(tried: Mapping[str, Tried]) -> HealthFinding:
 
 
 def pictures(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
-    """Tell of the screen, of MuJoCo's pictures, and of the encoder."""
+    """Report on the screen, MuJoCo's rendering and the encoder."""
     screen = next((f"{name}={os.environ[name]}" for name in SCREENS if os.environ.get(name)), None)
     if sys.platform not in ("linux", "cygwin"):
         screen = "there is one"
@@ -340,7 +340,7 @@ def pictures(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
 
 
 def disk(folder: Path) -> Iterator[HealthFinding]:
-    """Tell of the disk on which runs are written, and of the memory that processes share."""
+    """Report on the disk that holds runs, and on shared memory."""
     existing = _existing(folder)
     free, place, text = shutil.disk_usage(existing).free, str(existing.absolute()), _usage(existing)
     if free < TOO_LITTLE:
@@ -377,7 +377,7 @@ def _usage(folder: Path) -> str:
 
 
 def git(folder: Path) -> HealthFinding:
-    """Tell whether manifests can say from which source a run was made."""
+    """Return True if manifests can say from which source a run was made."""
     if shutil.which("git") is None:
         return HealthFinding(
             "note", "git", "git", "is missing: no manifest names the commit of your code", "install git"

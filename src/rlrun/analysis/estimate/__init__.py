@@ -33,7 +33,7 @@ def estimate(
     workers: int | None = None,
     seconds: float = PROBE,
     hourly_price: float | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> CostEstimate:
     """Return what jobs take on this machine, by running one of each shape for some seconds.
 
@@ -46,7 +46,7 @@ def estimate(
         workers: jobs at a time; None = as many as there are cores.
         seconds: of each probe, from its first update on.
         hourly_price: of an hour of this machine.
-        tell: called with what is going to be done.
+        report: called with what is going to be done.
 
     Raises:
         RequestError: a job cannot be begun, or nothing would end it; the message names it.
@@ -56,7 +56,7 @@ def estimate(
     groups = shapes(jobs)
     turns = -(-len(groups) // count)
     at_once = f", {count} at a time" if count > 1 else ""
-    tell(
+    report(
         f"probing {counted(len(groups), 'shape')} of run for {seconds:g} s each{at_once}: {turns * seconds:.0f} s or so"
     )
     target = (folder or Path.cwd()).absolute()

@@ -36,7 +36,7 @@ from rlrun.training.trainer import Trainer
 
 WARM_UP = 2_000  # environment steps at random; the rest of a longer warm-up is extrapolated
 LEAST = 3  # cycles of collecting and learning, however long they take
-WITHIN = ("terminal", "tensorboard")  # sinks that tell nobody of a run beyond its folder
+WITHIN = ("terminal", "tensorboard")  # sinks that write to the run's folder alone
 
 
 class Probe(Callback):
@@ -122,7 +122,7 @@ class Probe(Callback):
 
 
 def carry_out(overrides: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
-    """Probe a run in a folder and write `probe.json` beside it; return the exit code of the process."""
+    """Probe a run in a folder and write `probe.json` next to it; return the exit code of the process."""
     signals.listen()
     keep_freed_memory()
     try:
@@ -245,7 +245,7 @@ def size_of(path: Path) -> int:
 
 
 def _keep_within(config: Any) -> None:
-    """Let a probe tell nobody of itself, and write nothing beside its folder."""
+    """Let a probe write to its folder alone, and report to no service."""
     sinks = OmegaConf.select(config, "logger")
     names = [sinks] if isinstance(sinks, str) else list(sinks or [])
     config.logger = [sink for sink in names if {*([sink] if isinstance(sink, str) else sink)} <= {*WITHIN}]

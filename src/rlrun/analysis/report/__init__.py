@@ -50,13 +50,13 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The highest of all groups and how many pairs can be told apart, in one line."""
+        """The highest of all groups and how many pairs can be distinguished, in one line."""
         best = next((result for result in self.findings.results if result.aggregates), None)
         if best is None:
             scored = any(result.tasks for result in self.findings.results)
             return "no task is common to all groups: nothing is compared" if scored else "no run has a score"
         pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
-        apart = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be told apart"
+        apart = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be distinguished"
         return printable(f"{best.group.label}: interquartile mean {mean}") + (apart if pairs else "")
 
 

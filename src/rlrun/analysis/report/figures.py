@@ -96,7 +96,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def short(value: float) -> str:
-    """Return a number as it stands beside an axis: 20k, 1.5M."""
+    """Return a number as it stands next to an axis: 20k, 1.5M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size <= abs(value) < size * 1000 and (size > 1e3 or abs(value) >= 1e4):
             return f"{value / size:.4g}{unit}".replace("-", "−")
@@ -159,7 +159,7 @@ class Figure:
         return places
 
     def line(self, xs: Sequence[float] | Floats, ys: Sequence[float] | Floats, hue: int) -> None:
-        """Draw a line through places; where one is no number it is interrupted."""
+        """Draw a line through points; it is interrupted at NaNs."""
         overrides, pen = [], "M"
         for x, y in zip(xs, ys, strict=True):
             if math.isfinite(y):
@@ -169,7 +169,7 @@ class Figure:
         self.path(f"s{hue}", "".join(overrides), f' fill="none" stroke-width="2"{dash}')
 
     def _area(self, xs: Floats, lows: Floats, highs: Floats, hue: int) -> None:
-        """Fill what lies between two lines, as far as both are numbers."""
+        """Fill what is between two lines, as far as both are numbers."""
         known = np.isfinite(lows) & np.isfinite(highs)
         edges = np.flatnonzero(np.diff(known, prepend=False, append=False))
         for part in map(slice, edges[::2], edges[1::2]):
@@ -316,7 +316,7 @@ def renderer() -> Callable[[str], bytes]:
 
     Raises:
         MissingExtra: the library is not installed.
-        RequestError: the machine has no fonts, so that pictures would be without words.
+        RequestError: the machine has no fonts, so that figures would have no text.
     """
     try:
         import resvg_py
@@ -332,4 +332,4 @@ def _fonts(draw: Callable[..., bytes]) -> dict[str, str]:
     for options in ({}, *({"sans_serif_family": family} for family in FAMILIES)):
         if draw(svg_string=PROBE.format(LETTERS), **options) != draw(svg_string=PROBE.format("")):
             return options
-    raise RequestError("--png: this machine has no fonts, so figures would have no overrides; use --svg")
+    raise RequestError("--png: this machine has no fonts, so figures would have no text; use --svg")

@@ -21,9 +21,9 @@ NONE = "—"  # where there is no value
 FOLDER = "folder"  # what stands behind --by for the folders of the command line
 REASON = 300  # letters of why a run does not count: a page has thousands
 UNFINISHED = {
-    "running": "it is at work still",
-    "stopped": "it was stopped; rlrun resume goes on with it",
-    "interrupted": "it was interrupted; rlrun resume goes on with it",
+    "running": "it is still running",
+    "stopped": "it was stopped; rlrun resume continues it",
+    "interrupted": "it was interrupted; rlrun resume continues it",
 }
 
 
@@ -156,7 +156,7 @@ def _fates(group: str, runs: Iterable[Run], metric: str) -> list[Fate]:
         elif run.status != "completed":
             why = cut(run.reason or UNFINISHED.get(run.status, "nobody said why"), REASON)
         elif curve is None or metric in run.broken:
-            why = f"{metric} {'is no finite number at the end' if metric in run.broken else 'was never measured'}"
+            why = f"{metric} {'is not a finite number at the end' if metric in run.broken else 'was never measured'}"
         else:
             score = curve[next(reversed(curve))]
         fates.append(Fate(group, run, score, why, drawn=curve is not None and not again, again=again))

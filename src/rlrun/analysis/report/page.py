@@ -71,14 +71,14 @@ than a run of the other on the same task, ties counting half, on average over ta
 al. (2021), “Deep Reinforcement Learning at the Edge of the Statistical Precipice”, and equal to the numbers of its
 library rliable.</p>
 <p><b>Intervals</b> hold the middle 95 % of {resamples} resamples of the stratified bootstrap ({bands} for curves and
-profiles): runs are drawn again within each task, seed {seed}. They tell how sure the number is over seeds, not over
+profiles): runs are drawn again within each task, seed {seed}. They say how sure the number is over seeds, not over
 other tasks. Those of curves and profiles hold at each point by itself, not for the whole line.</p>
-<p><b>Verdict.</b> Two groups are told apart only if the 95 % interval of the difference of their IQMs excludes 0, and
-besides a permutation test of that difference, which shuffles runs between the two groups within each task, gives
+<p><b>Verdict.</b> Two groups are distinguished only if the 95 % interval of the difference of their IQMs excludes 0,
+and besides a permutation test of that difference, which shuffles runs between the two groups within each task, gives
 p &lt; 0.05 after Holm's correction for {family} of groups. Otherwise they are <b>not distinguishable</b> by these runs,
 which does not mean that they are equal. Intervals are not corrected for the number of comparisons; p is. The difference
 of IQMs is of the groups' typical runs: where one group fails on a few seeds only, look at mean and profile.</p>
-<p><b>Curves</b> have the runs that were measured, also those that failed later or go on still; between measurements of
+<p><b>Curves</b> have the runs that were measured, also those that failed later or still run; between measurements of
 a run they are straight, and no run is drawn beyond its last one. Where the number of runs changes, a strip below
 shows it.</p>
 <p><b>Groups</b> are runs of the same overrides, whatever their seed, environment, budget,
@@ -299,7 +299,7 @@ def _verdicts(findings: Findings) -> str:
         paragraphs = [f'<p class="verdict">{text}</p>\n']
     if len(pairs) > VERDICTS:
         apart = sum(pair.distinguishable for pair in pairs) or "none"
-        paragraphs.append(f"<p>Of {len(pairs)} pairs {apart} can be told apart; all are listed below.</p>\n")
+        paragraphs.append(f"<p>Of {len(pairs)} pairs {apart} can be distinguished; all are listed below.</p>\n")
     return "".join(paragraphs)
 
 

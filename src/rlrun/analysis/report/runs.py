@@ -29,7 +29,7 @@ from rlrun.sweep.sweeping import is_sweep
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
 CONFIG_BYTES = 1 << 20
-METRIC_BYTES = 1 << 28  # of a file of metrics; what lies beyond is not read
+METRIC_BYTES = 1 << 28  # of a file of metrics; what is beyond is not read
 SEED = re.compile(r"^seed:.*$", re.MULTILINE)
 TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # what makes a task
 VIDEOS = (".mp4", ".gif", ".webm")
@@ -54,7 +54,7 @@ class Run:
     status: str  # of the run; `missing` where there is no folder, `damaged` where it cannot be read
     reason: str | None = None  # why it is not completed, as far as it is known
     curves: Mapping[str, Curve] = field(default_factory=dict)  # finite values of each metric that was asked for
-    broken: frozenset[str] = frozenset()  # metrics whose last value is no number that can be used
+    broken: frozenset[str] = frozenset()  # metrics whose last value is not a number that can be used
     env_steps: float | None = None  # these three: None where nothing says it
     updates: float | None = None
     seconds: float | None = None
@@ -117,7 +117,7 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
 
 
 def is_circumstance(key: str) -> bool:
-    """Tell whether a key of the config says on which task, by which seed or how watched a run is, not what it is."""
+    """Return True if a key of the config says on which task, by which seed or how watched a run is, not what it is."""
     beside = (*TASK[1:], *(name for name in CHANGEABLE if name not in ("stop", "evaluation")), "seed", "expect")
     return any(f"{key}.".startswith(f"{name}.") for name in beside)
 
@@ -180,7 +180,7 @@ def _env_overrides(overrides: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:
-    """Return the values of some metrics in a file, which of them end in what is no number, and the last whole record.
+    """Return the values of some metrics in a file, which of them end in NaN, and the last whole record.
 
     A line that is no JSON, was cut off or has no place on the axis says nothing.
     """

@@ -3,7 +3,7 @@
 Scores of M tasks stand in one flat array, run by run: first run of task 0, …, first run of task M-1, second run of
 task 0, …; a task may have fewer runs than another. A bootstrap draws runs within each task (stratified), with the
 frozen generator `numpy.random.RandomState`: the same seed gives the same interval for ever, and where all tasks have
-as many runs, the very numbers of rliable. A resample is told by how often each score is in it.
+as many runs, the very numbers of rliable. A resample is given by how often each score is in it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[
 def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> float:
     """Return how often chance alone makes the interquartile means differ by as much as they do, in either direction.
 
-    If the groups were the same, any assignment of a task's runs to them would have been as likely: it is drawn anew
+    If the groups were the same, any assignment of a task's runs to them would have been as likely: it is drawn again
     within each task. What was observed counts as one of the assignments, so the result is never 0.
     """
     both = Scores(np.concatenate([left.values, right.values]), np.concatenate([left.tasks, right.tasks]))

@@ -121,9 +121,9 @@ def _few(findings: Findings) -> Iterator[str]:
     hopeless = [comparison.least for comparison in findings.comparisons if comparison.least >= LEVEL]
     if hopeless:
         yield (
-            f"In {counted(len(hopeless), 'comparison')} no difference, however large, could be told from chance: the "
-            f"smallest p that so few runs can reach is {chance(min(hopeless))}, corrected for the number of "
-            "comparisons."
+            f"In {counted(len(hopeless), 'comparison')} no difference, however large, could be distinguished from "
+            f"chance: the smallest p that so few runs can reach is {chance(min(hopeless))}, corrected for the number "
+            "of comparisons."
         )
 
 

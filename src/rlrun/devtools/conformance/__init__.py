@@ -11,7 +11,7 @@ from rlrun.commands import check as checking
 from rlrun.config.overrides import parse
 from rlrun.config.plugged import brought, fault
 from rlrun.core.errors import ConfigError, RequestError, SpaceError
-from rlrun.devtools.conformance.checks import BESIDE, ConformanceReport, Examined, Verdict, examine
+from rlrun.devtools.conformance.checks import WITH_FILE, ConformanceReport, Examined, Verdict, examine
 from rlrun.security import plugins
 
 __all__ = ["ConformanceReport", "Examined", "Verdict", "plugin_test"]
@@ -26,16 +26,16 @@ def plugin_test(
     overrides: Sequence[str] = (),
     *,
     config_dir: Path | None = None,
-    tell: Callable[[Examined], None] = lambda examined: None,
+    report: Callable[[Examined], None] = lambda examined: None,
 ) -> ConformanceReport:
     """Try what a plugin brings, each file of its algorithms, environments, memories and additions in a command.
 
     Args:
         name: of the plugin.
-        overrides: that each command gets beside the file; they go before what would stand there, and files of a group
+        overrides: that each command gets in addition to the file; they replace its defaults. Files of a group
             from which they choose another one are left out.
         config_dir: the user's own conf folder.
-        tell: is told what came of each command.
+        report: called with the result of each command.
 
     Raises:
         RequestError: there is no such plugin, it is broken, or nothing is left to try.
@@ -61,7 +61,7 @@ def plugin_test(
             fitting = command if set(ENVS) & set(overrides) else _fitting(command, config_dir)
             result = examine(fitting, Path(folder), config_dir=config_dir, own=overrides, of_environment=of_environment)
         examined.append(result)
-        tell(result)
+        report(result)
     return ConformanceReport(name, examined)
 
 
@@ -72,9 +72,9 @@ def command_of(folder: Path, file: str, overrides: Sequence[str]) -> list[str] |
     if group != "with" and settings.get(group, option) != option:
         return None
     choice = f"+with={option}" if group == "with" else f"{group}={option}"
-    wanted = [choice, *(_example(folder / f"{file}.yaml") or BESIDE[group])]
-    beside = [override for override in wanted if override == choice or parse([override])[0].key not in settings]
-    return list(dict.fromkeys([*beside, *overrides]))
+    wanted = [choice, *(_example(folder / f"{file}.yaml") or WITH_FILE[group])]
+    defaults = [override for override in wanted if override == choice or parse([override])[0].key not in settings]
+    return list(dict.fromkeys([*defaults, *overrides]))
 
 
 def _example(path: Path) -> list[str]:
@@ -102,7 +102,7 @@ def _fitting(command: list[str], config_dir: Path | None) -> list[str]:
             checking.check(candidate, config_dir=config_dir)
         except SpaceError:
             continue
-        except Exception:  # told by what is tried
+        except Exception:  # reported by what is tried
             return candidate
         return candidate
     return command

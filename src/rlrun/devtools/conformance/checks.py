@@ -31,7 +31,7 @@ from rlrun.export.making import export_onnx
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.security import projects, typed
 
-BESIDE = {  # what stands in a command beside a file of a group that is tried
+WITH_FILE = {  # overrides of a command that tries a file of a group
     "algorithm": ["env=cartpole"],
     "env": ["algorithm=sac"],
     "memory": ["algorithm=sac", "env=cartpole"],
@@ -79,7 +79,7 @@ class Verdict:
 
     Attributes:
         check: its name.
-        outcome: `skipped` where it cannot be told, or does not apply.
+        outcome: `skipped` where it cannot be checked, or does not apply.
         text: why.
     """
 
@@ -189,7 +189,7 @@ def seeding(baseline: FinishedRun, small: Callable[[int], Composed], folder: Pat
 
 
 def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[Verdict]:
-    """Go on from a checkpoint on the way, as after a kill, and compare with the run that never stopped."""
+    """Resume from a checkpoint on the way, as after a kill, and compare with the run that never stopped."""
     leave(baseline.run, copy, at=AT)
     again = FinishedRun.of(resume(copy, trust=trust))
     about = json.loads((copy / "manifest.json").read_text())
@@ -312,7 +312,7 @@ def shrink(composed: Composed, numbers: Mapping[str, Any]) -> Composed:
 
 
 def leave(run: Path, copy: Path, *, at: int) -> Path:
-    """Copy a run as it lies there when it was killed after its first checkpoint at or after some steps."""
+    """Copy a run as it is there when it was killed after its first checkpoint at or after some steps."""
     shutil.copytree(run, copy)
     directory = RunDir(copy)
     keys = {path: checkpoint_key(path) for path in directory.checkpoint_dirs()}

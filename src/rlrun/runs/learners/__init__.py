@@ -200,7 +200,7 @@ def gathered(value: T) -> list[T]:
 
 
 def require_same(modules: Mapping[str, nn.Module]) -> None:
-    """Refuse to go on where learners' networks differ: something would decide by its own share of a batch.
+    """Refuse to continue where learners' networks differ: something would decide by its own share of a batch.
 
     Raises:
         LearnerError: naming the first one.

@@ -34,10 +34,10 @@ class LearnerJob:
         backend: of torch.distributed.
         composed: what the run is made of.
         run: the run directory.
-        checkpoint: name of the one to go on from, or None.
+        checkpoint: name of the one to resume from, or None.
         machine: what the first learner found out about it.
         limits: what restricts configs in its process.
-        token: by which the first learner, and all others with it, is the one at work on the run.
+        token: by which the first learner, and all others with it, owns the run.
     """
 
     number: int
@@ -64,7 +64,7 @@ class Member:
         self._connection.send_bytes(pickle.dumps(job, protocol=5))
 
     def is_ready(self) -> bool:
-        """Tell whether it is ready to join.
+        """Return True if it is ready to join.
 
         Raises:
             LearnerError: it failed.
@@ -79,14 +79,14 @@ class Member:
         raise self.error()
 
     def lost(self) -> bool:
-        """Tell whether it is gone by itself, or about to go."""
+        """Return True if it is gone by itself, or about to go."""
         with suppress(EOFError, OSError):
             if self._connection.poll(0.0):
                 self.failure = self._connection.recv()
         return self.failure is not None or self._process.poll() not in (None, AFTER)
 
     def error(self) -> LearnerError:
-        """Return what tells why it is gone, and in the log of the run where it failed."""
+        """Return why it is gone, and in the log of the run where it failed."""
         if self.failure is None:
             return LearnerError(f"learner {self.number} is gone: {interpreter.end_of(self._process)}")
         line, where = self.failure
@@ -131,7 +131,7 @@ def process_group(count: int, backend: str, job: Callable[..., LearnerJob]) -> I
 
 
 def _why(members: list[Member]) -> LearnerError:
-    """Return what tells which learner is gone, and why; it may take a moment until that is known."""
+    """Return which learner is gone, and why; it may take a moment until that is known."""
     until = time.monotonic() + GRACE
     while time.monotonic() < until:
         for member in members:

@@ -1,8 +1,8 @@
 """A search for good values: trials become jobs of the sweep, one a seed, and what these report chooses further trials.
 
-Beside the files of any sweep there are, in its folder:
+A search adds to the files of any sweep, in its folder:
 
-    search.json      the overrides and settings that it goes on with
+    search.json      the overrides and settings that it resumes with with
     study.journal    trials, what they reported and what they came to; Optuna's own format
     search.lock      held by the coordinator that asks for trials; others help with the jobs
     best.json        the answer

@@ -76,7 +76,7 @@ class Optuna:
 
     Raises:
         ConfigError: a value is none that the key takes, or does not go with another.
-        MissingExtra: Optuna is not installed, or what the sampler needs beside it.
+        MissingExtra: Optuna is not installed, or what the sampler needs next to it.
     """
 
     trials: int = 30
@@ -239,7 +239,7 @@ class SearchPlan:
 
     @cached_property
     def evaluations(self) -> int | None:
-        """How often a run is evaluated, as far as its config tells."""
+        """How often a run is evaluated, as far as its config says."""
         config = self._base.config
         every, steps = config.evaluation.every, config.stop.env_steps
         return max(1, -(-int(steps) // int(every))) if every and steps else None
@@ -336,7 +336,7 @@ def _noted(path: Path) -> tuple[list[str], Optuna]:
             raise ValueError
         return overrides, Optuna(**settings)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        message = str(error) if isinstance(error, ConfigError) else "it is no note of a search"
+        message = str(error) if isinstance(error, ConfigError) else "it is not a file of a search"
         raise RunDirError(f"{path} is damaged: {message}") from error
 
 

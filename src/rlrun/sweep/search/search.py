@@ -1,4 +1,4 @@
-"""Ask for trials when a place is free, judge those at work, and find the answer."""
+"""Ask for trials when a worker is free, prune those that run, and find the answer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Search:
     Of several coordinators on one folder the one that holds the lock asks for trials and judges them; the lock dies
     with its process. The others do jobs, until they get it.
 
-    The job store is changed before the study is told, so that what a killed process left is found out from the job
+    The job store is changed before the study, so that what a killed process left is found out from the job
     store.
 
     Args:
@@ -138,16 +138,16 @@ class Search:
         return True
 
     def over(self) -> bool:
-        """Tell whether nothing will be added any more."""
+        """Return True if nothing will be added any more."""
         return self.result is not None
 
     def _is_due(self) -> bool:
-        """Tell whether trials are still to be asked for."""
+        """Return True if trials are still to be asked for."""
         assert self._study is not None
         return self._study.waits or self._study.asked < self.plan.trials
 
     def _asks(self) -> bool:
-        """Tell whether this is the one who asks; try to become it now and then."""
+        """Return True if this is the one who asks; try to become it now and then."""
         if self._study is None and time.monotonic() - self._tried >= WAIT:
             self._tried = time.monotonic()
             self._handle = locks.locked(self.folder / LOCK)
@@ -198,7 +198,7 @@ class Search:
         return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
 
     def _evaluate_actions(self, at_work: _Open, entries: Mapping[str, Entry]) -> set[str]:
-        """Tell the study how a trial ended, if it has; return the keys of jobs that are to leave."""
+        """Report to the study how a trial ended, if it has; return the keys of jobs that are to leave."""
         trial, keys = at_work.trial, set(at_work.runs)
         states = {entries[key].state for key in keys if key in entries}
         if "failed" in states:
@@ -206,7 +206,7 @@ class Search:
             why = next(entries[key].error for key in failed)
             self._failed[trial.number] = trial, failed
             return self._leave(trial, keys, "failed", why or "")
-        if "pruned" in states:  # by a process that was killed before it told, or as another trial of the same values
+        if "pruned" in states:  # by a killed process, or as another trial of the same values
             return self._leave(trial, keys, "pruned")
         if states == {"completed"}:
             if self.plan.settings.prunes:
@@ -222,7 +222,7 @@ class Search:
         return self._compare(at_work, keys) if self.plan.settings.prunes else set()
 
     def _require_objectives(self, runs: list[RunDir]) -> None:
-        """Refuse to go on where no run so far has a metric of the asked name.
+        """Refuse to continue where no run so far has a metric of the asked name.
 
         Raises:
             ConfigError: naming it.
@@ -295,7 +295,7 @@ class Search:
             episode_end = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
             candidate.scores = self._scores(episode_end)
         content = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
-        self.result, self.fruitless = told(self.plan, content), content["best"] is None
+        self.result, self.fruitless = describe(self.plan, content), content["best"] is None
 
 
 def answer(plan: SearchPlan, trials: Sequence[Trial], candidates: Sequence[Candidate], path: Path) -> dict[str, Any]:
@@ -333,7 +333,7 @@ def _about(plan: SearchPlan, rank: int, candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def told(plan: SearchPlan, content: Mapping[str, Any]) -> str:
+def describe(plan: SearchPlan, content: Mapping[str, Any]) -> str:
     """Return the answer in words; its last line is a command."""
     counts = content["trials"]
     incomplete = [f"{counts[state]} {state}" for state in ("pruned", "failed") if state in counts]

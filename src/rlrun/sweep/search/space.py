@@ -60,7 +60,7 @@ class Dimension:
         return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
 
     def takes(self, value: Any) -> bool:
-        """Tell whether a value is one of those to choose from, or between two of them."""
+        """Return True if a value is one of those to choose from, or between two of them."""
         if self.choices:
             return value in self.choices
         number = isinstance(value, int if self.whole else int | float) and not isinstance(value, bool)

@@ -51,7 +51,7 @@ class Study:
     """The trials of a search, and who chooses further ones.
 
     What is chosen for a trial depends on the search's seed, the trial's number and what the trials before have come
-    to; nothing else is kept in memory, so a study that is opened again goes on the same way.
+    to; nothing else is kept in memory, so a study that is opened again continues the same way.
 
     Args:
         path: of the journal; a line that a killed process left unfinished is taken off.
@@ -115,7 +115,7 @@ class Study:
         return len(self._frozen()[number].intermediate_values)
 
     def is_hopeless(self, number: int) -> bool:
-        """Tell whether a trial is better left, by what it reported last."""
+        """Return True if a trial is better left, by what it reported last."""
         return bool(self._handles[number].should_prune())
 
     def tell(self, number: int, results: list[float] | None, state: State) -> None:
@@ -220,7 +220,7 @@ class Study:
         """Return values that CMA-ES chooses, and what to note of them.
 
         Optuna keeps the state of CMA-ES pickled in its study, and a study may be somebody else's. So it is computed
-        anew from the trials each time, which takes a moment.
+        again from the trials each time, which takes a moment.
         """
         from cmaes import CMA
 
@@ -251,7 +251,7 @@ class Study:
 
     def _sampler(self, seed: int) -> Any:
         samplers, config = self._optuna.samplers, self.plan.settings
-        if config.sampler == "tpe":  # which takes trials at work for bad ones, so that two do not try the same
+        if config.sampler == "tpe":  # which takes running trials for bad ones, so that two do not try the same
             return samplers.TPESampler(seed=seed, n_startup_trials=config.startup, constant_liar=True)
         if config.sampler == "nsga2":
             population = min(50, max(4, config.trials // 5))  # some generations have to fit in
@@ -331,7 +331,7 @@ def over_seeds(values: list[float], settings: Optuna, at: int) -> float:
 
 
 def interval(values: list[float]) -> list[float] | None:
-    """Return between which bounds the mean lies with 95 %, by a bootstrap; None of a single value."""
+    """Return the bounds of the mean with 95 %, by a bootstrap; None of a single value."""
     if len(values) < 2:
         return None
     drawn = np.random.default_rng(0).choice(values, (SAMPLES, len(values))).mean(1)
