@@ -16,7 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import submitit
 from tests.processes import below
 
 from rlrun.config import compose
@@ -26,10 +25,10 @@ from rlrun.core.errors import ConfigError, RequestError, installing
 from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import children, coordinator, remote
-from rlrun.sweep.coordinator import Coordinator, Elsewhere, Limits
+from rlrun.sweep.coordinator import Coordinator, Limits
 from rlrun.sweep.job_store import Entry, JobStore
 from rlrun.sweep.local import Tasks
-from rlrun.sweep.remote import LATE, LEFT, RemoteRunner, clear
+from rlrun.sweep.remote import LATE, RemoteRunner
 from rlrun.sweep.slurm import Slurm
 from rlrun.sweep.sweeping import Means, apart, recalled
 
@@ -92,10 +91,6 @@ def test_a_job_outlives_its_coordinator_is_preempted_and_goes_on(begun, rlrun):
     outcome = rlrun("resume", "s")
     assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "1 job: 1 completed")
     assert log.read_text().count("completed:") == 1  # no process was started for it
-    assert list(Path("s/launches").iterdir()) == [submitted.parent]  # its coordinator may be about to submit more
-    for path in submitted.parent.iterdir():
-        os.utime(path, (0, 0))
-    assert rlrun("resume", "s").returncode == 0
     assert list(Path("s/launches").iterdir()) == []
 
 
@@ -288,86 +283,46 @@ def test_a_remote_runner_that_comes_too_late_starts_nothing(override, remote_run
     assert {path.name for path in project.iterdir()} == {f"a-1.{override}", "a-1.ended.75"}
 
 
-@pytest.fixture
-def launch(tmp_path):
-    """Return a function that makes the folder of a launch, and one that tells whether it is there after tidying up."""
-    folder, job_store = tmp_path / "launches" / "one", JobStore(tmp_path / "jobs.sqlite")
-    job_store.add([Job("a", (), "")])
-    job_store.claim("me")
-
-    def make(*names, old=False, state="completed"):
-        job_store.end("me", "a", state, code=0)
-        (folder / "notes").mkdir(parents=True)
-        for name in names:
-            (folder / name).touch()
-        for path in folder.iterdir() if old else ():
-            os.utime(path, (0, 0))
-        return folder
-
-    def stays(launcher=None):
-        clear(folder.parent, job_store, launcher)
-        return folder.exists()
-
-    return make, stays
-
-
 SENT, CAME = "7_0_submitted.pkl", "7_0_0_result.pkl"
 
 
 @pytest.mark.parametrize(
-    ("names", "old", "state", "kept"),
+    ("names", "state", "kept"),
     [
-        ((LEFT, SENT, CAME), False, "completed", False),
-        ((LEFT, SENT, CAME, "7_1_submitted.pkl"), True, "completed", True),  # it may begin at any time
-        ((SENT, CAME), False, "completed", True),  # more may be submitted
-        ((SENT, CAME), True, "completed", False),
-        ((LEFT,), False, "completed", False),
-        ((), True, "completed", True),  # Ray may have what nobody has heard of
-        ((LEFT, SENT, CAME), False, "failed", True),  # it may tell why
-        ((LEFT, SENT, CAME), False, "pending", True),
+        ((SENT, CAME), "completed", False),
+        ((SENT, CAME, "7_1_submitted.pkl"), "completed", False),  # a queued job that starts later has nothing to do
+        ((), "completed", False),
+        ((SENT, CAME), "failed", True),  # it may show why
+        ((SENT, CAME), "pending", True),
     ],
 )
-def test_a_launch_is_removed_when_nobody_can_need_it(names, old, state, kept, launch):
-    make, stays = launch
-    make(*names, old=old, state=state)
-    assert stays() == kept
+def test_launches_are_removed_with_completion(names, state, kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "LATE", 0.1)
+    folder, job_store = tmp_path / "launches" / "one", JobStore(tmp_path / "jobs.sqlite")
+    job_store.add([Job("a", (), "")])
+    job_store.claim("me")
+    job_store.end("me", "a", state, code=0)
+    (folder / "notes").mkdir(parents=True)
+    for name in names:
+        (folder / name).touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "launches" / "link").symlink_to(tmp_path / "elsewhere")
+    remote.remove_launches(tmp_path / "launches", job_store)
+    assert folder.exists() == kept
+    assert (tmp_path / "elsewhere").is_dir()
 
 
-def test_the_last_result_of_a_launch_is_waited_for(launch, monkeypatch):
-    make, stays = launch
-    folder = make(LEFT, SENT)
-    launcher = SimpleNamespace(launches=folder, gone=lambda launch, number: False)
-    with monkeypatch.context() as patch:
-        patch.setattr(remote, "LATE", 0.0)
-        assert stays(launcher)
-    late = threading.Timer(0.2, (folder / CAME).touch)
+def test_last_result_of_a_launch_is_awaited(tmp_path):
+    folder = tmp_path / "launches" / "one"
+    folder.mkdir(parents=True)
+    (folder / SENT).touch()
+    written = []
+    late = threading.Timer(0.2, lambda: written.append((folder / CAME).touch()))
     late.start()
-    assert not stays(launcher)
+    remote.remove_launches(tmp_path / "launches", JobStore(tmp_path / "jobs.sqlite"))
+    assert written == [None]
+    assert not folder.exists()
     late.join()
-
-
-def test_a_launch_that_leads_elsewhere_stays(launch, tmp_path):
-    make, stays = launch
-    folder = make(LEFT)
-    folder.rename(tmp_path / "other")
-    folder.symlink_to(tmp_path / "other")
-    assert stays()
-    assert (tmp_path / "other" / LEFT).exists()
-
-
-def test_slurm_tells_of_jobs_that_never_began(played, launch, monkeypatch):
-    monkeypatch.setattr(remote, "LATE", 0.0)
-    make, stays = launch
-    slurm, *_ = submitted(played)
-    slurm.close()
-    assert (slurm.launches / LEFT).exists()
-    make(LEFT, SENT)
-    (played / "states").write_text("JobID|State|NodeList\n7_0|PENDING|n\n")
-    assert stays(slurm)
-    (played / "states").write_text("JobID|State|NodeList\n7_0|CANCELLED by 0|n\n")
-    submitit.SlurmJob.watcher.clear()  # ask Slurm, whenever it was asked last
-    assert not stays(slurm)
-    assert not slurm.gone(slurm.launches, "--help")
 
 
 class Queue:
@@ -408,26 +363,36 @@ def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch)
     assert shown[-1] == "completed"
 
 
+class Refuses:
+    """A launcher that starts nothing."""
+
+    def start(self, entry, slot):
+        raise OSError("no room")
+
+
 @pytest.mark.parametrize(
-    ("status", "overrides", "code"),
+    ("status", "overrides", "state"),
     [
-        ("running", ["stop.env_steps=300"], None),
-        ("stopped", ["stop.env_steps=300"], 75),
-        ("completed", ["stop.env_steps=300"], 0),
-        ("completed", ["stop.env_steps=400"], 75),
-        ("failed", [], 75),
+        ("running", ["stop.env_steps=300"], "pending"),  # another process works on it
+        ("completed", ["stop.env_steps=300"], "completed"),
+        ("completed", ["stop.env_steps=300", "log.every=7"], "failed"),  # to be resumed, for which there is no room
+        ("completed", ["stop.env_steps=400"], "failed"),
+        ("stopped", ["stop.env_steps=300"], "failed"),
+        ("failed", [], "failed"),
     ],
 )
-def test_work_of_another_process_is_followed_unless_it_shall_be_left(status, overrides, code, tmp_path):
-    run = RunDir(tmp_path)
+def test_only_unfinished_jobs_are_started(status, overrides, state, tmp_path):
+    run, job_store = RunDir(tmp_path / "jobs" / "a"), JobStore(tmp_path / "jobs.sqlite")
+    run.path.mkdir(parents=True)
     run.write_status(status)
-    about = json.loads(run.status.read_text())
-    run.status.write_text(json.dumps({**about, "host": "elsewhere"}))
+    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "host": "elsewhere"}))
     run.overrides.write_text("algorithm=dqn\nstop.env_steps=300\n")
-    followed = Elsewhere(entry("a", ["algorithm=dqn", *overrides]), run)
-    assert followed.poll() == code
-    followed.terminate()
-    assert followed.poll() == 75
+    run.summary.write_text(json.dumps({"status": status, "stopped_by": "env_steps", "env_steps": 300}))
+    job_store.add([Job("a", ("algorithm=dqn", *overrides), "")])
+    runner = Coordinator(tmp_path, job_store, Refuses(), workers=1, limits=Limits(), show=lambda entries: None)
+    runner._begin(job_store.claim(runner.owner), 0)
+    assert [entry.state for entry in job_store.entries()] == [state]
+    assert job_store.claim("other") is None
 
 
 @pytest.mark.parametrize(

@@ -53,41 +53,6 @@ class Process(Protocol):
         """End it at once."""
 
 
-class Elsewhere:
-    """A job on which another coordinator's process works still, as its status says: it is followed until it ends."""
-
-    def __init__(self, entry: Entry, run: RunDir) -> None:
-        self.entry = entry
-        self.run = run
-        self._left = False
-        self._next = 0.0
-
-    def waits(self) -> bool:
-        return False
-
-    def poll(self) -> int | None:
-        """Return 0 where all is done that the job's overrides ask for, 75 where it has to be resumed."""
-        if self._left:
-            return STOPPED
-        if time.monotonic() < self._next:
-            return None
-        self._next = time.monotonic() + WATCH
-        status = self.run.read_status()["status"]
-        if status == "running":
-            return None
-        try:  # overrides that may be news to a run that was finished, a further budget say
-            news = status != "completed" or {*changeable(self.entry.overrides)} - {*self.run.read_overrides()}
-        except RunDirError:
-            news = True
-        return STOPPED if news else 0
-
-    def terminate(self) -> None:
-        """Stop following it: its own coordinator controls it."""
-        self._left = True
-
-    kill = terminate
-
-
 @dataclass
 class Working:
     """A job that a coordinator has begun.
@@ -96,10 +61,10 @@ class Working:
         log: what its process prints.
         begun: seconds since 1970.
         watched: when signs of life were last looked for.
-        why: it was killed, or never begun.
+        why: the reason why it was killed.
         stop_requested: whether it was asked to stop.
-        code: exit code of its process, once that has ended.
-        ended: when that was, on the monotonic clock.
+        code: exit code of its process, once that has exited.
+        exited: when its process exited, on the monotonic clock.
     """
 
     entry: Entry
@@ -111,14 +76,14 @@ class Working:
     why: str | None = None
     stop_requested: bool = False
     code: int | None = None
-    episode_end: float = 0.0
+    exited: float = 0.0
 
     def poll(self) -> int | None:
         """Return the exit code; 0 only where the run is completed, which other machines may see a moment later."""
         if self.code is None:
-            self.code, self.episode_end = self.process.poll(), time.monotonic()
+            self.code, self.exited = self.process.poll(), time.monotonic()
         if self.code == 0 and not is_completed(self.run, self.entry.overrides):
-            if time.monotonic() - self.episode_end < LATE:
+            if time.monotonic() - self.exited < LATE:
                 return None
             self.code, self.why = 1, "its process left with exit code 0 before the run was completed"
         return self.code
@@ -276,20 +241,26 @@ class Coordinator:
         return begun
 
     def _begin(self, entry: Entry, slot: int) -> None:
-        """Start a process for a job unless it needs none."""
+        """Start a process for a job, unless it is completed or another process works on it.
+
+        A process of an earlier coordinator may still work on it, on another machine. Then the job waits for its end.
+        """
         run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
-        elsewhere = Elsewhere(entry, run)
+        status = run.read_status()["status"]
+        if status == "running":
+            self.job_store.end(self.owner, entry.key, "pending", delay=AGAIN)
+            return
+        if status == "completed" and is_completed(run, entry.overrides) and not _news(run, entry.overrides):
+            self.job_store.end(self.owner, entry.key, "completed", code=0, overrides=entry.overrides)
+            return
         try:
-            if elsewhere.poll() == STOPPED:
-                self._working[slot] = Working(entry, self.launcher.start(entry, slot), run, log)
-            else:  # its status says by itself when it is silent
-                self._working[slot] = Working(entry, elsewhere, run, log, begun=math.inf)
+            self._working[slot] = Working(entry, self.launcher.start(entry, slot), run, log)
         except (OSError, EOFError, RunDirError) as error:
             self._note_failure(entry, 1, f"it cannot be started: {error or type(error).__name__}")
 
     def _look(self) -> bool:
         """Note which jobs have ended, and end those that hang; return whether any did."""
-        episode_end = False
+        any_exited = False
         for slot, job in list(self._working.items()):
             code = job.poll()
             if code is None:
@@ -297,15 +268,15 @@ class Coordinator:
                 continue
             del self._working[slot]
             self._note(job, code)
-            episode_end = True
+            any_exited = True
         keys = {job.entry.key: job for job in self._working.values()}
-        leaving = self.source.look(news=episode_end) if self.source is not None else set()
+        leaving = self.source.look(news=any_exited) if self.source is not None else set()
         for key in leaving & set(keys):
             keys[key].leave()
         if keys and time.monotonic() - self._beat > BEAT:
             self._beat = time.monotonic()
             self._leave_lost(keys)
-        return episode_end or bool(leaving)
+        return any_exited or bool(leaving)
 
     def _leave_lost(self, keys: Mapping[str, Working]) -> None:
         """Say that this works on some jobs, and end those of which it is no longer true."""
@@ -384,6 +355,14 @@ def _is_gone(owner: str) -> bool:
     except (PermissionError, OverflowError):
         pass
     return False
+
+
+def _news(run: RunDir, overrides: Sequence[str]) -> bool:
+    """Return True if overrides that a finished run may change are new to it, such as a larger budget."""
+    try:
+        return not {*changeable(overrides)} <= {*run.read_overrides()}
+    except RunDirError:
+        return True
 
 
 def is_completed(run: RunDir, overrides: Sequence[str]) -> bool:

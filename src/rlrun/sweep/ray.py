@@ -95,7 +95,6 @@ class Ray(Remote):
     def close(self) -> None:
         if self._started:
             self._ray.shutdown()
-        super().close()
 
     def _cpus(self, entries: Iterable[Entry | Job]) -> float:
         return self.cpus or threads(entries)

@@ -32,7 +32,7 @@ from rlrun.core.errors import RunDirError
 from rlrun.runs.files import open_own, reason
 from rlrun.sweep import children
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.job_store import SILENT, Entry, JobStore, Task
+from rlrun.sweep.job_store import Entry, JobStore, Task
 from rlrun.sweep.local import VISIBLE, Tasks, work
 
 PAUSE = 0.1  # seconds between two polls of a job's process
@@ -42,8 +42,7 @@ LATE = 5.0  # seconds that a marker may take from one machine to another
 GRACE = 10.0  # seconds in which a remote runner ends a process; then the scheduler is asked to
 FAILED, KILLED = 1, -9
 ENDED = "ended."
-LEFT = "left"  # a file by which a coordinator says that it submits nothing any more
-SUBMITTED, RESULT = "_submitted.pkl", "_0_result.pkl"  # as submitit names them
+SUBMITTED, RESULT = "_submitted.pkl", "_result.pkl"  # as submitit names them
 
 
 @dataclass
@@ -232,14 +231,8 @@ class Remote(ABC):
     def workers(self, jobs: Iterable[Entry | Job]) -> int:
         """Return how many of these jobs to submit at a time."""
 
-    def gone(self, launch: Path, number: str) -> bool:
-        """Return True if the scheduler no longer has a job of a launch, maybe another coordinator's."""
-        return False
-
     def close(self) -> None:
-        """Let go of the scheduler, and say that nothing is submitted any more."""
-        with suppress(OSError):  # then the folder stays
-            (self.launches / LEFT).touch()
+        """Let go of the scheduler."""
 
     def start(self, entry: Entry, slot: int) -> Submitted:
         """Take a job; it is submitted with all others that are taken before the next look."""
@@ -275,44 +268,17 @@ class Remote(ABC):
         self._next = time.monotonic() + LOOK
 
 
-def clear(launches: Path, job_store: JobStore, launcher: Remote | None) -> None:
-    """Remove launches that are over, once all jobs of the sweep are done; of one that failed they may show why.
+def remove_launches(launches: Path, job_store: JobStore) -> None:
+    """Remove the files of launchers once all jobs of the sweep are done; those of a failed job may show why.
 
-    Args:
-        launches: their folder.
-        job_store: of the sweep.
-        launcher: of the coordinator that asks; the last results of its own launch may take a moment.
+    A remote runner may still be about to write its result, for which this waits some seconds.
     """
-    try:
-        folders = [path for path in launches.iterdir() if path.is_dir() and not path.is_symlink()]
-    except OSError:  # there is none
+    # Listed first: a coordinator adds its jobs before it makes a folder.
+    folders = [path for path in launches.glob("*") if path.is_dir() and not path.is_symlink()]
+    if not all(entry.state in ("completed", "pruned") for entry in job_store.entries()):
         return
     until = time.monotonic() + LATE
-    for launch in folders:
-        if not all(
-            entry.state in ("completed", "pruned") for entry in job_store.entries()
-        ):  # others may be added just now
-            return
-        own = launcher is not None and launch == launcher.launches
-        while own and not _is_over(launch, launcher) and time.monotonic() < until:
+    for folder in folders:
+        while len([*folder.glob(f"*{SUBMITTED}")]) > len([*folder.glob(f"*{RESULT}")]) and time.monotonic() < until:
             time.sleep(PAUSE)
-        if _is_over(launch, launcher):
-            shutil.rmtree(launch, ignore_errors=True)  # on a network's disk a file that is open still may stay
-
-
-def _is_over(launch: Path, launcher: Remote | None) -> bool:
-    """Return True if nobody can need the folder of a launch any more.
-
-    A remote runner needs it from its submission until submitit has written its result. A launch is over when its
-    coordinator submits nothing any more, and each job has a result or is unknown to the scheduler. In doubt the folder
-    stays.
-    """
-    try:
-        names = {path.name: path.stat().st_mtime for path in launch.iterdir()}
-    except OSError:  # somebody else removes it
-        return False
-    jobs = [name.removesuffix(SUBMITTED) for name in names if name.endswith(SUBMITTED)]
-    if LEFT not in names and (not jobs or time.time() - max(names.values()) < SILENT):
-        return False  # its coordinator may be running
-    pending = [job for job in jobs if f"{job}{RESULT}" not in names]
-    return all(launcher is not None and launcher.gone(launch, job) for job in pending)
+        shutil.rmtree(folder, ignore_errors=True)  # a file that is open on a network's disk may stay

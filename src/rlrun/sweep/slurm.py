@@ -6,13 +6,11 @@ import importlib
 import importlib.util
 import logging
 import os
-import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import Any
 
 from rlrun.config.expansion import Job
@@ -25,7 +23,6 @@ CLUSTERS = ("slurm", "local")
 COMMANDS = ("sbatch", "srun", "scancel")
 ARRAY = 1_000  # jobs of one array; what Slurm allows by default
 REQUEUES = 1_000_000  # of a job that ran into the limit of its time: each time it came further
-NUMBER = re.compile(r"[0-9]+(_[0-9]+)?", re.ASCII)  # of a job, and in an array
 OVER = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"),
     *("REVOKED", "FINISHED", "INTERRUPTED"),  # the last two are those of the local executor
@@ -130,11 +127,6 @@ class Slurm(Remote):
     def fate(self, handle: Any) -> str | None:
         state = handle.state.upper().split()[0] if self._knows else ""
         return f"{'submitit' if self.here else 'Slurm'} no longer has it: {state}" if state in OVER else None
-
-    def gone(self, launch: Path, number: str) -> bool:
-        if self.here or not self._knows or not NUMBER.fullmatch(number):
-            return False
-        return self._executor.job_class(launch, number).state.upper().partition(" ")[0] in OVER
 
     def cancel(self, handles: Sequence[Any]) -> None:
         if self.here:  # a remote runner that has not begun finds the marker; the others get what Slurm would send

@@ -28,7 +28,7 @@ from rlrun.runs.files import known, reason, write_json
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore
 from rlrun.sweep.local import Tasks, require_own
-from rlrun.sweep.remote import Remote, clear
+from rlrun.sweep.remote import remove_launches
 from rlrun.sweep.search import Optuna, Search, SearchPlan
 from rlrun.sweep.search.plan import ABOUT as SEARCH
 from rlrun.sweep.showing import Show, rows, summary
@@ -241,7 +241,7 @@ def _coordinate(
         code = coordinator.run()
         if source is not None and source.fruitless:
             code = code or 1
-    clear(folder / "launches", job_store, launcher if isinstance(launcher, Remote) else None)
+    remove_launches(folder / "launches", job_store)
     return SweepOutcome(folder, job_store.entries(), code, None if source is None else source.result)
 
 
