@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import threading
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import rlrun
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.export.during import ExportedFiles, OnnxExport, _Job, _Worker
+from rlrun.export.during import ExportedFiles, OnnxExport, _Worker
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
@@ -89,12 +88,13 @@ def test_what_would_not_stay_is_not_written(tmp_path, monkeypatch):
     written, begun, several = [], threading.Event(), threading.Event()
     send = _Worker.send
 
-    def sent(worker, request, parts):
-        send(worker, request, parts)
-        if request.handle == 1:
+    def sent(worker, handle, parts, *, spare):
+        future = send(worker, handle, parts, spare=spare)
+        if handle == 1:
             assert begun.wait(20)  # before there are newer ones, for which it would be left out
-        if request.handle == 5:
+        if handle == 5:
             several.set()
+        return future
 
     def slow(worker, place):
         written.append(int(re.search(r"\d+", place.name)[0]))
@@ -105,7 +105,7 @@ def test_what_would_not_stay_is_not_written(tmp_path, monkeypatch):
         return ""
 
     monkeypatch.setattr(_Worker, "send", sent)
-    monkeypatch.setattr(_Worker, "_carried_out", slow)
+    monkeypatch.setattr(_Worker, "_carry_out", slow)
     result = rlrun.train([*WORDS, "export.every=10", "export.keep=1", "stop.env_steps=100"], run_dir=tmp_path / "run")
     assert result.summary["status"] == "completed"
     assert written[0] == 1
@@ -142,8 +142,8 @@ def worker(tmp_path, monkeypatch):
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda command, **options: popen(["cat"], **options))
     (tmp_path / ".policy_7.request").touch()  # of a run that was killed
-    worker = _Worker(ExportedFiles(tmp_path))
-    monkeypatch.setattr(worker, "_carried_out", lambda place: worker.items.path_of(worker._newest).touch() or "")
+    worker = _Worker(ExportedFiles(tmp_path), keep=1)
+    monkeypatch.setattr(worker, "_carry_out", lambda place: worker.items.path_of(worker._newest).touch() or "")
     yield worker
     worker.close()
 
@@ -151,9 +151,7 @@ def worker(tmp_path, monkeypatch):
 def test_a_folder_from_which_nothing_can_be_removed_keeps_nobody_waiting(worker, monkeypatch, caplog):
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: refuse(path))
     for handle in (1, 2, 3):
-        request = _Job(handle, keep=1, spare=False, future=Future())
-        worker.send(request, [b""])
-        assert request.future.result(10).handle == handle
+        assert worker.send(handle, [b""], spare=False).result(10).handle == handle
     monkeypatch.undo()
     assert "not permitted" in caplog.text
 
@@ -164,7 +162,7 @@ def refuse(path):
 
 def test_nothing_is_left_of_what_was_not_asked_for_in_full(worker, tmp_path):
     with pytest.raises(OSError, match="not permitted"):
-        worker.send(_Job(1, keep=1, spare=False, future=Future()), (refuse(part) for part in "ab"))
+        worker.send(1, (refuse(part) for part in "ab"), spare=False)
     assert list(tmp_path.iterdir()) == []
 
 

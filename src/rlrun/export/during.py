@@ -1,4 +1,4 @@
-"""Export the policy during training, in a process of its own."""
+"""Export the policy during training, in a separate process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import queue
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rlrun.callbacks.schedule import following
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
@@ -86,10 +85,10 @@ class ExportedFiles:
 
 
 class OnnxExport(Callback):
-    """Write `exports/policy_<number>.onnx` now and then, in a process of its own; training goes on meanwhile.
+    """Write `exports/policy_<number>.onnx` now and then, in a separate process; training continues meanwhile.
 
-    A file gets its name when it was found to answer edge values as its policy does; `rlrun export-onnx` proves more.
-    One that cannot be written is a warning, and training goes on.
+    A file gets its name after it answered edge values as its policy does; `rlrun export-onnx` proves more. A file
+    that cannot be written is a warning, and training continues.
 
     Args:
         agent: whose policy it is.
@@ -133,7 +132,7 @@ class OnnxExport(Callback):
         self.count = 0  # exports asked for, each the number of its file
         self._axis, self._newest, self._due = 0, 0, following(0, every)
         self._worker: _Worker | None = None
-        self._requests: queue.SimpleQueue[tuple[Mapping[str, str], Future[Item]]] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[Mapping[str, str], Future[Future[Item]]]] = queue.SimpleQueue()
 
     def begin_training(
         self, run_dir: Path | None, config: Mapping[str, Any] | None = None, update: int = 0, step: int | None = None
@@ -144,7 +143,7 @@ class OnnxExport(Callback):
             self.items = ExportedFiles(run_dir / "exports")
             for handle in [item.handle for item in self.items.items() if item.handle > self.count]:
                 self.items.delete(handle)  # of updates that were lost, and will be made again
-            self._axis, self._worker = update if step is None else step, _Worker(self.items)
+            self._axis, self._worker = update if step is None else step, _Worker(self.items, self.keep)
 
     def end_batch(self, update: int, step: int | None = None) -> None:
         self._axis = update if step is None else step
@@ -155,7 +154,7 @@ class OnnxExport(Callback):
             self._send({}, spare=True)
         while not self._requests.empty():
             metadata, future = self._requests.get()
-            self._send(metadata, future)
+            future.set_result(self._send(metadata))
 
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
         if self._worker is None:
@@ -177,32 +176,30 @@ class OnnxExport(Callback):
         return self._send(metadata or {}).result()
 
     def export_threadsafe(self, metadata: Mapping[str, str] | None = None) -> Item:
-        """Export at the end of the update at work and wait for the file; to be called by any other thread.
+        """Export at the end of the current update and wait for the file; to be called by any other thread.
 
         Raises:
             RlrunError: it cannot be written, or training ended meanwhile.
         """
-        future: Future[Item] = Future()
+        future: Future[Future[Item]] = Future()
         self._requests.put((dict(metadata or {}), future))
         if self._worker is None:
             raise RlrunError("nothing is being trained whose policy could be exported")
-        return future.result()
+        return future.result().result()
 
-    def _send(
-        self, metadata: Mapping[str, str], future: Future[Item] | None = None, *, spare: bool = False
-    ) -> Future[Item]:
+    def _send(self, metadata: Mapping[str, str], *, spare: bool = False) -> Future[Item]:
         if self._worker is None or self.items is None:
             raise RlrunError("nothing is being trained whose policy could be exported")
         self.count, self._newest = self.count + 1, self._axis
         path = self.items.path_of(self.count)
         about = {**self.metadata, **metadata, **self._about, "env_steps": self._axis, "model_version": self.count}
-        future = future or Future()
         try:
             parts = request(self.agent, self.outer, stochastic=self.stochastic, path=path, about=about)
-            self._worker.send(_Job(self.count, self.keep, spare, future), parts)
-        except Exception as error:  # a policy that cannot be copied, a full disk: training goes on
-            _fail(future, self.count, f"{type(error).__name__}: {error}")
-        return future
+            return self._worker.send(self.count, parts, spare=spare)
+        except Exception as error:  # a policy that cannot be copied, a full disk: training continues
+            future: Future[Item] = Future()
+            future.set_exception(_failure(self.count, f"{type(error).__name__}: {error}"))
+            return future
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "newest": self._newest}
@@ -210,18 +207,6 @@ class OnnxExport(Callback):
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.count, self._newest = state["count"], state["newest"]
         self._due = following(self._newest, self.every)
-
-
-class _Job(NamedTuple):
-    """A file that was asked for.
-
-    handle: its number; keep: files that stay; spare: whether nobody misses it once it would not stay.
-    """
-
-    handle: int
-    keep: int | None
-    spare: bool
-    future: Future[Item]
 
 
 def start() -> subprocess.Popen[str]:
@@ -238,77 +223,70 @@ def start() -> subprocess.Popen[str]:
 
 
 class _Worker:
-    """The process, and a thread that hears it."""
+    """The process that writes files, and a thread that waits for it.
 
-    def __init__(self, items: ExportedFiles) -> None:
-        self.items = items
+    Args:
+        items: the files.
+        keep: number of newest files that stay; None = all.
+    """
+
+    def __init__(self, items: ExportedFiles, keep: int | None) -> None:
+        self.items, self.keep = items, keep
         for path in items.folder.glob(f".{PREFIX}*.request"):  # by a run that was killed
             path.unlink(missing_ok=True)
         self.process = start()
         self._newest = 0
-        self._waiting: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._hear, name="export", daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="export")
 
-    def send(self, job: _Job, parts: Iterable[bytes]) -> None:
-        """Hand over a request, of which the future will be the file; the process hears of it when it has time."""
-        place = self._place(job)
+    def send(self, handle: int, parts: Iterable[bytes], *, spare: bool) -> Future[Item]:
+        """Hand over a request; return the future of its file.
+
+        spare: whether to leave the file out if newer requests would remove it at once.
+        """
+        place = self.items.folder / f".{PREFIX}{handle}.request"
         try:
             with place.open("wb") as file:
                 file.writelines(parts)
         except BaseException:
             place.unlink(missing_ok=True)
             raise
-        self._newest = job.handle
-        self._waiting.put(job)
+        self._newest = handle
+        return self._thread.submit(self._write, handle, place, spare=spare)
 
-    def _place(self, job: _Job) -> Path:
-        return self.items.folder / f".{PREFIX}{job.handle}.request"
+    def _write(self, handle: int, place: Path, *, spare: bool) -> Item:
+        if spare and self.keep is not None and self._newest - handle >= self.keep:
+            place.unlink(missing_ok=True)
+            raise RlrunError("newer files replace this one")
+        problem, item = self._carry_out(place), self.items.get(handle)
+        if problem or item is None:
+            raise _failure(handle, problem or f"{self.items.path_of(handle)} is not there")
+        try:
+            for older in self.items.items()[: -self.keep if self.keep else 0]:
+                self.items.delete(older.handle)
+        except (RlrunError, OSError) as error:  # another process removed a file, or the folder is read-only
+            _messages.warning("%s", error)
+        return item
 
-    def _hear(self) -> None:
-        while (job := self._waiting.get()) is not None:
-            if job.spare and job.keep is not None and self._newest - job.handle >= job.keep:
-                with suppress(OSError):
-                    self._place(job).unlink()  # newer ones wait that would take its place at once
-                job.future.cancel()
-                continue
-            problem = self._carried_out(self._place(job))
-            if problem:
-                _fail(job.future, job.handle, problem)
-                continue
-            item = self.items.get(job.handle)
-            if item is None:  # somebody else removed it
-                _fail(job.future, job.handle, f"{self.items.path_of(job.handle)} is not there")
-                continue
-            job.future.set_result(item)
-            try:
-                for item in self.items.items()[: -job.keep if job.keep else 0]:
-                    self.items.delete(item.handle)
-            except (RlrunError, OSError) as error:  # somebody else removed a file, or the folder lets nobody do so
-                _messages.warning("%s", error)
-
-    def _carried_out(self, place: Path) -> str:
-        """Let the process write the file of a request; return what was wrong."""
+    def _carry_out(self, place: Path) -> str:
+        """Let the process write the file of a request; return what went wrong, or an empty text."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with suppress(OSError):  # it is gone
+        with suppress(OSError):  # it has ended
             print(json.dumps(str(place)), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
-            with suppress(OSError):
-                place.unlink()
+            place.unlink(missing_ok=True)
         return line.strip() if line else "the process that exports has ended"
 
     def close(self) -> None:
-        """Wait until all that was asked for is written."""
-        self._waiting.put(None)
-        self._thread.join()
+        """Wait until all requests are written."""
+        self._thread.shutdown()
         assert self.process.stdin is not None
-        with suppress(OSError):  # it is gone, with something that was not sent
+        with suppress(OSError):  # it has ended, before it read its input
             self.process.stdin.close()
         self.process.wait()
 
 
-def _fail(future: Future[Item], handle: int, problem: str) -> None:
+def _failure(handle: int, problem: str) -> RlrunError:
     _messages.warning("export %d failed: %s", handle, problem)
-    future.set_exception(RlrunError(problem))
+    return RlrunError(problem)
