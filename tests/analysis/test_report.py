@@ -174,7 +174,7 @@ ALIKE = {
     name: np.random.default_rng(place).normal(100.0, 10.0, 6).tolist() for place, name in enumerate(("a2c", "ppo"))
 }
 FAR = {"ppo": [100.0, 101.0, 102.0, 103.0, 104.0], "a2c": [1.0, 2.0, 3.0, 4.0, 5.0]}
-FEW = ("could be distinguished from chance", "Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)")
+FEW = ("Few seeds: algorithm=ppo (3 runs), algorithm=a2c (3 runs)",)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_p_is_corrected_for_all_pairs_of_groups(make, tmp_path):
     for name, base in (("a", 0.0), ("b", 50.0), ("c", 100.0)):
         group(make, name, [base + offset for offset in range(4)])
     corrected = rlrun.report(tmp_path, **QUICK).findings.comparisons
-    assert [pair.least for pair in corrected] == [pytest.approx(3 * 2 / 70)] * 3
-    assert {pair.verdict for pair in corrected} == {"not distinguishable"}  # 2/70 alone would be below 0.05
+    assert {pair.chance > 0.05 for pair in corrected} == {True}  # of 70 assignments 2 differ as much: p < 0.05 alone
+    assert {pair.verdict for pair in corrected} == {"not distinguishable"}
 
 
 def test_scores_of_several_tasks_are_normalized_by_what_was_measured_or_as_asked_for(make, tmp_path):
@@ -396,16 +396,11 @@ def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):
     assert [path.read_bytes()[:8] for path in paths] == [b"\x89PNG\r\n\x1a\n"] * 3
 
 
-@pytest.mark.parametrize(
-    ("known", "options"), [("sans-serif", {}), ("Liberation Sans", {"sans_serif_family": "Liberation Sans"})]
-)
-def test_words_of_pictures_are_drawn_with_fonts_that_there_are(known, options):
-    def draw(*, svg_string, sans_serif_family="sans-serif"):
-        return b"words" if "<text" in svg_string and sans_serif_family == known else b"nothing"
-
-    assert figures._fonts(draw) == options
+def test_figures_without_fonts_are_refused(monkeypatch):
+    resvg_py = pytest.importorskip("resvg_py")
+    monkeypatch.setattr(resvg_py, "svg_to_bytes", lambda **options: b"nothing")
     with pytest.raises(RequestError, match="this machine has no fonts"):
-        figures._fonts(lambda **_: b"nothing")
+        figures.renderer()
 
 
 def test_without_the_library_pictures_are_refused_and_nothing_is_written(make, tmp_path, monkeypatch):

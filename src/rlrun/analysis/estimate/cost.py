@@ -10,8 +10,9 @@ from statistics import fmean
 
 from rlrun.config.expansion import Job
 from rlrun.config.overrides import parse
-from rlrun.runs.files import aligned, sized
+from rlrun.runs.files import aligned, duration, sized
 
+LONGEST = 1e9  # seconds; a later end is beyond the calendar
 HEADS = ("jobs", "steps/s", "time each", "disk each", "shape")
 # Last parts of keys whose number changes what is learned, not what a step takes.
 IDLE = frozenset(
@@ -119,8 +120,9 @@ class CostEstimate:
         ]
         lines = aligned([HEADS, *rows], left=HEADS) if len(rows) > 1 else []
         work = sum(len(shape.jobs) * cost.seconds for shape, cost in self.shapes)
+        end = f"{datetime.now() + timedelta(seconds=min(self.seconds, LONGEST)):%Y-%m-%d %H:%M}"
         who = f"; {len(self.jobs)} jobs, {self.workers} at a time, together {duration(work)}"
-        lines.append(f"time   {duration(self.seconds)}{_until(self.seconds)}{who if len(self.jobs) > 1 else ''}")
+        lines.append(f"time   {duration(self.seconds)}, until {end}{who if len(self.jobs) > 1 else ''}")
         if any(cost.at_most for _, cost in self.shapes):
             lines.append("       at most: a mean return may end runs before")
         warning = ": NOT ENOUGH" if self.bytes > self.free else ""
@@ -129,20 +131,3 @@ class CostEstimate:
             price = self.hourly_price * self.seconds / 3600
             lines.append(f"price  {price:.2f}, at {self.hourly_price:g} an hour of this machine")
         return "\n".join(lines)
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in the two largest units that they have: `2 h 5 min`."""
-    whole = round(seconds)
-    for unit, part, size in (("d", "h", 86_400), ("h", "min", 3_600), ("min", "s", 60)):
-        if whole >= size:
-            rest = whole % size * {"h": 24, "min": 60, "s": 60}[part] // size
-            return f"{whole // size} {unit} {rest} {part}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
-def _until(seconds: float) -> str:
-    try:
-        return f", until {datetime.now() + timedelta(seconds=seconds):%Y-%m-%d %H:%M}"
-    except OverflowError:  # beyond the calendar
-        return ""

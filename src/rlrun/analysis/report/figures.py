@@ -47,19 +47,19 @@ COLORS = {  # on light paper, and on dark
     "hue6": ("#087f9b", "#6fd5e6"),
     "hue7": ("#6a45b5", "#bba3f5"),
 }
-STYLE = """\
-svg.figure text{font:12px system-ui,"DejaVu Sans","Liberation Sans",Arial,sans-serif;fill:var(--faint)}
-svg.figure text.strong{fill:var(--ink);paint-order:stroke;stroke:var(--paper);stroke-width:3px}
-svg.figure .grid{stroke:var(--grid);stroke-width:1;fill:none}
-svg.figure .axis{stroke:var(--faint);stroke-width:1;fill:none}
+FONTS = '"DejaVu Sans","Liberation Sans","Noto Sans",Arial,sans-serif'
+STYLE = f"""\
+svg.figure text{{font:12px system-ui,{FONTS};fill:var(--faint)}}
+svg.figure text.strong{{fill:var(--ink);paint-order:stroke;stroke:var(--paper);stroke-width:3px}}
+svg.figure .grid{{stroke:var(--grid);stroke-width:1;fill:none}}
+svg.figure .axis{{stroke:var(--faint);stroke-width:1;fill:none}}
 """ + "".join(
     f"svg.figure .s{hue}{{stroke:var(--hue{hue})}}svg.figure .f{hue}{{fill:var(--hue{hue})}}\n"
     for hue in range(len(DASHES))
 )
 ZOOM = 2.5  # pixels a unit
 PROBE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20">{}</svg>'
-LETTERS = '<text x="2" y="16" font-family="sans-serif">Aa1</text>'
-FAMILIES = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica")  # where no "sans-serif" is set up
+LETTERS = f'<text x="2" y="16" font-family="{escape(FONTS)}">Aa1</text>'
 
 
 class AxisScale(NamedTuple):
@@ -323,13 +323,6 @@ def renderer() -> Callable[[str], bytes]:
     except ImportError:
         raise MissingExtra("--png", "resvg-py", "plots") from None
     draw: Callable[..., bytes] = resvg_py.svg_to_bytes
-    fonts = _fonts(draw)
-    return lambda svg: bytes(draw(svg_string=svg, zoom=ZOOM, **fonts))
-
-
-def _fonts(draw: Callable[..., bytes]) -> dict[str, str]:
-    """Return the arguments by which words are drawn with fonts that this machine has."""
-    for options in ({}, *({"sans_serif_family": family} for family in FAMILIES)):
-        if draw(svg_string=PROBE.format(LETTERS), **options) != draw(svg_string=PROBE.format("")):
-            return options
-    raise RequestError("--png: this machine has no fonts, so figures would have no text; use --svg")
+    if draw(svg_string=PROBE.format(LETTERS)) == draw(svg_string=PROBE.format("")):
+        raise RequestError("--png: this machine has no fonts, so figures would have no text; use --svg")
+    return lambda svg: bytes(draw(svg_string=svg, zoom=ZOOM))

@@ -75,7 +75,6 @@ class Comparison:
     difference: Interval
     improvement: Interval
     chance: float  # p of the permutation test, corrected for the number of comparisons
-    least: float  # the smallest that it could have been, so corrected
 
     @property
     def distinguishable(self) -> bool:
@@ -220,7 +219,6 @@ def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) 
             second,
             *statistics.compare(left, right, **settings),
             chance,
-            min(1.0, family * statistics.least_p(left, right)),
         )
         for ((first, left), (second, right)), chance in zip(pairs, statistics.holm(chances, family), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The overrides of a report: its tables, as Markdown and CSV, too, and the page.
+"""The tables of a report as HTML, Markdown and CSV, and the page.
 
 The page has no script and loads nothing from a network. It is light or dark as the reader's system is, and legible on
 a phone.
@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeAlias
@@ -23,7 +22,7 @@ from rlrun import __version__
 from rlrun.analysis.report import figures
 from rlrun.analysis.report.figures import Figure
 from rlrun.analysis.report.findings import Comparison, Findings
-from rlrun.analysis.report.groups import NONE, Group, cut, text_of
+from rlrun.analysis.report.groups import NONE, Group
 from rlrun.analysis.report.runs import Run
 from rlrun.analysis.report.wording import between, chance, interval, listed, number, whole
 from rlrun.runs.files import counted
@@ -160,21 +159,6 @@ def differing(findings: Findings) -> ReportTable:
     )
 
 
-def machines(findings: Findings) -> ReportTable:
-    """Return on what the runs of each group were made, and how fast they were."""
-    rows: list[list[Cell]] = []
-    for result in findings.results:
-        runs = [fate.run for fate in result.group.fates if fate.run.circumstances]
-        for machine, group in groupby(sorted(runs, key=_machine), key=_machine):
-            members = list(group)
-            speeds = between((run.speed for run in members if run.speed is not None), number)
-            rows.append(
-                [result.group.label, *machine, str(len(members)), speeds, _middle(run.seconds for run in members)]
-            )
-    head = ["group", "host", "processor", "device", "versions", "runs", "steps/s", "seconds, median"]
-    return ReportTable("Machines and speed", head, rows, 5)
-
-
 def all_runs(findings: Findings) -> ReportTable:
     """Return every run, with its videos."""
     rows: list[list[Cell]] = []
@@ -189,7 +173,7 @@ def all_runs(findings: Findings) -> ReportTable:
 
 
 def to_markdown(findings: Findings, notes: Iterable[str]) -> str:
-    """Return the tables that hold results, and what to know before using them, as Markdown."""
+    """Return the tables of results and the notes as Markdown."""
     several = [by_task(findings)] if findings.apart else []
     parts = []
     for table in (finals(findings), comparisons(findings), *several, left_out(findings)):
@@ -201,7 +185,7 @@ def to_markdown(findings: Findings, notes: Iterable[str]) -> str:
 
 
 def _bare(cell: Cell) -> str:
-    """Return a cell as Markdown in which nothing is taken for markup."""
+    """Return a cell as Markdown, with markup escaped."""
     text = cell if isinstance(cell, str) else ", ".join(link.text for link in cell)
     return re.sub(r"([\\`*<|]|(?<=\])\()", r"\\\1", " ".join(text.split()))
 
@@ -237,21 +221,14 @@ def _seed(run: Run) -> str:
     return NONE if run.seed is None else str(run.seed)
 
 
-def _machine(run: Run) -> tuple[str, str, str, str]:
-    about = {name: cut(text_of(value)) for name, value in run.circumstances.items() if value}
-    versions = ", ".join(f"{name} {about[name]}" for name in ("rlrun", "torch", "python") if name in about)
-    device = " ".join(about[name] for name in ("device", "gpu") if name in about)
-    return about.get("host", NONE), about.get("cpu") or about.get("platform", NONE), device or NONE, versions
-
-
 def page(findings: Findings, drawings: Iterable[Figure], notes: Iterable[str], folder: Path) -> str:
     """Return the page.
 
     Args:
         findings: all numbers.
         drawings: the figures.
-        notes: what to know before.
-        folder: in which the page will lie; links lead from there.
+        notes: warnings about the numbers.
+        folder: of the page; links are relative to it.
     """
     title = escape(findings.options.title)
     caveats = "".join(f"<li>{escape(note)}</li>\n" for note in notes)
@@ -264,7 +241,6 @@ def page(findings: Findings, drawings: Iterable[Figure], notes: Iterable[str], f
         "Final scores by task": _table(by_task(findings), folder) if findings.apart else "",
         "Runs that do not count": _table(left_out(findings), folder),
         "What differs between the groups": _table(differing(findings), folder),
-        "Machines and speed": _table(machines(findings), folder),
         "All runs": _table(all_runs(findings), folder),
         "How this was computed": _method(findings),
     }

@@ -8,7 +8,6 @@ as many runs, the very numbers of rliable. A resample is given by how often each
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -146,12 +145,6 @@ def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> fl
         np.put_along_axis(mine, order[:, places], 1.0, axis=1)
         reached += int((gap(mine) >= nearly).sum())
     return (1 + reached) / (1 + resamples)
-
-
-def least_p(left: Scores, right: Scores) -> float:
-    """Return the smallest p that a permutation test of so many runs can come to."""
-    ways = math.prod(math.comb(int(a + b), int(a)) for a, b in zip(left.counts, right.counts, strict=True))
-    return min(1.0, (2 if np.array_equal(left.counts, right.counts) else 1) / ways)
 
 
 def holm(chances: Sequence[float], family: int) -> list[float]:

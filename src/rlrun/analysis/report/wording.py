@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rlrun.analysis.report.findings import DRAWN, LEVEL, Findings
+from rlrun.analysis.report.findings import DRAWN, Findings
 from rlrun.analysis.report.groups import NONE, cut
 from rlrun.analysis.report.runs import PLAYED
 from rlrun.analysis.report.statistics import Interval
@@ -118,13 +118,6 @@ def _few(findings: Findings) -> Iterator[str]:
             f"Few seeds: {listed(few, DRAWN)}. Below {FEW} runs a task, percentile intervals are too narrow; one run "
             "has none. Run more seeds before deciding by these numbers."
         )
-    hopeless = [comparison.least for comparison in findings.comparisons if comparison.least >= LEVEL]
-    if hopeless:
-        yield (
-            f"In {counted(len(hopeless), 'comparison')} no difference, however large, could be distinguished from "
-            f"chance: the smallest p that so few runs can reach is {chance(min(hopeless))}, corrected for the number "
-            "of comparisons."
-        )
 
 
 def _unlike(findings: Findings) -> Iterator[str]:
@@ -147,8 +140,9 @@ def _unlike(findings: Findings) -> Iterator[str]:
                 "different budgets are compared."
             )
     for name, what in (("host", "machines"), ("rlrun", "versions of rlrun"), ("torch", "versions of torch")):
-        if len({str(run.circumstances.get(name)) for run in runs}) > 1:
-            yield f"Runs were made with different {what}; the table of machines says which."
+        values = sorted({cut(str(run.circumstances.get(name))) for run in runs})
+        if len(values) > 1:
+            yield f"Runs that count were made with different {what}: {listed(values, DRAWN)}."
 
 
 def _scale(findings: Findings) -> Iterator[str]:
