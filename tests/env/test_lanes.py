@@ -290,7 +290,7 @@ def test_writing_down_an_environment_costs_little(id):
     env = make(id)
     env.record()
     env.reset(0)
-    capture = env._recorders[0].keeper.capture
+    capture = env._recorders[0].reset_state.capture
     assert within(lambda: min(timeit.repeat(capture, timer=time.process_time, number=100, repeat=20)) / 100, 40e-6)
 
 

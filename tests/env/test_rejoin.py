@@ -18,7 +18,7 @@ from rlrun import checkpointing as storage
 from rlrun.collect import RandomAgent
 from rlrun.core.errors import RlrunError
 from rlrun.env import make, recorded
-from rlrun.env.origin import OriginKeeper, written
+from rlrun.env.origin import ResetState
 from rlrun.env.sync import SyncEnv
 from rlrun.env.wrappers import ActionRepeat, FrameStack, PreviousAction
 
@@ -497,11 +497,11 @@ def test_what_no_lanes_have_written_is_refused_before_anything_is_played(entry, 
 def test_what_is_no_data_of_an_environment_is_not_set(name):
     env = Line()
     before = dict(vars(env))
-    keeper = OriginKeeper(env)
-    (state,) = written(keeper.capture())
+    reset_state = ResetState(env)
+    (state,) = reset_state.capture()
     state["attributes"][name] = 3
     with pytest.raises(RlrunError, match=f"'{name}' is no attribute of a Line"):
-        keeper.restore([state])
+        reset_state.restore([state])
     assert vars(env).keys() == before.keys()
 
 

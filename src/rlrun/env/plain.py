@@ -1,6 +1,6 @@
-"""What the attributes of an environment hold, written down as values that a checkpoint can keep, and read back.
+"""Attributes of environments as plain values, which a checkpoint can hold.
 
-Numbers, text, arrays, and nests of these stand for themselves. What else is known becomes a dict that names its
+Numbers, text, arrays, and nests of these stay as they are. Values of other known kinds become a dict that names the
 kind: {"dict": …}, {"deque": …}, {"set": …}, {"generator": …}, {"space": …}, {"moments": …}.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -18,9 +17,10 @@ from rlrun.core.errors import RlrunError
 from rlrun.core.generators import checked
 from rlrun.core.typing import Array
 
-LARGEST = 1 << 16  # bytes of an array: what a reset depends on is small; screens and maps are drawn by it anew
-VISITS = 128  # parts of a nest: a table of tasks, not a transition table, which would cost more than its episode
+LARGEST = 1 << 16  # bytes of an array: a reset depends on small ones; it draws screens and maps again
+VISITS = 128  # parts of a nest: enough for a table of tasks; a transition table would cost more than its episode
 SCALARS = frozenset((type(None), bool, int, float, str, bytes))
+_GENERATORS = frozenset((np.random.Generator, np.random.RandomState, random.Random))
 _MOMENTS = frozenset(("mean", "var", "count"))  # of gymnasium's RunningMeanStd and its likes
 _BITS: dict[str, Any] = {
     "PCG64": np.random.PCG64,
@@ -32,11 +32,11 @@ _BITS: dict[str, Any] = {
 
 
 class LeftOut(Exception):
-    """A value is too large to be written down, or of a kind that cannot be."""
+    """A value is too large, or of a kind that has no plain form."""
 
 
 class Writer:
-    """Write values down; a generator that is met twice keeps its number, so that it is one again when read."""
+    """Writes values; a generator that occurs twice keeps its number, so that a reader makes one of it."""
 
     def __init__(self) -> None:
         self._generators: dict[int, int] = {}
@@ -53,7 +53,7 @@ class Writer:
         return self._write(value)
 
     def whole(self, value: Any) -> Any:
-        """Do the same, whatever the size."""
+        """Return the same without a limit of size."""
         self._left, self._largest = 1 << 62, float("inf")
         try:
             return self._write(value)
@@ -62,53 +62,66 @@ class Writer:
 
     def _write(self, value: Any) -> Any:
         kind = type(value)
-        if kind in SCALARS:
+        if kind in SCALARS or isinstance(value, np.generic):
             return value
-        write = _WRITERS.get(kind, _write_nothing)
-        if write is _write_nothing:
-            write = _find_writer(kind)
-        return write(self, value)
+        if kind is np.ndarray:
+            return self._array(value)
+        if kind is list or kind is tuple:
+            return kind(self._items(value))
+        if kind is dict:
+            return self._pairs(value)
+        if isinstance(value, gymnasium.Space):
+            return self._space(value)
+        if kind in _GENERATORS:
+            return self._generator(value)
+        if kind is deque:
+            return {"deque": self._items(value), "maxlen": value.maxlen}
+        if kind is set:
+            return {"set": sorted(self._items(value), key=repr)}
+        if kind.__module__ == "torch" and kind.__name__ == "Tensor":
+            return self._tensor(value)
+        return self._moments(value)
 
     def _spend(self, visits: int) -> None:
         self._left -= visits
         if self._left < 0:
             raise LeftOut
 
-    def nothing(self, value: Any) -> Any:
-        """Refuse what is of no known kind; running means are known by their attributes."""
-        if not all(hasattr(value, name) for name in _MOMENTS):  # a look at its dict could make an object slower
+    def _moments(self, value: Any) -> dict[str, Any]:
+        """Return running means, which are known by their attributes; refuse any other value."""
+        if not all(hasattr(value, name) for name in _MOMENTS):  # reading its dict could make an object slower
             raise LeftOut
         attributes = getattr(value, "__dict__", {})
         if attributes.keys() != _MOMENTS:
             raise LeftOut
         return {"moments": {name: self._write(part) for name, part in attributes.items()}}
 
-    def array(self, value: Array) -> Array:
+    def _array(self, value: Array) -> Array:
         base = value.base
         while base is not None and isinstance(base, np.ndarray):
             base = base.base
-        # A view of a simulator's own memory is the simulator's to fill.
+        # A simulator fills the views of its own memory.
         if base is not None or value.dtype.hasobject or value.nbytes > self._largest:
             raise LeftOut
         return value.copy()
 
-    def tensor(self, value: Any) -> Any:
+    def _tensor(self, value: Any) -> Any:
         if value.device.type != "cpu" or value.numel() * value.element_size() > self._largest:
             raise LeftOut
         return value.detach().clone()
 
-    def items(self, value: Any) -> list[Any]:
+    def _items(self, value: Any) -> list[Any]:
         if SCALARS.issuperset(map(type, value)):
             self._spend(1 + (len(value) >> 4))
             return list(value)
         self._spend(1 + len(value))
         return [self._write(part) for part in value]
 
-    def pairs(self, value: dict[Any, Any]) -> dict[str, Any]:
+    def _pairs(self, value: dict[Any, Any]) -> dict[str, Any]:
         self._spend(1 + len(value))
         return {"dict": [[self._write(key), self._write(part)] for key, part in value.items()]}
 
-    def generator(self, value: Any) -> dict[str, Any]:
+    def _generator(self, value: Any) -> dict[str, Any]:
         number = self._generators.setdefault(id(value), len(self._generators))
         if isinstance(value, np.random.Generator):
             state = value.bit_generator.state
@@ -120,45 +133,13 @@ class Writer:
         version, numbers, gauss = value.getstate()
         return {"generator": number, "python": {"version": version, "words": np.array(numbers), "gauss": gauss}}
 
-    def space(self, value: gymnasium.Space[Any]) -> dict[str, Any]:
-        """Write down the generators of a space and of its parts, where they exist already."""
-        generators = {} if value._np_random is None else {"": self.generator(value._np_random)}
+    def _space(self, value: gymnasium.Space[Any]) -> dict[str, Any]:
+        """Return the generators of a space and of its parts, as far as they exist already."""
+        generators = {} if value._np_random is None else {"": self._generator(value._np_random)}
         for name, part in _parts(value).items():
-            if inner := self.space(part)["space"]:
+            if inner := self._space(part)["space"]:
                 generators[name] = {"space": inner}
         return {"space": generators}
-
-
-Write = Callable[[Writer, Any], Any]
-_write_nothing: Write = Writer.nothing
-_WRITERS: dict[type, Write] = {
-    np.ndarray: Writer.array,
-    list: Writer.items,
-    tuple: lambda writer, value: tuple(writer.items(value)),
-    deque: lambda writer, value: {"deque": writer.items(value), "maxlen": value.maxlen},
-    set: lambda writer, value: {"set": sorted(writer.items(value), key=repr)},
-    dict: Writer.pairs,
-}
-
-
-def _find_writer(kind: type) -> Write:
-    """Return what writes down a kind that was not met before, and remember it."""
-    if issubclass(kind, gymnasium.Space):
-        write: Write = Writer.space
-    elif issubclass(kind, np.random.Generator | np.random.RandomState) or kind is random.Random:
-        write = Writer.generator
-    elif issubclass(kind, np.generic):
-        write = _itself
-    elif kind.__module__ == "torch" and kind.__name__ == "Tensor":
-        write = Writer.tensor
-    else:
-        return _write_nothing
-    _WRITERS[kind] = write
-    return write
-
-
-def _itself(writer: Writer, value: Any) -> Any:
-    return value
 
 
 def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
@@ -169,13 +150,13 @@ def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
 
 
 class Reader:
-    """Read back what a `Writer` wrote; generators with the same number become one."""
+    """Reads values that a `Writer` wrote; generators with the same number become one."""
 
     def __init__(self) -> None:
         self._generators: dict[int, Any] = {}
 
     def read(self, written: Any, present: Any = None) -> Any:
-        """Return the value; where it is a generator, a space or running means, `present` is set in place."""
+        """Return the value; a generator, a space or running means are set in place, in `present`."""
         if isinstance(written, list):
             return [self.read(part) for part in written]
         if isinstance(written, tuple):
@@ -201,7 +182,7 @@ class Reader:
         if number in self._generators:
             return self._generators[number]
         if any(present is known for known in self._generators.values()):
-            present = None  # two that were one before the first reset
+            present = None  # two generators that were one before the first reset
         self._generators[number] = generator = _set_generator(written, present)
         return generator
 
@@ -232,10 +213,10 @@ def _set_generator(written: dict[str, Any], present: Any) -> Any:
 
 
 def require_sound(written: Any) -> None:
-    """Refuse values with states of generators in them that numpy would read beyond their numbers for.
+    """Refuse states of generators that would make numpy read beyond its memory.
 
     Raises:
-        RlrunError: naming the first.
+        RlrunError: with the first of them.
     """
     if isinstance(written, list | tuple):
         for part in written:
@@ -258,7 +239,7 @@ def _copy(value: Any) -> Any:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Tell whether two written values are equal bit for bit; what is set in place never is."""
+    """Return True if two written values are equal bit for bit; those that are set in place never are."""
     if type(first) is not type(second):
         return False
     if isinstance(first, np.ndarray | np.generic):

@@ -16,7 +16,7 @@ import numpy as np
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import map_tree, put_rows, row_count, take_rows
 from rlrun.core.typing import Array, Tree
-from rlrun.env.origin import OriginKeeper, Taken, whole_state, written
+from rlrun.env.origin import ResetState, whole_state
 from rlrun.env.plain import Reader, Writer, require_sound
 from rlrun.env.spaces import Convert, Write
 from rlrun.env.vector import Env, Rejoined
@@ -109,23 +109,21 @@ class ActionRecorder:
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
-        self.keeper = OriginKeeper(env)
-        self._origin: dict[str, Any] | tuple[int | None, list[Taken]] | None = None  # written, or as captured
+        self.reset_state = ResetState(env)
+        self._origin: dict[str, Any] | None = None
 
     def begin(self, seed: int | None) -> None:
-        """Take down what the reset depends on that comes next."""
-        self._origin = seed, self.keeper.capture()
+        """Capture the state that the next reset depends on."""
+        self._origin = {"seed": seed, "layers": self.reset_state.capture()}
 
     def written(self, long: bool) -> dict[str, Any] | None:
-        """Return what fixes the open episode, besides its actions; of a long one the present state, if it is told."""
+        """Return the origin of the open episode; of a long one the present state, if the environment gives it."""
         if not long:
-            if isinstance(self._origin, tuple):
-                self._origin = {"seed": self._origin[0], "layers": written(self._origin[1])}
             return self._origin
         functions = whole_state(self.env)
         if functions is not None:
             with suppress(Exception):  # an environment that cannot tell it now: a resume will say so
-                return {"layers": written(self.keeper.capture()), "whole": Writer().whole(functions[0]())}
+                return {"layers": self.reset_state.capture(), "whole": Writer().whole(functions[0]())}
         return None
 
     def replay(self, episode: RecordedEpisode, options: Options) -> Generator[None, None, ReplayOutcome]:
@@ -139,7 +137,7 @@ class ActionRecorder:
 
     def _replay(self, episode: RecordedEpisode, options: Options) -> Generator[None, None, ReplayOutcome]:
         self._origin = episode.origin
-        self.keeper.restore(episode.origin["layers"])
+        self.reset_state.restore(episode.origin["layers"])
         if "whole" in episode.origin:
             functions = whole_state(self.env)
             assert functions is not None

@@ -176,7 +176,7 @@ class SyncEnv(Recorded):
 
     def renew(self) -> None:
         for recorder in self._recorders:
-            recorder.keeper.renew()
+            recorder.reset_state.renew()
 
     @property
     def _now(self) -> Tree:
