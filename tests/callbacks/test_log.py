@@ -559,29 +559,3 @@ def test_missing_package_names_the_extra_at_once(monkeypatch, sink, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"\[{sink.lower()}\]'"):
         getattr(sinks, sink)()
-
-
-def test_the_last_line_comes_once_with_all_that_belongs_to_it():
-    stream = io.StringIO()
-    terminal = Terminal(100, seconds=0, stream=stream)
-    terminal.open(None, {}, records=0, axis=0)
-    terminal.write({"env_steps": 50, "updates": 5, "seconds": 1.0, "episode/return": 3.0})
-    terminal.write({"env_steps": 100, "updates": 9, "seconds": 2.0, "episode/return": 4.0})
-    terminal.write({"env_steps": 100, "updates": 9, "seconds": 3.0, "evaluation/mean_return": 7.0})
-    terminal.close(None)
-    assert stream.getvalue().splitlines() == [
-        "50/100 steps 50%  return 3.0",
-        "100/100 steps 100%  return 4.0  evaluation 7.0",
-    ]
-
-
-def test_a_line_that_says_nothing_new_is_not_repeated_at_the_end():
-    stream = io.StringIO()
-    terminal = Terminal(None, seconds=0, stream=stream)
-    terminal.open(None, {}, records=0, axis=0)
-    record = {"env_steps": 50, "updates": 5, "seconds": 1.0, "time/env_steps_per_second": 3.0}
-    terminal.write(record)
-    terminal.seconds = 1000
-    terminal.write({**record, "seconds": 2.0, "time/env_steps_per_second": 4.0})
-    terminal.close(None)
-    assert stream.getvalue().count("\n") == 1

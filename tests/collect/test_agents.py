@@ -186,11 +186,6 @@ def test_one_function_needs_no_name():
         assert agent(np.ones((1, 2), np.float32))["action"].tolist() == [[-1.0, -1.0]]
 
 
-def test_nothing_stands_between_where_nothing_is_asked_for():
-    policy = Echo()
-    assert PolicyAgent(policy)._act == policy.act
-
-
 def test_acting_reads_statistics_and_never_moves_them():
     normalizer = Normalizer(SPACES)
     normalizer.update(torch.tensor([[1.0, 10.0], [3.0, 30.0]]))

@@ -496,7 +496,7 @@ def test_a_rollout_stores_how_likely_the_acting_policy_was_to_act_so(kind, core,
 
 def test_an_agent_that_cannot_tell_does_not_act_for_rollouts(counting):
     env = counting()
-    with pytest.raises(ConfigError, match="older policies needs their log_prob, which a Constant cannot tell"):
+    with pytest.raises(ConfigError, match="older policies needs their log_prob, which a Constant does not give"):
         AsyncCollector(env, constant(), Rollout(spaces=env.spaces), kind="thread")
 
 

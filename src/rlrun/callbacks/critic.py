@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, Optimizer, plain
 from rlrun.core.errors import ConfigError, RlrunError, WiringError, did_you_mean
 from rlrun.core.typing import Tree
+from rlrun.memory import Mix, Table
 from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, value_head_of
 from rlrun.nn.normalizer import Statistics
 from rlrun.training.callback import Callback
@@ -127,12 +128,6 @@ class TargetScale(Callback):
         self._before = state["metrics"]
 
 
-class Feedback(Protocol):
-    """What takes priorities: a table, or several that are sampled as one."""
-
-    def feedback(self, priority: Tensor) -> None: ...
-
-
 class PriorityFeedback(Callback):
     """After each update, tell a table the size of every element's error in the batch that it gave.
 
@@ -147,7 +142,7 @@ class PriorityFeedback(Callback):
 
     data_group: str | None = "default"
 
-    def __init__(self, table: Feedback, *, loss: str | None = None, data_group: str = "default") -> None:
+    def __init__(self, table: Table | Mix, *, loss: str | None = None, data_group: str = "default") -> None:
         self.table = table
         self.loss = loss
         self.data_group = data_group

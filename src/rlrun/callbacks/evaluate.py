@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from rlrun.callbacks.checkpoint import Checkpointer
+from rlrun.callbacks.log import Logger
 from rlrun.callbacks.schedule import due_offline
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
@@ -21,20 +23,6 @@ from rlrun.env import Env
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Stop
-
-
-class EpisodeRecorder(Protocol):
-    """Takes a record of metrics at once."""
-
-    def write(self, step: int | None, update: int, metrics: dict[str, Any], *, counted: bool) -> None: ...
-
-
-class CheckpointKeeper(Protocol):
-    """Keeps the checkpoint of the best evaluation, and notes the newest one in each."""
-
-    evaluation: Mapping[str, Any] | None
-
-    def mark_best(self, step: int, update: int, *, final: bool) -> None: ...
 
 
 class Evaluator(Callback):
@@ -67,8 +55,8 @@ class Evaluator(Callback):
         seed: int = 0,
         max_steps: int | None = 10_000,
         video: bool = False,
-        logger: EpisodeRecorder | None = None,
-        checkpointer: CheckpointKeeper | None = None,
+        logger: Logger | None = None,
+        checkpointer: Checkpointer | None = None,
         offline: int = 0,
     ) -> None:
         self.env = env

@@ -37,7 +37,6 @@ class Terminal:
         self._known: dict[str, Any] = {}
         self._first: int | None = None  # updates of the first record with any: what came before was warm-up
         self._unseen = False
-        self._shown: dict[str, Any] = {}
         self._printed = -math.inf
         self._live: Any = None
 
@@ -52,27 +51,19 @@ class Terminal:
         if self._first is None and record["updates"]:
             self._first = record["updates"]
         pause = self.seconds if self._live is None else 0.1  # redrawing faster than the eye costs time
-        if self._live is None and self._is_last(record):
-            return  # the last line comes once, when all that belongs to it is known
         if time.monotonic() - self._printed >= pause:
             self._show()
 
     def close(self, error: BaseException | None) -> None:
-        if self._unseen and (self._live is not None or _unclocked(self._known) != self._shown):
+        if self._unseen:
             self._show()
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _is_last(self, record: Mapping[str, Any]) -> bool:
-        if not record["env_steps"] and self.offline:
-            return False
-        return bool(self.total) and _at(record) >= (self.total or 0)
-
     def _show(self) -> None:
         self._printed = time.monotonic()
         self._unseen = False
-        self._shown = _unclocked(self._known)
         learns = not self._known["env_steps"] or self._known["updates"] > (self._first or 0)
         shown: dict[str, Any] = {"offline": self.offline, "with_bar": self._live is not None, "to_go": learns}
         text = line(self._known, total=self.total, **shown)
@@ -89,12 +80,6 @@ class Terminal:
 def _at(record: Mapping[str, Any]) -> int:
     """Return the environment step, or the update where there is none."""
     return int(record["env_steps"] or record["updates"])
-
-
-def _unclocked(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a line says beside the speed."""
-    clocked = ("seconds", "time/")
-    return {name: value for name, value in record.items() if not name.startswith(clocked)}
 
 
 def _live(stream: TextIO) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +27,6 @@ from rlrun.nn import (
 )
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
-
-
-class Members(Protocol):
-    """Critics, as far as it matters how many there are."""
-
-    members: int
 
 
 class TargetCallback(Callback):
@@ -97,7 +91,7 @@ class TargetCallback(Callback):
             factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
-    def draw_from(self, critics: Members, target_subset: int | None) -> None:
+    def draw_from(self, critics: Any, target_subset: int | None) -> None:
         """Have so many members of these critics, drawn anew for each target, count; None = all.
 
         Raises:

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.evaluate import EpisodeRecorder
+from rlrun.callbacks.log import Logger
 from rlrun.callbacks.schedule import following
 from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_arrays, to_tensors
 from rlrun.collect.evaluate import Moment, evaluate, stage, undisturbed
 from rlrun.core.errors import ConfigError, WiringError
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
+from rlrun.memory import Table
 from rlrun.memory.adaptors import RETURNS, REWARDS, PerStep
 from rlrun.nn import ActionCodec
 from rlrun.training.callback import Callback
-
-
-class Adapted(Protocol):
-    """A table of a memory."""
-
-    adaptors: Sequence[Any]
 
 
 class ValueBias(Callback):
@@ -60,14 +55,14 @@ class ValueBias(Callback):
         self,
         env: Env,
         agent: Agent,
-        table: Adapted,
+        table: Table,
         *,
         discount: float,
         every: int,
         episodes: int = 10,
         seed: int = 0,
         max_steps: int | None = 10_000,
-        logger: EpisodeRecorder,
+        logger: Logger,
     ) -> None:
         if env.spaces.rewards:
             raise ConfigError("value_bias: one number a step is compared, and this environment's rewards have several")

@@ -1,13 +1,12 @@
-"""What acts: from a batch of observations to a response.
+"""Agents: they map a batch of observations to a response.
 
-An agent is called with trees of numpy arrays [N, …] and answers with a dict of the same:
-`action` (policy actions), and any further column that the memory shall hold.
+An agent is called with trees of NumPy arrays [N, …]. It returns a dict of such trees: `action` (policy actions), and
+any further column for the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -37,12 +36,12 @@ class Acting(Protocol):
 
 
 class Remembering(Acting, Protocol):
-    """A network that acts by what it remembers of the episode, a state of as many numbers as `state_size`."""
+    """A recurrent network; its state has `state_size` numbers."""
 
     state_size: int
 
     def advance(self, observation: Tree, state: Tree, explore: bool) -> tuple[Tree, Tree]:
-        """Return an action for observations [N, …], and the state after them from that before them."""
+        """Return an action for observations [N, …] and a state, and the state after them."""
 
     def initial_state(self, count: int) -> Tree:
         """Return the state of `count` fresh episodes."""
@@ -51,24 +50,24 @@ class Remembering(Acting, Protocol):
 class Agent(Protocol):
     """Maps observations to responses; also what is evaluated and exported.
 
-    A recurrent one gets the state before acting and answers with the one after it, as `state`: trees of arrays
-    [N, …]. Whoever calls it keeps the state of each env, and begins with `initial_state` where an episode does.
-    A class that derives from this one has no state and uniform random actions, unless it says otherwise.
+    A recurrent agent gets the state before acting and returns the one after it, as `state`: trees of arrays [N, …].
+    The caller keeps the state of each env, and starts episodes with `initial_state`. A subclass has no state and
+    uniform random actions, unless it overrides these.
     """
 
-    outputs: tuple[str, ...]  # the names a response holds
+    outputs: tuple[str, ...]  # names in a response
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        """Act on observations [N, …]; `explore` False asks for the best known action."""
+        """Return a response for observations [N, …]; without `explore`, the best known action."""
 
     def initial_state(self, count: int) -> Tree | None:
-        """The recurrent state of `count` fresh episodes; None where there is none."""
+        """Return the recurrent state of `count` fresh episodes; None without one."""
         return None
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
-        """What acts at random in this one's place during warm-up: a `RandomAgent`, or a subclass.
+        """Return the random agent of warm-up: a `RandomAgent`, or a subclass.
 
-        It is called like an agent, with observations [N, …], so it can keep to the actions that these allow.
+        It is called with observations [N, …], so it can draw from the actions that these allow.
         """
         return RandomAgent(space, seed=seed)
 
@@ -89,50 +88,41 @@ def to_arrays(tree: Tree) -> Tree:
 
 
 def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Preprocess, ...]:
-    """Return what is done to observations before a policy sees them, in order; None entries are left out.
+    """Return the functions that are applied to a policy's observations, in order, without None entries.
 
-    An adaptor of the memory stands for its `preprocess`, and comes where its `tier` has it in memory, too.
+    An adaptor of the memory stands for its `preprocess`; its `tier` gives the place, as in memory.
     """
     functions = preprocess.values() if isinstance(preprocess, Mapping) else (preprocess,)
     ordered = sorted((fn for fn in functions if fn is not None), key=lambda fn: getattr(fn, "tier", VALUES))
     return tuple(getattr(function, "preprocess", function) for function in ordered)
 
 
-def acting(act: Callable[..., Any], preprocess: tuple[Preprocess, ...]) -> Callable[..., Any]:
-    """Return how a policy acts, given for what it is trained on, for observations as the environment gives them."""
-    return partial(_act, act, preprocess) if preprocess else act
-
-
-def _act(act: Callable[..., Any], preprocess: tuple[Preprocess, ...], observation: Tree, *more: Any) -> Any:
-    return act(prepared(observation, preprocess), *more)
-
-
 def prepared(observation: Tree, preprocess: tuple[Preprocess, ...]) -> Tree:
-    """Return observations as a policy sees them."""
+    """Return observations after all of these functions."""
     for function in preprocess:
         observation = function(observation)
     return observation
 
 
 def initial_state(agent: Agent, count: int) -> Tree | None:
-    """Return the recurrent state of `count` fresh episodes; None of an agent that has none."""
+    """Return the recurrent state of `count` fresh episodes; None for an agent without one."""
     make = getattr(agent, "initial_state", None)
     return None if make is None else make(count)
 
 
 def restarted(state: Tree, initial: Tree, envs: Array) -> Tree:
-    """Return the state [N, …] of all envs with that of fresh episodes in a choice [N] of them."""
+    """Return the state [N, …] of all envs, with the initial one where `envs` [N] is True."""
     return state if state is None else where(envs, initial, state)
 
 
 class PolicyAgent(Agent):
-    """Act by a policy's own distribution; with its state, where the policy has one (`state_size`).
+    """Act by a policy's own distribution; with its state, if the policy has one (`state_size`).
 
     Args:
         policy: the network.
-        device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalization.
-        log_prob: whether responses say how likely the policy was to act so.
+        device: of the policy.
+        preprocess: functions of observations that the memory applies, too: one, or several by name.
+        log_prob: add the log probability of actions to responses.
     """
 
     outputs: tuple[str, ...]
@@ -150,26 +140,29 @@ class PolicyAgent(Agent):
         self.preprocess = chain(preprocess)
         self.recurrent = bool(getattr(policy, "state_size", 0))
         self.outputs = ("action", "state") if self.recurrent else ("action",)
-        self._act = acting(cast(Remembering, policy).advance if self.recurrent else policy.act, self.preprocess)
-        self._value_head = False
+        self._gives_log_prob = False
         if log_prob:
-            self.tell_log_prob()
+            self.add_log_prob()
 
-    def tell_log_prob(self) -> None:
-        """Say beside each action how likely the policy was to take it: what older data are learned from by.
+    def _act(self, observation: Tree, *more: Any) -> Any:
+        act: Callable[..., Any] = cast(Remembering, self.policy).advance if self.recurrent else self.policy.act
+        return act(prepared(observation, self.preprocess), *more)
+
+    def add_log_prob(self) -> None:
+        """Add the log probability of each action to responses: off-policy corrections need it.
 
         Raises:
-            ConfigError: the policy cannot tell.
+            ConfigError: the policy gives none.
         """
         if not hasattr(self.policy, "evaluate_actions"):
             raise ConfigError(
                 f"agent.log_prob: a {type(self.policy).__name__} has no evaluate_actions(observation, action)"
             )
-        if not self._value_head:
-            self.outputs, self._value_head = (*self.outputs, "log_prob"), True
+        if not self._gives_log_prob:
+            self.outputs, self._gives_log_prob = (*self.outputs, "log_prob"), True
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
-        """Return an action and the state after it, all trees of tensors; what an export consists of."""
+        """Return an action and the state after it, all trees of tensors; this is exported."""
         if not self.recurrent:
             return self._act(observation, explore), None
         response: tuple[Tree, Tree] = self._act(observation, state, explore)
@@ -188,7 +181,7 @@ class PolicyAgent(Agent):
         else:
             action = self._act(seen, explore)
             response = {"action": to_arrays(action)}
-        if self._value_head and explore:
+        if self._gives_log_prob and explore:
             policy: Any = self.policy
             log_prob = policy.evaluate_actions(prepared(seen, self.preprocess), action, *before).log_prob
             response["log_prob"] = to_arrays(log_prob)
@@ -225,7 +218,7 @@ class RandomAgent(Agent):
         return drawn.astype(np.float32)
 
     def stand_in_for(self, agent: Any) -> None:
-        """Act in an agent's place from now on; here it is all the same whose."""
+        """Act in place of this agent from now on; a subclass may use its noise."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self.rng.bit_generator.state}
@@ -235,16 +228,16 @@ class RandomAgent(Agent):
 
 
 def random_agent(agent: Agent, space: Space, *, seed: int) -> Any:
-    """Return what acts at random in place of an agent: a `RandomAgent`, or what the agent itself has for that."""
+    """Return the random agent that an agent defines, or else a `RandomAgent`."""
     make = getattr(agent, "at_random", None)
     return RandomAgent(space, seed=seed) if make is None else make(space, seed=seed)
 
 
 def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
-    """Act once, and refuse actions that are not of their space, or values that are not one for each choice.
+    """Act once; refuse actions outside their space, and values that are not one for each choice.
 
     Raises:
-        BuildError: in the name of `place`, the network's.
+        BuildError: naming `place`, the network.
     """
     try:
         part: Any
@@ -278,15 +271,15 @@ def where(condition: Any, chosen: Tree, default: Tree) -> Tree:
 
 
 class EpsilonGreedy(Agent):
-    """Take a random action with probability epsilon, that of `at_random`, else the policy's best.
+    """Take a random action of `at_random` with probability epsilon, else the policy's best.
 
     Args:
         policy: the network.
         epsilon: a number or a schedule over environment steps, all envs together.
         spaces: of the environment.
-        seed: of the coin and of the random actions.
-        device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalization.
+        seed: of random actions and of the decision to take them.
+        device: of the policy.
+        preprocess: functions of observations that the memory applies, too: one, or several by name.
     """
 
     outputs = ("action",)
@@ -304,10 +297,9 @@ class EpsilonGreedy(Agent):
         self.policy = policy
         self.epsilon = as_schedule(epsilon)
         self.device = device
-        self.steps = 0  # environment steps acted in while exploring
+        self.steps = 0  # environment steps while exploring
         self.uniform = self.at_random(spaces.action, seed=seed)
         self.preprocess = chain(preprocess)
-        self._act = acting(policy.act, self.preprocess)
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
@@ -316,7 +308,7 @@ class EpsilonGreedy(Agent):
         envs = row_count(observation)
         epsilon = self.epsilon(self.steps)
         self.steps += envs * learners.count()
-        if envs == 1:  # a coin costs a tenth of an array of one
+        if envs == 1:  # one number costs a tenth of an array of one
             random = self.uniform.rng.random() < epsilon
             return self.uniform(observation) if random else {"action": self._greedy(observation)}
         drawn = self.uniform.rng.random(envs) < epsilon
@@ -326,18 +318,21 @@ class EpsilonGreedy(Agent):
             return {"action": self._greedy(observation)}
         return {"action": where(drawn, self.uniform(observation)["action"], self._greedy(observation))}
 
+    def _act(self, observation: Tree, explore: bool) -> Tree:
+        return self.policy.act(prepared(observation, self.preprocess), explore)
+
     def _greedy(self, observation: Tree) -> Tree:
         return to_arrays(self._act(to_tensors(observation, self.device), False))
 
     @torch.no_grad()
     def values(self, observation: Tree) -> Any:
-        """Return what the policy, called, says of every choice: the values [..., K] that its `codec` orders."""
+        """Return the value of every choice [..., K], in the order of the policy's `codec`."""
         return cast(Any, self.policy)(prepared(to_tensors(observation, self.device), self.preprocess))
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, None]:
-        """Return an action, from and to trees of tensors; what an export consists of.
+        """Return an action, from and to trees of tensors; this is exported.
 
-        Exploring, the coin and the random action come out of Gumbel noise, as likely as those of a call.
+        With `explore`, Gumbel noise decides between the two actions and draws the random one, with the same odds.
         """
         greedy = self._act(observation, False)
         if not explore:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.collector import Collector, Quiet, branch_seed, require_finite
+from rlrun.collect.collector import Collector, NoSignals, branch_seed, require_finite
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, counted, freeze
 from rlrun.core import cluster
@@ -93,7 +93,7 @@ class AsyncCollector(Collector):
         self._following: Tree = None  # of the newest step: what the worker acted on next, where an episode ended
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, update: int = 0) -> dict[str, int]:
-        self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        self._signals = (callbacks or {}).get("interrupt") or NoSignals()
         self._budget = (callbacks or {}).get("budget")
         self._update = self._acted = update
         if self.observation is not None:
@@ -228,9 +228,9 @@ class AsyncCollector(Collector):
 
 
 def _require_log_prob(agent: Agent) -> None:
-    tell = getattr(agent, "tell_log_prob", None)
-    if tell is None:
+    add_log_prob = getattr(agent, "add_log_prob", None)
+    if add_log_prob is None:
         raise ConfigError(
-            f"async: a rollout of older policies needs their log_prob, which a {type(agent).__name__} cannot tell"
+            f"async: a rollout of older policies needs their log_prob, which a {type(agent).__name__} does not give"
         )
-    tell()
+    add_log_prob()

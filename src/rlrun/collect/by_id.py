@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlrun.collect.agents import Agent, Response, random_agent
-from rlrun.collect.collector import Budgeted, Quiet, Signals, branch_seed
+from rlrun.collect.collector import Budgeted, NoSignals, branch_seed
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Composite, Space, Spaces, take_rows
 from rlrun.core.typing import Tree
@@ -132,14 +132,14 @@ class ByIdCollector(Budgeted, Callback):
         self.episodes = 0
         self.observations: Observations | None = None
         self.approximate: str | None = None
-        self._signals: Signals = Quiet()
+        self._signals = NoSignals()
         self._restored = False
         self._running: dict[AgentId, tuple[float, int]] = {}  # return and length so far
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
-        self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        self._signals = (callbacks or {}).get("interrupt") or NoSignals()
         self._budget = (callbacks or {}).get("budget")
         seed = self.seed
         if self._restored:

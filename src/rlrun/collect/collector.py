@@ -6,7 +6,7 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,28 +25,16 @@ _messages = logging.getLogger("rlrun")
 TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can keep of an episode
 
 
-class Signals(Protocol):
-    """What tells that the run shall be left."""
+class NoSignals:
+    """Stands in for `Interrupt`, if a run has none."""
 
-    requested: str | None
-
-    def check(self) -> None:
-        """Raise where it shall; where there are several learners, only `meet` does."""
-
-    def meet(self) -> None:
-        """Raise in all learners where it shall; all of them call it."""
-
-
-class Quiet:
-    """No signal ever comes."""
-
-    requested: str | None = None
+    requested: str | None = None  # name of a signal that came
 
     def check(self) -> None:
-        pass
+        """Raise if a signal came; of several learners, only `meet` raises."""
 
     def meet(self) -> None:
-        pass
+        """Raise in all learners if a signal came; all of them call it."""
 
 
 class Budgeted(ABC):
@@ -106,7 +94,7 @@ class Collector(Budgeted, Callback):
         self.observation: Tree = None
         self.state: Tree = None  # of a recurrent agent, before it acts on the observation
         self.approximate: str | None = None
-        self._signals: Signals = Quiet()
+        self._signals = NoSignals()
         self._tagged = tuple(getattr(table, "tags", ()))
         for name in self._tagged:
             if name not in TAGS:
@@ -131,7 +119,7 @@ class Collector(Budgeted, Callback):
         return self.tally.episodes
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
-        self._signals = (callbacks or {}).get("interrupt") or Quiet()
+        self._signals = (callbacks or {}).get("interrupt") or NoSignals()
         self._budget = (callbacks or {}).get("budget")
         self.env.record()
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlrun.collect.agents import PolicyAgent, Preprocess, RandomAgent, Remembering, Response, to_arrays, to_tensors
+from rlrun.collect.agents import PolicyAgent, Preprocess, RandomAgent, Response, to_arrays, to_tensors
 from rlrun.core.spaces import Space
 from rlrun.core.typing import Array, Tree
 
@@ -46,12 +46,6 @@ class Keeping(Protocol):
         """Return the actions, and the state after them, where envs switch [N] to an action or go on as before."""
 
 
-class RepeatingPolicy(Remembering, Protocol):
-    """A network that acts so."""
-
-    keeping: Keeping
-
-
 class Counting(PolicyAgent):
     """An agent that tells how often it chooses anew; a subclass counts by `share`."""
 
@@ -86,7 +80,7 @@ class Repeating(Counting):
         options: of `PolicyAgent`.
     """
 
-    def __init__(self, policy: RepeatingPolicy, **options: Any) -> None:
+    def __init__(self, policy: Any, **options: Any) -> None:
         super().__init__(policy, **options)
         self.outputs = (*self.outputs, "next_state")
         self.keeping = policy.keeping

@@ -1,10 +1,8 @@
-"""Environments that step as a whole: gymnasium's vector environments, native ones, EnvPool, worker processes."""
+"""Vector environments: those of Gymnasium, native ones, and EnvPool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from multiprocessing.connection import wait
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import (
     action_writer,
     batch_reader,
-    explained,
     from_gymnasium,
     rewards,
     rewards_of,
@@ -25,18 +22,11 @@ from rlrun.env.spaces import (
 from rlrun.env.sync import env_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
 from rlrun.runs.exits import describe_error
-from rlrun.runs.subprocesses import describe_exit
 from rlrun.training.callback import Stop
-
-DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core
-
-
-class WorkerFailure(Exception):
-    """What an environment in a process of its own raised, in words; they begin with `env 3: `."""
 
 
 class EnvInfos(Mapping[int, dict[str, Any]]):
-    """What a vector environment said beside, by env; taken apart only where somebody looks."""
+    """The infos of a vector environment by env; each is extracted when it is read."""
 
     def __init__(self, columns: dict[str, Any], count: int) -> None:
         self._columns = columns
@@ -47,7 +37,7 @@ class EnvInfos(Mapping[int, dict[str, Any]]):
             raise KeyError(env_index)
         row = _row(self._columns, env_index)
         final: dict[str, Any] | None = row.get("final_info")
-        return row if final is None else final  # where an env reset within the step, the rest is of the next episode
+        return row if final is None else final  # after a reset within the step, the rest is of the next episode
 
     def __iter__(self) -> Iterator[int]:
         return (env_index for env_index in range(self._count) if self[env_index])
@@ -67,12 +57,12 @@ def _row(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
 
 
 class BatchedEnv(Env):
-    """Make any of the three ways in which vector environments reset look the same.
+    """Step a vector environment that resets in any of Gymnasium's three modes.
 
-    DISABLED: ended envs are reset by a mask. NEXT_STEP: the row after an end is the reset itself, so it
-    is marked invalid. SAME_STEP: the true successor is taken from `final_obs` of the info.
+    DISABLED: ended envs are reset by a mask. NEXT_STEP: the row after an end is the reset itself, so it is marked
+    invalid. SAME_STEP: the true successor comes from `final_obs` of the info.
 
-    vector: the environment, or `remake` makes it from a seed where that is the only way to seed it.
+    vector: the environment; remake: makes it from seeds, if it cannot be seeded otherwise.
     """
 
     def __init__(
@@ -100,7 +90,7 @@ class BatchedEnv(Env):
         self._mode = AutoresetMode((vector.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.resets_itself = self._mode is AutoresetMode.NEXT_STEP
         self._episode_end = np.zeros(self.num_envs, np.bool_)  # by the last step
-        self._next: Tree = None  # what to act on next
+        self._next: Tree = None  # observations to act on
         self._closed = False
 
     def _rewards(self) -> int:
@@ -115,7 +105,7 @@ class BatchedEnv(Env):
         return self._reset(self._seed_argument(seed, seeds), options)
 
     def _seed_argument(self, seed: Seed, seeds: list[int | None]) -> Any:
-        """One generator for all envs takes one integer; one an env takes a list."""
+        """Return a list of seeds if every env has a generator, else the first seed."""
         if seed is None or self._remake is not None:
             return None
         return seeds if isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else seeds[0]
@@ -147,10 +137,10 @@ class BatchedEnv(Env):
         return Step(observation, reward, terminated, truncated, valid, EnvInfos(info, self.num_envs) if info else {})
 
     def _successor(self, observation: Tree, info: dict[str, Any]) -> Tree:
-        """Return the observations with the last ones of ended episodes put back."""
+        """Return the observations, with the last ones of ended episodes in place of their first."""
         final = info.get("final_obs")
         if final is None:
-            raise RlrunError(f"{self._place} resets within a step but gives no 'final_obs' in its info")
+            raise RlrunError(f"{self._place} resets within a step, and its info has no 'final_obs'")
         successor = take_rows(observation, np.arange(self.num_envs))
         if isinstance(final, np.ndarray) and final.dtype == object:
             for env_index in np.flatnonzero(self._episode_end).tolist():
@@ -186,55 +176,12 @@ class BatchedEnv(Env):
         if self._closed:
             return
         self._closed = True
-        if isinstance(self.vector, AsyncVectorEnv):
-            with suppress(EOFError, OSError):  # a worker died before it was asked to leave
-                self.vector.close(timeout=5)
-            end_workers(self.vector)
-        else:
-            close_softly(self._place, self.vector.close)
+        close_softly(self._place, self.vector.close)
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         try:
             return function()
+        except (Stop, RlrunError):
+            raise
         except Exception as error:
-            if not isinstance(self.vector, AsyncVectorEnv):
-                if isinstance(error, Stop | RlrunError):
-                    raise
-                raise RlrunError(f"{self._place}: {what} failed: {describe_error(error)}") from error
-            if not hasattr(self.vector, "processes"):  # not all could be started
-                raise
-            self._closed = True
-            if isinstance(error, WorkerFailure):
-                raise RlrunError(f"{self._place}: {what} failed in {explained(what, str(error))}") from error
-            gone = self._gone(self.vector) if isinstance(error, EOFError | OSError) else None
-            raise RlrunError(
-                f"{self._place}: {what} failed: {gone or f'a worker failed: {describe_error(error)}'}"
-            ) from error
-        finally:
-            if self._closed and isinstance(self.vector, AsyncVectorEnv):
-                end_workers(self.vector)
-
-    def _gone(self, vector: AsyncVectorEnv) -> str | None:
-        """Tell which worker has ended, or is about to, and how; None where all are at work."""
-        started = [process for process in vector.processes if process.pid is not None]
-        ready = wait([process.sentinel for process in started], timeout=DYING)
-        episode_end = [process for process in started if process.sentinel in ready]
-        for process in episode_end:
-            process.join(DYING)  # it has closed its files, which is not quite its end
-        episode_end.sort(key=lambda process: process.exitcode == 0)  # it may have left because another one was gone
-        for process in episode_end:
-            return f"the process of env {vector.processes.index(process)} is gone: {describe_exit(process.exitcode)}"
-        return None
-
-
-def end_workers(vector: AsyncVectorEnv) -> None:
-    """End the processes of a vector environment that are still there, at once."""
-    vector.closed = True
-    started = [process for process in vector.processes if process.pid is not None]
-    for process in started:
-        process.kill()
-    for pipe in vector.parent_pipes:
-        if pipe is not None:
-            pipe.close()
-    for process in started:
-        process.join()
+            raise RlrunError(f"{self._place}: {what} failed: {describe_error(error)}") from error

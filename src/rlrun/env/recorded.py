@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
@@ -25,8 +25,9 @@ from rlrun.training.callback import Stop
 # Steps. Acting them again takes as long as they took: seconds for control tasks, two minutes for Atari, whose
 # longest episodes have 27,000. What runs longer hardly has episodes at all.
 LIMIT = 100_000
-PORTION = 1000  # steps played again between two looks at a signal
+PORTION = 1000  # steps of a replay between two checks for signals
 Options = dict[str, Any] | None
+Abandon = Callable[[], None] | None  # may raise to stop a replay
 
 
 class ActionLog:
@@ -126,16 +127,17 @@ class ActionRecorder:
                 return {"layers": self.reset_state.capture(), "whole": Writer().whole(functions[0]())}
         return None
 
-    def replay(self, episode: RecordedEpisode, options: Options) -> Generator[None, None, ReplayOutcome]:
-        """Play an episode again, in portions; what goes wrong is told, not raised."""
+    def replay(self, episode: RecordedEpisode, options: Options, abandon: Abandon = None) -> ReplayOutcome:
+        """Play an episode again; an error becomes the reason of a lost one."""
         try:
-            return (yield from self._replay(episode, options))
+            return self._replay(episode, options, abandon or _continue)
         except Stop:
             raise
         except Exception as error:
             return ReplayOutcome(lost=f"{type(error).__name__}: {error}".splitlines()[0])
 
-    def _replay(self, episode: RecordedEpisode, options: Options) -> Generator[None, None, ReplayOutcome]:
+    def _replay(self, episode: RecordedEpisode, options: Options, abandon: Callable[[], None]) -> ReplayOutcome:
+        abandon()
         self._origin = episode.origin
         self.reset_state.restore(episode.origin["layers"])
         if "whole" in episode.origin:
@@ -152,20 +154,12 @@ class ActionRecorder:
             if terminated or truncated:
                 return ReplayOutcome(lost=f"played again, its episode ended after {number} of {count} steps")
             if number % PORTION == 0:
-                yield
+                abandon()
         return ReplayOutcome(observation, total, count)
 
 
-def finish(replay: Generator[None, None, ReplayOutcome], abandon: Callable[[], None] | None = None) -> ReplayOutcome:
-    """Run a replay to its end."""
-    while True:
-        if abandon is not None:
-            abandon()
-        try:
-            next(replay)
-        except StopIteration as end:
-            outcome: ReplayOutcome = end.value
-            return outcome
+def _continue() -> None:
+    """Abandon nothing."""
 
 
 class Recorded(Env):
@@ -187,9 +181,7 @@ class Recorded(Env):
         """Return what each env's `ActionRecorder.written` says."""
 
     @abstractmethod
-    def _replay(
-        self, episodes: list[RecordedEpisode | None], abandon: Callable[[], None] | None
-    ) -> list[ReplayOutcome]:
+    def _replay(self, episodes: list[RecordedEpisode | None], abandon: Abandon) -> list[ReplayOutcome]:
         """Play an episode again in each env that has one."""
 
     def record(self) -> None:
@@ -218,7 +210,7 @@ class Recorded(Env):
                 raise RlrunError(f"its actions are none of this environment ({type(error).__name__})") from error
         self._remembered = state or None
 
-    def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
+    def resume_episodes(self, abandon: Abandon = None) -> Rejoined | None:
         state, self._remembered = self._remembered, None
         if state is None:
             return None

@@ -16,7 +16,7 @@ import numpy as np
 from rlrun.core.errors import DataError, RlrunError
 from rlrun.core.spaces import Spaces, put_rows
 from rlrun.core.typing import Array, Tree
-from rlrun.env.recorded import ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome, finish
+from rlrun.env.recorded import Abandon, ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
 from rlrun.env.spaces import (
     Outputs,
     action_writer,
@@ -185,11 +185,9 @@ class SyncEnv(Recorded):
     def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
         return [recorder.written(is_long) for recorder, is_long in zip(self._recorders, long, strict=True)]
 
-    def _replay(
-        self, episodes: list[RecordedEpisode | None], abandon: Callable[[], None] | None
-    ) -> list[ReplayOutcome]:
+    def _replay(self, episodes: list[RecordedEpisode | None], abandon: Abandon) -> list[ReplayOutcome]:
         return [
-            ReplayOutcome() if episode is None else finish(recorder.replay(episode, self._options), abandon)
+            ReplayOutcome() if episode is None else recorder.replay(episode, self._options, abandon)
             for recorder, episode in zip(self._recorders, episodes, strict=True)
         ]
 

@@ -1,4 +1,4 @@
-"""Environments in processes of their own, which record their episodes there."""
+"""Environments in worker processes, which record their episodes there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
+from multiprocessing.connection import wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,35 +22,39 @@ from gymnasium.vector.async_vector_env import _async_worker
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import put_rows, take_rows
 from rlrun.core.typing import Tree
-from rlrun.env.batched import BatchedEnv, WorkerFailure
-from rlrun.env.recorded import ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
-from rlrun.env.spaces import Outputs, empty, rewards_of, row_splitter, warn
+from rlrun.env.batched import BatchedEnv
+from rlrun.env.recorded import Abandon, ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
+from rlrun.env.spaces import Outputs, empty, explained, rewards_of, row_splitter, warn
 from rlrun.env.vector import Step, close_softly
 from rlrun.runs.exits import describe_error, leave, refused
-from rlrun.runs.subprocesses import end_with_parent
+from rlrun.runs.subprocesses import describe_exit, end_with_parent
 
 Build = Callable[[], gymnasium.Env[Any, Any]]
+DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core
+POLL = 0.1  # seconds between two checks for signals
+
+
+class WorkerFailure(Exception):
+    """The description of a worker's exception; it begins with `env 3: `."""
 
 
 class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Writes down the environment of a worker before each reset, once told to; the main process calls it by name.
+    """Records the environment of a worker, if `recording` is set; the main process calls its methods by name.
 
     Args:
         env: with all its wrappers.
         number: of the environment.
-        apart: whether it lives in a worker.
+        in_worker: False in the main process, which builds one for its spaces.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], number: int, *, apart: bool) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], number: int, *, in_worker: bool) -> None:
         super().__init__(env)
         self.number = number
-        self.apart = apart
+        self.in_worker = in_worker
         self.recorder = ActionRecorder(env)
         self.recording = False
-        self.episode: tuple[RecordedEpisode, dict[str, Any] | None] | None = (
-            None  # to be played again; and options of resets
-        )
-        self._replay: Generator[None, None, ReplayOutcome] | None = None
+        # to be played again, with options of resets
+        self.episode: tuple[RecordedEpisode, dict[str, Any] | None] | None = None
         self.step = self._first_step  # type: ignore[method-assign]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -71,66 +76,58 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return Outputs(self.env.observation_space, self.env_rewards())
 
     def env_remarks(self) -> dict[str, str]:
-        """Return what the environment gave that is stored as something else."""
+        """Return remarks on outputs that are stored in another form."""
         return self.outputs.remarks
 
     def env_rewards(self) -> int:
-        """Return how many numbers a reward has; 0 = it is a plain number."""
+        """Return how many numbers a reward has; 0 = a plain number."""
         return rewards_of(self.env, "environment")
 
     def env_written(self, long: list[bool]) -> dict[str, Any] | None:
-        """Return what fixes the open episode, besides its actions."""
+        """Return the origin of the open episode."""
         return self.recorder.written(long[self.number])
 
-    def env_replay(self) -> ReplayOutcome | None:
-        """Play a portion of the episode again; return what came of it once it is over."""
-        if self.episode is None:
-            return ReplayOutcome()
-        self._replay = self._replay or self.recorder.replay(*self.episode)
-        try:
-            next(self._replay)
-        except StopIteration as end:
-            self._replay = self.episode = None
-            outcome: ReplayOutcome = end.value
-            return outcome
-        return None
+    def env_replay(self) -> ReplayOutcome:
+        """Play the episode again."""
+        episode, self.episode = self.episode, None
+        return ReplayOutcome() if episode is None else self.recorder.replay(*episode)
 
     def close(self) -> None:
         try:
             close_softly(f"env {self.number}", self.env.close)
         finally:
-            # The pipe to the main process broke: that process is gone, and there is nobody to complain to.
-            if self.apart and isinstance(sys.exc_info()[1], OSError | EOFError):
+            # The pipe to the main process broke: that process has ended, so an error would reach nobody.
+            if self.in_worker and isinstance(sys.exc_info()[1], OSError | EOFError):
                 leave(1)
 
 
 def _worker(build: Build, number: int, parent: int, in_main_thread: bool) -> gymnasium.Env[Any, Any]:
-    """Build an environment in a worker, which leaves signals to the process that started it.
+    """Build an environment in a worker, which ignores signals to its parent's process group.
 
     parent: id of that process; in_main_thread: whether its main thread started the worker.
     """
-    apart = os.getpid() != parent
-    if apart:
+    in_worker = os.getpid() != parent
+    if in_worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setpgid(0, 0)  # a signal to the whole group, from a terminal or a scheduler, is the parent's to obey
+        os.setpgid(0, 0)  # only the parent obeys a signal of a terminal or a scheduler to the whole group
         if in_main_thread:
             end_with_parent()
-    return WorkerWrapper(build(), number, apart=apart)
+    return WorkerWrapper(build(), number, in_worker=in_worker)
 
 
 def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *rest: Any) -> None:
-    """Be the process of an environment, whose failure is told in words: not every exception can be sent."""
+    """Run the process of an environment; send failures as text, as not every exception can be pickled."""
 
     def put(failure: tuple[int, Any, BaseException, str]) -> None:
         _, _, error, trace = failure
         errors.put((index, WorkerFailure, f"env {index}: {describe_error(error)}", trace))
 
-    in_words: Any = SimpleNamespace(put=put)
+    text_errors: Any = SimpleNamespace(put=put)
     try:
         with refused():
-            _async_worker(index, build, pipe, parent_pipe, memory, in_words, *rest)
-    except (Exception, SystemExit) as error:  # while the environment was made, or one that asked to exit
+            _async_worker(index, build, pipe, parent_pipe, memory, text_errors, *rest)
+    except (Exception, SystemExit) as error:  # raised by the constructor, or a request to exit
         put((index, None, error, traceback.format_exc()))
         pipe.send((None, False))
 
@@ -149,14 +146,14 @@ class WorkerEnv(Recorded, BatchedEnv):
         started_by = os.getpid(), threading.current_thread() is threading.main_thread()
         workers = [partial(_worker, build, env_index, *started_by) for env_index in range(count)]
         self._place, self._closed, self.vector = place, False, AsyncVectorEnv.__new__(AsyncVectorEnv)
-        # `copy=False`: the reader copies anyway, and once is enough.
+        # `copy=False`: the reader copies anyway.
         begin = partial(AsyncVectorEnv.__init__, copy=False, autoreset_mode=AutoresetMode.DISABLED, worker=_work)
         self._call("start", lambda: begin(self.vector, workers))
         super().__init__(self.vector, reset_options=reset_options, place=place)
         self.remarked, self._stepped = set(), False
         self._split = row_splitter(self.vector.single_action_space)
         self._last_written: list[dict[str, Any] | None] = [None] * count  # when the workers were closed
-        self._rejoined = False  # and not stepped since
+        self._is_replayed = False  # and not stepped since
 
     def _rewards(self) -> int:
         return int(self._call("start", lambda: self.vector.call("env_rewards"))[0])
@@ -169,7 +166,7 @@ class WorkerEnv(Recorded, BatchedEnv):
     def step(self, action: Tree) -> Step:
         if self._action_log is not None:
             self._action_log.note(action)
-        self._rejoined = False
+        self._is_replayed = False
         step = super().step(action)
         if not self._stepped:
             self._stepped = True
@@ -182,7 +179,7 @@ class WorkerEnv(Recorded, BatchedEnv):
         chosen = (options or {}).get("reset_mask", everyone)
         before = self._next
         observation = super()._reset(seed, options)
-        if self._rejoined:  # the workers' shared memory has not seen what others came back to
+        if self._is_replayed:  # the workers' shared memory lacks the observations of other replays
             put_rows(observation, ~chosen, take_rows(before, ~chosen))
         if self._action_log is not None:
             self._action_log.begin(np.flatnonzero(chosen).tolist())
@@ -190,9 +187,55 @@ class WorkerEnv(Recorded, BatchedEnv):
 
     def close(self) -> None:
         if not self._closed and self._action_log is not None:
-            with suppress(RlrunError):  # a checkpoint may still be made; a worker that died leaves none
+            with suppress(RlrunError):  # for a later checkpoint; a worker that died has no state
                 self._last_written = self._written(self._action_log.long())
-        super().close()
+        if not self._closed:
+            self._closed = True
+            with suppress(EOFError, OSError):  # a worker died before it could close its environment
+                self.vector.close(timeout=5)
+            self._end_workers()
+
+    def _call(self, what: str, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except Exception as error:
+            if not hasattr(self.vector, "processes"):  # not all could be started
+                raise
+            self._closed = True
+            if isinstance(error, WorkerFailure):
+                raise RlrunError(f"{self._place}: {what} failed in {explained(what, str(error))}") from error
+            cause = self._exit_of_worker() if isinstance(error, EOFError | OSError) else None
+            cause = cause or f"a worker failed: {describe_error(error)}"
+            raise RlrunError(f"{self._place}: {what} failed: {cause}") from error
+        finally:
+            if self._closed and hasattr(self.vector, "processes"):
+                self._end_workers()
+
+    def _started(self) -> list[Any]:
+        return [process for process in self.vector.processes if process.pid is not None]
+
+    def _exit_of_worker(self) -> str | None:
+        """Return which worker has ended, or is about to, and how; None if all are running."""
+        started = self._started()
+        ready = wait([process.sentinel for process in started], timeout=DYING)
+        ended = [process for process in started if process.sentinel in ready]
+        for process in ended:
+            process.join(DYING)  # it has closed its files, but may still be running
+        if not ended:
+            return None
+        first = min(ended, key=lambda process: process.exitcode == 0)  # others may exit by themselves after it
+        return f"the process of env {self.vector.processes.index(first)} is gone: {describe_exit(first.exitcode)}"
+
+    def _end_workers(self) -> None:
+        """Kill the processes that are still running."""
+        self.vector.closed = True
+        for process in self._started():
+            process.kill()
+        for pipe in self.vector.parent_pipes:
+            if pipe is not None:
+                pipe.close()
+        for process in self._started():
+            process.join()
 
     @property
     def _now(self) -> Tree:
@@ -203,17 +246,13 @@ class WorkerEnv(Recorded, BatchedEnv):
             return self._last_written
         return list(self._call("state_dict", lambda: self.vector.call("env_written", long)))
 
-    def _replay(
-        self, episodes: list[RecordedEpisode | None], abandon: Callable[[], None] | None
-    ) -> list[ReplayOutcome]:
+    def _replay(self, episodes: list[RecordedEpisode | None], abandon: Abandon) -> list[ReplayOutcome]:
         self._next = empty(self.spaces.observation, self.num_envs)
-        self._rejoined = True
+        self._is_replayed = True
         replays = [None if episode is None else (episode, self._options) for episode in episodes]
-        self._call("rejoin", lambda: self.vector.set_attr("episode", replays))
-        outcomes: list[ReplayOutcome | None] = [None] * self.num_envs
-        while any(outcome is None for outcome in outcomes):
-            if abandon is not None:
+        self._call("resume", lambda: self.vector.set_attr("episode", replays))
+        self._call("resume", lambda: self.vector.call_async("env_replay"))
+        for pipe in self.vector.parent_pipes:
+            while abandon is not None and not pipe.poll(POLL):
                 abandon()
-            news = self._call("rejoin", lambda: self.vector.call("env_replay"))
-            outcomes = [old or new for old, new in zip(outcomes, news, strict=True)]
-        return [outcome for outcome in outcomes if outcome is not None]
+        return list(self._call("resume", self.vector.call_wait))

@@ -1,4 +1,4 @@
-"""Lanes step, end and restart alike, whoever resets them."""
+"""Envs step, end and restart alike in every kind of vector environment."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ import subprocess
 import sys
 import time
 import timeit
+from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tests.pace import within
 
 from rlrun.core.errors import RlrunError
 from rlrun.env import make
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.sync import SyncEnv
+from rlrun.env.workers import WorkerEnv
 
 LENGTHS = (3, 1, 2, 4)
 
 
 class Labelled(gymnasium.Env):
-    """Each observation says where it comes from: [episode, step]; reward = step; ends alternate."""
+    """observation: [episode, step]; the seed is the number of the first episode. reward = step; ends alternate."""
 
-    def __init__(self, nested=False, offset=0):
+    def __init__(self, nested=False):
         box = Box(-1.0, 1e6, (2,), np.float64)
         self.observation_space = Dict({"label": box}) if nested else box
         self.action_space = Discrete(2)
-        self.nested, self.episode = nested, -1 + offset
-        self.seeds, self.options = [], []
+        self.nested, self.seeds, self.options = nested, [], []
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.seeds.append(seed)
         self.options.append(options)
-        self.episode, self.count = self.episode + 1, 0
+        self.episode, self.count = self.episode + 1 if seed is None else seed, 0
         return self.label(), {}
 
     def step(self, action):
@@ -52,18 +53,16 @@ class Labelled(gymnasium.Env):
         return {"label": label} if self.nested else label
 
 
-def factories(nested, count=2):
-    return [lambda offset=env_index: Labelled(nested, offset) for env_index in range(count)]
-
-
 def envs_of(kind, nested=False):
+    build = partial(Labelled, nested)
     if kind == "loop":
-        return SyncEnv([factory() for factory in factories(nested)])
-    engine, mode = kind
-    return BatchedEnv(engine(factories(nested), autoreset_mode=mode))
+        return SyncEnv([build(), build()])
+    if kind == "workers":
+        return WorkerEnv(build, 2)
+    return BatchedEnv(SyncVectorEnv([build, build], autoreset_mode=kind))
 
 
-KINDS = ["loop", *((engine, mode) for engine in (SyncVectorEnv, AsyncVectorEnv) for mode in AutoresetMode)]
+KINDS = ["loop", "workers", *AutoresetMode]
 
 
 def label(tree):
@@ -71,7 +70,7 @@ def label(tree):
 
 
 def walk(env, steps):
-    """Collect as a collector does: what was seen, the step, and what is acted on next, each step."""
+    """Collect as a collector does; return env, observation, successor, reward, flags and next observation."""
     seen, rows = label(env.reset(0)), []
     for _ in range(steps):
         step = env.step(np.zeros(env.num_envs, np.int64))
@@ -90,34 +89,18 @@ def walk(env, steps):
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_no_transition_crosses_an_episode(kind, nested):
+def test_rows_are_true_transitions(kind, nested):
     rows = walk(envs_of(kind, nested), steps=30)
     assert len(rows) > 30
-    for _, seen, successor, reward, *_ in rows:
-        assert successor.tolist() == [seen[0], seen[1] + 1]
-        assert reward == successor[1]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_ends_are_told_apart_in_every_mode(kind):
-    for _, seen, successor, _, terminated, truncated, _ in walk(envs_of(kind), steps=30):
-        over = successor[1] == LENGTHS[int(seen[0]) % 4]
-        assert terminated == (over and seen[0] % 2 == 0)
-        assert truncated == (over and seen[0] % 2 == 1)
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_no_transition_is_lost(kind):
-    rows = [row for row in walk(envs_of(kind), steps=30) if row[0] == 0]
-    labels = [(int(row[1][0]), int(row[1][1])) for row in rows]
+    for _, (episode, step), successor, reward, terminated, truncated, after in rows:
+        assert successor.tolist() == [episode, step + 1]
+        assert reward == step + 1
+        over = step + 1 == LENGTHS[int(episode) % 4]
+        assert (terminated, truncated) == (over and episode % 2 == 0, over and episode % 2 == 1)
+        if over and kind is not AutoresetMode.NEXT_STEP:
+            assert after.tolist() == [episode + 1, 0]
+    labels = [tuple(row[1].astype(int)) for row in rows if row[0] == 0]
     assert labels == [(e, s) for e in range(30) for s in range(LENGTHS[e % 4])][: len(labels)]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind == "loop" or kind[1] is not AutoresetMode.NEXT_STEP])
-def test_ended_lane_acts_on_its_new_episode(kind):
-    for _, seen, _, _, terminated, truncated, after in walk(envs_of(kind), steps=12):
-        if terminated or truncated:
-            assert after.tolist() == [seen[0] + 1, 0]
 
 
 def test_acted_on_observation_survives_step_and_restart():
@@ -134,7 +117,7 @@ def test_acted_on_observation_survives_step_and_restart():
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_chosen_lanes_get_their_seeds(vectorization):
+def test_chosen_envs_get_their_seeds(vectorization):
     env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
     before = env.reset(5).copy()
     after = env.reset_envs(np.array([False, True]), [77]).copy()
@@ -144,7 +127,7 @@ def test_chosen_lanes_get_their_seeds(vectorization):
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_lane_i_gets_seed_plus_i(vectorization):
+def test_env_i_gets_seed_plus_i(vectorization):
     env = make("CartPole-v1", num_envs=3, vectorization=vectorization)
     alone = [gymnasium.make("CartPole-v1").reset(seed=10 + env_index)[0] for env_index in range(3)]
     np.testing.assert_array_equal(env.reset(10), alone)
@@ -171,7 +154,7 @@ def test_loop_equals_gymnasium_bit_for_bit(id, num_envs):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_info_is_found_by_lane(kind):
+def test_info_is_found_by_env(kind):
     env = envs_of(kind)
     env.reset(0)
     info = env.step(np.zeros(2, np.int64)).info
@@ -189,7 +172,7 @@ def test_reset_options_reach_every_reset():
     assert single_env.seeds == [4, None]
 
 
-def test_native_lanes_mark_their_reset_rows():
+def test_native_envs_mark_reset_rows():
     env = make("CartPole-v1", num_envs=4, vectorization="native")
     env.reset(0)
     episode_end, ends = np.zeros(4, bool), 0
@@ -203,26 +186,12 @@ def test_native_lanes_mark_their_reset_rows():
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_self_resetting_lanes_refuse_to_be_cut_short(mode):
-    env = envs_of((SyncVectorEnv, mode))
+def test_self_resetting_envs_cannot_be_cut_short(mode):
+    env = envs_of(mode)
     env.reset(0)
     env.step(np.zeros(2, np.int64))
     with pytest.raises(RlrunError, match="cannot be cut short"):
         env.restart(np.array([True, True]))
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_failing_worker_is_one_line():
-    class Broken(Labelled):
-        def step(self, action):
-            raise ZeroDivisionError("no way\nto go on")
-
-    env = BatchedEnv(AsyncVectorEnv([Broken, Broken]), place="env 'broken'")
-    env.reset(0)
-    with pytest.raises(RlrunError) as caught:
-        env.step(np.zeros(2, np.int64))
-    assert str(caught.value) == "env 'broken': step failed: a worker failed: ZeroDivisionError: no way to go on"
-    env.close()
 
 
 def test_killed_worker_is_one_line():
@@ -237,7 +206,7 @@ def test_killed_worker_is_one_line():
     assert not any(process.is_alive() for process in env.vector.processes)
 
 
-def test_workers_leave_interrupts_to_their_parent():
+def test_workers_ignore_interrupts():
     env = make("CartPole-v1", num_envs=2, vectorization="async")
     env.reset(0)
     os.kill(env.vector.processes[0].pid, signal.SIGINT)
@@ -245,7 +214,7 @@ def test_workers_leave_interrupts_to_their_parent():
     env.close()
 
 
-def test_a_signal_to_the_whole_group_is_for_the_parent():
+def test_workers_have_process_groups_of_their_own():
     env = make("CartPole-v1", num_envs=2, vectorization="async")
     env.reset(0)  # the workers are up
     assert os.getpgrp() not in [os.getpgid(process.pid) for process in env.vector.processes]
@@ -267,7 +236,7 @@ while True:
 """
 
 
-def test_workers_of_a_killed_process_leave_in_silence():
+def test_orphaned_workers_exit_silently():
     command = [sys.executable, "-W", "ignore", "-c", ORPHANS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
@@ -276,7 +245,7 @@ def test_workers_of_a_killed_process_leave_in_silence():
     assert (out, err) == (b"", b"")
 
 
-def test_workers_leave_when_closed():
+def test_workers_exit_when_closed():
     env = make("CartPole-v1", num_envs=2, vectorization="async")
     env.reset(0)
     env.close()
@@ -286,7 +255,7 @@ def test_workers_leave_when_closed():
 
 @pytest.mark.speed
 @pytest.mark.parametrize("id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
-def test_writing_down_an_environment_costs_little(id):
+def test_capture_before_reset_is_cheap(id):
     env = make(id)
     env.record()
     env.reset(0)
@@ -296,7 +265,7 @@ def test_writing_down_an_environment_costs_little(id):
 
 @pytest.mark.speed
 @pytest.mark.parametrize("recorded", [False, True])
-def test_single_lane_costs_little(recorded):
+def test_single_env_is_cheap(recorded):
     class Idle(Labelled):
         def step(self, action):
             return last, 0.0, False, False, {}
