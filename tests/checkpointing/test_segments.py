@@ -268,6 +268,7 @@ def test_digest_is_of_the_content_without_clocks():
     assert storage.digest(state) == storage.digest(same)
     assert storage.digest(state) != storage.digest({**same, "loss": 1.25})
     assert storage.digest({"x": torch.ones(2)}) != storage.digest({"x": np.ones(2, np.float32)})
+    assert storage.digest({"x": torch.ones(2)}) != storage.digest({"x": torch.ones(2).double()})
     assert storage.digest([1]) != storage.digest((1,))
     assert storage.digest([0.0]) != storage.digest([-0.0])
     assert storage.digest(["ab", "c"]) != storage.digest(["a", "bc"])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +19,8 @@ from rlrun import checkpointing as storage
 from rlrun.commands import checkpoints as inspection
 from rlrun.commands.resume import CHANGEABLE
 from rlrun.config import compose
+from rlrun.memory import Table
+from rlrun.runs import checkpoint_manifest as stored
 from rlrun.runs.directory import RunDir, checkpoint_name
 
 EVALUATION = {"mean_return": 12.5, "std_return": 0.5, "episodes": 10, "env_steps": 1_000}
@@ -32,10 +37,17 @@ def save(run: RunDir, step: int, **about: object) -> Path:
 
 
 @pytest.fixture
-def run(project):
-    """A run with three checkpoints."""
+def empty(project):
+    """A run without checkpoints."""
     run = RunDir.claim(project / "run")
     run.start(config="seed: 0\n", overrides=[], manifest={})
+    return run
+
+
+@pytest.fixture
+def run(empty):
+    """A run with three checkpoints."""
+    run = empty
     save(run, 20)
     best = save(run, 1_000, evaluation=EVALUATION)
     latest = save(run, 1_000_000)
@@ -94,9 +106,9 @@ def test_json_without_digests_reads_manifests_only(run, rlrun):
 
 
 @pytest.mark.parametrize(("overrides", "out"), [((), "run has no checkpoints\n"), (("--json",), "[]\n")])
-def test_a_run_without_checkpoints_is_none_to_fail_for(overrides, out, rlrun, project):
-    RunDir.claim(project / "run").start(config="", overrides=[], manifest={})
+def test_a_run_without_checkpoints_is_none_to_fail_for(overrides, out, rlrun, empty):
     assert rlrun("checkpoints", "run", "--verify", *overrides) == (0, out, "")
+    assert inspection.disk_used(empty.path) == 0
 
 
 def test_good_checkpoints_are_said_to_be(run, rlrun):
@@ -208,3 +220,141 @@ def test_what_reads_manifests_only_loads_nothing_heavy(overrides, run):
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     code, *modules = process.stdout.splitlines()[-1].split()
     assert (code, set(modules) & HEAVY) == ("0", set())
+
+
+def test_disk_used_counts_all_folders(run):
+    reports = inspection.checkpoints(run.path)
+    assert [report.size for report in reports] == [
+        sum(path.stat().st_size for path in report.path.iterdir()) for report in reports
+    ]
+    names = sum((run.checkpoints / name).stat().st_size for name in ("latest", "best"))
+    assert inspection.disk_used(run.path) == sum(report.size for report in reports) + names
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "1", '{"sha256": 1}', "\x00\xff", None])
+def test_damaged_manifest_leaves_the_others(text, run):
+    manifest = run.checkpoint(1_000) / "manifest.json"
+    manifest.unlink() if text is None else manifest.write_text(text)
+    first, second, third = inspection.checkpoints(run.path)
+    assert (first.damage, third.damage, second.created, second.parts) == ((), (), None, {})
+    assert "manifest.json" in second.damage[0]
+    assert second.best
+
+
+# --- memories, whose rows are shared
+
+
+def save_memory(run: RunDir, step: int, table: Table) -> None:
+    taken = storage.snapshot({"memory": table.checkpoint(storage.home_of(run.checkpoints))}, apart=["memory"])
+    storage.write(run.checkpoints / checkpoint_name(step, step), taken)
+
+
+@pytest.fixture
+def growing(empty):
+    """A run with three checkpoints of a memory that grows, and the memory."""
+    table = Table(length=200, columns={"observation": {"shape": (3,)}, "reward": {}})
+    for step in (60, 80, 100):
+        for _ in range(60 if step == 60 else 20):
+            table.add(None, {"observation": np.random.rand(1, 3).astype(np.float32), "reward": np.ones(1, np.float32)})
+        save_memory(empty, step, table)
+    return empty, table
+
+
+def test_shared_rows_count_once_on_disk(growing):
+    run, _ = growing
+    reports = inspection.checkpoints(run.path)
+    segments = [path.stat().st_size for path in (run.checkpoints / "segments").iterdir()]
+    shared = [report.size_with_shared - report.size for report in reports]
+    assert (len(segments), shared[2]) == (3, sum(segments))
+    assert 0 < shared[0] < shared[1] < shared[2]
+    assert inspection.disk_used(run.path) == sum(report.size for report in reports) + sum(segments)
+
+
+def damaged(run: RunDir, **options: bool) -> list[int]:
+    return [report.env_steps for report in inspection.checkpoints(run.path, **options) if report.damage]
+
+
+def test_damaged_rows_damage_every_sharing_checkpoint(growing):
+    run, _ = growing
+    assert damaged(run, verify=True) == []
+    segments = [stored.read_manifest(where)["segments"].keys() for where in run.checkpoint_dirs()]
+    for begin, old, new in ((60, set(), segments[0]), (80, segments[0], segments[1]), (100, segments[1], segments[2])):
+        (name,) = new - old
+        path = run.checkpoints / "segments" / name
+        whole = path.read_bytes()
+        for place in (0, 7, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :])
+            assert damaged(run, verify=True) == [step for step in (60, 80, 100) if step >= begin]
+        path.unlink()
+        assert damaged(run, digest=True) == [step for step in (60, 80, 100) if step >= begin]
+        path.write_bytes(whole)
+
+
+def test_digest_of_memory_ignores_its_segments(growing, tmp_path):
+    run, table = growing
+    digest = inspection.checkpoints(run.path, digest=True)[-1].parts["memory"]
+    copy = RunDir.claim(tmp_path / "other")
+    copy.start(config="", overrides=[], manifest={})
+    save_memory(copy, 100, table)
+    assert len(list((copy.checkpoints / "segments").iterdir())) == 1
+    assert digest == inspection.checkpoints(copy.path, digest=True)[0].parts["memory"]
+    assert digest == storage.digest(table.state_dict())
+
+
+# --- a run in progress
+
+
+def test_checkpoint_retired_meanwhile_is_left_out(run, monkeypatch):
+    def read(where):
+        if where.name.startswith("0000000020"):
+            storage.remove(where)
+        return read_manifest(where)
+
+    read_manifest = stored.read_manifest
+    monkeypatch.setattr(stored, "read_manifest", read)
+    reports = inspection.checkpoints(run.path)
+    assert [(report.env_steps, report.damage) for report in reports] == [(1_000, ()), (1_000_000, ())]
+
+
+def test_checkpoint_replaced_meanwhile_is_read_again(run, monkeypatch):
+    replaced = []
+
+    def read(where):
+        note = read_manifest(where)
+        if where.name.startswith("0000001000") and not replaced:
+            replaced.append(where)
+            save(run, 1_000, evaluation={**EVALUATION, "mean_return": 99.0})
+        return note
+
+    read_manifest = stored.read_manifest
+    monkeypatch.setattr(stored, "read_manifest", read)
+    assert inspection.checkpoints(run.path, verify=True)[1].evaluation["mean_return"] == 99.0
+    assert replaced
+
+
+def test_run_that_saves_all_the_time(run):
+    over, seen = threading.Event(), set()
+
+    def work():
+        step = 2_000_000
+        while not over.is_set():
+            save(run, step)
+            storage.remove(run.checkpoint_dirs()[0])
+            step += 100
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        while len(seen) < 20:
+            reports = inspection.checkpoints(run.path, verify=True, digest=True)
+            assert [report.damage for report in reports if report.damage] == []
+            seen |= {report.env_steps for report in reports}
+    finally:
+        over.set()
+        worker.join()
+
+
+def test_pointers_may_name_nothing(run):
+    shutil.rmtree(run.checkpoint("latest"))
+    (run.checkpoints / "best").write_bytes(b"\xff\xfe")
+    assert [(report.latest, report.best) for report in inspection.checkpoints(run.path)] == [(False, False)] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -124,6 +125,7 @@ def test_config_prints_yaml_alone(rlrun):
 def test_config_options(rlrun):
     assert yaml.safe_load(rlrun("config", *DQN).out)["seeds"]["seed"] == "${seed}"
     assert rlrun("config", *DQN, "--cfg", "job").out == rlrun("config", *DQN).out
+    assert rlrun("config", *DQN, "--package", "env.id").out == "CartPole-v1\n"
     config = yaml.safe_load(rlrun("config", *DQN, "--package", "stop", "stop.updates=7").out)
     assert config == {"env_steps": 50_000, "updates": 7, "seconds": None, "mean_return": None}
 
@@ -159,11 +161,13 @@ def test_dry_run_prints_the_data_flow(rlrun, project):
     assert [part for part in ("-> q_target", "q_loss", "networks.q") if part not in outcome.out] == []
 
 
-def test_check_says_what_was_found_and_leaves_nothing(rlrun, project):
-    outcome = rlrun("check", *DQN)
+def test_check_reports_and_leaves_nothing(rlrun, project):
+    outcome = rlrun("check", *DQN, "memory.length=500")
     assert outcome.code == 0
     assert "environment cartpole" in outcome.out
     assert "parameters on" in outcome.out
+    assert re.search(r"^memory +up to [\d.]+ kB$", outcome.out, re.MULTILINE)
+    assert re.search(r"^disk +[\d.]+ GB free; a checkpoint takes up to [\d.]+ [kM]B$", outcome.out, re.MULTILINE)
     assert list(project.iterdir()) == []
 
 
@@ -279,22 +283,6 @@ class Corridor(gymnasium.Env):
         self.at += 1
         return numpy.ones(1, numpy.float32), 1.0, self.at >= self.length, False, {}
 """
-CALLBACK = """
-from pathlib import Path
-from rlrun.training.callback import Callback
-
-class Count(Callback):
-    data_group = "default"
-
-    def __init__(self):
-        self.batches = 0
-
-    def end_batch(self, q_target):
-        self.batches += len(q_target) == 4
-
-    def end_training(self, error, run_dir):
-        Path(run_dir, "count").write_text(str(self.batches))
-"""
 
 
 def summary(outcome) -> dict:
@@ -307,12 +295,6 @@ def test_an_environment_of_the_users_own_trains(tiny_run, write):
     outcome = tiny_run("algorithm=dqn", "env.target=mine.corridor.Corridor", "env.kwargs.length=4")
     assert summary(outcome)["episodes"] == 10  # 40 steps of episodes of 4
     assert "dqn-corridor" in outcome.out
-
-
-def test_a_file_for_an_environment_of_the_users_own_trains(tiny_run, write):
-    write("corridors.py", ENVIRONMENT)
-    write("conf/env/corridor.yaml", "defaults: [gym]\ntarget: corridors.Corridor\nkwargs: {length: 8}\n")
-    assert summary(tiny_run("algorithm=sac", "env=corridor"))["episodes"] == 5
 
 
 def test_a_network_of_the_users_own_trains(tiny_run, rlrun, write):
@@ -328,35 +310,6 @@ def test_an_algorithm_file_of_the_users_own_starts_from_ours(tiny_run, rlrun, wr
     outcome = tiny_run("algorithm=mine", "env=cartpole")
     assert summary(outcome)["updates"] == 20
     assert "mine-cartpole" in outcome.out
-
-
-def test_a_callback_of_the_users_own_takes_part(tiny_run, write, project):
-    write("mypkg/__init__.py", CALLBACK)
-    totals = summary(tiny_run(*DQN, "+callbacks.mine._target_=mypkg.Count", "--run-dir", "run"))
-    assert int((project / "run" / "count").read_text()) == totals["updates"] > 3
-
-
-def test_the_folder_of_the_config_is_the_users_project(rlrun, write, project, monkeypatch):
-    write("elsewhere/corridors.py", ENVIRONMENT)
-    write("elsewhere/settings/env/corridor.yaml", "defaults: [gym]\ntarget: corridors.Corridor\n")
-    outcome = rlrun("check", "algorithm=dqn", "env=corridor", "--config-dir", "elsewhere/settings")
-    assert outcome.code == 0, outcome
-    assert "environment corridor" in outcome.out
-
-
-SHORT = """
-defaults: [gym]
-id: CartPole-v1
-wrappers:
-  - _target_: gymnasium.wrappers.TimeLimit
-    _partial_: true
-    max_episode_steps: 5
-"""
-
-
-def test_wrappers_in_a_file_are_put_around(tiny_run, write):
-    write("conf/env/short.yaml", SHORT)
-    assert summary(tiny_run("algorithm=dqn", "env=short"))["episodes"] == 8
 
 
 def test_a_reader_that_leaves_hears_nothing():

@@ -1,23 +1,15 @@
-"""How a run ends: failed, stopped or completed; and what `eval` makes of it."""
+"""How a run ends: failed, stopped or completed."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-
-import rlrun as package
-from rlrun import checkpointing as storage
-from rlrun.runs.directory import RunDir
-
-from .conftest import TINY
 
 ENVIRONMENT = """
 import gymnasium, numpy
@@ -153,84 +145,6 @@ def test_a_run_that_was_left_at_once_is_resumable(tiny_run, write, project):
     message = f"stopped by a signal; continue with: rlrun resume {project / 'run'}\n"
     assert tiny_run(*overrides) == (75, "", message)
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
-
-
-def test_check_tells_sizes_in_units_that_fit(rlrun):
-    lines = rlrun("check", "algorithm=dqn", "env=cartpole", "preset=null", "memory.length=500").out.splitlines()
-    assert any(re.fullmatch(r"memory +up to [\d.]+ kB", line) for line in lines)
-    assert any(re.fullmatch(r"disk +[\d.]+ GB free; a checkpoint takes up to [\d.]+ [kM]B", line) for line in lines)
-
-
-# --- eval
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    overrides = ("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=5", "checkpoint.every=20")
-    overrides = ("algorithm=sac", "env=pendulum", *TINY, "algorithm.warmup_steps=10", *overrides)
-    return package.train(overrides, run_dir=tmp_path_factory.mktemp("trained") / "run").run_dir
-
-
-@pytest.fixture
-def run(trained, project):
-    return shutil.copytree(trained, project / "run")
-
-
-def test_eval_prints_one_object(run, rlrun):
-    outcome = rlrun("eval", "run", "--json", "--episodes", "3", "--seed", "7")
-    report = json.loads(outcome.out)
-    assert (outcome.code, outcome.err, outcome.out.count("\n")) == (0, "", 1)
-    assert set(report) == {
-        *("run", "checkpoint", "env_steps", "seed", "seeds", "episodes"),
-        *("returns", "lengths", "mean_return", "std_return"),
-        *("latest", "best", "endings", "mean_interval", "videos"),
-    }
-    assert (report["run"], report["env_steps"], report["seed"], report["seeds"]) == (str(run), 40, 7, [7, 8, 9])
-    assert report["mean_return"] == pytest.approx(sum(report["returns"]) / 3)
-    assert (report["episodes"], report["lengths"]) == (3, [5, 5, 5])
-    line = rlrun("eval", "run", "--episodes", "2").out
-    assert (line.startswith("mean return -"), "over 2 episodes" in line, line.count("\n")) == (True, True, 1)
-
-
-def test_eval_takes_the_latest_checkpoint_unless_told(run, rlrun):
-    def checkpoint(*overrides: str) -> str:
-        return json.loads(rlrun("eval", "run", "--json", "--episodes", "1", *overrides).out)["checkpoint"]
-
-    assert checkpoint() == checkpoint("--checkpoint", "latest") == checkpoint("--checkpoint", "40")
-    assert checkpoint("--checkpoint", "20").startswith("0000000020-")
-    assert checkpoint("--checkpoint", "best") == (run / "checkpoints" / "best").read_text().strip()
-
-
-def test_eval_names_the_newest_good_checkpoint_in_place_of_a_damaged_one(run, rlrun, project):
-    run_dir = RunDir(project / "run")
-    (run_dir.checkpoint("latest") / "state.json").write_text("{}")
-    outcome = rlrun("eval", "run", "--episodes", "1")
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert "state.json is damaged" in outcome.err
-    assert outcome.err.endswith("; --checkpoint 20 is the newest good one\n")
-    good = rlrun("eval", "run", "--episodes", "1", "--checkpoint", "20")
-    assert (good.code, "over 1 episode (" in good.out) == (0, True)
-
-
-def test_a_run_of_the_users_own_environment_can_be_evaluated(tiny_run, rlrun, write):
-    write("failing.py", ENVIRONMENT)
-    overrides = ("env.target=failing.Failing", "stop.env_steps=25", "evaluation.max_steps=9", "--run-dir", "run")
-    assert tiny_run("algorithm=dqn", *overrides).code == 0
-    # a process of its own: this one knows the user's folder since the training
-    command = [sys.executable, "-m", "rlrun", "eval", "run", "--episodes", "1", "--json"]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(outcome.stdout)["returns"] == [9.0]
-
-
-def test_eval_refuses_a_checkpoint_that_lacks_a_part(run, rlrun, project):
-    checkpoint = RunDir(project / "run").checkpoint("latest")
-    states = storage.load(checkpoint)
-    part = next(path for path in states if path.startswith("networks."))
-    states[f"{part}s"] = states.pop(part)
-    storage.save(checkpoint, states)
-    outcome = rlrun("eval", "run", "--episodes", "1")
-    assert outcome.code == 2
-    assert f"holds no part '{part}' (did you mean '{part}s'?)" in outcome.err
 
 
 SLOW = """

@@ -96,6 +96,23 @@ def test_the_environment_is_built_once_for_all_checkpoints(run, monkeypatch):
     assert len(envs) == 2 * single
 
 
+def test_one_checkpoint_is_chosen(run, rlrun):
+    def checkpoint(*overrides: str) -> str:
+        return json.loads(rlrun("eval", "run", "--json", "--episodes", "1", *overrides).out)["checkpoint"]
+
+    assert checkpoint() == checkpoint("--checkpoint", "latest") == checkpoint("--checkpoint", "60")
+    assert checkpoint("--checkpoint", "20").startswith("0000000020-")
+    assert checkpoint("--checkpoint", "best") == (run / "checkpoints" / "best").read_text().strip()
+
+
+def test_damaged_checkpoint_names_newest_good_one(run, rlrun):
+    (RunDir(run).checkpoint("latest") / "state.json").write_text("{}")
+    outcome = rlrun("eval", "run", "--episodes", "1")
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert "state.json is damaged" in outcome.err
+    assert outcome.err.endswith("; --checkpoint 40 is the newest good one\n")
+
+
 def test_several_checkpoints_are_a_line_each(run, rlrun):
     outcome = rlrun("eval", "run", "--checkpoint", "all,best", "--episodes", "2", "--table")
     summary, episodes = outcome.out.split("\n\n")

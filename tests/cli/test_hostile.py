@@ -376,17 +376,6 @@ def test_a_manifest_that_says_nonsense_is_refused(about, run, rlrun, canary):
     assert listing(run) == before
 
 
-STATUSES = ["[]", "{}", "", '{"status": "running"}', "[" * 100_000, '{"status": ["running"], "pid": "x"}', "\xff"]
-
-
-@pytest.mark.parametrize("text", STATUSES, ids=lambda text: text[:20])
-def test_a_run_of_unknown_status_goes_on(text, run, rlrun, canary):
-    (run / "status.json").write_text(text, encoding="latin-1")
-    outcome = rlrun(*COMMANDS["resume"])
-    assert (outcome.code, outcome.err.count("\n")) == (0, 1), outcome
-    assert outcome.err.startswith("resume: exact: from checkpoint")
-
-
 @pytest.mark.parametrize("overrides", [b"\xff\xfe", b"evil", b"env.target=evil.Env\n" * 3, b"a=" + b"[" * 100_000])
 def test_words_of_a_run_are_not_obeyed(overrides, run, rlrun, canary):
     (run / "overrides.txt").write_bytes(overrides)

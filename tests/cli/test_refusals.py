@@ -27,6 +27,22 @@ KEYS = {
     (*DQN, "networks.q.hidden='${networks.p}'"): ["networks.q.hidden: '${networks.p}' leads nowhere"],
     (*DQN, "algorithm.lr='${algorithm.huber}'", "algorithm.huber='${algorithm.lr}'"): ["circle", "algorithm.huber ->"],
     (*DQN, "networks.q.hidden='${callbacks.q_loss}'"): ["need each other in a circle", "networks.q ->"],
+    (*DQN, "evaluation=null"): ["evaluation: wanted keys with values, got null; evaluation.every=0 turns it off"],
+    (*DQN, "stop=3"): ["stop: wanted keys with values, got 3"],
+    (*DQN, "algorithm=xyz"): ["algorithm:", "there is no 'xyz'", "dqn, "],
+    (*DQN, "algorithm=7"): ["algorithm:", "there is no '7'"],
+    (*DQN, "with=rn"): ["with:", "did you mean 'rnd'?"],
+    (*DQN, "+with=[rnd,scal]"): ["with:", "there is no 'scal'"],
+    (*DQN, "~nothing"): ["nothing: no such key"],
+    (*DQN, "algorithm.lr='${oc.env:RLRUN_ABSENT}'"): ["algorithm.lr:", "RLRUN_ABSENT"],
+    (*DQN, "algorithm.lr='${nonsense:1}'"): ["algorithm.lr:", "nonsense"],
+    (*DQN, "algorithm.lr='${a.'"): ["algorithm.lr:"],
+    (*DQN, "algorithm.lr.x=1"): ["algorithm.lr.x: no such key"],
+    (*DQN, "loader.table.length=3"): ["loader.table.length:", "${memory}"],
+    (*DQN, "stop={env_stepss:1}"): ["stop:", "no such key 'env_stepss'", "did you mean 'env_steps'?"],
+    (*DQN, f"algorithm.lr={'[' * 1000}{']' * 1000}"): ["algorithm.lr: nested too deeply"],
+    (*DQN, f"algorithm.lr={'x' * 30_000}"): ["an override has at most 20,000 letters"],
+    (*DQN, "nowhere/group@x=1"): ["nowhere/group@x: no such group"],
 }
 
 PEERS = {
@@ -102,9 +118,20 @@ VALUES = {
     ("train", "algorithm=dqn"): ["env: no environment is named", "env=NAME"],
     ("train",): ["algorithm: nothing is chosen", "dqn, ", "sac"],
     (*DQN, "algorithm.lr"): ["'algorithm.lr'", "KEY=VALUE"],
+    (*DQN, "=3"): ["'=3'", "KEY=VALUE"],
+    (*DQN, "algorithm.hidden=64]"): ["']' closes nothing"],
+    (*DQN, "logger=['wandb]"): ["the quote ' is not closed"],
+    (*DQN, "algorithm=dqn,sac"): ["one run takes one value"],
+    (*DQN, "algorithm.lr=choice(1,2)"): ["one run takes one value"],
+    (*DQN, "seed=-1"): ["seed: wanted a whole number from 0, got -1"],
+    (*DQN, "seed=1.5"): ["seed: wanted a whole number from 0, got 1.5"],
+    (*DQN, "num_envs=true"): ["num_envs: wanted a whole number from 1, got true"],
+    (*DQN, "algorithm.hidden=[64,0]"): ["algorithm.hidden: wanted a list of whole numbers from 1"],
+    (*DQN, "env.id=null"): ["env: no environment is named"],
+    (*DQN, "env.id=???"): ["env.id: a value is needed"],
     (*DQN, "algorithm.hidden=[8"): ["'algorithm.hidden=[8'", "'[' is not closed"],
     (*DQN, "env.id=a=b"): ["quote a value that holds '='"],
-    (*DQN, "seed=1,2"): ["'seed=1,2'", "a sweep, rlrun train -m, takes several"],
+    (*DQN, "seed=1,2"): ["'seed=1,2'", "a sweep, rlrun train -m, takes several", "seed=[1,2]"],
     (*DQN, "seed=range(5)"): ["'seed=range(5)'", "a sweep, rlrun train -m, takes several"],
 }
 
@@ -271,15 +298,32 @@ def test_a_callback_that_asks_for_an_unknown_name_is_refused_before_any_step(wri
 
 FILES = {
     "id: [1\nkwargs: {}\n": ["mine.yaml, line 2: not valid YAML"],
+    "a: 1\n\tb: 2\n": ["mine.yaml, line 2: not valid YAML"],
+    "id: A-v0\nid: B-v0\n": ["mine.yaml, line 2", "key 'id' stands twice"],
+    "- a\n": ["mine.yaml: wanted keys with values, got a list"],
+    "id: ${a.\n": ["mine.yaml:"],
+    "id: A-v0\n": ["env: env/mine.yaml has no `_target_`; let it begin with `defaults: [gym, _self_]`"],
+    "defaults: gym\n": ["env/mine"],
     "defaults: [gim]\nid: CartPole-v1\n": ["mine.yaml:", "env/gim", "did you mean 'gym'?"],
+    "defaults: [mine]\nid: A-v0\n": ["name the file itself", "rlrun/env/mine"],
+    "defaults: [other]\n": ["circle"],
+    "defaults: [gym, override /memry: replay]\n": ["mine.yaml:", "memry"],
     "defaults: [gym]\nid: CartPole-v1\nkwarg: {}\n": ["env.kwarg: rlrun.env.make", "did you mean 'kwargs'?"],
+    "defaults: [gym]\nid: CartPole-v1\nkwargs: ${nowhere}\n": ["env.kwargs", "'${nowhere}' leads nowhere"],
+    "defaults: [gym]\nid: CartPole-v1\nkwargs: {size: '???'}\n": ["env.kwargs.size: a value is needed"],
 }
 
 
 @pytest.mark.parametrize("text", FILES)
-def test_a_broken_file_of_the_user_is_named(text, write, rlrun):
+def test_broken_file_of_the_user(text, write, rlrun):
     write("conf/env/mine.yaml", text)
+    write("conf/env/other.yaml", "defaults: [mine]\n")
     refused(rlrun("train", "algorithm=dqn", "env=mine"), FILES[text])
+
+
+def test_unread_key_of_users_file(write, rlrun):
+    write("conf/with/mine.yaml", "# @package _global_\nalgorithm: {tua: 1}\n")
+    refused(rlrun(*DQN, "with=mine"), ["algorithm.tua: no part reads this key"])
 
 
 BLOCKED = {

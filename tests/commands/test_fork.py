@@ -17,7 +17,7 @@ import torch
 import rlrun
 from rlrun import checkpointing as storage
 from rlrun.callbacks.loss import LossCallback
-from rlrun.commands.fork.parents import find, matches, started
+from rlrun.commands.fork.parents import matches, started
 from rlrun.commands.fork.parts import kept
 from rlrun.commands.fork.taking import take
 from rlrun.commands.train import Experiment
@@ -434,15 +434,6 @@ def test_the_best_checkpoint_and_one_by_its_folder(sac):
     assert digest_of(here, "networks.policy") == storage.digest(states(sac, "best")["networks.policy"])
 
 
-def test_what_is_not_there_is_named(sac, tmp_path):
-    with pytest.raises(RunDirError, match=r"has no checkpoint '77'; it has latest, best, 40, 80, 100"):
-        find(f"{sac}@77")
-    with pytest.raises(RunDirError, match="does not exist"):
-        find(str(tmp_path / "none"))
-    with pytest.raises(RunDirError, match=f"the newest run beneath it is {sac}"):
-        find(str(sac.parent))
-
-
 def test_a_damaged_checkpoint_is_passed_over_unless_it_was_named(sac, tmp_path, caplog):
     shutil.copytree(sac, tmp_path / "run")
     newest = RunDir(tmp_path / "run").checkpoint()
@@ -589,12 +580,6 @@ def test_a_fork_of_a_fork_forgets_how_its_parent_started(child):
     assert [override for override in first.composed.overrides if override.startswith("init.")] == [start]
 
 
-def test_nothing_is_written_for_a_refused_request(sac, tmp_path):
-    with pytest.raises(ConfigError):
-        rlrun.train(["algorithm.hidden=[4]", MORE], start=sac, run_dir="new")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_memory_from_a_file_and_one_from_the_parent_are_one_too_many(sac, plain, tmp_path):
     table = plain.builder.get("memory")
     table.store(tmp_path / "memory.zip")
@@ -604,22 +589,6 @@ def test_a_memory_from_a_file_and_one_from_the_parent_are_one_too_many(sac, plai
     here = fork(sac, override, "init.memory=skip")
     here.part(rlrun.callbacks.MemoryImport).restore_state()
     assert len(here.builder.get("memory")) == 98
-
-
-def test_foreign_words_import_only_what_is_trusted(sac, tmp_path, monkeypatch):
-    foreign, module = tmp_path / "foreign", tmp_path / "elsewhere"
-    shutil.copytree(sac, foreign)
-    module.mkdir()
-    (module / "canary_of_forks.py").write_text("from pathlib import Path\nPath('sung').touch()\nPlace = None\n")
-    monkeypatch.syspath_prepend(str(module))
-    with (foreign / "overrides.txt").open("a") as file:
-        file.write("+callbacks.x._target_=canary_of_forks.Place\n")
-    with pytest.raises(RequestError, match=r"canary_of_forks.Place comes with the run and is not trusted"):
-        fork(foreign)
-    assert not Path("sung").exists()
-    with pytest.raises(RequestError, match=r"callbacks\.x"):  # typed by the user: it is imported, and is no class
-        fork(foreign, "+callbacks.x._target_=canary_of_forks.Place")
-    assert Path("sung").exists()
 
 
 def test_every_loss_has_the_names_of_its_parameters(sac, dqn):

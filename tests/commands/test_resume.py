@@ -184,19 +184,6 @@ def test_killed_at_its_very_end_it_is_only_evaluated(left, whole):
     assert result.summary["evaluation"] == whole["dqn"].summary["evaluation"]
 
 
-@pytest.mark.parametrize("name", ["state.json", "tensors.safetensors", "tensors.1.safetensors", "manifest.json"])
-def test_of_a_damaged_checkpoint_the_one_before_is_taken(name, left, caplog):
-    run = left(60)
-    with open(run.checkpoint(60) / name, "r+b") as file:
-        file.write(b"x")
-    with caplog.at_level(logging.WARNING, "rlrun"):
-        result = rlrun.resume(run.path)
-    assert result.summary["env_steps"] == 100
-    (message,) = [entry.getMessage() for entry in caplog.records]
-    assert f"{name} is damaged" in message
-    assert message.endswith("resuming from checkpoint 0000000040-0000000010")
-
-
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(left):
     with pytest.raises(RunDirError, match="no checkpoint left to resume from"):
         rlrun.resume(left(0).path)
@@ -311,14 +298,6 @@ def test_a_part_with_a_state_that_there_cannot_be_is_named_and_nothing_is_done(p
 
 
 # --- finished runs
-
-
-@pytest.mark.parametrize("overrides", [[], ["stop.env_steps=90"], ["stop.updates=40"], ["logger=[terminal]"]])
-def test_finished_run_stays_finished(overrides, whole):
-    before = touched(whole["dqn"].run_dir)
-    result = rlrun.resume(whole["dqn"].run_dir, overrides)
-    assert (result.trainer, result.summary) == (None, whole["dqn"].summary)
-    assert touched(whole["dqn"].run_dir) == before
 
 
 def test_higher_budget_extends_a_finished_run(whole, tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 
 from rlrun.config.build import Builder, build, check_targets
 from rlrun.core.errors import BuildError, MissingExtra, SpaceError
-from rlrun.security import trust
 
 HERE = "fixture_parts"
 
@@ -227,22 +226,6 @@ def test_an_import_that_fails_says_why(tmp_path, monkeypatch):
     (tmp_path / "is_broken.py").write_text("def f(:\n")
     assert "needs the package 'no_such_package'" in refusal({"a": {"_target_": "needs_more.X"}})
     assert "importing is_broken failed: SyntaxError" in refusal({"a": {"_target_": "is_broken.X"}})
-
-
-@pytest.mark.parametrize("target", ["os.system", f"{HERE}.borrowed.system", "rlrun.config.build.functools.os.system"])
-def test_forbidden_target_is_never_built(target):
-    """All of them: tests/security/test_trust.py."""
-    assert "can never be a `_target_`" in refusal({"a": {"_target_": target}})
-
-
-def test_a_foreign_config_names_trusted_packages_only():
-    node = {"a": {"_target_": "collections.OrderedDict"}}
-    with trust.limited():
-        assert "--trust collections allows it" in refusal(node)
-        assert "not trusted" in refusal({"a": {"_target_": "rlrun.memory.table.np.ndarray"}})
-    with trust.limited(["collections"]):
-        assert build(node, "a") == {}
-    assert build(node, "a") == {}
 
 
 def test_targets_are_checked_without_building():

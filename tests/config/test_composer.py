@@ -37,14 +37,10 @@ def alone(overrides):
 def test_one_composer_composes_as_one_for_each():
     composer = Composer()
     for overrides in (*COMMANDS, COMMANDS[1]):
-        assert told(composer.compose(overrides)) == alone(overrides)
-
-
-def test_what_was_composed_before_does_not_show_in_what_is_composed_next():
-    expected = [alone(overrides) for overrides in COMMANDS[:3]]
-    composition._shared.cache_clear()
-    assert [told(compose(overrides)) for overrides in COMMANDS[:3]] == expected
-    assert [told(compose(overrides)) for overrides in COMMANDS[:3]] == expected
+        composed, expected = composer.compose(overrides), alone(overrides)
+        assert told(composed) == told(compose(overrides)) == expected
+        composed.config.algorithm.hidden.append(3)  # which later configs must not show
+        composed.config.seed = 9
 
 
 @pytest.fixture
@@ -107,14 +103,6 @@ def test_own_files_are_read_anew_by_each_composer(packaged, tmp_path, monkeypatc
     for name in ("Acrobot-v1", "CartPole-v1"):
         path.write_text(f"id: {name}\n")
         assert compose(["algorithm=dqn", "env=mine"], packaged=packaged, check=False).config.env.id == name
-
-
-def test_what_is_done_to_one_config_does_not_show_in_the_next():
-    composer = Composer()
-    first = composer.compose(COMMANDS[0])
-    first.config.algorithm.hidden.append(3)
-    first.config.seed = 9
-    assert told(composer.compose(COMMANDS[0])) == alone(COMMANDS[0])
 
 
 @pytest.mark.parametrize("overrides", COMMANDS)

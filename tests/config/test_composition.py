@@ -14,7 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError
 from tests.pace import within
 
+from rlrun.config import compose as packaged_compose
 from rlrun.config.tree import plain
+from rlrun.core.errors import ConfigError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")
 
@@ -239,3 +241,13 @@ def test_a_missing_dict_of_arguments_is_made(compose, write):
 def test_an_option_may_have_the_name_of_a_number(write, compose):
     write("conf/algorithm/nan.yaml", "# @package _global_\ndefaults: [rlrun/algorithm/dqn]\n")
     assert compose("algorithm=nan", "env=pendulum").choices["algorithm"] == "nan"
+
+
+def test_number_whose_reader_was_deleted_may_stay(compose):
+    assert compose("algorithm=sac", "env=pendulum", "~callbacks.temperature").config.algorithm.temperature == 0.2
+
+
+def test_missing_primary_config_is_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"^no 'train\.yaml' on the search path: .*empty$"):
+        packaged_compose([], packaged=tmp_path / "empty")

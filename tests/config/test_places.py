@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -13,26 +11,8 @@ import pytest
 from rlrun.config import places
 from rlrun.config.places import ConfigFolder, choices, group_names, packaged_dir, search_path
 from rlrun.core.errors import ConfigError
-from rlrun.security import plugins
 
 PACKAGED = Path(__file__).parent / "fixture_conf"
-
-
-@pytest.fixture
-def plugin(tmp_path, monkeypatch):
-    """Install plugins by name and module."""
-
-    def install(**modules):
-        entries = [EntryPoint(name, module, plugins.GROUP) for name, module in modules.items()]
-        monkeypatch.setattr(plugins.metadata, "entry_points", lambda group: entries)
-        monkeypatch.setattr(plugins, "_told", set())
-
-    package = tmp_path / "site" / "a_plugin"
-    (package / "conf" / "env").mkdir(parents=True)
-    (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
-    (package / "conf" / "env" / "plugged.yaml").write_text("# From a plugin\ndefaults: [gym]\nid: Plugged-v0\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    return install
 
 
 def test_options_are_listed_with_their_first_comment():
@@ -75,20 +55,6 @@ def test_the_project_cannot_replace_installed_packages(tmp_path):
     places.add_to_path(tmp_path)
     assert sys.path.count(str(tmp_path)) == 1
     assert sys.path[-1] == str(tmp_path)
-
-
-def test_a_plugin_brings_config_files_without_being_imported(plugin, compose):
-    plugin(good="a_plugin")
-    assert choices("env", packaged=PACKAGED)["plugged"] == "From a plugin"
-    assert compose("algorithm=dqn", "env=plugged").config.env.id == "Plugged-v0"
-
-
-def test_a_broken_plugin_is_left_out_with_a_warning(plugin, compose, caplog):
-    plugin(good="a_plugin", bad="no_such_package", worse="a_plugin.inner.x")
-    with caplog.at_level(logging.WARNING, "rlrun"):
-        assert compose("algorithm=dqn", "env=plugged").config.env.id == "Plugged-v0"
-    assert "plugin 'bad' is ignored: no package 'no_such_package'" in caplog.text
-    assert "plugin 'worse' is ignored" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["..", "../x.yaml", "env/../../x.yaml", "./../x.yaml", "/etc/passwd", "//etc/passwd"])

@@ -64,12 +64,6 @@ def test_provenance_names_the_file_or_the_word(compose, write):
     assert sources["stop.env_steps"] == "rlrun/train.yaml"
 
 
-def test_provenance_names_the_pair(compose):
-    sources = provenance(compose("algorithm=dqn", "env=cartpole"))
-    assert sources["algorithm.lr"] == "rlrun/preset/dqn_cartpole.yaml (found by algorithm and env)"
-    assert sources["algorithm.discount"] == "rlrun/algorithm/dqn.yaml"
-
-
 def test_every_key_has_a_source(compose):
     composed = compose(
         "algorithm=sac", "env=cartpole", "with=rnd", "algorithm.hidden=[8,8]", "~callbacks.novelty.weight"
@@ -90,14 +84,6 @@ def test_resolving_fills_in_values_and_keeps_links_to_objects(compose):
     config = OmegaConf.create(text)
     assert (config.env.num_envs, config.callbacks.q_loss.lr, list(config.networks.q.hidden)) == (3, 1e-3, [64])
     assert "network: ${networks.q}" in text
-
-
-def test_a_package_is_printed_alone(compose):
-    config = compose(*GROUPS).config
-    assert to_yaml(config, package="stop") == "env_steps: 100000\nseconds: null\n"
-    assert to_yaml(config, package="env.id") == "Pendulum-v1\n"
-    with pytest.raises(ConfigError, match=r"stop.env_step: no such key .did you mean 'stop.env_steps'"):
-        to_yaml(config, package="stop.env_step")
 
 
 def test_reading_a_saved_config_evaluates_nothing(tmp_path):

@@ -63,26 +63,6 @@ def test_absent_and_empty_folders_are_taken(tmp_path):
     assert RunDir.claim(tmp_path / "a" / "b").checkpoints.is_dir()
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("run", r"holds a run already; continue it: rlrun resume \S+run, or name another"),
-        ("full", r"not empty: it holds notes\.txt"),
-        ("file", "is a file"),
-        ("file/run", "cannot be made: Not a directory"),
-    ],
-)
-def test_occupied_place_is_refused(name, message, tmp_path):
-    started(tmp_path / "run")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes.txt").write_text("mine")
-    (tmp_path / "file").write_text("")
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(RunDirError, match=message):
-        RunDir.claim(tmp_path / name)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_unwritable_place_leaves_nothing(tmp_path, monkeypatch):
     make = Path.mkdir
 
@@ -111,13 +91,6 @@ def test_discard_removes_only_its_own(tmp_path):
     opened = started(tmp_path / "run")
     RunDir.open(opened.path).discard()
     assert opened.config.read_text() == "seed: 3\n"
-
-
-def test_start_writes_what_was_asked_for(tmp_path):
-    run = started(tmp_path / "run")
-    assert run.overrides.read_text() == "seed=3\nenv=cartpole\n"
-    assert json.loads(run.manifest.read_text()) == {"seed": 3}
-    assert set(json.loads(run.status.read_text())) == {"status", "host", "pid", "heartbeat"}
 
 
 def test_open_names_the_nearest_run(tmp_path):
@@ -300,7 +273,7 @@ def test_heartbeat_renews_the_status(tmp_path):
 @pytest.mark.parametrize(
     "wrong",
     [
-        *("", "[]", "7", "{}", '{"status": "running"}', '{"status": "dancing"}'),
+        *("", "[]", "7", "{}", '{"status": "running"}', '{"status": "dancing"}', "\xff", "[" * 100_000),
         *({"pid": pid} for pid in PIDS),
         *({"heartbeat": "soon"}, {"heartbeat": None}),
     ],
@@ -312,32 +285,6 @@ def test_damaged_status_is_an_interruption(wrong, tmp_path):
     status = {**json.loads(run.status.read_text()), "pid": os.getppid()}
     run.status.write_text(wrong if isinstance(wrong, str) else json.dumps(status | wrong))
     assert run.read_status()["status"] == "interrupted"
-
-
-def claim(run: RunDir, pid: int) -> None:
-    """Let a process work on a run."""
-    run.write_status("running")
-    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "pid": pid}))
-
-
-def test_run_that_somebody_works_on_is_not_taken_over(tmp_path):
-    run = started(tmp_path / "run")
-    claim(run, os.getppid())
-    before = run.status.read_text()
-    with pytest.raises(RunDirError, match=rf"run is in progress: process {os.getppid()} on \S+ works on it"):
-        take_over(run, trace_of(run)).__enter__()
-    assert run.status.read_text() == before
-
-
-@pytest.mark.parametrize("status", ["completed", "failed", "stopped", None])
-def test_ended_run_is_taken_over(status, tmp_path):
-    run = started(tmp_path / "run")
-    if status is None:
-        run.status.unlink()
-    else:
-        run.write_status(status)
-    with take_over(run, trace_of(run)):
-        assert json.loads(run.status.read_text())["status"] == "running"
 
 
 def test_of_two_that_take_over_at_once_one_is_refused(tmp_path):
@@ -412,12 +359,6 @@ def test_a_file_system_that_is_read_only_is_named(tmp_path, monkeypatch):
         files.write_json(tmp_path / "status.json", {})
 
 
-def test_damaged_json_is_named(tmp_path):
-    (tmp_path / "summary.json").write_text('{"objective":')
-    with pytest.raises(RunDirError, match=r"summary\.json is damaged"):
-        files.read_json(tmp_path / "summary.json")
-
-
 def git(folder: Path, *overrides: str) -> None:
     identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "-C", str(folder), *identity, *overrides], check=True, capture_output=True)
@@ -435,13 +376,6 @@ def test_manifest_tells_commit_and_changes(tmp_path):
     assert clean["dirty"] is None
     assert changed["commit"] == clean["commit"]
     assert len(changed["dirty"]) == 64
-
-
-def test_manifest_is_json_with_versions(tmp_path):
-    record = manifest.manifest(["rlrun", "train"], seed=3, project=tmp_path)
-    assert json.loads(json.dumps(record)) == record
-    assert record["packages"]["torch"].startswith("2.")
-    assert (record["seed"], record["project"]) == (3, str(tmp_path))
 
 
 def test_a_path_is_told_without_its_detours(tmp_path, monkeypatch):
