@@ -91,7 +91,7 @@ def test_coverage_drops_what_was_sampled_most(seed: int) -> None:
     numbers = table.index.episode(
         np.array([np.flatnonzero(table.storage.arrays["reward"] == r)[0] for r in (1, 101, 201)])
     )
-    ejector.visits.times[numbers] = 3, 7, 4  # weights 1, 5 and 2
+    ejector.visits[numbers] = 3, 7, 4  # weights 1, 5 and 2
     counts = np.bincount([picked(table, 1)[0] for _ in range(3000)], minlength=3)
     assert_as_expected(counts, 3000 * np.array([1, 5, 2]) / 8)
 
@@ -103,7 +103,7 @@ def test_coverage_counts_one_for_each_window() -> None:
     again = table.sample(20)["reward"].numpy()
     came = np.bincount(np.concatenate([first, again]) // 100, minlength=2)
     numbers = table.index.episode(np.array([0, 11]))
-    assert ejector.visits.times[numbers].tolist() == came.tolist()
+    assert ejector.visits[numbers].tolist() == came.tolist()
 
 
 def test_ejected_episodes_are_forgotten() -> None:
@@ -112,8 +112,8 @@ def test_ejected_episodes_are_forgotten() -> None:
     for number in range(60):
         episode(table, 6, 100 * number)
         table.sample(50)
-    assert int(ejector.visits.times.sum()) <= 50 * 60
-    assert set(np.flatnonzero(ejector.visits.times)) <= set(np.flatnonzero(table.index.alive()))
+    assert int(ejector.visits.sum()) <= 50 * 60
+    assert set(np.flatnonzero(ejector.visits)) <= set(np.flatnonzero(table.index.alive()))
 
 
 def test_seed_decides_who_leaves() -> None:

@@ -159,7 +159,7 @@ def test_dataset_without_spaces_runs_no_code_to_find_them(folder: Path) -> None:
     del contents["action_space"]
     spec = {**json.loads(gymnasium.spec("CartPole-v1").to_json()), "entry_point": "pytest:fail"}
     metadata.write_text(json.dumps({**contents, "env_spec": json.dumps(spec)}))
-    with pytest.raises(RequestError, match="does not tell its spaces"):
+    with pytest.raises(RequestError, match="does not name its spaces"):
         read()
 
 

@@ -216,7 +216,7 @@ def test_writes_without_samples_are_bounded():
     table.sample(50)
     for number in range(2 * PENDING):
         table.add(np.array([0, 1]), {"observation": [number, number], "reward": [number, -number]})
-    assert len(table.sampler._written) <= PENDING + 1
+    assert len(table.sampler.tree._changed) <= PENDING + 1
     table.feedback(torch.full((50,), 5.0))
     assert set(powers(table).values()) <= {0.0, 1.0}
 

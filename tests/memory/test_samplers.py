@@ -160,13 +160,13 @@ def test_coverage_weights_follow_the_formula(seed: int) -> None:
     sampler = Coverage(alpha=1.0, seed=seed)
     table = table_of(sampler, lengths)
     table.sample(1)
-    sampler.visits.times[:] = 5  # what all were sampled does not matter
+    sampler.visits[:] = 5  # what all were sampled does not matter
     numbers = [int(table.index.episode(np.array([slot]))[0]) for slot in (0, 5, 10)]
-    sampler.visits.times[numbers] = 5, 8, 6  # weights 4, 4 / 4 and 8 / 2
-    visits = sampler.visits.times.copy()
+    sampler.visits[numbers] = 5, 8, 6  # weights 4, 4 / 4 and 8 / 2
+    visits = sampler.visits.copy()
     came = np.zeros(3)
     for _ in range(3000):
-        sampler.visits.times[:] = visits
+        sampler.visits[:] = visits
         came[firsts(table, 1)[0] // 100] += 1
     assert_as_expected(came, 3000 * np.array([4, 1, 4]) / 9)
 
@@ -180,7 +180,7 @@ def test_ejected_episodes_are_not_counted() -> None:
             assert (firsts(table, 3, 4) // 100 == number).all()
         for _ in range(20):
             table.sample(3, 4)
-        assert set(np.flatnonzero(sampler.visits.times)) <= set(np.flatnonzero(table.index.alive()))
+        assert set(np.flatnonzero(sampler.visits)) <= set(np.flatnonzero(table.index.alive()))
 
 
 # -- sequential ---------------------------------------------------------------------------------

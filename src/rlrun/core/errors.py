@@ -137,6 +137,16 @@ def require_one_of(place: str, value: str, choices: Collection[str]) -> None:
         raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got '{value}'{did_you_mean(value, choices)}")
 
 
+def require_at_least(place: str, value: float, least: float) -> None:
+    """Refuse a number that is too small, and NaN.
+
+    Raises:
+        ConfigError: naming the smallest allowed number.
+    """
+    if not value >= least:
+        raise ConfigError(f"{place} must be at least {least}, not {value}")
+
+
 def printable(text: str) -> str:
     """Return a text without what would steer a terminal: it may be somebody else's."""
     return "".join(char if char.isprintable() else "?" for char in text)

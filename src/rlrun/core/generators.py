@@ -46,7 +46,7 @@ def put_back(generator: np.random.Generator, state: Any) -> None:
 class Seeded:
     """What draws random numbers from a generator of its own, which checkpoints hold."""
 
-    def __init__(self, seed: Any) -> None:
+    def __init__(self, seed: Any = 0) -> None:
         self.generator = np.random.Generator(np.random.PCG64(seed))
 
     def state_dict(self) -> dict[str, Any]:

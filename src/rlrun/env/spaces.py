@@ -46,7 +46,7 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
         return MultiDiscrete(nvec=space.nvec, start=space.start, dtype=space.dtype.name)
     if isinstance(space, gymnasium.spaces.MultiBinary):
         return MultiDiscrete(nvec=np.full(space.shape, 2), start=np.zeros(space.shape, np.int64), dtype="int8")
-    parts = _parts(space)
+    parts = parts_of(space)
     for name in parts:
         if "." in name:
             raise SpaceError(f"{place} has a part '{name}'; a dot separates levels here, so rename it by a wrapper")
@@ -83,7 +83,7 @@ def rewards(count: int, numbers: int) -> Array:
     return np.zeros((count, numbers) if numbers else count, np.float32)
 
 
-def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
+def parts_of(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
     """Return the parts of a Dict or Tuple by name; nothing for a single space."""
     if isinstance(space, gymnasium.spaces.Dict):
         return dict(space.spaces)
@@ -92,7 +92,7 @@ def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
     return {}
 
 
-def _key(space: gymnasium.Space[Any], name: str) -> str | int:
+def key_of(space: gymnasium.Space[Any], name: str) -> str | int:
     """Return what finds a part in the environment's own container."""
     return int(name) if isinstance(space, gymnasium.spaces.Tuple) else name
 
@@ -106,8 +106,8 @@ def empty(space: Space, count: int) -> Tree:
 
 def row_writer(space: gymnasium.Space[Any]) -> Write:
     """Return what writes one env's observation into a buffer made by `empty`."""
-    if parts := _parts(space):
-        writers = [(name, _key(space, name), row_writer(part)) for name, part in parts.items()]
+    if parts := parts_of(space):
+        writers = [(name, key_of(space, name), row_writer(part)) for name, part in parts.items()]
 
         def write_parts(buffer: Tree, env_index: int, value: Any) -> None:
             for name, key, write in writers:
@@ -132,8 +132,8 @@ def _start(space: gymnasium.Space[Any]) -> Any:
 
 def batch_reader(space: gymnasium.Space[Any]) -> Convert:
     """Return what copies a vector environment's observations into a fresh tree [N, …]."""
-    if parts := _parts(space):
-        readers = [(name, _key(space, name), batch_reader(part)) for name, part in parts.items()]
+    if parts := parts_of(space):
+        readers = [(name, key_of(space, name), batch_reader(part)) for name, part in parts.items()]
         return lambda value: {name: read(value[key]) for name, key, read in readers}
     ours = from_gymnasium(space, "observation space")
     assert not isinstance(ours, Composite)
@@ -148,7 +148,7 @@ def action_writer(space: gymnasium.Space[Any], count: int) -> Convert | None:
 
     Bounds are applied last, so rounding never leaves the environment's space. `count` is N.
     """
-    if parts := _parts(space):
+    if parts := parts_of(space):
         writers = [(name, action_writer(part, count) or _identity) for name, part in parts.items()]
         if isinstance(space, gymnasium.spaces.Tuple):
             return lambda action: tuple(write(action[name]) for name, write in writers)
@@ -199,10 +199,10 @@ def _identity(value: Any) -> Any:
 
 def row_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] | None:
     """Return what walks a batch of environment actions env by env; None: the batch is an array, walk it itself."""
-    parts = _parts(space)
+    parts = parts_of(space)
     if not parts:
         return None
-    splitters = [(_key(space, name), row_splitter(part) or iter) for name, part in parts.items()]
+    splitters = [(key_of(space, name), row_splitter(part) or iter) for name, part in parts.items()]
     if isinstance(space, gymnasium.spaces.Tuple):
         return lambda batch: zip(*(split(batch[key]) for key, split in splitters), strict=True)
     names = [key for key, _ in splitters]
@@ -262,12 +262,12 @@ class Outputs:
                 _array(flag, (), f"it gave {name}", "wanted True or False")
 
     def _part(self, space: gymnasium.Space[Any], value: Any, what: str) -> None:
-        parts = _parts(space)
+        parts = parts_of(space)
         if not parts:
             self._leaf(space, value, what)
         for name, part in parts.items():
             try:
-                inner = value[_key(space, name)]
+                inner = value[key_of(space, name)]
             except (TypeError, LookupError) as error:
                 lacking = f"without the part '{name}' of its observation_space"
                 raise DataError(f"{what} of type {type(value).__name__}, {lacking}") from error

@@ -7,95 +7,88 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import require_at_least
 from rlrun.core.generators import Seeded
 from rlrun.core.typing import Array
-from rlrun.memory.index import grown
+from rlrun.memory.index import EpisodeIndex, grown
 from rlrun.memory.samplers import Rows, Sampler
 
 ABSENT = -1
 
 
-class Visits:
-    """How often each episode was sampled, by number."""
+class Counting(Seeded):
+    """The base of strategies that count how many windows of each episode were sampled.
 
-    def __init__(self) -> None:
-        self.times = np.zeros(0, np.int64)
+    The surplus of an episode is how many more of its windows were sampled than of the least sampled episode.
+    Absolute counts would matter less and less during training.
 
-    def add(self, episodes: Array, numbers: int) -> None:
-        """Count one visit for each of the episodes [n]; `numbers` are in use."""
-        self.times = grown(self.times, numbers)
-        np.add.at(self.times, episodes, 1)
-
-    def forget(self, episodes: Array) -> None:
-        """Begin anew with these numbers."""
-        self.times[episodes[episodes < len(self.times)]] = 0
-
-    def above_least(self, episodes: Array, numbers: int) -> Array:
-        """Return how much more often each of the episodes [n] was sampled than the least sampled of them."""
-        self.times = grown(self.times, numbers)
-        times: Array = self.times[episodes]
-        times -= times.min(initial=np.iinfo(np.int64).max)
-        return times
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the counts."""
-        return {"times": torch.from_numpy(self.times.copy())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back the counts."""
-        self.times = state["times"].numpy().copy()
-
-
-class Coverage(Seeded, Sampler):
-    """Episodes that were sampled less come sooner: their windows count 1 / (1 + surplus) ** alpha.
-
-    The surplus is how many more windows of the episode were drawn than of the least sampled one. (Counted from
-    zero, differences would matter less and less the longer training goes on.) With alpha 0 every window is
-    equally likely.
+    Args:
+        alpha: power of 1 + surplus; 0 = all surpluses count the same.
+        seed: of the draws.
     """
 
+    index: EpisodeIndex
+
     def __init__(self, *, alpha: float = 0.5, seed: int = 0) -> None:
-        if alpha < 0:
-            raise ConfigError(f"memory.sampler: Coverage.alpha must be at least 0, not {alpha}")
-        super().__init__(seed)
+        require_at_least(f"memory: {type(self).__name__}.alpha", alpha, 0)
+        super().__init__(seed=seed)
         self.alpha = alpha
-        self.visits = Visits()
+        self.visits = np.zeros(0, np.int64)  # sampled windows, by number of the episode
+
+    def count(self, episodes: Array) -> None:
+        """Count one window for each entry of `episodes` [n]."""
+        self._grow()
+        np.add.at(self.visits, episodes, 1)
 
     def forget(self, episodes: Array) -> None:
-        self.visits.forget(episodes)
+        self._grow()
+        self.visits[episodes] = 0
+
+    def surplus(self, episodes: Array) -> Array:
+        """Return the surplus of each of the episodes [n] among these."""
+        self._grow()
+        visits: Array = self.visits[episodes]
+        visits -= visits.min(initial=np.iinfo(np.int64).max)
+        return visits
+
+    def _grow(self) -> None:
+        self.visits = grown(self.visits, len(self.index.lane))
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"visits": {"times": torch.from_numpy(self.visits.copy())}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.visits = state["visits"]["times"].numpy().copy()
+
+
+class Coverage(Counting, Sampler):
+    """Windows of rarely sampled episodes are more likely: they have the weight 1 / (1 + surplus) ** alpha."""
 
     def pick(self, count: int, length: int) -> Rows:
         index, windows = self.index, self.index.windows(length)
         present = np.flatnonzero(windows)
         if not len(present):
             raise self.none(count, length)
-        weight = windows[present] * (1.0 + self.visits.above_least(present, len(windows))) ** -self.alpha
+        weight = windows[present] * (1.0 + self.surplus(present)) ** -self.alpha
         passed = weight.cumsum()
         episode = present[np.searchsorted(passed, self.generator.random(count) * passed[-1], side="right")]
-        self.visits.add(episode, len(windows))
+        self.count(episode)
         number = (self.generator.random(count) * windows[episode]).astype(np.int64)
         return self.rows(index.window(episode, number), length)
 
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"visits": self.visits.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.visits.load_state_dict(state["visits"])
-
 
 class Sequential(Seeded, Sampler):
-    """Every episode in its turn, the oldest first, then round again.
+    """Serves the episodes in order, the oldest first, then again from the beginning.
 
-    A new episode queues up behind the others when it ends, or when it is first seen with a window.
+    A new episode becomes the last one when it ends, or when it first has a window.
 
     Args:
-        per_episode: one window of each episode a pass. Otherwise windows of an episode follow one another, none
-            overlapping, before the next one's turn.
-        random_offset: windows begin at a random step of the episode; where they follow one another, the whole pass
-            is shifted by a random number of steps. Otherwise the first pass begins with the oldest rows and,
-            per episode, the next pass goes on behind them.
+        per_episode: a pass serves one window of each episode. False: it serves all windows of an episode, without
+            overlap, before those of the next episode.
+        random_offset: windows begin at a random step of the episode. With `per_episode` False, a random number of
+            steps shifts the whole pass. False: the first pass begins with the oldest rows. With `per_episode`, the
+            next pass continues after them.
         seed: of the offsets.
     """
 
@@ -190,14 +183,11 @@ class Sequential(Seeded, Sampler):
 
 
 class Stratified(Seeded, Sampler):
-    """The same number of windows from every env that has any, spread evenly over its windows.
+    """Draws equally many windows of each env, spread evenly over its windows.
 
-    What is left over goes to envs drawn at random. An env's n windows are drawn one from each n-th of all it has,
-    so every window of an env is equally likely, and a batch never bunches.
+    Envs drawn at random give one window more where the count is no multiple of the envs. An env that gives n windows
+    gives one of each n-th of its windows, so all of them are equally likely. Envs without a window give none.
     """
-
-    def __init__(self, *, seed: int = 0) -> None:
-        super().__init__(seed)
 
     def pick(self, count: int, length: int) -> Rows:
         index, windows = self.index, self.index.windows(length)

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, require_at_least
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Groups, Tree
 from rlrun.memory.adaptors import Adaptor, adapted, arrange
 from rlrun.memory.episodes import flat, nest, stack
-from rlrun.memory.loaders import at_least, chosen
+from rlrun.memory.loaders import chosen
 from rlrun.memory.samplers import Rows
 from rlrun.memory.sources import EMPTY, table_of
 from rlrun.memory.table import Table
@@ -62,9 +62,9 @@ class DatasetLoader:
         data_group: str = "default",
         device: str = "cpu",
     ) -> None:
-        at_least("batch", batch, 1)
+        require_at_least("loader.batch", batch, 1)
         if epochs is not None:
-            at_least("epochs", epochs, 1)
+            require_at_least("loader.epochs", epochs, 1)
         self.source = _open(dataset, columns)
         self.batch = batch
         self.epochs = epochs

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean, require_at_least
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Groups, Tree
 from rlrun.memory.table import Table
@@ -86,11 +86,11 @@ class ReplayLoader:
     ) -> None:
         if not hasattr(table, "sample"):
             raise ConfigError(f"loader.table: wanted a table or a rlrun.memory.Mix, got a {type(table).__name__}")
-        at_least("batch", batch, 1)
-        at_least("length", length, 1)
-        at_least("warm_up", warm_up, 0)
-        at_least("offline", offline, 0)
-        at_least("collect_steps", collect_steps, 1)
+        require_at_least("loader.batch", batch, 1)
+        require_at_least("loader.length", length, 1)
+        require_at_least("loader.warm_up", warm_up, 0)
+        require_at_least("loader.offline", offline, 0)
+        require_at_least("loader.collect_steps", collect_steps, 1)
         self.table = table
         self.collector = collector
         self.batch = batch
@@ -220,7 +220,7 @@ class CollectLoader:
     """
 
     def __init__(self, *, collector: Steps, every: int, data_group: str = "default") -> None:
-        at_least("every", every, 1)
+        require_at_least("loader.every", every, 1)
         self.collector = collector
         self.every = every
         self.data_group = data_group
@@ -233,16 +233,6 @@ class CollectLoader:
         while True:
             self.collector.collect(self.every - self.collector.steps % self.every)
             yield {self.data_group: {}}
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a setting of a loader that is too small.
-
-    Raises:
-        ConfigError: naming the key.
-    """
-    if value < least:
-        raise ConfigError(f"loader.{name} must be at least {least}, not {value}")
 
 
 def positive(name: str, value: float) -> Fraction:

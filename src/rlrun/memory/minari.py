@@ -1,7 +1,7 @@
 """Datasets of Minari in and out (extra `minari`); nothing is downloaded.
 
-Minari stores what environments take and give, a table what `rlrun` works with: actions in [-1, 1], choices
-from 0, the parts of a Tuple by number. Both directions convert by the bounds and starts of the spaces.
+Minari stores actions and observations of the environment. A table stores policy actions in [-1, 1], choices from 0,
+and the parts of a Tuple by number. The bounds and starts of the spaces convert one to the other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import gymnasium
 import numpy as np
 
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError
-from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, map_tree, take_rows
-from rlrun.core.typing import Array, Tree
+from rlrun.core.spaces import Box, Composite, Discrete, Space, Spaces, map_tree, take_rows
+from rlrun.core.typing import Tree
+from rlrun.env.spaces import action_writer, batch_reader, key_of, parts_of
 from rlrun.memory.episodes import Episode, Stored
 from rlrun.memory.table import Table
 from rlrun.runs.files import reason
@@ -48,10 +49,10 @@ def read(dataset: str) -> list[Episode]:
     try:
         if not {"observation_space", "action_space"} <= json.loads((data / METADATA).read_text()).keys():
             # Minari would make the environment, by whatever callable the file names
-            raise ValueError("it does not tell its spaces, and no code is run to find them out")
+            raise ValueError("it does not name its spaces, and no code is run to find them")
         source = minari.MinariDataset(data)
-        observe, act = _reader(source.observation_space), _actor(source.action_space)
-        return [_episode(episode, observe, act) for episode in source.iterate_episodes()]
+        observe = batch_reader(source.observation_space)
+        return [_episode(episode, observe, source.action_space) for episode in source.iterate_episodes()]
     except ImportError as error:
         raise MissingExtra(PLACE, error.name or "pyarrow", "minari") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
@@ -72,12 +73,12 @@ def _data(minari: Any, dataset: str) -> Path:
     )
 
 
-def _episode(episode: Any, observe: Callable[[Any], Tree], act: Callable[[Any], Tree]) -> Episode:
+def _episode(episode: Any, observe: Callable[[Any], Tree], action_space: Any) -> Episode:
     length = len(episode.rewards)
     observation = observe(episode.observations)
     row = {
         "observation": take_rows(observation, slice(length)),
-        "action": act(episode.actions),
+        "action": _policy_actions(action_space, episode.actions),
         "reward": np.asarray(episode.rewards, np.float32),
         "terminated": np.asarray(episode.terminations, np.bool_),
         "truncated": np.asarray(episode.truncations, np.bool_),
@@ -85,45 +86,17 @@ def _episode(episode: Any, observe: Callable[[Any], Tree], act: Callable[[Any], 
     return Episode(row, take_rows(observation, length))
 
 
-def _parts(space: Any) -> dict[Any, Any]:
-    if isinstance(space, gymnasium.spaces.Dict):
-        return dict(space.spaces)
-    return dict(enumerate(space.spaces)) if isinstance(space, gymnasium.spaces.Tuple) else {}
-
-
-def _reader(space: Any) -> Callable[[Any], Tree]:
-    """Return what turns a dataset's observations into ours: [L + 1, …]."""
-    if parts := _parts(space):
-        readers = {key: _reader(part) for key, part in parts.items()}
-        return lambda value: {str(key): read(value[key]) for key, read in readers.items()}
-    start = getattr(space, "start", 0)
-    return lambda value: _unsigned(np.asarray(value) - start if np.any(start) else np.asarray(value))
-
-
-def _unsigned(values: Array) -> Array:
-    """Return flags as numbers and doubles as singles, as envs do."""
-    kinds = {"float64": np.float32, "float16": np.float32, "bool": np.uint8}
-    return values.astype(kinds.get(values.dtype.name, values.dtype), copy=False)
-
-
-def _actor(space: Any) -> Callable[[Any], Tree]:
-    """Return what turns a dataset's actions into policy actions: [L, …]."""
-    if parts := _parts(space):
-        actors = {key: _actor(part) for key, part in parts.items()}
-        return lambda value: {str(key): act(value[key]) for key, act in actors.items()}
+def _policy_actions(space: Any, value: Any) -> Tree:
+    """Return a dataset's actions as policy actions: [L, …]."""
+    if parts := parts_of(space):
+        return {name: _policy_actions(part, value[key_of(space, name)]) for name, part in parts.items()}
     if not isinstance(space, gymnasium.spaces.Box):
-        start = getattr(space, "start", 0)
-        return lambda value: (np.asarray(value) - start).astype(np.int64)
+        return np.subtract(value, getattr(space, "start", 0)).astype(np.int64)
     if not space.is_bounded():
-        return lambda value: np.asarray(value, np.float32)
-    half, middle = _scale(space.low, space.high)
-    return lambda value: np.clip((np.asarray(value, np.float64) - middle) / half, -1.0, 1.0).astype(np.float32)
-
-
-def _scale(low: Array, high: Array) -> tuple[Array, Array]:
-    low, high = low.astype(np.float64), high.astype(np.float64)
-    half = (high - low) / 2
-    return np.where(half > 0, half, 1.0), (high + low) / 2
+        return np.asarray(value, np.float32)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    half = np.where(high > low, (high - low) / 2, 1.0)
+    return np.clip((np.asarray(value, np.float64) - (high + low) / 2) / half, -1.0, 1.0).astype(np.float32)
 
 
 def target_of(dataset: str) -> Path:
@@ -189,10 +162,12 @@ def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces, env_
     from minari.data_collector.episode_buffer import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
 
+    action_space = _gymnasium(spaces.action)
+    environment_action = action_writer(action_space, 1) or (lambda action: action)
     storage = MinariStorage.new(
         data,
         observation_space=_gymnasium(spaces.observation),
-        action_space=_gymnasium(spaces.action),
+        action_space=action_space,
         env_spec=gymnasium.spec(env_id) if env_id is not None else None,
         data_format="hdf5",
         jpeg_encoding=False,  # it would lose detail
@@ -205,8 +180,8 @@ def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces, env_
                 lambda rows, last: np.concatenate([rows, last[None]]), episode.row["observation"], episode.last
             )
             yield EpisodeBuffer(
-                observations=_outside(spaces.observation, observations),
-                actions=_outside(spaces.action, episode.row["action"], action=True),
+                observations=_from_start(spaces.observation, observations),
+                actions=environment_action(episode.row["action"]),
                 rewards=episode.row["reward"],
                 terminations=episode.row["terminated"],
                 truncations=episode.row["truncated"],
@@ -225,13 +200,8 @@ def _gymnasium(space: Space) -> Any:
     return gymnasium.spaces.MultiDiscrete(space.nvec, dtype=np.dtype(space.dtype), start=space.start)
 
 
-def _outside(space: Space, values: Tree, *, action: bool = False) -> Tree:
-    """Return our values as the environment has them."""
+def _from_start(space: Space, values: Tree) -> Tree:
+    """Return observations whose choices count from the environment's start, in place of 0."""
     if isinstance(space, Composite):
-        return {name: _outside(part, values[name], action=action) for name, part in space.parts.items()}
-    if isinstance(space, Discrete | MultiDiscrete):
-        return (values + space.start).astype(space.dtype)
-    if not (action and space.bounded):
-        return values
-    half, middle = _scale(space.low, space.high)
-    return np.clip(values * half + middle, space.low, space.high).astype(space.dtype)
+        return {name: _from_start(part, values[name]) for name, part in space.parts.items()}
+    return values if isinstance(space, Box) else (values + space.start).astype(space.dtype)

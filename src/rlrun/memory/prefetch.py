@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rlrun.core.errors import ConfigError, RequestError, RlrunError
+from rlrun.core.errors import ConfigError, RequestError, RlrunError, require_at_least
 from rlrun.core.typing import Groups
 from rlrun.memory.loaders import placed
 from rlrun.training.callback import Callback
@@ -42,8 +42,7 @@ class Prefetch(Callback):
     """
 
     def __init__(self, loader: Any, *, depth: int = 1) -> None:
-        if depth < 1:
-            raise ConfigError(f"depth must be at least 1, not {depth}")
+        require_at_least("depth", depth, 1)
         _require_foresight(loader, "loader")
         for table in loader.tables:
             if table.sampler.learns:

@@ -15,7 +15,6 @@ from rlrun.core.typing import Array
 from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.samplers import Rows, Sampler
 
-PENDING = 1024  # writes that are remembered before the tree hears of them
 ROUNDS = 3  # of drawing again in place of what is no window, before all windows are listed
 LISTING = 4  # slots are looked at in the time of drawing one
 HIGHEST = float(np.finfo(np.float32).max)  # priority; so high that none is left out, so low that no sum overflows
@@ -70,7 +69,6 @@ class Prioritized(Seeded, Sampler):
         self.stratified = stratified
         self.picks = 0
         self.largest = 1.0  # power of the largest priority so far
-        self._written: list[Any] = []  # slots of new rows that the tree does not know yet
         self._parts = np.arange(0.0)  # where the parts of a sample begin
 
     def bind(self, index: EpisodeIndex) -> None:
@@ -78,26 +76,9 @@ class Prioritized(Seeded, Sampler):
         self.tree = SumTree(index.size)
 
     def on_add(self, slots: Any) -> None:
-        written = self._written
-        if slots.__class__ is slice and written and written[-1].__class__ is slice and written[-1].stop == slots.start:
-            written[-1] = slice(written[-1].start, slots.stop)
-            return
-        written.append(slots if slots.__class__ is slice else slots.copy())  # the index may go on with its array
-        if len(written) > PENDING:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        """Give new rows the largest priority."""
-        written = self._written
-        if len(written) == 1:
-            self.tree.set(written[0], self.largest)
-        elif written:
-            parts = [np.arange(part.start, part.stop) if isinstance(part, slice) else part for part in written]
-            self.tree.set(np.concatenate(parts), self.largest)
-        self._written = []
+        self.tree.set(slots, self.largest)
 
     def pick(self, count: int, length: int) -> Rows:
-        self._catch_up()
         if self.tree.total <= 0.0:
             raise self.none(count, length)
         start = self.tree.find(self._prefix(count))
@@ -184,7 +165,6 @@ class Prioritized(Seeded, Sampler):
         Raises:
             RlrunError: the shape is another, or a number is negative, infinite or NaN.
         """
-        self._catch_up()  # new rows count as what was the largest before
         value = priority.numpy(force=True).astype(np.float64)
         slots = rows.start if value.ndim == 1 else rows.index
         if value.shape != slots.shape:
@@ -222,13 +202,11 @@ class Prioritized(Seeded, Sampler):
         return same if keep is None else same & keep
 
     def moved(self, old: Array, new: Array) -> None:
-        self._catch_up()
         tree = SumTree(self.index.size)
         tree.set(new, self.tree.get(old))
         self.tree = tree
 
     def state_dict(self) -> dict[str, Any]:
-        self._catch_up()
         numbers = {"picks": self.picks, "largest": self.largest}
         return super().state_dict() | numbers | {"tree": self.tree.state_dict()}
 
@@ -236,9 +214,9 @@ class Prioritized(Seeded, Sampler):
         self.tree.load_state_dict(state["tree"])
         super().load_state_dict(state)
         self.picks, self.largest = state["picks"], state["largest"]
-        self._written = []
 
 
+PENDING = 1024  # changes before sums are updated without being asked for
 BITS = 4
 FAN = 1 << BITS
 # row @ BEFORE: what lies before each number of a row; a product takes half the time of numpy's cumsum
@@ -285,6 +263,8 @@ class SumTree:
             self._changed.append(np.arange(slots.start >> BITS, ((slots.stop - 1) >> BITS) + 1))
         else:
             self._changed.append(slots >> BITS)
+        if len(self._changed) > PENDING:
+            self._add_up()
 
     def get(self, slots: Array) -> Array:
         """Return the numbers at some slots."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlrun.core.errors import ConfigError, DataError, RlrunError, did_you_mean
+from rlrun.core.errors import DataError, RlrunError, did_you_mean, require_at_least
 from rlrun.core.spaces import map_tree, take_rows
 from rlrun.core.typing import Tree
 from rlrun.memory.episodes import flat, stack
@@ -85,8 +85,7 @@ class MemoryProxy:
     """
 
     def __init__(self, table: Table, *, min_length: int = 1, tags: Iterable[str] = ()) -> None:
-        if min_length < 1:
-            raise ConfigError(f"memory proxy: min_length must be at least 1, not {min_length}")
+        require_at_least("memory proxy: min_length", min_length, 1)
         self.table = table
         self.min_length = min_length
         self.tags = tuple(tags)

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, require_at_least
 from rlrun.core.generators import Seeded
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Groups
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
 from rlrun.memory.episodes import joined
-from rlrun.memory.loaders import Steps, at_least, chosen
+from rlrun.memory.loaders import Steps, chosen
 from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.transforms import Normalize
 
@@ -72,7 +72,7 @@ class RolloutLoader(Seeded):
         self.stateful = "state" in table.names()
         windows, length = ("unroll", unroll) if self.stateful and unroll is not None else ("length", length)
         for name, value in {"horizon": horizon, "minibatch": minibatch, "epochs": epochs, windows: length}.items():
-            at_least(name, value, 1)
+            require_at_least(f"loader.{name}", value, 1)
         if horizon % length:
             raise ConfigError(f"loader.{windows}: {length} does not divide loader.horizon {horizon}")
         self.table = table
@@ -306,9 +306,9 @@ class PhasicLoader(RolloutLoader):
         **rollouts: Any,
     ) -> None:
         super().__init__(**rollouts)
-        at_least("interval", interval, 0)
-        at_least("phase_epochs", phase_epochs, 1)
-        at_least("phase_minibatch", phase_minibatch, 1)
+        require_at_least("loader.interval", interval, 0)
+        require_at_least("loader.phase_epochs", phase_epochs, 1)
+        require_at_least("loader.phase_minibatch", phase_minibatch, 1)
         self.interval = interval
         self.phase_group = phase_group
         self.phase = self._epochs(phase_minibatch, phase_epochs)

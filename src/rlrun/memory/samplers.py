@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, require_one_of
+from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
 from rlrun.core.generators import Seeded, put_back
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.index import EpisodeIndex
@@ -113,27 +113,39 @@ class Rows:
         return slots, self.where.within(slots, steps).sum(-1)
 
 
-class Sampler(ABC):
-    """Draws windows; one class per way of drawing.
+class Strategy(ABC):
+    """The base of samplers and ejectors: a table calls its methods when episodes come and go.
 
-    All calls come in batches, never once a transition, but for `on_add` with a single environment.
+    Arguments are arrays of episodes or slots. Only `on_add` gets single rows, from a single environment.
     """
 
-    provides: tuple[str, ...] = ()  # "weight" where `pick` sets it
     index: EpisodeIndex
 
     def bind(self, index: EpisodeIndex) -> None:
-        """Meet the index; called once, by the table."""
+        """Set the index of the table; called once, by the table."""
         self.index = index
 
     def track(self, episodes: Array) -> None:
-        """Learn that these episodes [n] were closed."""
+        """Note that these episodes [n] were closed."""
 
     def forget(self, episodes: Array) -> None:
-        """Learn that these episodes [n] are gone; their numbers will be used again."""
+        """Note that these episodes [n] are gone; later episodes get their numbers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next `pick` depends on."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` returned."""
+
+
+class Sampler(Strategy):
+    """Draws the windows of a sample."""
+
+    provides: tuple[str, ...] = ()  # "weight" where `pick` sets it
 
     def on_add(self, slots: Any) -> None:
-        """Learn that rows were written at these slots: an array, or a slice for a single env."""
+        """Note that rows were written at these slots: an array, or a slice for a single environment."""
 
     @abstractmethod
     def pick(self, count: int, length: int) -> Rows:
@@ -156,10 +168,10 @@ class Sampler(ABC):
         return type(self).feedback is not Sampler.feedback
 
     def feedback(self, rows: Rows, priority: Tensor) -> None:
-        """Learn how surprising the rows of an earlier `pick` were, priority: [B] or [B, T]."""
+        """Note the priorities of the rows of an earlier `pick`: [B] or [B, T]."""
 
     def moved(self, old: Array, new: Array) -> None:
-        """Learn that what was at slots old [n] is at new [n] now, in an index of another size."""
+        """Note that the index has another size, and that the rows of slots old [n] are at new [n] now."""
 
     def none(self, count: int, length: int) -> RlrunError:
         """Return the error of a table without a window."""
@@ -169,13 +181,6 @@ class Sampler(ABC):
             f"{int(rows.sum())} transitions in {int((rows > 0).sum())} episodes, the longest of {int(rows.max())}"
             + (f"; {dropped} were shorter than memory.min_length and dropped" if dropped else "")
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return whatever influences the next `pick`."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
 
 
 class Uniform(Seeded, Sampler):
@@ -296,8 +301,7 @@ class Recent(Seeded, Sampler):
     def __init__(self, sampler: Sampler, *, share: float, newest: int, seed: int = 0) -> None:
         if not 0 < share <= 1:
             raise ConfigError(f"memory.sampler: Recent.share must be above 0 and at most 1, not {share}")
-        if newest < 1:
-            raise ConfigError(f"memory.sampler: Recent.newest must be at least 1, not {newest}")
+        require_at_least("memory.sampler: Recent.newest", newest, 1)
         self.sampler = sampler
         self.share = share
         self.newest = newest

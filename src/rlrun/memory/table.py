@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, require_one_of
+from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
 from rlrun.core.spaces import Spaces, map_tree
 from rlrun.core.typing import Array, Batch
 from rlrun.memory import virtual
@@ -78,8 +78,7 @@ class Table(Recorder):
         seed: int = 0,
     ) -> None:
         every, computed = make_columns(spaces, columns)
-        if frame_stack < 1:
-            raise ConfigError(f"memory.frame_stack must be at least 1, not {frame_stack}")
+        require_at_least("memory.frame_stack", frame_stack, 1)
         if frame_stack > 1 and spaces is not None:
             refuse_vectors(spaces)
         if length is None:

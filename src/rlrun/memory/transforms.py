@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, require_one_of
+from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import AHEAD, RETURNS, WEIGHTS, PerStep, Scale
@@ -148,8 +148,7 @@ class NStep:
     removes = ()
 
     def __init__(self, *, steps: int, discount: float) -> None:
-        if steps < 1:
-            raise ConfigError(f"memory.adaptors: NStep.steps must be at least 1, not {steps}")
+        require_at_least("memory.adaptors: NStep.steps", steps, 1)
         self.steps = steps
         self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
         self.counted = np.tril(np.tile(self.powers[:-1], (steps + 1, 1)), -1)  # steps made -> what each reward counts

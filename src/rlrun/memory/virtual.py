@@ -1,8 +1,7 @@
-"""Columns that are computed from others when a sample is drawn; they take no room in the table.
+"""Virtual columns: computed from stored ones when a sample is drawn.
 
-Each is called with the rows of a sample and answers with a tree of tensors; `requires`, where it has that, names the
-stored columns that it reads. It sees what is stored, before any adaptor changes it. "As stored" means: of an episode
-that still runs, up to its newest row.
+Each is called with the rows of a sample and returns a tree of tensors. Its optional `requires` names the stored columns
+that it reads, as they are before any adaptor. An open episode ends with its newest row.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.core.errors import ConfigError, did_you_mean, require_at_least
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.adaptors import dtype_of
 from rlrun.memory.index import CLOSED
@@ -38,15 +37,18 @@ def check(columns: Mapping[str, Any], stored: Iterable[str]) -> None:
 
 
 class Next:
-    """The element of a column `steps` steps on; where the episode is over before, its last one.
+    """The element of a column `steps` steps ahead, or the last one of the episode if that ends before.
 
-    The last observation of an episode is the one after its last row; of other columns it is that of the
-    last row. [B, …] or [B, T, …], like the column.
+    The last observation of an episode is the one after its last row. Of other columns the last element is that of the
+    last row. The shape is [B, …] or [B, T, …], like the column.
     """
 
+    least = 1  # steps
+
     def __init__(self, column: str, *, steps: int = 1) -> None:
+        require_at_least(f"memory.columns: {type(self).__name__}.steps", steps, self.least)
         self.column = column
-        self.steps = _positive("Next.steps", steps)
+        self.steps = steps
         self.requires = (column,)
 
     def __call__(self, rows: Rows) -> Tree:
@@ -54,22 +56,22 @@ class Next:
         return rows.stored(self.column, _taken(slots, np.minimum(last, self.steps)))
 
 
-class Previous:
-    """The element of a column that comes before an observation, as `value`, a tree.
+class Previous(Next):
+    """The element of a column before an observation, as `value`, a tree.
 
-    `known` [B] or [B, T] is False where the episode begins there, or where memory has lost what was before, and the
-    value is the row's own.
+    `known` [B] or [B, T] is False where the episode begins with the observation, or where the element before was
+    overwritten. There the value is the row's own.
 
     Args:
         column: its name.
-        steps: from the row to the observation; 0 = the row's own. Where the episode is over before, it is the last
-            observation, so with the steps of `NStep` it is `next_observation`.
+        steps: from the row to the observation; 0 = the row's own. If the episode ends before, the observation is the
+            last one. With the steps of `NStep` it is `next_observation`.
     """
 
+    least = 0
+
     def __init__(self, column: str, *, steps: int = 0) -> None:
-        self.column = column
-        self.steps = steps if steps == 0 else _positive("Previous.steps", steps)
-        self.requires = (column,)
+        super().__init__(column, steps=steps)
 
     def __call__(self, rows: Rows) -> Tree:
         if self.steps:
@@ -85,12 +87,13 @@ class Previous:
 class NextN:
     """The `n` elements of a column after each row, [B, n, …] or [B, T, n, …].
 
-    Where the episode is over before, its last element is repeated.
+    If the episode ends before, its last element is repeated.
     """
 
     def __init__(self, column: str, *, n: int) -> None:
+        require_at_least("memory.columns: NextN.n", n, 1)
         self.column = column
-        self.n = _positive("NextN.n", n)
+        self.n = n
         self.requires = (column,)
 
     def __call__(self, rows: Rows) -> Tree:
@@ -100,10 +103,9 @@ class NextN:
 
 
 class LastOfWindow:
-    """One element of a column for each window, [B, …]: the one that follows it.
+    """One element of a column for each window, [B, …]: the one of the step after its last row, as `Next` has it.
 
-    The observation after the last row, or another column's value of the step after it, clamped like `Next`;
-    `after` False: the last row's own. Of a padded window it is the last valid row that counts.
+    With `after` False it is the last row's own. The last row of a padded window is its last valid one.
     """
 
     def __init__(self, column: str, *, after: bool = True) -> None:
@@ -120,12 +122,12 @@ class LastOfWindow:
 
 
 class EpisodeEnd:
-    """Whether the episode ended with this row, one way or the other: bool, or of another dtype."""
+    """Whether the episode ended with this row, terminated or truncated: bool, or of another dtype."""
 
     requires = ("terminated", "truncated")
 
     def __init__(self, *, dtype: str = "bool") -> None:
-        self.dtype = dtype_of("memory.columns: Ended.dtype", dtype)
+        self.dtype = dtype_of("memory.columns: EpisodeEnd.dtype", dtype)
 
     def __call__(self, rows: Rows) -> Tensor:
         episode_end: Tensor = rows.stored("terminated", rows.index) | rows.stored("truncated", rows.index)
@@ -133,7 +135,7 @@ class EpisodeEnd:
 
 
 class Continues:
-    """What the value after a row counts: 0 where the episode terminated, else 1, also where it was cut off."""
+    """The factor of the value after a row: 0 where the episode terminated, otherwise 1."""
 
     requires = ("terminated",)
 
@@ -146,31 +148,28 @@ class Continues:
 
 
 class NStepReturn:
-    """The discounted sum of the rewards of up to `steps` steps, fewer where the episode is over before."""
+    """The discounted sum of the rewards of `steps` steps, or of fewer if the episode ends before."""
 
     requires = ("reward",)
 
     def __init__(self, *, steps: int, discount: float) -> None:
-        self.steps = _positive("NStepReturn.steps", steps)
-        self.powers = np.power(discount, np.arange(steps)).astype(np.float32)
+        require_at_least(f"memory.columns: {type(self).__name__}.steps", steps, 1)
+        self.steps = steps
+        self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
 
     def __call__(self, rows: Rows) -> Tensor:
         slots, reach = rows.onward(self.steps)
-        counted = torch.from_numpy(self.powers * (np.arange(self.steps) < reach[..., None]))
+        counted = torch.from_numpy(self.powers[:-1] * (np.arange(self.steps) < reach[..., None]))
         reward = rows.stored("reward", slots[..., :-1])
         counted = counted.reshape(*counted.shape, *[1] * (reward.dim() - counted.dim()))  # [B, n, 1] for [B, n, R]
         summed: Tensor = (reward * counted).sum(reach.ndim)
         return summed
 
 
-class NStepDiscount:
-    """What the value after `NStepReturn` counts: discount ** steps made, 0 where the last of them terminated."""
+class NStepDiscount(NStepReturn):
+    """The factor of the value after `NStepReturn`: discount ** steps, or 0 where the last step terminated."""
 
     requires = ("terminated",)
-
-    def __init__(self, *, steps: int, discount: float) -> None:
-        self.steps = _positive("NStepDiscount.steps", steps)
-        self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
 
     def __call__(self, rows: Rows) -> Tensor:
         slots, reach = rows.onward(self.steps)
@@ -179,7 +178,7 @@ class NStepDiscount:
 
 
 def ahead(rows: Rows, column: str, steps: int) -> tuple[Array, Array]:
-    """Look up to `steps` steps ahead: slots [..., steps + 1], and how far each row's column reaches [...]."""
+    """Return the slots of each row and of the `steps` after it [..., steps + 1], and how many steps have the column."""
     slots, reach = rows.onward(steps)
     if column.partition(".")[0] == "observation":
         return slots, reach
@@ -193,9 +192,3 @@ def ahead(rows: Rows, column: str, steps: int) -> tuple[Array, Array]:
 def _taken(slots: Array, steps: Array) -> Array:
     """Return slots[..., steps]: one along the last axis for each of the others."""
     return np.take_along_axis(slots, steps[..., None], -1)[..., 0]
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise ConfigError(f"memory.columns: {name} must be at least 1, not {value}")
-    return value
