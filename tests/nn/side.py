@@ -1,4 +1,4 @@
-"""Stacks side by side, as networks that hold them compute them."""
+"""Several stacks on one input, as networks that hold them compute them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from rlrun.nn.tandem import across, layer_by_layer
 
 
-def tandem(x: Tensor, *stacks: nn.Sequential) -> tuple[Tensor, ...]:
-    """Return what each stack makes of x, in one step where that is possible."""
+def outputs_of(x: Tensor, *stacks: nn.Sequential) -> tuple[Tensor, ...]:
+    """Return the outputs of each stack for x, in one step where that is possible."""
     outputs = across(nn.ModuleList(stacks), x, *((str(place),) for place in range(len(stacks))))
     return tuple(layer_by_layer(x, tuple(stack)) for stack in stacks) if outputs is None else outputs

@@ -53,25 +53,35 @@ def test_adaptive_mean_follows_its_recursion():
     assert torch.allclose(moments(learnt(data, mode="adaptive", speed=8)), average)
 
 
-def test_adaptive_mean_of_speed_one_is_the_plain_mean():
-    data = batches(20)
-    assert torch.allclose(moments(learnt(data, mode="adaptive", speed=1)), expected(data, torch.ones(20)))
+WEIGHTS = {  # of the updates, oldest first
+    "adaptive": ({"mode": "adaptive", "speed": 1}, lambda ages: torch.ones_like(ages)),
+    "exponential": ({"mode": "em", "rate": 0.3}, lambda ages: 0.7**ages),
+    "window": ({"mode": "window", "window": 4}, lambda ages: (ages < 4).double()),
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 11])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_updates_have_their_weights(name, count):
+    settings, weights = WEIGHTS[name]
+    data, ages = batches(count), torch.arange(count - 1.0, -1.0, -1.0)
+    assert torch.allclose(moments(learnt(data, **settings)), expected(data, weights(ages)))
 
 
 @pytest.mark.parametrize(("mode", "rollout"), [("cumulative", False), (None, True)])
-def test_each_element_of_a_cumulative_mean_counts_alike(mode, rollout):
+def test_cumulative_mean_weighs_elements_alike(mode, rollout):
     data = batches(20).reshape(-1, 3)
     normalizer = Normalizer([3], mode=mode)
     for size, part in zip((1, 5, 30, 44), data.split((1, 5, 30, 44)), strict=True):
         assert len(part) == size
         normalizer.update(part, rollout=rollout)
-        twin = Normalizer([3], mode=mode)
-        twin.load_state_dict(normalizer.state_dict())  # as a resumed run does
-        normalizer = twin
+        duplicate = Normalizer([3], mode=mode)
+        duplicate.load_state_dict(normalizer.state_dict())  # as a resumed run does
+        normalizer = duplicate
     assert torch.allclose(moments(normalizer), expected(data[None], torch.ones(1)))
 
 
-def test_statistics_of_an_earlier_version_are_not_forgotten():
+def test_earlier_versions_state_is_kept():
     normalizer = learnt(batches(9), mode=None)
     before = moments(normalizer).clone()
     for statistics in normalizer._by_path.values():
@@ -80,30 +90,15 @@ def test_statistics_of_an_earlier_version_are_not_forgotten():
     assert torch.allclose(moments(normalizer), before * 9 / 10)
 
 
-def test_samples_are_averaged_adaptively_unless_the_mode_says_otherwise():
+def test_samples_are_averaged_adaptively():
     data = batches(20)
     assert torch.equal(moments(learnt(data)), moments(learnt(data, mode="adaptive")))
     assert not torch.allclose(moments(learnt(data)), moments(learnt(data, mode="cumulative")))
 
 
-def test_adaptive_mean_of_speed_eight_forgets_the_beginning():
+def test_fast_adaptive_mean_forgets_the_beginning():
     data = torch.cat([torch.zeros(500, 4, 3), torch.ones(500, 4, 3)])
     assert float(moments(learnt(data, speed=8))[0, 0]) > 1 - 0.5**7.5  # weights (t / T) ** 7: first half 2 ** -8
-
-
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_exponential_mean_is_corrected_for_its_start(count):
-    data, rate = batches(count), 0.3
-    weights = rate * (1 - rate) ** torch.arange(count - 1, -1, -1)
-    assert torch.allclose(moments(learnt(data, mode="em", rate=rate)), expected(data, weights))
-
-
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 11])
-def test_window_is_the_mean_of_the_newest_updates(count):
-    data = batches(count)
-    newest = data[-4:]
-    statistics = moments(learnt(data, mode="window", window=4))
-    assert torch.allclose(statistics, expected(newest, torch.ones(len(newest))))
 
 
 def test_nothing_changes_before_the_first_update():
@@ -111,7 +106,7 @@ def test_nothing_changes_before_the_first_update():
     assert torch.equal(Normalizer([3])(value), value)
 
 
-def test_normalized_numbers_have_mean_zero_and_deviation_one():
+def test_normalized_numbers_are_standard():
     data = batches(1, size=1000)
     normalized = learnt(data)(data[0])
     assert torch.allclose(normalized.mean(0), torch.zeros(3), atol=1e-5)
@@ -127,12 +122,12 @@ def test_forms_by_hand():
     assert learnt(data, form="centered")(value).tolist() == pytest.approx([2.0, 0.0, 0.0])
 
 
-def test_clip_bounds_what_never_moved_before():
+def test_clip_bounds_constant_entries():
     normalizer = learnt(torch.zeros(1, 4, 3), clip=10.0)
     assert normalizer(torch.tensor([1.0, -1.0, 0.0])).tolist() == [10.0, -10.0, 0.0]
 
 
-def test_small_variance_beside_a_large_mean_is_found():
+def test_large_mean_hides_no_variance():
     data = batches(50, size=64) / 3 + 1e5  # deviation 1
     normalized = learnt(data, speed=1)(data.reshape(-1, 3))
     assert normalized.std(0).tolist() == pytest.approx([1.0] * 3, abs=0.02)
@@ -156,7 +151,7 @@ def test_only_valid_rows_count():
     assert torch.equal(moments(padded), moments(real))
 
 
-def test_no_rows_at_all_leave_everything_as_it_is():
+def test_empty_batch_changes_nothing():
     normalizer = learnt(batches(2))
     before = copy.deepcopy(normalizer.state_dict())
     normalizer.update(torch.zeros(0, 3))
@@ -171,7 +166,7 @@ def test_given_tensors_stay_as_they_are():
     assert torch.equal(value, before)
 
 
-def test_boxes_of_a_dict_are_normalized_and_the_rest_passes():
+def test_only_boxes_are_normalized():
     tree = {
         "arm": {"angle": torch.tensor([[1.0, 2.0], [3.0, 6.0]])},
         "camera": torch.full((2, 8, 8, 3), 9, dtype=torch.uint8),
@@ -186,7 +181,7 @@ def test_boxes_of_a_dict_are_normalized_and_the_rest_passes():
     assert torch.equal(normalizer(tree["arm"], "arm")["angle"], normalized["arm"]["angle"])
 
 
-def test_images_are_normalized_where_they_are_chosen():
+def test_chosen_images_are_normalized():
     normalizer = Normalizer(ROBOT, leaves=["camera"])
     pixels = torch.randint(0, 255, (50, 8, 8, 3), dtype=torch.uint8)
     tree = {"arm": {"angle": torch.ones(50, 2)}, "camera": pixels, "tool": torch.zeros(50)}
@@ -195,7 +190,7 @@ def test_images_are_normalized_where_they_are_chosen():
     assert normalizer(tree)["arm"]["angle"] is tree["arm"]["angle"]
 
 
-def test_what_comes_from_elsewhere_is_moved_to_the_statistics():
+def test_batches_move_to_the_device():
     normalizer = Normalizer([3], mode="window", window=2, clip=1.0).to("meta")  # a device that only knows shapes
     normalizer.update(torch.ones(4, 3))
     assert normalizer(torch.ones(4, 3)).device.type == "meta"
@@ -215,11 +210,11 @@ def test_state_carries_on_exactly():
 
 def test_a_copy_learns_by_itself():
     normalizer = learnt(batches(3))
-    twin = copy.deepcopy(normalizer)
+    duplicate = copy.deepcopy(normalizer)
     before = normalizer(torch.zeros(3))
-    twin.update(torch.full((4, 3), 100.0))
+    duplicate.update(torch.full((4, 3), 100.0))
     assert torch.equal(normalizer(torch.zeros(3)), before)
-    assert not torch.equal(twin(torch.zeros(3)), before)
+    assert not torch.equal(duplicate(torch.zeros(3)), before)
 
 
 def test_normalizing_compiles_to_one_graph():
@@ -229,37 +224,23 @@ def test_normalizing_compiles_to_one_graph():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("space", "settings", "error", "message"),
     [
-        ({"mode": "adaptiv"}, "Normalizer.mode: wanted one of .* 'adaptive'"),
-        ({"form": "mean"}, "Normalizer.form: wanted one of standard, deviation, rms, centered, got 'mean'"),
-        ({"speed": 0.0}, "wanted speed > 0"),
-        ({"clip": -1.0}, "clip=-1.0"),
+        ([3], {"mode": "adaptiv"}, ConfigError, "Normalizer.mode: wanted one of .* 'adaptive'"),
+        ([3], {"form": "mean"}, ConfigError, "form: wanted one of standard, deviation, rms, centered, got 'mean'"),
+        ([3], {"speed": 0.0}, ConfigError, "wanted speed > 0"),
+        ([3], {"clip": -1.0}, ConfigError, "clip=-1.0"),
+        (ROBOT, {"leaves": ["arm.angel"]}, SpaceError, r"no leaf 'arm.angel' .* \(did you mean 'arm.angle'\?\)"),
+        (ROBOT, {"leaves": ["tool"]}, SpaceError, r"leaf 'tool' is Discrete\(3\), wanted a Box"),
+        (Discrete(4), {}, SpaceError, "nothing to normalize in Discrete"),
     ],
 )
-def test_settings_without_meaning_are_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        Normalizer([3], **settings)
+def test_bad_settings_are_refused(space, settings, error, message):
+    with pytest.raises(error, match=message):
+        Normalizer(space, **settings)
 
 
-@pytest.mark.parametrize(
-    ("leaves", "message"),
-    [
-        (["arm.angel"], r"no leaf 'arm.angel' .* \(did you mean 'arm.angle'\?\)"),
-        (["tool"], r"leaf 'tool' is Discrete\(3\), wanted a Box"),
-    ],
-)
-def test_leaves_that_cannot_be_normalized_are_refused(leaves, message):
-    with pytest.raises(SpaceError, match=message):
-        Normalizer(ROBOT, leaves=leaves)
-
-
-def test_a_space_without_numbers_is_refused():
-    with pytest.raises(SpaceError, match="nothing to normalize in Discrete"):
-        Normalizer(Discrete(4))
-
-
-def test_nothing_to_normalize_passes_where_it_is_not_needed():
+def test_unneeded_normalizer_passes_everything():
     space = Composite({"camera": ROBOT.parts["camera"], "tool": ROBOT.parts["tool"]})
     normalizer = Normalizer(space, needed=False)
     tree = {"camera": torch.ones(2, 8, 8, 3, dtype=torch.uint8), "tool": torch.tensor([0, 2])}

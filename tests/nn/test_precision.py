@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from tests.nn.side import tandem
+from tests.nn.side import outputs_of
 from torch import nn
 
 from rlrun.core.errors import ConfigError
@@ -45,7 +45,8 @@ def recurrent(kind):
 
 def cell(kind):
     network, features = Core(kind, 32, WIDE), torch.randn(4, 32)
-    return network, lambda: torch.cat(network.step(features, torch.randn(4, network.state_size)), -1)
+    state = torch.randn(4, network.state_size)
+    return network, lambda: torch.cat(network.step(features, state), -1)
 
 
 def of(network, *arguments):
@@ -63,7 +64,7 @@ def networks():
         "members by one product": stacked(shared=False),
         "members one by one": (big := Ensemble(3, 4), lambda: big(torch.ones(128, 3))),
         "members with norms and dropout": of(Ensemble(3, 4, layer_norm=True), seen),
-        "two stacks": (nn.ModuleList(both), lambda: torch.cat(tandem(seen, *both), -1)),
+        "two stacks": (nn.ModuleList(both), lambda: torch.cat(outputs_of(seen, *both), -1)),
         "dueling": of(Critics(choices, dueling=True), seen),
         "quantiles by fractions": of(ImplicitCritics(spaces), seen, c),
         "images": of(ImageEncoder(image(40, 36, 3)), pixels),
@@ -71,6 +72,8 @@ def networks():
         "gaussian": (gaussian, lambda: gaussian(seen, torch.ones(16, 2))[1]),
         "gru": recurrent("gru"),
         "lstm": recurrent("lstm"),
+        "gru step": cell("gru"),
+        "lstm step": cell("lstm"),
     }
 
 
@@ -83,7 +86,7 @@ def gradient(network, output):
 
 
 @pytest.mark.parametrize("name", networks())
-def test_networks_say_and_learn_nearly_the_same(name):
+def test_bf16_is_close_to_float32(name):
     network, run = networks()[name]
     exact = run()
     expected = gradient(network, exact)
@@ -98,14 +101,7 @@ def test_networks_say_and_learn_nearly_the_same(name):
     assert torch.equal(run(), exact)  # outside again
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_states_stay_float32(kind):
-    _, run = cell(kind)
-    with bf16():
-        assert run().dtype == torch.float32
-
-
-def test_hidden_layers_are_low_and_the_last_one_is_not():
+def test_only_hidden_layers_are_bf16():
     network, seen = MLP(3, 4), {}
     for index, layer in enumerate(network):
         layer.register_forward_hook(lambda layer, inputs, result, index=index: seen.update({index: result.dtype}))
@@ -114,12 +110,12 @@ def test_hidden_layers_are_low_and_the_last_one_is_not():
     assert [seen[index] for index in range(5)] == [torch.bfloat16] * 4 + [torch.float32]
 
 
-def test_a_layer_that_is_first_and_last_is_not_low():
+def test_single_layer_stays_float32():
     lone, wide, large = nn.Sequential(nn.Linear(3, 2)), MLP(3, 2), Ensemble(256, 256, hidden=())
     x, rows = torch.randn(16, 3), torch.randn(64, 256)
     expected, alone = lone(x), large(rows)
     with bf16():
-        assert torch.allclose(tandem(x, lone, wide)[0], expected, atol=1e-6)
+        assert torch.allclose(outputs_of(x, lone, wide)[0], expected, atol=1e-6)
         assert torch.allclose(large(rows), alone, atol=1e-5)
 
 
@@ -147,7 +143,7 @@ def test_narrow_layers_stay_float32(width, low):
         assert torch.equal(network(value), expected) is not low
 
 
-def test_another_thread_acts_in_float32_meanwhile():
+def test_other_threads_stay_float32():
     network, value, outputs = MLP(3, 4), torch.ones(2, 3), []
     expected = network(value)
     with bf16():
@@ -157,25 +153,23 @@ def test_another_thread_acts_in_float32_meanwhile():
     assert torch.equal(outputs[0], expected)
 
 
-def test_what_was_before_is_back_after_all_of_it():
+def test_precision_is_restored_after_all():
     network, value, around = MLP(3, 4), torch.ones(2, 3), bf16()
     expected = network(value)
-    with around:
+
+    def fail():
         with around:
-            pass
-        assert not torch.equal(network(value), expected)
+            with around:
+                pass
+            assert not torch.equal(network(value), expected)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert torch.equal(network(value), expected)
 
 
-def test_what_was_before_is_back_after_an_error():
-    network, value = MLP(3, 4), torch.ones(2, 3)
-    expected = network(value)
-    with pytest.raises(ZeroDivisionError), bf16():
-        _ = 1 / 0
-    assert torch.equal(network(value), expected)
-
-
-def test_a_compiled_network_sees_where_it_is_called():
+def test_compiled_network_knows_its_precision():
     network, value = Critics(Spaces(VECTOR, Discrete(3))), torch.ones(4, 3)
     compiled = torch.compile(network, backend="eager", fullgraph=True)
     outside = compiled(value)
@@ -186,7 +180,7 @@ def test_a_compiled_network_sees_where_it_is_called():
     assert not torch.equal(inside, outside)
 
 
-def test_a_machine_without_instructions_is_refused(monkeypatch):
+def test_unsupported_machine_is_refused(monkeypatch):
     monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: False)
     MixedPrecision("medium", "cpu")
     with pytest.raises(ConfigError, match=r"precision=bf16: cpu .* no bfloat16 instructions .* precision=highest"):

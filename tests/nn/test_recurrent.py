@@ -8,7 +8,6 @@ import torch
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import Spaces, leaves_of
 from rlrun.nn import ActorCritic, Core, Policy
-from rlrun.nn.recurrent import inverse
 
 from .spaces_for_tests import ACTIONS, OBSERVATIONS, VECTOR, draw
 
@@ -45,17 +44,17 @@ def step_by_step(core, features, state, episode_end):
     return torch.stack(outputs, 1)
 
 
-def gradients(core, output, *beside):
+def gradients(core, output, *inputs):
     loss = (output * torch.linspace(-1.0, 1.0, output.numel()).view_as(output)).sum()
-    return torch.autograd.grad(loss, [*core.parameters(), *beside])
+    return torch.autograd.grad(loss, [*core.parameters(), *inputs])
 
 
 @pytest.mark.parametrize("places", ENDS.values(), ids=ENDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_window_is_its_steps(kind, places):
+def test_window_equals_its_steps(kind, places):
     core, episode_end = core_of(kind), ended_at(places)
     features = torch.randn(B, T, F, requires_grad=True)
-    state = torch.randn(B, core.state_size, requires_grad=True)  # a window that begins amidst an episode
+    state = torch.randn(B, core.state_size, requires_grad=True)  # a window that begins within an episode
     wanted, output = step_by_step(core, features, state, episode_end), core(features, state, episode_end)
     torch.testing.assert_close(output, wanted, atol=1e-6, rtol=1e-5)
     pairs = zip(gradients(core, output, features, state), gradients(core, wanted, features, state), strict=True)
@@ -64,23 +63,12 @@ def test_a_window_is_its_steps(kind, places):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_remembered_beyond_an_end(kind):
+def test_nothing_is_remembered_beyond_ends(kind):
     core, episode_end = core_of(kind), ended_at([(1, 3)])
     features = torch.randn(B, T, F, requires_grad=True)
     core(features, torch.zeros(B, core.state_size), episode_end)[1, 4:].sum().backward()
     reached = features.grad.abs().sum(-1) > 0
     assert reached.nonzero().tolist() == [[1, 4], [1, 5], [1, 6]]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_halves_of_a_window_are_the_whole(kind):
-    core, features = core_of(kind), torch.randn(B, T, F)
-    state = torch.randn(B, core.state_size)
-    middle = state
-    for t in range(4):
-        _, middle = core.step(features[:, t], middle)
-    halves = torch.cat((core(features[:, :4], state), core(features[:, 4:], middle)), 1)
-    torch.testing.assert_close(halves, core(features, state), atol=1e-6, rtol=1e-5)
 
 
 def test_a_gru_step_is_the_equation():
@@ -93,34 +81,28 @@ def test_a_gru_step_is_the_equation():
     torch.testing.assert_close(core.step(x, h)[1], wanted)
 
 
-@pytest.mark.parametrize(("kind", "gate"), [("gru", "update"), ("lstm", "forget")])
-def test_a_core_begins_inclined_to_remember(kind, gate):
-    core = core_of(kind)
-    _, _, bias, bias_h = core.layer.all_weights[0]
+@pytest.mark.parametrize("kind", KINDS)
+def test_gates_begin_inclined_to_remember(kind):
+    _, _, bias, bias_h = core_of(kind).layer.all_weights[0]
     assert bias.view(-1, H)[:, 0].tolist() == [0.0, 1.0] + [0.0] * (1 if kind == "gru" else 2)
     assert not bias_h.any()
 
 
 @pytest.mark.parametrize("features", [(2, F), (2, 1, F)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_single_steps_without_a_state_are_refused(kind, features):
+def test_steps_without_state_are_refused(kind, features):
     with pytest.raises(RequestError, match=r"needs the state before a step: memory\.columns\.state\.shape"):
         core_of(kind)(torch.zeros(features), None)
 
 
-def test_windows_without_a_state_begin_their_episodes():
+def test_windows_without_state_begin_episodes():
     core, features = core_of("lstm"), torch.randn(B, T, F)
     torch.testing.assert_close(core(features, None), core(features, torch.zeros(B, core.state_size)))
 
 
-def test_a_kind_that_there_is_not_is_refused():
+def test_unknown_kind_is_refused():
     with pytest.raises(ConfigError, match=r"core: wanted one of gru, lstm, got 'gro' \(did you mean 'gru'\?\)"):
         Core("gro", 3, 4)
-
-
-def test_an_inverse_undoes_a_permutation():
-    permutation = torch.randperm(9)
-    assert permutation[inverse(permutation)].tolist() == [*range(9)]
 
 
 # --- networks
@@ -132,7 +114,7 @@ def network_of(kind, spaces=None, **options):
     return ActorCritic(spaces, hidden=(8,), core=kind, core_size=H, output_gain=1.0, **options)
 
 
-def judged_by_steps(network, observation, action, state, episode_end, pick):
+def evaluated_by_steps(network, observation, action, state, episode_end, pick):
     steps = []
     for t in range(T):
         at = pick(t)
@@ -156,13 +138,13 @@ SPACES = [*((name, "mixed") for name in OBSERVATIONS if "pixels" not in name), *
 
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("seen", "acted"), SPACES)
-def test_a_recurrent_network_judges_windows_as_their_steps_in_every_space(seen, acted, shared):
+def test_every_space_has_recurrent_windows(seen, acted, shared):
     spaces = Spaces(OBSERVATIONS[seen][0], ACTIONS[acted])
     network = network_of("lstm", spaces, shared=shared)
     observation, action = draw(spaces.observation, B, T), draw(spaces.action, B, T)
     state, episode_end = torch.randn(B, network.state_size), ended_at(ENDS["here and there"])
     evaluated = network.evaluate_actions(observation, action, state, episode_end)
-    log_prob, value = judged_by_steps(network, observation, action, state, episode_end, rows_at)
+    log_prob, value = evaluated_by_steps(network, observation, action, state, episode_end, rows_at)
     torch.testing.assert_close(evaluated.log_prob, log_prob, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(evaluated.value, value, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(network.value(observation, state, episode_end), value, atol=1e-5, rtol=1e-4)
@@ -171,14 +153,14 @@ def test_a_recurrent_network_judges_windows_as_their_steps_in_every_space(seen, 
 @pytest.mark.parametrize(
     ("kind", "shared", "size"), [("gru", True, H), ("gru", False, 2 * H), ("lstm", True, 2 * H), ("lstm", False, 4 * H)]
 )
-def test_a_state_is_one_row_a_lane(kind, shared, size):
+def test_state_has_one_row_per_env(kind, shared, size):
     network = network_of(kind, shared=shared)
     assert network.state_size == size
     assert torch.equal(network.initial_state(3), torch.zeros(3, size))
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_policy_and_value_have_their_own_halves_of_a_state(shared):
+def test_state_has_halves_unless_shared(shared):
     network, observation = network_of("gru", shared=shared), draw(VECTOR, 2)
     state = torch.randn(2, network.state_size)
     changed = state.clone()
@@ -200,14 +182,14 @@ def test_acting_advances_the_whole_state(shared):
     assert all(torch.equal(expected, leaf) for expected, leaf in zip(wanted, leaves, strict=True))
 
 
-def test_a_policy_alone_remembers_too():
+def test_single_policy_has_a_state():
     policy = Policy(Spaces(VECTOR, ACTIONS["discrete"]), hidden=(8,), core="gru", core_size=H)
     observation, state = draw(VECTOR, 2), torch.randn(2, H)
     assert policy.state_size == H
     assert torch.equal(policy.advance(observation, state)[1], policy.after(observation, state))
 
 
-def test_a_network_without_a_core_has_no_state():
+def test_network_without_core_is_stateless():
     network = network_of(None)
     assert network.state_size == 0
     assert network.initial_state(2).shape == (2, 0)

@@ -1,4 +1,4 @@
-"""Dense layers in one step: what torch's own layers give, and their gradients, by each library."""
+"""Dense layers in one step: outputs and gradients equal those of torch's own layers, by each matmul backend."""
 
 import copy
 import gc
@@ -7,9 +7,9 @@ import weakref
 
 import pytest
 import torch
-from tests.nn.side import tandem
+from tests.nn.side import outputs_of
 from torch import nn
-from torch.autograd import forward_ad
+from torch.autograd import forward_ad, grad
 from torch.nn.utils import parametrize, prune
 
 from rlrun.core.spaces import Spaces
@@ -19,19 +19,25 @@ from rlrun.nn.mlp import Dense, dense
 from .spaces_for_tests import box
 
 
-@pytest.fixture(params=products.WAYS)
-def way(request):
-    """Products by each library."""
+@pytest.fixture
+def restored():
+    """Restore the matmul backend afterwards."""
     before = products.in_use()
-    if products.use(request.param) != request.param:
-        pytest.skip("this build of torch has no oneDNN")
-    yield request.param
+    yield
     products.use(before)
 
 
-def plainly(stack):
-    """The same layers, one after the other by torch."""
-    return nn.Sequential(*stack)
+@pytest.fixture(params=products.WAYS)
+def way(request, restored):
+    """Compute products by each matmul backend."""
+    if products.use(request.param) != request.param:
+        pytest.skip("this build of torch has no oneDNN")
+    return request.param
+
+
+def plainly(network):
+    """Return the same layers as torch computes them: one after the other, or members by a batched product."""
+    return (lambda x: network._together(x, True)) if isinstance(network, Ensemble) else nn.Sequential(*network)
 
 
 def stacks(widths=((8,), (16, 8)), activation="tanh"):
@@ -44,39 +50,46 @@ def assert_alike(ours, theirs):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+def assert_equals_torch(network, x):
+    """Compare outputs and all gradients with those of torch's own layers."""
+    wanted = [tensor for tensor in (x, *network.parameters()) if tensor.requires_grad]
+    ours, theirs = network(x), plainly(network)(x)
+    assert type(ours) is type(theirs)
+    assert_alike([ours], [theirs])
+    gradients, expected = (grad(output.square().sum(), wanted, allow_unused=True) for output in (ours, theirs))
+    assert_alike(gradients, expected)
+    return dict(zip(map(id, wanted), gradients, strict=True))
+
+
 @pytest.mark.parametrize("widths", [((8,), (16, 8)), ((64, 64), (64, 64)), ((5,),), ((160, 160), (3, 160))])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_stacks_in_tandem_give_what_each_gives_and_its_gradients(widths, activation, way):
+def test_joined_stacks_equal_single_ones(widths, activation, way):
     pair, x = stacks(widths, activation), torch.randn(64, 4, requires_grad=True)
     inputs = [x, *(parameter for stack in pair for parameter in stack.parameters())]
     weights = [torch.randn(64, hidden[-1]) for hidden in widths]
 
     def gradients(outputs):
-        return torch.autograd.grad(sum((w * o).sum() for w, o in zip(weights, outputs, strict=True)), inputs)
+        return grad(sum((w * o).sum() for w, o in zip(weights, outputs, strict=True)), inputs)
 
-    ours, theirs = tandem(x, *pair), [plainly(stack)(x) for stack in pair]
+    ours, theirs = outputs_of(x, *pair), [plainly(stack)(x) for stack in pair]
     assert type(ours[0].grad_fn).__name__ == "_StacksBackward"
     assert_alike(ours, theirs)
     assert_alike(gradients(ours), gradients(theirs))
     with torch.no_grad():
-        assert_alike(tandem(x, *pair), theirs)
+        assert_alike(outputs_of(x, *pair), theirs)
 
 
 @pytest.mark.parametrize("inputs", [3, 200])  # the gradient of a narrow input goes another way
-def test_a_network_gives_what_its_layers_give(inputs, way):
+def test_wide_network_equals_torch(inputs, way):
     torch.manual_seed(0)
     network, x = MLP(inputs, 2, hidden=(160, 160)), torch.randn(64, inputs, requires_grad=True)
-    wanted = [x, *network.parameters()]
-    ours, theirs = network(x), plainly(network)(x)
-    assert_alike([ours], [theirs])
-    gradients, expected = (torch.autograd.grad(output.square().sum(), wanted) for output in (ours, theirs))
-    assert_alike(gradients, expected)
-    assert all(gradient.stride() == part.stride() for gradient, part in zip(gradients[1:], wanted[1:], strict=True))
+    gradients = assert_equals_torch(network, x)
+    assert all(gradients[id(part)].stride() == part.stride() for part in network.parameters())
 
 
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("shared", [True, False])
-def test_members_side_by_side_give_what_the_batched_product_gives(members, shared, way):
+def test_separate_members_equal_batched_product(members, shared, way):
     torch.manual_seed(0)
     network = Ensemble(6, 2, members=members, hidden=(260, 260))  # large enough at 64 rows to be taken apart
     x = torch.randn(*(() if shared else (members,)), 64, 6, requires_grad=True)
@@ -84,10 +97,10 @@ def test_members_side_by_side_give_what_the_batched_product_gives(members, share
     ours, theirs = network(x, shared=shared), network._together(x, shared)
     assert type(ours.grad_fn).__name__ != type(theirs.grad_fn).__name__
     assert_alike([ours], [theirs])
-    assert_alike(*(torch.autograd.grad(output.square().sum(), wanted) for output in (ours, theirs)))
+    assert_alike(*(grad(output.square().sum(), wanted) for output in (ours, theirs)))
 
 
-def test_what_another_loss_trains_is_not_computed(way, monkeypatch):
+def test_unwanted_gradients_are_not_computed(way, monkeypatch):
     policy, critics = MLP(3, 1, hidden=(8,)), Ensemble(1, 1, members=1, hidden=(8,))
     computed = []
     makes = arrays if way == "numpy" else products
@@ -101,35 +114,33 @@ def test_what_another_loss_trains_is_not_computed(way, monkeypatch):
 
 
 @pytest.mark.parametrize("again", [False, True])  # with a graph of its own
-def test_a_stack_that_no_loss_reaches_has_no_gradient(again, way):
+def test_unreached_stack_has_no_gradient(again, way):
     used, unused = stacks()
     wanted = [*used.parameters(), *unused.parameters()]
-    loss = tandem(torch.randn(6, 4), used, unused)[0].square().sum()
-    gradients = torch.autograd.grad(loss, wanted, create_graph=again, allow_unused=True)
+    loss = outputs_of(torch.randn(6, 4), used, unused)[0].square().sum()
+    gradients = grad(loss, wanted, create_graph=again, allow_unused=True)
     assert [gradient is None for gradient in gradients] == [False, False, True, True, True, True]
 
 
 def test_frozen_layers_take_no_gradient(way):
     network, x = MLP(3, 1, hidden=(8,)).requires_grad_(False), torch.randn(5, 3, requires_grad=True)
-    network(x).sum().backward()
-    expected = torch.autograd.grad(plainly(network)(x).sum(), x)[0]
-    torch.testing.assert_close(x.grad, expected)
+    assert_equals_torch(network, x)
     assert not network(x.detach()).requires_grad
 
 
-def test_tanh_is_exact_to_rounding_over_its_range(way):
+def test_tanh_is_exact_to_rounding(way):
     stack = dense(1, (1,), activation="tanh")
     nn.init.ones_(stack[0].weight)
     nn.init.zeros_(stack[0].bias)
     x = torch.linspace(-20.0, 20.0, 100_001).unsqueeze(-1)
-    ours = tandem(x, stack)[0].detach()
+    ours = outputs_of(x, stack)[0].detach()
     assert float((ours.double() - x.double().tanh()).abs().max()) < 2e-7
     assert float(ours.abs().max()) <= 1.0
 
 
 @pytest.mark.parametrize("precision", ["highest", "bf16"])
 @pytest.mark.parametrize("network", [MLP(3, 1, hidden=(256, 256)), Ensemble(3, 1, members=1, hidden=(256, 256))])
-def test_what_is_no_number_stays_none(network, precision, way, monkeypatch):
+def test_nan_stays_in_its_row(network, precision, way, monkeypatch):
     monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: True)
     x = torch.randn(64, 3)
     x[5] = float("nan")
@@ -138,50 +149,32 @@ def test_what_is_no_number_stays_none(network, precision, way, monkeypatch):
     assert output.isnan().nonzero().tolist() == [[5]]
 
 
-def watched():
-    first, second = stacks()
-    first[1].register_forward_hook(lambda module, inputs, output: None)
-    return first, second
+def changed(change):
+    pair = stacks()
+    change(pair[0])
+    return pair
 
 
-def unbiased():
-    first, second = stacks()
-    first[0] = nn.Linear(4, 8, bias=False)
-    return first, second
+OTHER_STACKS = {
+    "windows": stacks(),
+    "elu": stacks(activation="elu"),
+    "empty": stacks(((), (8,))),
+    "hook": changed(lambda stack: stack[1].register_forward_hook(lambda module, inputs, output: None)),
+    "no bias": changed(lambda stack: setattr(stack[0], "bias", None)),
+    "pruned": changed(lambda stack: prune.l1_unstructured(stack[0], "weight", 0.5)),  # the weight is no parameter now
+    "double": [stack.double() for stack in stacks()],
+}
 
 
-def pruned():
-    first, second = stacks()
-    prune.l1_unstructured(first[0], "weight", 0.5)  # the layer's weight is no parameter of its own any more
-    return first, second
-
-
-@pytest.mark.parametrize(
-    "pair",
-    [
-        stacks(activation="elu"),
-        stacks(((), (8,))),
-        watched(),
-        unbiased(),
-        pruned(),
-        [stack.double() for stack in stacks()],
-    ],
-    ids=["elu", "empty", "hook", "no bias", "pruned", "double"],
-)
-def test_whatever_else_a_stack_is_goes_its_own_way(pair, way):
-    x = torch.randn(6, 4).to(next(pair[1].parameters()).dtype)
-    assert_alike(tandem(x, *pair), [plainly(stack)(x) for stack in pair])
-
-
-def test_a_watched_layer_is_called(way):
-    seen, (stack, _) = [], watched()
-    stack[0].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
-    stack(torch.randn(6, 4))
-    assert seen == [(6, 8)]
+@pytest.mark.parametrize("name", OTHER_STACKS)
+def test_other_stacks_are_left_to_torch(name, way):
+    pair = OTHER_STACKS[name]
+    x = torch.randn(*(3, 6, 4) if name == "windows" else (6, 4)).to(next(pair[1].parameters()).dtype)
+    assert_alike(outputs_of(x, *pair), [plainly(stack)(x) for stack in pair])
 
 
 @pytest.mark.parametrize("part", ["trunk", "trunk.layers", "head", "value_trunk"])
-def test_a_watched_part_of_a_policy_is_called(part):
+def test_hooks_within_policies_are_called(part):
     network, seen, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,)), [], torch.randn(6, 3)
     expected = network.evaluate_actions(x, torch.zeros(6, 2))
     network.get_submodule(part).register_forward_hook(lambda module, inputs, output: seen.append(part))
@@ -193,7 +186,7 @@ def test_a_watched_part_of_a_policy_is_called(part):
 
 
 @pytest.mark.parametrize("options", [{"layer_norm": True}, {"dropout": 0.5}])
-def test_layers_with_more_between_them_take_the_faster_library_too(options, way, monkeypatch):
+def test_faster_library_serves_interrupted_layers(options, way, monkeypatch):
     torch.manual_seed(0)
     network, x = dense(4, (260, 260), activation="relu", **options).eval(), torch.randn(64, 4)
     called = []
@@ -204,82 +197,88 @@ def test_layers_with_more_between_them_take_the_faster_library_too(options, way,
     assert called
 
 
-def test_windows_go_through_each_stack(way):
-    pair, x = stacks(), torch.randn(3, 6, 4)
-    assert_alike(tandem(x, *pair), [plainly(stack)(x) for stack in pair])
+def in_place(model, wanted, x):
+    return grad(model(x).relu_().sum(), wanted)
 
 
-def test_an_output_may_be_changed_in_place(way):
-    network, x = MLP(3, 4, hidden=(8,)), torch.randn(5, 3)
-    wanted = list(network.parameters())
-    ours = torch.autograd.grad(network(x).relu_().sum(), wanted)
-    assert_alike(ours, torch.autograd.grad(plainly(network)(x).relu().sum(), wanted))
+def second_order(model, wanted, x):
+    x = x.requires_grad_()
+    (first,) = grad(model(x).square().sum(), x, create_graph=True)
+    return grad(first.square().sum(), wanted[0])
 
 
+def twice(model, wanted, x):
+    return grad(model(model(x)).square().sum(), wanted, create_graph=True)
+
+
+def forward_mode(model, wanted, x):
+    with forward_ad.dual_level():
+        return [forward_ad.unpack_dual(model(forward_ad.make_dual(x, x))).tangent]
+
+
+def traced(model, wanted, x):
+    return [torch.jit.trace(model, x)(x)]
+
+
+def autocast(model, wanted, x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return [model(x)]  # whose type is compared, too
+
+
+def infinite(model, wanted, x):
+    direction = torch.ones(len(x), 3)
+    direction[0, 0] = float("inf")
+    (gradient,) = grad(model(x), wanted[1], direction)
+    assert gradient.isinf().any()
+    assert gradient.isfinite().any() or isinstance(model[1], nn.Tanh)  # units that are switched off stay finite
+    return [gradient]
+
+
+def unresolved(model, wanted, x):
+    return grad(model(x), wanted, torch._neg_view(torch.ones(len(x), 3)))
+
+
+USES = [in_place, second_order, twice, forward_mode, traced, autocast, infinite, unresolved]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rows", [4, 1000])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_a_gradient_of_a_gradient_is_that_of_the_layers(activation, way):
-    stack, x = stacks(((8, 8),), activation)[0], torch.randn(5, 4, requires_grad=True)
-
-    def slope(output):
-        (first,) = torch.autograd.grad(output.square().sum(), x, create_graph=True)
-        (second,) = torch.autograd.grad(first.square().sum(), stack[0].weight)
-        return second
-
-    torch.testing.assert_close(slope(tandem(x, stack)[0]), slope(plainly(stack)(x)), rtol=1e-4, atol=1e-5)
-
-
-def test_layers_that_are_gone_through_twice_count_twice(way):
-    stack, x = stacks(((4,),))[0], torch.randn(5, 4)
-    wanted = list(stack.parameters())
-    ours, theirs = tandem(tandem(x, stack)[0], stack)[0], plainly(stack)(plainly(stack)(x))
-    grads, expected = (torch.autograd.grad(out.square().sum(), wanted, create_graph=True) for out in (ours, theirs))
-    assert_alike(grads, expected)
+@pytest.mark.parametrize("use", USES)
+def test_uses_by_autograd_equal_torch(use, activation, rows, way):
+    torch.manual_seed(0)
+    network, x = MLP(3, 3, hidden=(16,), activation=activation), torch.randn(rows, 3)
+    wanted = list(network.parameters())
+    assert_alike(use(network, wanted, x), use(plainly(network), wanted, x))
 
 
 @pytest.mark.parametrize("network", [MLP(3, 1, hidden=(8,)), Ensemble(3, 1, members=1, hidden=(8,))])
-def test_gradients_of_each_row_go_through_the_transforms_of_torch(network, way):
+def test_gradients_of_rows_sum_up(network, way):
     parameters, x = dict(network.named_parameters()), torch.randn(5, 3)
 
     def value(parameters, row):
         return torch.func.functional_call(network, parameters, row.unsqueeze(0)).sum()
 
     gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0))(parameters, x)
-    whole = torch.autograd.grad(network(x).sum(), list(parameters.values()))
+    whole = grad(network(x).sum(), list(parameters.values()))
     assert_alike([part.sum(0) for part in gradients.values()], whole)
 
 
-def test_slopes_are_carried_forward(way):
-    network, x = MLP(3, 1, hidden=(8,)), torch.randn(5, 3)
-    with forward_ad.dual_level():
-        slopes = [
-            forward_ad.unpack_dual(model(forward_ad.make_dual(x, x))).tangent for model in (network, plainly(network))
-        ]
-    assert_alike(slopes[:1], slopes[1:])
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_layers_are_traced(way):
-    network, x = MLP(160, 1, hidden=(160,)), torch.randn(64, 160)
-    assert_alike([torch.jit.trace(network, x)(x)], [network(x)])
-
-
-def test_autocast_is_heeded(way):
-    network, x = MLP(3, 4, hidden=(8,)), torch.randn(5, 3)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert network(x).dtype == plainly(network)(x).dtype == torch.bfloat16
-
-
-@pytest.fixture
-def as_before():
-    """Leave products as they were made before."""
-    before = products.in_use()
-    yield
-    products.use(before)
+@pytest.mark.parametrize("kind", [MLP, Ensemble])
+def test_batched_directions_equal_single_ones(kind, way):
+    network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
+    wanted, output = list(network.parameters()), network(x)
+    directions = torch.randn(5, *output.shape)
+    gradients = grad(output, wanted, directions, is_grads_batched=True, retain_graph=True)
+    by_direction = [grad(output, wanted, direction, retain_graph=True) for direction in directions]
+    assert_alike(gradients, [torch.stack(parts) for parts in zip(*by_direction, strict=True)])
+    mapped = torch.func.vmap(lambda direction: grad(output, wanted, direction, retain_graph=True))
+    assert_alike(mapped(directions), gradients)
 
 
 @pytest.mark.parametrize("cheap", products.WAYS)
 @pytest.mark.parametrize("gain", [1.1, 1.3])
-def test_the_way_of_least_time_is_chosen_where_it_matters(as_before, cheap, gain, monkeypatch):
+def test_fastest_backend_is_chosen(restored, cheap, gain, monkeypatch):
     if products.use(cheap) != cheap:
         pytest.skip("this build of torch has no oneDNN")
     monkeypatch.setattr(ways, "_seconds", lambda way, network, x: 1.0 / gain if way == cheap else 1.0)
@@ -292,14 +291,14 @@ def test_the_way_of_least_time_is_chosen_where_it_matters(as_before, cheap, gain
     assert torch.is_grad_enabled() == recording
 
 
-def test_what_is_timed_is_a_pass_forward_and_backward_that_way(as_before, monkeypatch):
+def test_every_backend_is_timed(restored, monkeypatch):
     begun = []
     monkeypatch.setattr(ways.time, "perf_counter", lambda: float(begun.append(products.in_use()) or len(begun)))
     assert ways.fastest() == "torch"  # all take the same time
     assert set(begun) == {way for way in products.WAYS if products.use(way) == way}
 
 
-def test_a_way_that_is_less_exact_is_not_taken(as_before, monkeypatch):
+def test_inexact_backend_is_not_taken(restored, monkeypatch):
     def short(x, weight, bias, *options):
         return torch.addmm(bias.bfloat16(), x.bfloat16(), weight.bfloat16().t()).float()
 
@@ -331,22 +330,7 @@ def loaded(network):
     network.load_state_dict({name: value * 2.0 for name, value in network.state_dict().items()})
 
 
-@pytest.mark.parametrize("change", [moved, replaced, stepped, loaded])
-@pytest.mark.parametrize("kind", [MLP, Ensemble])
-def test_a_network_computes_with_the_parameters_of_now(kind, change, way):
-    torch.manual_seed(2)
-    network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
-    network(x)  # finds out where parameters lie
-    change(network)
-    fresh = kind(3, 2, hidden=(8,))
-    fresh.load_state_dict(network.state_dict())
-    wanted = fresh(x)
-    assert_alike([network(x)], [wanted])
-    gradient = torch.autograd.grad(network(x).sum(), list(network.parameters()))
-    assert_alike(gradient, torch.autograd.grad(wanted.sum(), list(fresh.parameters())))
-
-
-class Other(nn.Module):
+class Affine(nn.Module):
     """Makes a parameter of another one."""
 
     def forward(self, value):
@@ -354,210 +338,169 @@ class Other(nn.Module):
 
 
 def parametrized(network):
-    parametrize.register_parametrization(network[2], "bias", Other())
+    layers = network.layers if isinstance(network, Ensemble) else network
+    parametrize.register_parametrization(layers[-1], "bias", Affine())
 
 
 def no_longer_parametrized(network):
-    parametrize.register_parametrization(network[0], "weight", Other())
+    parametrize.register_parametrization(network[0], "weight", Affine())
     parametrize.remove_parametrizations(network[0], "weight")  # now the bias is the first of its parameters
 
 
-def with_a_parameter_more(network):
+def with_more_parameters(network):
     network[0].register_parameter("temperature", nn.Parameter(torch.ones(1)))
 
 
 def narrower(network):
     for parameter in (network[0].weight, network[0].bias):
-        parameter.data = parameter.data[:4]  # where it lay
+        parameter.data = parameter.data[:4]  # at the same address
     network[2].weight.data = network[2].weight.data[:, :4]
 
 
-@pytest.mark.parametrize("change", [parametrized, no_longer_parametrized, with_a_parameter_more, narrower])
-def test_layers_whose_parameters_are_told_otherwise_compute_with_them(change, way):
-    network, x = MLP(3, 2, hidden=(8,)), torch.randn(4, 3)
-    network(x)
-    change(network)
-    assert_alike([network(x)], [plainly(network)(x)])
+def with_tanh(network):
+    network[1] = nn.Tanh()
 
 
-def replaced_layer(network):
+def without_bias(network):
+    network[2].register_parameter("bias", None)
+
+
+def with_another_layer(network):
     network.layers[-1] = Ensemble(3, 2, hidden=(8,)).layers[-1]
 
 
-def parametrized_layer(network):
-    parametrize.register_parametrization(network.layers[-1], "bias", Other())
+OF_BOTH = (moved, replaced, stepped, loaded, parametrized)
+OF_MLP = (no_longer_parametrized, with_more_parameters, narrower, with_tanh, without_bias)
+CHANGES = [(kind, change) for kind in (MLP, Ensemble) for change in OF_BOTH]
+CHANGES += [*((MLP, change) for change in OF_MLP), (Ensemble, with_another_layer)]
 
 
-@pytest.mark.parametrize("change", [replaced_layer, parametrized_layer])
-def test_members_compute_with_the_layers_of_now(change, way):
-    network, x = Ensemble(3, 2, hidden=(8,)), torch.randn(4, 3)
-    network(x)
-    change(network)
-    assert_alike([network(x)], [network._together(x, True)])
-
-
-def test_inputs_of_other_members_than_there_are_are_refused(way):
-    with pytest.raises((RuntimeError, ValueError)):
-        Ensemble(3, 2, members=2, hidden=(8,))(torch.randn(3, 4, 3), shared=False)
-
-
-@pytest.mark.parametrize("kind", [MLP, Ensemble])
-def test_rows_of_another_width_are_refused_as_torch_does(kind, way):
-    with pytest.raises(RuntimeError, match=r"4.*3|3.*4"):
-        kind(3, 2, hidden=(8,))(torch.randn(5, 4))
-
-
-@pytest.mark.parametrize("kind", [MLP, Ensemble])
-def test_many_gradients_are_taken_at_once(kind, way):
+@pytest.mark.parametrize(("kind", "change"), CHANGES)
+def test_changed_parameters_are_used(kind, change, way):
+    torch.manual_seed(2)
     network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
-    wanted, output = list(network.parameters()), network(x)
-    directions = torch.randn(5, *output.shape)
-    gradients = torch.autograd.grad(output, wanted, directions, is_grads_batched=True, retain_graph=True)
-    by_direction = [torch.autograd.grad(output, wanted, direction, retain_graph=True) for direction in directions]
-    assert_alike(gradients, [torch.stack(parts) for parts in zip(*by_direction, strict=True)])
-    mapped = torch.func.vmap(lambda direction: torch.autograd.grad(output, wanted, direction, retain_graph=True))
-    assert_alike(mapped(directions), gradients)
+    before = network(x).detach()  # caches the parameters
+    change(network)
+    assert_equals_torch(network, x)
+    assert change in (no_longer_parametrized, with_more_parameters) or not torch.allclose(network(x), before)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("rows", [4, 1000])
-def test_a_gradient_without_end_stays_with_the_units_that_it_reaches(rows, way):
-    torch.manual_seed(0)
-    network, x = MLP(3, 1, hidden=(16,)), torch.randn(rows, 3)
-    direction = torch.ones(rows, 1)
-    direction[0] = float("inf")
-    wanted = network[0].bias
-    ours, theirs = (torch.autograd.grad(model(x), wanted, direction) for model in (network, plainly(network)))
-    assert ours[0].isinf().any()
-    assert ours[0].isfinite().any()
-    assert_alike(ours, theirs)
-
-
-def test_what_torch_has_not_computed_yet_goes_through(way):
-    network, x = MLP(3, 2, hidden=(8,)), torch.randn(4, 3)
-    for strange in (torch.complex(x, x).conj().imag, torch._efficientzerotensor((4, 3)), x.to_sparse()):
-        assert_alike([network(strange)], [plainly(network)(strange)])
-    wanted = list(network.parameters())
-    ours = torch.autograd.grad(network(x), wanted, torch._neg_view(torch.ones(4, 2)))
-    assert_alike(ours, torch.autograd.grad(plainly(network)(x), wanted, -torch.ones(4, 2)))
+@pytest.mark.parametrize(
+    ("network", "shape", "shared"),
+    [
+        (Ensemble(3, 2, members=2, hidden=(8,)), (3, 4, 3), False),
+        (MLP(3, 2, hidden=(8,)), (5, 4), True),
+        (Ensemble(3, 2, hidden=(8,)), (5, 4), True),
+    ],
+)
+def test_inputs_of_wrong_shape_are_refused(network, shape, shared, way):
+    with pytest.raises((RuntimeError, ValueError), match=r"4.*3|3.*4" if shared else None):
+        network(torch.randn(shape), **({} if shared else {"shared": False}))
 
 
 @pytest.mark.parametrize("kind", [MLP, Ensemble])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda network: pickle.loads(pickle.dumps(network))])
-def test_a_copy_computes_with_parameters_of_its_own(kind, copied, way):
+def test_copies_have_their_own_parameters(kind, copied, way):
     network, x = kind(3, 2, hidden=(8,)), torch.randn(4, 3)
     before = network(x).detach().clone()
-    twin = copied(network)
+    duplicate = copied(network)
     stepped(network)
-    assert_alike([twin(x)], [before])
+    assert_alike([duplicate(x)], [before])
 
 
-def test_layers_that_are_known_are_not_kept_alive(way):
+@pytest.mark.parametrize("hooked", [False, True])  # by a hook that knows its network
+def test_cache_keeps_no_network_alive(hooked, way):
     network = MLP(3, 2, hidden=(8,))
     network(torch.randn(4, 3))
+    if hooked:
+        network[0].register_forward_hook(lambda *args, network=network: None)
+        network(torch.randn(4, 3))
     layer = weakref.ref(network[0])
     del network
     gc.collect()
     assert layer() is None
 
 
-def test_a_hook_that_knows_its_network_keeps_nobody_alive(way):
-    network = MLP(3, 2, hidden=(8,))
-    network(torch.randn(4, 3))
-    network[0].register_forward_hook(lambda *args, network=network: None)
-    network(torch.randn(4, 3))
-    layer = weakref.ref(network[0])
-    del network
-    gc.collect()
-    assert layer() is None
-
-
-def test_a_layer_that_was_plain_is_heard_once_somebody_looks(way):
-    network, x, seen = MLP(3, 2, hidden=(8,)), torch.randn(4, 3), []
-    network(x)
-    handle = network[0].register_forward_hook(lambda *args: seen.append(1))
+@pytest.mark.parametrize("cached", [False, True])
+def test_hooks_of_layers_are_called(cached, way):
+    network, x, shapes = MLP(3, 2, hidden=(8,)), torch.randn(4, 3), []
+    if cached:
+        network(x)
+    handle = network[0].register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
     network(x)
     handle.remove()
     network(x)
-    assert len(seen) == 1
-    network[1] = nn.Tanh()
-    assert_alike([network(x)], [plainly(network)(x)])
-    network[2].register_parameter("bias", None)
-    assert_alike([network(x)], [plainly(network)(x)])
+    assert shapes == [(4, 8)]
 
 
-def test_an_activation_that_stands_at_several_places_is_applied_at_each():
+def test_repeated_activation_is_applied_everywhere():
     activation, x = nn.Tanh(), torch.randn(6, 4)
     stack = Dense(nn.Linear(4, 8), activation, nn.Linear(8, 8), activation)
     assert_alike([stack(x)], [plainly(stack)(x)])
 
 
-def test_modules_that_hold_the_layers_may_be_replaced():
+class Doubled(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return 2.0 * self.inner(x)
+
+
+def donated(part):
+    return ActorCritic(Spaces(box(3), box(2)), hidden=(8,), output_gain=1.0).get_submodule(part)
+
+
+DONORS = [(part, False) for part in ("trunk", "trunk.layers", "head", "head.layer")]
+DONORS += [(part, True) for part in ("trunk.layers", "head.layer", "value_head")]
+
+
+@pytest.mark.parametrize(("part", "doubled"), DONORS)
+def test_replaced_parts_of_policies_are_used(part, doubled):
     torch.manual_seed(0)
     network, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,)), torch.randn(6, 3)
-    for part in ("trunk", "trunk.layers", "head", "head.layer"):
-        before = network.heads(x).mean
-        torch.manual_seed(len(part))
-        donor = ActorCritic(Spaces(box(3), box(2)), hidden=(8,), output_gain=1.0)
-        place, _, name = part.rpartition(".")
-        setattr(network.get_submodule(place), name, donor.get_submodule(part))
-        expected = network.head(network.trunk(x)).mean
-        assert_alike([network.heads(x).mean], [expected])
-        assert not torch.allclose(expected, before)
-
-
-@pytest.mark.parametrize("part", ["trunk.layers", "head.layer", "value_head"])
-def test_a_layer_of_the_users_own_may_take_the_place_of_one(part):
-    class Doubled(nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, x):
-            return 2.0 * self.inner(x)
-
-    network, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,), output_gain=1.0), torch.randn(6, 3)
-    place, _, name = part.rpartition(".")
-    setattr(network.get_submodule(place), name, Doubled(network.get_submodule(part)))
+    before = network.evaluate_actions(x, torch.zeros(6, 2))
+    parent, _, name = part.rpartition(".")
+    setattr(network.get_submodule(parent), name, Doubled(network.get_submodule(part)) if doubled else donated(part))
     evaluated = network.evaluate_actions(x, torch.zeros(6, 2))
-    assert_alike([evaluated.heads.mean], [network.head(network.trunk(x)).mean])
+    assert_alike([evaluated.heads.mean, network.heads(x).mean], [network.head(network.trunk(x)).mean] * 2)
     assert_alike([evaluated.value], [network.value_head(network.value_trunk(x)).squeeze(-1)])
+    if part == "value_head":
+        assert not torch.allclose(evaluated.value, before.value)
+    else:
+        assert not torch.allclose(evaluated.heads.mean, before.heads.mean)
 
 
-def test_the_outputs_of_a_closed_stack_must_not_change_before_its_gradient_is_taken(way):
+def test_changed_outputs_have_no_gradient(way):
     stack, x = stacks(((8, 8),))[0], torch.randn(4, 4)
-    tandem(x, stack)[0].sum().backward()
-    output = tandem(x, stack)[0]
+    outputs_of(x, stack)[0].sum().backward()
+    output = outputs_of(x, stack)[0]
     output.detach().zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.sum().backward()
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 700])
-def test_any_number_of_rows_goes_through(rows, way):
-    network, x = MLP(3, 2, hidden=(8, 8)), torch.randn(rows, 3)
-    parameters = list(network.parameters())
-    assert_alike([network(x)], [plainly(network)(x)])
-    ours = torch.autograd.grad(network(x).sum(), parameters)
-    assert_alike(ours, torch.autograd.grad(plainly(network)(x).sum(), parameters))
-
-
-def test_strange_inputs_go_through(way):
-    network, x = MLP(3, 2, hidden=(8,)), torch.randn(3, 5)
-    for strange in (x.t(), torch.randn(1, 3).expand(4, 3), torch.randn(8, 6)[::2, 1::2]):
-        assert_alike([network(strange)], [plainly(network)(strange.contiguous())])
-    weighed = nn.Parameter(torch.randn(4, 3))
-    (ours,) = torch.autograd.grad(network(weighed).sum(), [weighed])
-    assert_alike([ours], torch.autograd.grad(plainly(network)(weighed).sum(), [weighed]))
-
-
-class Told(torch.Tensor):
+class Subclass(torch.Tensor):
     """A tensor that stands for something else."""
 
 
-def test_tensors_of_other_kinds_are_left_to_torch(way):
-    network = MLP(3, 2, hidden=(8,))
-    assert type(network(torch.randn(4, 3).as_subclass(Told))) is Told
+INPUTS = {
+    **{f"{rows} rows": lambda rows=rows: torch.randn(rows, 3) for rows in (0, 1, 2, 700)},
+    "transposed": lambda: torch.randn(3, 5).t(),
+    "expanded": lambda: torch.randn(1, 3).expand(4, 3),
+    "strided": lambda: torch.randn(8, 6)[::2, 1::2],
+    "parameter": lambda: nn.Parameter(torch.randn(4, 3)),
+    "conjugate": lambda: torch.complex(torch.ones(4, 3), torch.randn(4, 3)).conj().imag,
+    "zeros": lambda: torch._efficientzerotensor((4, 3)),
+    "sparse": lambda: torch.randn(4, 3).to_sparse(),
+    "subclass": lambda: torch.randn(4, 3).as_subclass(Subclass),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_any_input_goes_through(name, way):
+    assert_equals_torch(MLP(3, 2, hidden=(8, 8)), INPUTS[name]())
 
 
 @pytest.mark.parametrize(
@@ -566,7 +509,7 @@ def test_tensors_of_other_kinds_are_left_to_torch(way):
         ({1: 1.0, 2: 0.9, 4: 0.85, 6: 0.9}, 1),  # not worth it
         ({1: 1.0, 2: 0.6, 4: 0.4, 6: 0.41}, 4),
         ({1: 1.0, 2: 0.6, 4: 0.57, 6: 0.56}, 2),  # about as fast
-        ({1: 1.0, 2: 100.0, 4: 100.0, 6: 100.0}, 1),  # beside another busy process
+        ({1: 1.0, 2: 100.0, 4: 100.0, 6: 100.0}, 1),  # while another process is busy
         ({1: 1.0, 2: 0.8, 4: 0.5, 6: 0.3}, 6),
     ],
 )
