@@ -133,18 +133,20 @@ class Served:
         self.renewed += 1
 
 
-def test_the_step_that_goes_too_far_and_the_rest_of_its_rollout_are_left_out():
+@pytest.mark.parametrize("named", [True, False])  # configs saved before the stop had its loss name none
+def test_kl_stop_skips_step_and_rollout(named):
     network = ActorCritic(ALL["discrete"], hidden=(8,))
     loader, loss = Served(), PPOLoss(network, partial(torch.optim.SGD, lr=0.1))
-    stop = KLStop(loader, loss, limit=0.02)
+    stop = KLStop(loader, loss if named else None, limit=0.02)
+    stop.begin_training({"ppo": loss, "kl_stop": stop})
     observation = column(0.3, -0.7, 0.1)
     action = network.act(observation)
     numbers = (torch.zeros(3), torch.tensor([1.0, -1.0, 0.5]), torch.ones(3))
     for moved, steps, renewed in ((0.1, 1, 0), (0.5, 1, 1), (0.1, 2, 1)):
         before = [parameter.clone() for parameter in network.parameters()]
         now = network.log_prob(observation, action).detach()
-        named = loss.backward(observation, action, now - moved, *numbers)
-        stop.end_batch(named["approx_kl"])
+        outputs = loss.backward(observation, action, now - moved, *numbers)
+        stop.end_batch(outputs["approx_kl"])
         stepped = any(not torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))
         assert (loss.updates, loader.renewed, stepped) == (steps, renewed, moved == 0.1)
     assert stop.metrics["policy/early_stops"] == 1

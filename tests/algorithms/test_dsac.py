@@ -92,17 +92,17 @@ def test_policy_follows_the_mean_of_what_was_drawn(target_subset, least, value):
 # --- a temperature of each action
 
 
-@pytest.mark.parametrize(("largest", "hourly_price"), [(None, 0.4 * 0.5 / math.sqrt(2)), (0.1, 0.1)])
+@pytest.mark.parametrize(("largest", "price"), [(None, 0.4 * 0.5 / math.sqrt(2)), (0.1, 0.1)])
 @pytest.mark.parametrize(("least", "value"), [("quantile", 0.2 * -0.2 + 0.8 * 2.7), ("member", 2.5)])
-def test_entropy_costs_what_critics_lie_apart(target_subset, largest, hourly_price, least, value):
+def test_entropy_costs_what_critics_lie_apart(target_subset, largest, price, least, value):
     critics = Lines((8.0, -1.0), (2.0, 1.5))  # of means 3 and 2.5
     temperature = Temperature(CONTINUOUS, epistemic=0.4, largest=largest)
     policy, _ = policy_of(CONTINUOUS, critics)
     loss = ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
     losses, named = loss.loss(column(0))
-    assert losses.tolist() == pytest.approx([-1.5 * hourly_price - value], abs=1e-5)
+    assert losses.tolist() == pytest.approx([-1.5 * price - value], abs=1e-5)
     assert named["policy_entropy"].tolist() == [pytest.approx([1.5])]
-    assert float(loss.metrics["temperature/continuous"]) == pytest.approx(hourly_price)
+    assert float(loss.metrics["temperature/continuous"]) == pytest.approx(price)
 
 
 def test_no_gradient_goes_through_the_price_and_none_to_it():

@@ -190,7 +190,14 @@ def test_errors_are_told_in_the_units_of_rewards(huber):
     torch.testing.assert_close(after, before, rtol=0.05, atol=0.0)  # of two members with nearly the same error
 
 
-def test_it_goes_on_where_it_was():
+def test_padding_leaves_target_scale_alone():
+    padded, plain = TargetScale(loss_of()), TargetScale(loss_of())
+    padded.begin_batch(torch.tensor([[1.0, 5.0], [3.0, 900.0]]), torch.tensor([[True, True], [True, False]]))
+    plain.begin_batch(torch.tensor([1.0, 5.0, 3.0]))
+    assert torch.equal(padded.loss.scale, plain.loss.scale)
+
+
+def test_target_scale_continues_after_load():
     first, second = TargetScale(loss_of()), TargetScale(loss_of())
     first.begin_batch(torch.tensor([1.0, 5.0]))
     second.load_state_dict(first.state_dict())

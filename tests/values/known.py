@@ -172,6 +172,7 @@ FEW = {"algorithm.batch_size": 100}
 WINDOWS = {**DEEP, **FEW}
 NUMBERS: dict[str, dict[str, Any]] = {
     "a2c": {"algorithm.horizon": 25},
+    "ppg": {"algorithm.auxiliary.interval": 2},
     "qrsac": {**QUANTILES, "algorithm.quantiles": 16},
     "dsac": {**IMPLICIT, **DEEP},
     "doac": {**IMPLICIT, **DEEP},

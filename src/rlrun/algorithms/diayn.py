@@ -85,7 +85,7 @@ class Discriminator(nn.Module):
         log_probs: Tensor = self.layers(self.encoder(observation)).log_softmax(-1)
         return log_probs
 
-    def evaluate_actions(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
+    def identify(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
         """Return log q(z | s) [...] of skills, up to a constant for numbers, and where they were identified [...].
 
         A skill of numbers counts as identified if the prediction is closer to it than the zero vector.
@@ -113,7 +113,7 @@ class Diversity(Bonus):
         return {"observation": rest, "skill": step["observation"][self.network.skill]}
 
     def measure(self, view: Batch) -> Tensor:
-        return self.network.evaluate_actions(view["observation"], view["skill"])[0] + self.network.known
+        return self.network.identify(view["observation"], view["skill"])[0] + self.network.known
 
 
 class DiscriminatorLoss(BonusLoss):
@@ -122,5 +122,5 @@ class DiscriminatorLoss(BonusLoss):
     network: Discriminator
 
     def loss(self, diayn: Batch, valid: Tensor | None = None) -> Tensor:
-        log_prob, right = self.network.evaluate_actions(diayn["observation"], diayn["skill"])
+        log_prob, right = self.network.identify(diayn["observation"], diayn["skill"])
         return self.counted(-log_prob, valid, bonus=diayn["bonus"], right=right)

@@ -157,8 +157,8 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
             quantiles = ops.least_of(quantiles, by=self.least, widths=widths).unsqueeze(0)
         return (quantiles * widths).sum(-1)
 
-    def hourly_price(self) -> Tensor:
-        return super().hourly_price() if self._price is None else self._price
+    def price(self) -> Tensor:
+        return super().price() if self._price is None else self._price
 
     @property
     def metrics(self) -> Mapping[str, Any]:

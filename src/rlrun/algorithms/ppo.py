@@ -161,21 +161,28 @@ class KLStop(Callback):
 
     Args:
         loader: of rollouts.
-        loss: makes the steps.
+        loss: makes the steps; None = every `PPOLoss` of the data group (runs of before name none).
         limit: largest divergence of a minibatch, in nats; None = any.
         data_group: of the minibatches.
     """
 
     data_group = "default"
 
-    def __init__(self, loader: EpochLoader, loss: PPOLoss, *, limit: float | None, data_group: str = "default") -> None:
+    def __init__(
+        self, loader: EpochLoader, loss: PPOLoss | None = None, *, limit: float | None, data_group: str = "default"
+    ) -> None:
         self.loader = loader
         self.limit = limit
         self.data_group = data_group
         self.stops = 0
+        self._loss = loss
         self._too_far = False
-        if limit is not None:
-            loss.veto = self._veto
+
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        losses = [self._loss] if self._loss is not None else callbacks.values()
+        for loss in losses:
+            if isinstance(loss, PPOLoss) and loss.data_group == self.data_group:
+                loss.veto = self._veto
 
     def _veto(self, named: Mapping[str, Tensor]) -> bool:
         self._too_far = float(named["approx_kl"]) > (self.limit or 0.0)

@@ -109,9 +109,9 @@ class TargetScale(Callback):
         self.data_group = data_group
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
 
-    def begin_batch(self, q_target: Tensor) -> None:
+    def begin_batch(self, q_target: Tensor, valid: Tensor | None = None) -> None:
         self.statistics.to(q_target.device)
-        self.statistics.update(q_target)
+        self.statistics.update(q_target if valid is None else q_target[valid])
         self.loss.scale = self.statistics.scale
 
     @property

@@ -69,7 +69,7 @@ class SoftPolicyLoss(LossCallback):
             choices = self.policy.choices(value.detach())
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
             guiding = self.policy.codec.expect(choices.exp(), guiding)  # [B, K] -> [B]
-        loss = -guiding if log_prob is None else self.hourly_price() * log_prob - guiding
+        loss = -guiding if log_prob is None else self.price() * log_prob - guiding
         return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:
@@ -77,7 +77,7 @@ class SoftPolicyLoss(LossCallback):
         values: Tensor = self.critics(observation, c)
         return values
 
-    def hourly_price(self) -> Tensor:
+    def price(self) -> Tensor:
         """Return α of the continuous part: one number, or [B] for the actions that were valued last."""
         return self.temperature.of("continuous")
 

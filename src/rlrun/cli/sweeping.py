@@ -123,7 +123,7 @@ def sweep(
     outcome = sweeps.sweep(
         jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means, plan=plan
     )
-    return _episode_end(outcome)
+    return _exit_code(outcome)
 
 
 def resume_sweep(
@@ -161,10 +161,10 @@ def resume_sweep(
         trust=trust,
         means=means,
     )
-    return _episode_end(outcome)
+    return _exit_code(outcome)
 
 
-def _episode_end(outcome: SweepOutcome) -> int:
+def _exit_code(outcome: SweepOutcome) -> int:
     """Print what came of a sweep: its jobs on standard error, its result on standard output; return the exit code."""
     for line in aligned(outcome.table(), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)

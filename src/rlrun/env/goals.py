@@ -153,9 +153,9 @@ class GoalReward:
             )
         space = _part(single_env.observation_space, achieved)
         self._reward = _Batched(function, space, np.float32, f"{place}: compute_reward")
-        episode_end = _own(single_env, "compute_terminated") if terminate else None
+        function = _own(single_env, "compute_terminated") if terminate else None
         self.terminated = (
-            None if episode_end is None else _Batched(episode_end, space, np.bool_, f"{place}: compute_terminated")
+            None if function is None else _Batched(function, space, np.bool_, f"{place}: compute_terminated")
         )
 
     def __call__(self, achieved: Array, desired: Array) -> Array:

@@ -78,7 +78,7 @@ class Env(ABC):
 
     @abstractmethod
     def restart(self, episode_end: Array) -> Tree:
-        """Begin new episodes in the envs where `ended` [N] is True; return the observations [N, …] to act on."""
+        """Begin new episodes in the envs where `episode_end` [N] is True; return the observations [N, …] to act on."""
 
     @abstractmethod
     def reset_envs(self, envs: Array, seeds: Sequence[int | None]) -> Tree:

@@ -134,19 +134,19 @@ class EpisodeIndex(ABC):
 
     def end(self, envs: Array, slots: Any) -> Array:
         """Do what `close` does with envs whose newest slots hold the last observations."""
-        episode_end = self.open[envs]
-        short = self.written[envs] - self.first[episode_end] <= self.min_length
-        self.status[episode_end] = CLOSED
-        self._end(episode_end, slots)
+        episodes = self.open[envs]
+        short = self.written[envs] - self.first[episodes] <= self.min_length
+        self.status[episodes] = CLOSED
+        self._end(episodes, slots)
         if len(self.free) < len(envs):
             self.grow()
         fresh, self.free = self.free[: len(envs)], self.free[len(envs) :]
         self._begin(fresh, envs)
         if short.any():
             self.too_short += int(np.count_nonzero(short))
-            self.drop(episode_end[short])
-            episode_end = np.where(short, -1, episode_end)
-        return episode_end
+            self.drop(episodes[short])
+            episodes = np.where(short, -1, episodes)
+        return episodes
 
     def _begin(self, episodes: Array, envs: Array) -> None:
         self.open[envs] = episodes

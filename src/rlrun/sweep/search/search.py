@@ -124,7 +124,7 @@ class Search:
         leaving: set[str] = set()
         self._try_again(entries)
         for number in list(self._open):
-            leaving |= self._evaluate_actions(self._open[number], entries)
+            leaving |= self._conclude_trial(self._open[number], entries)
         if not self._open and not self._is_due():
             self._conclude(entries)
         return leaving
@@ -197,7 +197,7 @@ class Search:
         self.job_store.add(jobs)
         return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
 
-    def _evaluate_actions(self, at_work: _Open, entries: Mapping[str, Entry]) -> set[str]:
+    def _conclude_trial(self, at_work: _Open, entries: Mapping[str, Entry]) -> set[str]:
         """Report to the study how a trial ended, if it has; return the keys of jobs that are to leave."""
         trial, keys = at_work.trial, set(at_work.runs)
         states = {entries[key].state for key in keys if key in entries}
@@ -292,8 +292,8 @@ class Search:
         if any(entries[key].state in ("pending", "running") for key in keys):
             return
         for candidate in self._candidates:
-            episode_end = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
-            candidate.scores = self._scores(episode_end)
+            completed = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
+            candidate.scores = self._scores(completed)
         content = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
         self.result, self.fruitless = describe(self.plan, content), content["best"] is None
 

@@ -230,9 +230,9 @@ class Study:
         bounds = np.array([[0.0, 1.0]] * len(numbers))
         state = CMA(mean=mean, sigma=WIDTH, bounds=bounds, seed=seed % 2**31)
         sign = self.plan.settings.signs[0]
-        episode_end = [trial for trial in self.trials if trial.state in ("complete", "pruned", "failed")]
+        ended = [trial for trial in self.trials if trial.state in ("complete", "pruned", "failed")]
         while True:
-            mine = [trial for trial in episode_end if notes[trial.number].get(GENERATION) == state.generation]
+            mine = [trial for trial in ended if notes[trial.number].get(GENERATION) == state.generation]
             if len(mine) < state.population_size:
                 break
             # Who was pruned or failed is behind all others: only the order counts.
