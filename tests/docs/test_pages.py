@@ -120,7 +120,7 @@ def test_every_block_is_of_a_known_kind(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_test_that_a_page_names_is_there(page):
-    named = re.findall(r"\btests/[\w./]*\w", PAGES[page])
+    named = re.findall(r"\b(?:benchmarks/)?tests/[\w./]*\w", PAGES[page])
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
