@@ -1,4 +1,4 @@
-"""Whole episodes on their way into a table: from files, other formats, and agents known by an id."""
+"""Whole episodes: read from a table, converted to its columns, and added to it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from rlrun.core.errors import RequestError, did_you_mean
-from rlrun.core.spaces import map_tree as map_tree
-from rlrun.core.spaces import row_count
+from rlrun.core.spaces import map_tree, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.columns import Column
 
@@ -51,10 +50,8 @@ def stack(trees: list[Tree]) -> Tree:
 
 
 def joined(trees: Sequence[Tree]) -> Tree:
-    """Return trees of tensors one behind the other."""
-    if isinstance(trees[0], dict):
-        return {name: joined([tree[name] for tree in trees]) for name in trees[0]}
-    return torch.cat(list(trees))
+    """Return trees of tensors concatenated along the first dimension."""
+    return map_tree(lambda *leaves: torch.cat(leaves), *trees)
 
 
 def flat(tree: Tree, prefix: str = "") -> dict[str, Any]:
@@ -140,7 +137,7 @@ def _convert(table: Table, values: Array, column: Column, source: str) -> Array:
 
 
 def add_all(table: Table, episodes: Iterable[Episode], *, append: bool) -> None:
-    """Add episodes that fit; unless `append`, what the table holds is forgotten first."""
+    """Add episodes that fit; without `append`, clear the table first."""
     if not append:
         table.clear()
     for episode in episodes:
@@ -148,9 +145,9 @@ def add_all(table: Table, episodes: Iterable[Episode], *, append: bool) -> None:
 
 
 def cut_off(table: Table) -> None:
-    """End every open episode of a table as truncated: nobody goes on with it.
+    """End every open episode of a table as truncated.
 
-    The newest observation of each becomes its last one; what was done there has no outcome, and is left out.
+    The newest observation of each becomes its last one. The action there is dropped, because it has no outcome.
     """
     index = table.index
     newest = index.newest()[index.open]
@@ -170,10 +167,10 @@ def cut_off(table: Table) -> None:
 
 @dataclass
 class Stored:
-    """What a table holds, episode by episode, the one that was written to last at the end.
+    """The episodes of a table, the most recently written one last.
 
-    An episode of L rows takes L + 1 slots. One that is still open ends at its newest observation; what was done
-    there has no outcome yet, and is left out.
+    An episode of L rows takes L + 1 slots. An open episode ends with its newest observation, without the action there,
+    which has no outcome yet.
     """
 
     table: Table
@@ -222,14 +219,14 @@ class Stored:
         return np.cumsum(self.length) - 1
 
     def cut_off(self) -> Array:
-        """Tell which episodes did not end by themselves, [E]."""
+        """Return which episodes did not terminate, [E]."""
         last = self.slots[self._last() - 1]
         flags = {name: self.leaf(name, last) for name in ("terminated", "truncated") if name in self.columns}
         episode_end = flags.get("terminated", np.zeros(len(self), np.bool_))
         return ~episode_end & (self.open | flags.get("truncated", np.zeros(len(self), np.bool_)))
 
     def leaf(self, name: str, slots: Array, *, frames: bool = False) -> Array:
-        """Return a column at the slots, as an array; frames: of stacked observations the newest frame only."""
+        """Return a column at the slots as an array; frames: only the newest frame of stacked observations."""
         stacks = self.table.frames
         if stacks is not None and not frames and name in stacks.stacks:
             return np.asarray(stacks.read(self.table.index, self.table.storage.gather, name, slots))
@@ -257,7 +254,7 @@ class Stored:
 
     @property
     def tags(self) -> dict[str, Array]:
-        """Return the values that belong to whole episodes, by name: [E, …]; zeros where an episode is open."""
+        """Return the tags by name: [E, …]; zeros for open episodes."""
         tags = {}
         for name, values in self.table.tags.values.items():
             known = self.number < len(values)

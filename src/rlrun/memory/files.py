@@ -1,8 +1,8 @@
 """A table in one file, without pickle: `store` and `restore`.
 
     table.json             what the table is: columns, envs, length, kinds of sampler and ejector
-    state.safetensors      what the index, the sampler and the ejector know
-    slots.npy              [R] where each stored row lay
+    state.safetensors      states of the index, the sampler and the ejector
+    slots.npy              [R] the slot of each stored row
     episodes.npy           [E, 2] rows of each episode, oldest first, and whether it is still open
     tags/<name>.npy        [E, …]
     columns/<name>.npy     [R, …] the rows, episode after episode
@@ -12,6 +12,7 @@ The file is a zip sealed by a hash of all its bytes: see `rlrun.memory.archive`.
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -68,21 +69,20 @@ def store(table: Table, path: Path | str, *, public: bool = False) -> None:
 
 
 def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
-    """Take in what a file holds.
+    """Read a file into a table.
 
-    A table of the same columns, envs, length and kinds of sampler and ejector is put into the very state that was
-    stored, so that it gives the same samples from here on. Into any other table the episodes are added one by one,
-    with numbers of its own, as if they were new; the newest stay where it is smaller, and those that were open count
-    as cut off.
+    A table of the same columns, envs, length and kinds of sampler and ejector gets exactly the stored state, so it
+    draws the same samples as the stored one. Any other table gets the episodes as new ones. A smaller table keeps the
+    newest, and open episodes count as cut off.
 
     Args:
-        table: what it holds is replaced.
+        table: its rows are replaced.
         path: a file that `store` wrote.
-        append: keep what the table holds, and add the episodes to it.
-        ignore_extra: leave out columns that the table does not have, in place of refusing them.
+        append: keep the rows of the table, and add the episodes.
+        ignore_extra: leave out columns that the table does not have. False: refuse them.
 
     Returns:
-        Whether it is the very state that was stored.
+        True if the table has exactly the stored state.
 
     Raises:
         RequestError: the file is missing or damaged, of a newer version, or its columns do not fit; the table is as
@@ -96,14 +96,14 @@ def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extr
             return True
         nothing = {name: member.take(0) for name, member in _columns(file, note, path).items()}
         sample = Episode(nest(nothing), tags=dict.fromkeys(note["table"]["tags"], 0))
-        fit(table, sample, str(path), ignore_extra=ignore_extra)  # before anything is forgotten
+        fit(table, sample, str(path), ignore_extra=ignore_extra)  # before any row is dropped
         episodes = _episodes(file, note, path)
         add_all(table, (fit(table, record, str(path), ignore_extra=ignore_extra) for record in episodes), append=append)
         return False
 
 
 def about(path: Path | str) -> dict[str, Any]:
-    """Return what a file says of the table that it holds: `rows`, `episodes`, and `table` with the columns.
+    """Return the description of a file's table: `rows`, `episodes`, and `table` with the columns.
 
     Raises:
         RequestError: it is missing, damaged or of a newer version.
@@ -114,7 +114,7 @@ def about(path: Path | str) -> dict[str, Any]:
 
 
 def _identity(table: Table) -> dict[str, Any]:
-    """Return what has to be the same for two tables to have the same state."""
+    """Return what two tables must have in common to have the same state."""
     columns = {name: [list(column.shape), column.dtype] for name, column in table.storage.columns.items()}
     return {
         "columns": columns,
@@ -130,7 +130,7 @@ def _identity(table: Table) -> dict[str, Any]:
 
 
 def _kind(part: object) -> str:
-    """Return the class of a part, and of the sampler within it where there is one."""
+    """Return the name of a part's class, and of the sampler inside it if there is one."""
     inner = [_kind(value) for value in getattr(part, "__dict__", {}).values() if isinstance(value, Sampler)]
     return _exported(f"{type(part).__module__}.{type(part).__qualname__}") + (f"({', '.join(inner)})" if inner else "")
 
@@ -160,28 +160,16 @@ def _note(file: ZipFile, path: Path) -> dict[str, Any]:
         raise RequestError(f"{path} is no stored memory: it is a '{note.get('kind')}', wanted '{KIND}'")
     if note.get("format") != FORMAT:
         raise RequestError(f"{path} has format {note.get('format')}; this version of rlrun reads {FORMAT}")
-    if not _describes_table(note):
-        raise RequestError(f"{path} is damaged: table.json does not describe a table")
-    note["table"] |= {name: _exported(note["table"][name]) for name in KINDS}
+    try:
+        table = note["table"]
+        operator.index(note["rows"])
+        "".join(table["tags"])
+        table |= {name: _exported(table[name]) for name in KINDS}
+        for shape, dtype in table["columns"].values():
+            np.empty((0, *shape), np.sctypeDict[dtype])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RequestError(f"{path} is damaged: table.json does not describe a table") from error
     return note
-
-
-def _describes_table(note: Mapping[str, Any]) -> bool:
-    """Return True if a note has the number of rows, and the kinds, tags and columns of a table."""
-    table, rows = note.get("table"), note.get("rows")
-    if not isinstance(table, dict) or type(rows) is not int or rows < 0:
-        return False
-    tags, columns = table.get("tags"), table.get("columns")
-    named = isinstance(tags, list) and all(isinstance(name, str) for name in (*tags, *map(table.get, KINDS)))
-    return named and isinstance(columns, dict) and all(map(_describes_column, columns.values()))
-
-
-def _describes_column(column: Any) -> bool:
-    """Return True for the shape and the dtype of a column."""
-    if not isinstance(column, list) or len(column) != 2 or not isinstance(column[0], list):
-        return False
-    shape, dtype = column
-    return all(type(size) is int and size >= 0 for size in shape) and isinstance(dtype, str) and dtype in np.sctypeDict
 
 
 def _columns(file: ZipFile, note: Mapping[str, Any], path: Path) -> dict[str, ArrayMember]:

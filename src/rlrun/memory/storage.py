@@ -1,7 +1,6 @@
-"""The rows of a table: small columns side by side in one packed array, large ones in arrays of their own.
+"""The rows of a table: small columns packed in one array, large ones in arrays of their own.
 
-A sample is then one gather, whatever the number of small columns: its tensors are views of the one
-block that was gathered.
+So one gather reads all small columns of a sample; its tensors are views of the gathered block.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import errno
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from rlrun.checkpointing.rows import StoredColumn
 from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.columns import Column
 from rlrun.memory.episodes import nest
@@ -35,13 +37,13 @@ class Storage:
     Args:
         columns: what each slot holds.
         slots: how many.
-        mirrored: the slot after each is the next one, the first after the last; the first is then kept a second time
-            behind the last, so that a row and its next observation are always one stretch of bytes.
-        directory: keep the arrays in a file there in place of main memory; the file has no name, so nothing stays
-            behind whatever ends the process.
+        mirrored: the slots form one ring. A copy of the first row after the last one lets one gather read any row
+            with its next observation.
+        directory: of a file without a name that holds the arrays; None = main memory. The file disappears with the
+            process.
 
     Raises:
-        ConfigError: the disk has no place for them; or a run from elsewhere names a directory outside of it.
+        ConfigError: the disk has no place for them, or an untrusted run names a directory outside of it.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Storage:
             raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {names}") from None
 
     def _write_many(self, slots: Array, row: Mapping[str, Tree]) -> None:
-        """Put rows side by side first: one scattered write in place of one a column."""
+        """Pack the rows first: one scattered write in place of one for each column."""
         staging = self._staging.get(len(slots))
         if staging is None:
             staging = self._stage(len(slots))
@@ -120,15 +122,15 @@ class Storage:
         fields = fields_of(block, self.layout)
         staged = (block.view(f"V{self.layout.itemsize}").reshape(-1) if block.size else block), fields
         if count <= STAGED:
-            if len(self._staging) > 128:  # envs that end together come in any number
+            if len(self._staging) > 128:  # any number of envs may end together
                 self._staging.clear()
             self._staging[count] = staged
         return staged
 
     def write_last(self, slots: Any, observation: Tree) -> None:
-        """Put last observations at slots that are new, and zeros in all other columns.
+        """Write last observations to new slots, and zeros to all other columns.
 
-        What was there before must not stay: it may be from an episode that is gone, and that no checkpoint holds.
+        Old values must not stay: no checkpoint has those of episodes that left.
         """
         for block in self.blocks.values():
             block[slots] = 0
@@ -138,7 +140,7 @@ class Storage:
         self._mirror()
 
     def put(self, name: str, slots: Any, values: Any) -> None:
-        """Put values at slots of one column, a leaf by its dotted name."""
+        """Write values to slots of a column, or of a leaf by its dotted name."""
         self.arrays[name][slots] = values
         self.changed[slots] = True
         self._mirror()
@@ -148,24 +150,23 @@ class Storage:
             self._void[self._slots] = self._void[0]
 
     def gather(self, name: str, slots: Array) -> Tree:
-        """Return a column (or a leaf of it, by dotted name) at slots of any shape, as tensors with memory of their own.
+        """Return a column (or a leaf of it, by dotted name) at slots of any shape, as tensors that own their memory.
 
         Raises:
             RlrunError: there is no such column.
         """
         if name in self.columns:
             return self._gather(name, slots)
-        node: Any = self._tree_of_keys
-        for key in name.split("."):
-            if not isinstance(node, dict) or key not in node:
-                raise RlrunError(f"memory: there is no column '{name}'; there are {', '.join(self.columns)}")
-            node = node[key]
+        try:
+            node = leaf_of(self._tree_of_keys, name.split("."))
+        except (KeyError, TypeError):
+            raise RlrunError(f"memory: there is no column '{name}'; there are {', '.join(self.columns)}") from None
         return self._part(node, self._take(slots), slots)
 
     def _gather(self, name: str, slots: Array) -> Tensor:
         array = self.arrays[name]
         if name in self.blocks:  # a block of its own
-            # the slots are right by construction; "clip" spares numpy the check and a buffer (3x faster than indexing)
+            # slots are valid; "clip" saves numpy the check and a buffer, 3 times as fast as indexing
             return torch.from_numpy(array.take(slots, axis=0, mode="clip"))
         if array.ndim == 1:
             return torch.from_numpy(array[slots])
@@ -203,11 +204,11 @@ class Storage:
     def fetch_run(self, names: Sequence[str], run: Array) -> Batch:
         """Return top-level columns at slots [B, T + 1] but the last, and `next_observation` at all but the first."""
         whole = self._batch(dict.fromkeys((*names, "observation")), self._take(run), run)
-        batch = {name: cut(whole[name], -1) for name in names}
-        return batch | {"next_observation": cut(whole["observation"], 1)}
+        batch: Batch = {name: map_tree(lambda tensor: tensor[:, :-1], whole[name]) for name in names}
+        return batch | {"next_observation": map_tree(lambda tensor: tensor[:, 1:], whole["observation"])}
 
     def resize(self, slots: int, old: Array, new: Array) -> None:
-        """Change the number of slots; what was at slot old[i] comes to new[i]."""
+        """Change the number of slots; the row of slot old[i] moves to slot new[i]."""
         for name, block in list(self.blocks.items()):
             rows = slots + (self.mirrored and name == PACKED_ROWS)
             grown = zeros(rows, block.shape[1:], block.dtype.name, self.directory)
@@ -231,7 +232,7 @@ class Storage:
         return {"blocks": blocks, "layout": described(self.layout)}
 
     def changed_state(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what `state_dict` does, with columns of rows that are kept elsewhere in place of blocks."""
+        """Return the state with the columns of a checkpoint in place of blocks."""
         return {"blocks": {name: columns[name] for name in self.blocks}, "layout": described(self.layout)}
 
     def check_state(self, state: dict[str, Any]) -> None:
@@ -250,7 +251,7 @@ class Storage:
             )
 
     def load_state_dict(self, state: dict[str, Any], slots: Array) -> None:
-        """Put saved blocks back at the slots: tensors, or columns on disk, which come piece by piece."""
+        """Load saved blocks into the slots: tensors, or columns on disk, piece by piece."""
         for name, block in self.blocks.items():
             saved = state["blocks"][name]
             begin = 0
@@ -271,18 +272,11 @@ FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 INDEX = 5  # bytes that the index takes a slot: a stamp and a flag
 
 
-def cut(tree: Tree, end: int) -> Tree:
-    """Return [B, T + 1, …] without its last (-1) or its first (1) step."""
-    if isinstance(tree, dict):
-        return {key: cut(part, end) for key, part in tree.items()}
-    return tree[:, :-1] if end < 0 else tree[:, 1:]
-
-
 def choose_layout(columns: Sequence[Column]) -> np.dtype[np.void]:
-    """Return the fields of a packed row of most of some columns.
+    """Return the fields of a packed row.
 
-    Single bytes stay outside where the padding behind them makes the difference between more and less than a tenth
-    that a table takes besides its columns.
+    Columns of single bytes are not packed if their padding would make the table more than a tenth larger than its
+    columns.
     """
     ordered = sorted(columns, key=lambda column: -np.dtype(column.dtype).itemsize)  # aligned without gaps
     layout = _packed(ordered)
@@ -308,7 +302,7 @@ def _packed(columns: Sequence[Column]) -> np.dtype[np.void]:
 
 
 def overlapping(packed: Array, layout: np.dtype[np.void]) -> tuple[Array, np.dtype[np.void]]:
-    """Return overlapping stretches of a row and the observation of the next one, and their fields."""
+    """Return overlapping views of a row with the observation of the next one, and their fields."""
     fields: Mapping[str, Any] = layout.fields or {}
     kind, offset = fields["observation"][:2]
     widest = max(field[0].base.itemsize for field in fields.values())
@@ -339,15 +333,12 @@ def fields_of(block: Array, layout: np.dtype[np.void]) -> dict[str, Array]:
 
 
 def leaf_of(row: Mapping[str, Any], keys: Sequence[str]) -> Any:
-    """Return what lies at the end of a way through a tree."""
-    value: Any = row
-    for key in keys:
-        value = value[key]
-    return value
+    """Return the leaf, or the part of a tree, at the end of a path."""
+    return reduce(getitem, keys, row)
 
 
 def zeros(slots: int, shape: tuple[int, ...], dtype: str, directory: Path | None) -> Array:
-    """Return zeros in main memory, whose pages are taken when they are first written, or in a nameless file.
+    """Return zeros in main memory, which takes pages at their first write, or in a file without a name.
 
     Raises:
         ConfigError: the disk has no place for them.
@@ -358,7 +349,7 @@ def zeros(slots: int, shape: tuple[int, ...], dtype: str, directory: Path | None
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk shows now, and not as a crash in mid-run
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk fails here, not during the run
             else:
                 os.truncate(file.fileno(), size)
             return np.memmap(file, dtype=dtype, mode="r+", shape=(slots, *shape))

@@ -1,4 +1,4 @@
-"""Replay memory: what the environments gave, and batches of it."""
+"""Replay memory: stores transitions and serves batches of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
 from rlrun.core.spaces import Spaces, map_tree
 from rlrun.core.typing import Array, Batch
-from rlrun.memory import virtual
+from rlrun.memory import files, virtual
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, spared
 from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vectors
 from rlrun.memory.ejectors import Ejector, Fifo
@@ -26,33 +26,32 @@ from rlrun.memory.samplers import Rows, Sampler, Uniform
 
 
 class Table(Recorder):
-    """Keep `length` transitions of `num_envs` envs and serve windows of them.
+    """Stores `length` transitions of `num_envs` envs and serves windows of them.
 
-    The last observation of an episode takes a slot like a transition does, so with short episodes
-    fewer transitions fit. A row can be sampled once the observation after it is stored, whether or
-    not its episode is over; a window never crosses the end of an episode.
+    The last observation of an episode takes a slot like a transition, so fewer transitions of short episodes fit. A row
+    can be sampled once the observation after it is stored, also in an open episode. A window never crosses the end of
+    an episode.
 
     Args:
-        length: transitions, all envs together. Each env overwrites its oldest rows in an equal share of it,
-            unless an ejector drops whole episodes: then all envs share it. None: 1,000,000, or as many as a quarter
-            of main memory holds.
-        learners: processes that share the length which nobody set.
+        length: transitions, all envs together. Each env overwrites its oldest rows in an equal share of it. An ejector
+            that drops whole episodes lets all envs share it. None: 1,000,000, or as many as a quarter of main memory
+            holds.
+        learners: processes that share the default length.
         num_envs: environments.
-        sampler: which windows are served; uniform where none is given.
-        ejector: which rows leave a full table; the oldest where none is given.
-        adaptors: what happens to a sample before it is a batch, by name or in order.
-        columns: more columns than the spaces have, by name: settings `shape`, `dtype`, `tag` (one value an
-            episode), or something to call with the rows of a sample (a virtual column).
+        sampler: draws the windows; None = `Uniform`.
+        ejector: chooses the rows that leave a full table; None = `Fifo`.
+        adaptors: change a sample before it is a batch; by name or in order.
+        columns: more columns, by name: settings `shape`, `dtype`, `tag` (one value an episode), or a virtual column,
+            which is called with the rows of a sample.
         spaces: of the environment.
-        frame_stack: observations are stacks of so many frames; each frame is stored once.
+        frame_stack: frames in an observation; each frame is stored once.
         min_length: episodes with fewer rows are dropped.
-        short: where a window is longer than its episode: `skip` serves none, so that the last rows of episodes come
-            rarely; `pad` lets it begin at any row, and repeats the last one. `valid` [B, T] says then which rows are
-            real, and `weight` lets each count alike, however many windows hold it.
+        short: `skip` serves no window that is longer than the rest of its episode. `pad` lets windows begin at any row,
+            and repeats the last row. Then `valid` [B, T] marks real rows, and `weight` makes them count equally.
         storage: `ram`, or `disk` for arrays in a file without a name in `directory`.
         directory: of that file.
         device: of the batches.
-        seed: of the sampler, where none is given.
+        seed: of the default sampler.
 
     Raises:
         ConfigError: sizes, columns, adaptors or the disk do not fit.
@@ -110,14 +109,13 @@ class Table(Recorder):
         self.device = torch.device(device)
         self._at_home = self.device.type == "cpu"
         self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
-        self.samples = 0
-        self._times: dict[str, float] = {}  # seconds that the parts of a sample took, of the newest that was timed
+        self._times: dict[str, float] = {}  # seconds that the parts of the newest sample took
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
         self._picked: Rows | None = None
         self._meet()
 
     def _meet(self) -> None:
-        """Check what adaptors ask for, and find out once what the hot paths need to know."""
+        """Check what adaptors read, and compute once what the hot paths need."""
         leaves = [*self.storage.columns, *(name for name in self.storage if name not in self.storage.columns)]
         twice = [name for name, count in Counter(self._names(2)).items() if count > 1]
         if twice:
@@ -136,7 +134,7 @@ class Table(Recorder):
         self._observers = tuple(observe for observe in hooks if observe is not None)
 
     def _refuse_relabelled(self) -> None:
-        """Refuse virtual columns of what an adaptor puts in place of what was stored: they would show the old."""
+        """Refuse virtual columns that read a column which an adaptor relabels: they would have the stored values."""
         relabelling = [adaptor for adaptor in self.adaptors if getattr(adaptor, "tier", None) == RELABEL]
         for name, column in self.virtual.items():
             for adaptor in relabelling:
@@ -157,33 +155,30 @@ class Table(Recorder):
         return length > 1 and self.short == "pad"
 
     def sample(self, count: int, length: int = 1) -> Batch:
-        """Draw windows of one episode each, as tensors that the table does not touch again.
+        """Return windows of one episode each, as tensors that own their memory.
 
-        Returns every column, what adaptors add, and `next_observation`: [B, …] for length 1,
-        [B, T, …] otherwise; `weight` [B] where the sampler gives one. Tensors of a batch may be
-        views of one block; observation and next_observation of a window overlap.
+        They have every column, the columns of adaptors, and `next_observation`: [B, …] for length 1, [B, T, …]
+        otherwise; `weight` [B] where the sampler provides it. Tensors of a batch may be views of one block;
+        observation and next_observation of a window overlap.
 
         Raises:
             RlrunError: no window is that long.
         """
-        self.samples += 1
-        clock = None if self.samples % TIMED else Clock(self._times)
+        begin = time.perf_counter()
         rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
-        if clock:
-            clock.lap("pick")
-        return self.serve(rows, clock)
+        self._times["pick"] = time.perf_counter() - begin
+        return self.serve(rows)
 
-    def serve(self, rows: Rows, clock: Clock | None = None) -> Batch:
+    def serve(self, rows: Rows) -> Batch:
         """Return the batch of rows that were picked."""
         rows.fetch = self._read
         self._picked = rows
+        begin = time.perf_counter()
         batch = self._collect(rows)
-        if clock:
-            clock.lap("gather")
+        gathered = time.perf_counter()
         for adaptor in self.adaptors:
             batch = adaptor(batch, rows)
-        if clock:
-            clock.lap("adapt")
+        self._times["gather"], self._times["adapt"] = gathered - begin, time.perf_counter() - gathered
         if self._on_sample is not None:
             self._on_sample(rows)
         return batch if self._at_home else map_tree(lambda tensor: tensor.to(self.device), batch)
@@ -204,7 +199,7 @@ class Table(Recorder):
         return self._add_others(batch, rows) if self._beside or rows.valid is not None else batch
 
     def _add_others(self, batch: Batch, rows: Rows) -> Batch:
-        """Add what no column holds: tags, virtual columns, weights."""
+        """Return the batch with tags, virtual columns and weights."""
         if len(self.tags):
             batch |= self.tags.read(rows)
         for name, compute in self.virtual.items():
@@ -218,7 +213,7 @@ class Table(Recorder):
         return batch
 
     def _padded(self, count: int, length: int) -> Rows:
-        """Draw windows that may begin at any row, and go on with the last one where the episode ends before."""
+        """Return windows that begin at any row and repeat the last row of their episode."""
         rows, index = self.sampler.pick(count, 1), self.index
         episode, steps = index.episode(rows.index)[:, None], index.step(rows.index)[:, None] + np.arange(length)
         last = index.newest(episode) - 1
@@ -230,10 +225,10 @@ class Table(Recorder):
 
     def resize(self, length: int) -> None:
         super().resize(length)
-        self._picked = None  # its rows lie elsewhere now
+        self._picked = None  # its rows are at other slots now
 
     def feedback(self, priority: Tensor) -> None:
-        """Tell the sampler how surprising the newest sample was, priority: [B] or [B, T].
+        """Pass the priorities of the newest sample to the sampler, priority: [B] or [B, T].
 
         Raises:
             RlrunError: there was no sample yet.
@@ -244,7 +239,7 @@ class Table(Recorder):
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Stored columns beside those of the spaces: a step's row must bring them."""
+        """Stored columns that no space has; each row must have them."""
         return tuple(name for name in self.storage if name not in OWN)
 
     def names(self, length: int = 1) -> tuple[str, ...]:
@@ -261,7 +256,7 @@ class Table(Recorder):
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """What the table holds, what was sampled of it, and how long that took."""
+        """Contents of the table, ages of the newest sample's rows, and the seconds of its parts."""
         ages = {} if self._picked is None else _ages(self.index, self._picked.start)
         times = {f"time/memory_{part}_seconds": value for part, value in self._times.items()}
         return _contents(self.index) | ages | times
@@ -272,15 +267,15 @@ class Table(Recorder):
         return self.storage.nbytes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is stored, with sampler and ejector; tensors of a full table share its memory."""
+        """Return rows, sampler and ejector; tensors of a full table share its memory."""
         return self.stored() | {"sampler": self.sampler.state_dict(), "ejector": self.ejector.state_dict()}
 
     def checkpoint(self, home: Path) -> dict[str, Any]:
-        """Return what `state_dict` does for a checkpoint whose rows lie in segments in `home`: only what changed."""
+        """Return the state for a checkpoint with segments of rows in `home`: of the rows only those that changed."""
         return self.changes(home) | {"sampler": self.sampler.state_dict(), "ejector": self.ejector.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back the state of a table of the same size and columns.
+        """Load the state of a table of the same size and columns.
 
         Raises:
             RlrunError: size or columns differ; nothing was changed.
@@ -291,33 +286,15 @@ class Table(Recorder):
         self._picked = None
 
     def store(self, path: Path | str, *, public: bool = False) -> None:
-        """Write everything to one file that needs no pickle: `rlrun.memory.files.store`."""
-        from rlrun.memory import files  # they know tables, so not at import
-
+        """Write everything to one file without pickle: `rlrun.memory.files.store`."""
         files.store(self, path, public=public)
 
     def restore(self, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
-        """Read a file: `rlrun.memory.files.restore`; True where the state is exactly the stored one."""
-        from rlrun.memory import files
-
+        """Read a file: `rlrun.memory.files.restore`. Return True if the state is exactly the stored one."""
         return files.restore(self, path, append=append, ignore_extra=ignore_extra)
 
 
-TIMED = 64  # samples between two that are timed: reading the clock at each would show
 PARTS = 4  # of the table by age, whose shares of the samples are reported
-
-
-class Clock:
-    """Times the parts of one sample."""
-
-    def __init__(self, times: dict[str, float]) -> None:
-        self.times = times
-        self._last = time.perf_counter()
-
-    def lap(self, part: str) -> None:
-        """Note the time since the last note."""
-        now = time.perf_counter()
-        self.times[part], self._last = now - self._last, now
 
 
 def _contents(index: EpisodeIndex) -> dict[str, Any]:
@@ -339,7 +316,7 @@ def _contents(index: EpisodeIndex) -> dict[str, Any]:
 
 
 def _ages(index: EpisodeIndex, start: Array) -> dict[str, float]:
-    """Return how old rows are, in rows of an env, and which share comes from each part of the table by age."""
+    """Return the mean age of rows, in rows of an env, and the share of each part of the table by age."""
     age = index.age(start[index.stamp[start] >= 0])
     if not len(age):
         return {}
