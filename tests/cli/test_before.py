@@ -2,7 +2,7 @@
 
 `before.tar.xz` holds what commit b4bfa08 made of small runs: SAC with prioritised replay and normalised observations,
 recurrent PPO, TD3 with its memory on disk, SAC `+with=async`, and a sweep of three jobs of DQN. `digests.json` holds
-the digest of each part of each checkpoint, as that commit told them.
+the digest of each part of each checkpoint, as that commit computed them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def before(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_each_part_of_a_run_of_before_loads_as_it_was(before, name):
-    told = json.loads((before / "digests.json").read_text())[name]
-    for checkpoint, parts in told.items():
+def test_run_of_before_loads_with_equal_digests(before, name):
+    expected = json.loads((before / "digests.json").read_text())[name]
+    for checkpoint, parts in expected.items():
         states = checkpointing.load(before / name / "checkpoints" / checkpoint)
         assert {part: digest(state) for part, state in states.items()} == parts
     newest = RunDir.open(before / name).checkpoint()
@@ -58,7 +58,7 @@ def test_a_run_of_before_is_extended(before, name, tmp_path):
     assert (summary["status"], summary["env_steps"] >= 400) == ("completed", True)
 
 
-def test_a_sweep_of_before_has_nothing_left_to_do(before, project, rlrun):
+def test_sweep_of_before_is_completed(before, project, rlrun):
     shutil.copytree(before / "sweep", project / "sweep")
     answer = rlrun("resume", "sweep")
     assert answer.code == 0, answer.err
