@@ -316,22 +316,6 @@ def test_checkpoint_retired_meanwhile_is_left_out(run, monkeypatch):
     assert [(report.env_steps, report.damage) for report in reports] == [(1_000, ()), (1_000_000, ())]
 
 
-def test_checkpoint_replaced_meanwhile_is_read_again(run, monkeypatch):
-    replaced = []
-
-    def read(where):
-        note = read_manifest(where)
-        if where.name.startswith("0000001000") and not replaced:
-            replaced.append(where)
-            save(run, 1_000, evaluation={**EVALUATION, "mean_return": 99.0})
-        return note
-
-    read_manifest = stored.read_manifest
-    monkeypatch.setattr(stored, "read_manifest", read)
-    assert inspection.checkpoints(run.path, verify=True)[1].evaluation["mean_return"] == 99.0
-    assert replaced
-
-
 def test_run_that_saves_all_the_time(run):
     over, seen = threading.Event(), set()
 

@@ -609,8 +609,7 @@ def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):
         assert not trust.is_foreign("logger")
 
 
-@pytest.mark.parametrize("keyword", ["optimizer", "optimiser"])  # of earlier versions
-def test_switches_reach_load_state_dict(sac, keyword, monkeypatch):
+def test_switches_reach_load_state_dict(sac, monkeypatch):
     received = {}
     load = LossCallback.load_state_dict
 
@@ -618,10 +617,7 @@ def test_switches_reach_load_state_dict(sac, keyword, monkeypatch):
         received.update(optimizer=optimizer)
         load(self, state, weights=weights, optimizer=optimizer, numbers=numbers)
 
-    def earlier(self, state, *, weights=True, optimiser=True, numbers=True):
-        current(self, state, weights=weights, optimizer=optimiser, numbers=numbers)
-
-    monkeypatch.setattr(LossCallback, "load_state_dict", current if keyword == "optimizer" else earlier)
+    monkeypatch.setattr(LossCallback, "load_state_dict", current)
     fork(sac, "init.optimizers=skip")
     assert received == {"optimizer": False}
 

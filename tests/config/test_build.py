@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config.build import Builder, build, check_targets
+from rlrun.config.build import Builder, build
 from rlrun.core.errors import BuildError, MissingExtra, SpaceError
 
 HERE = "fixture_parts"
@@ -228,28 +228,12 @@ def test_an_import_that_fails_says_why(tmp_path, monkeypatch):
     assert "importing is_broken failed: SyntaxError" in refusal({"a": {"_target_": "is_broken.X"}})
 
 
-def test_targets_are_checked_without_building():
-    config = {
-        "trainer": part(a="${b}", c="${d}", g=part(_recursive_=False)),
-        "b": strict(x=1),
-        "d": {"_target_": "rlrun.nothing"},
-        "e": {"_target_": "f"},
-    }
-    errors = [str(error) for error in check_targets(config)]
-    assert Part.made == 0
-    assert len(errors) == 3
-    assert any(error.startswith("trainer.g._recursive_:") for error in errors)
-    assert any(error.startswith("b.x:") for error in errors)
-    assert any(error.startswith("d:") for error in errors)
-
-
 def test_settings_apart_are_for_others_to_read():
     table = strict(network=1, _apart_=["import", "export"], export={"every": 5})
     config = {"table": {**table, "import": "a.zip"}, "reader": part(a="${table.import}", b="${table.export.every}")}
     builder = Builder(config)
     assert builder.get("reader").named == {"a": "a.zip", "b": 5}
     assert builder.get("table").network == 1
-    assert check_targets({**config, "trainer": part(a="${table}")}) == []
     assert build({"both": {"_apart_": ["import"], "import": 1, "one": 2}}, "both") == {"one": 2}
 
 

@@ -72,11 +72,11 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
         folders = directory.checkpoint_dirs()
     except OSError as error:
         raise RunDirError(f"{directory.checkpoints} cannot be read: {reason(error)}") from error
-    reports = (_look(where, verify=verify, digest=digest) for where in folders)
+    reports = [_report(where, verify=verify, digest=digest) for where in folders]
     return [
         replace(report, latest=report.name == latest, best=report.name == best)
         for report in reports
-        if report is not None
+        if report.path.is_dir()  # else training deleted it meanwhile
     ]
 
 
@@ -89,26 +89,6 @@ def disk_used(run: Path | str) -> int:
     homes = places_in(RunDir.open(run).checkpoints)
     folders = {*homes, *(Path(path) for home in homes for path in _entries(home, folders=True))}
     return sum(_size(path) for folder in folders for path in _entries(folder))
-
-
-def _look(where: Path, *, verify: bool, digest: bool) -> CheckpointReport | None:
-    """Look at a checkpoint; None where it went away meanwhile.
-
-    Of one that was replaced meanwhile, what was read may be of both: it is looked at again.
-    """
-    while (before := _identity(where)) is not None:
-        report = _report(where, verify=verify, digest=digest)
-        if _identity(where) == before:
-            return report
-    return None
-
-
-def _identity(where: Path) -> tuple[int, int] | None:
-    try:
-        status = where.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
 
 
 def _report(where: Path, *, verify: bool, digest: bool) -> CheckpointReport:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlrun.config.resolvers import admit_resolvers
@@ -178,29 +178,6 @@ class Builder:
 def build(config: Any, path: str) -> Any:
     """Return the object at one path of a config, built with all that it leads to."""
     return Builder(config).get(path)
-
-
-def check_targets(config: Any, path: str = "trainer") -> list[BuildError]:
-    """Import every target that `path` leads to and compare arguments with signatures; build nothing."""
-    builder = Builder(config)
-    errors = []
-    for here, node in _targets(builder, path):
-        try:
-            text, (count, names) = builder.get(dotted((*here, "_target_"))), builder.given(here, node)
-            target = find_target(text, dotted(here))
-            partial = builder._partial(here, node)
-            check_arguments(target, text, dotted(here), count=count, names=names, partial=partial)
-        except BuildError as error:
-            errors.append(error)
-    return errors
-
-
-def _targets(builder: Builder, path: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    from rlrun.config.reading import reached
-
-    for here, node in reached(builder.tree, [path]).items():
-        if isinstance(node, Mapping) and "_target_" in node:
-            yield here, node
 
 
 def _placed(message: str, path: Path) -> str:

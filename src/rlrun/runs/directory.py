@@ -33,7 +33,6 @@ SILENT = 300.0  # seconds without a heartbeat after which a run counts as interr
 PIDS = 2**31 - 1  # the largest number of a process
 LARGEST = 1 << 20  # bytes of a file of overrides
 NAME = 255  # bytes of a folder's name, at most
-ATTEMPTS = 3
 _told = logging.getLogger("rlrun.told")  # what commands print next to their result
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
 
@@ -107,18 +106,14 @@ class RunDir:
     def _make(self) -> bool:
         """Make the folder by one atomic mkdir; False where it exists."""
         self._made = [folder for folder in (*reversed(self.path.parents), self.path) if not folder.exists()]
-        for attempt in range(ATTEMPTS):
-            try:
-                self.path.mkdir(parents=True)
-                break
-            except FileExistsError:
-                self._made = []
-                return False
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) and attempt < ATTEMPTS - 1:
-                    continue  # another run that gave up has just removed the parent
-                self._remove_made()
-                raise RunDirError(f"run directory {self.path} cannot be made: {reason(error)}") from error
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError:
+            self._made = []
+            return False
+        except OSError as error:
+            self._remove_made()
+            raise RunDirError(f"run directory {self.path} cannot be made: {reason(error)}") from error
         return self._take()
 
     def _take(self) -> bool:

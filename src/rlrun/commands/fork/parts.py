@@ -195,8 +195,6 @@ class Counters(ForkedPart):
             kinds = {kind for name, kind in self.kinds.items() if name in values}
             flags = {"weights": "weights" in kinds, "optimizer": "optimizers" in kinds, "numbers": "numbers" in kinds}
             parameters = inspect.signature(self.part.load_state_dict).parameters
-            if "optimiser" in parameters:  # as earlier versions spelt it
-                flags["optimiser"] = flags.pop("optimizer")
             if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
                 flags = {name: wanted for name, wanted in flags.items() if name in parameters}
         self.part.load_state_dict(state, **flags)
