@@ -13,11 +13,8 @@ import os
 import shutil
 import sqlite3
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import yaml
@@ -432,45 +429,3 @@ def one_of_each_shape() -> list[tuple[str, str]]:
             names = [name for name, attack in ATTACKS.items() if attack.shape == shape and command in attack.commands]
             chosen += [(names[number % len(names)], command)] if names else []
     return chosen
-
-
-def trials() -> list[tuple[str, str]]:
-    """Return every attack with each command on which it is tried, by name."""
-    return [(name, command) for name, attack in ATTACKS.items() for command in attack.commands]
-
-
-def measure(names: Iterable[str] = ()) -> dict[str, Any]:
-    """Try every attack on every command; return how many held, and what went wrong with the others."""
-    begun, wrong, count = time.perf_counter(), dict[str, Any](), Counter[str]()
-    where = Path.cwd()
-    with TemporaryDirectory() as place:
-        folder = Path(os.path.realpath(place))
-        os.chdir(folder)
-        try:
-            honest = train(folder)
-            for number, (name, command) in enumerate(trials()):
-                if names and name not in names:
-                    continue
-                attack, project = ATTACKS[name], folder / f"{number}"
-                project.mkdir()
-                os.chdir(project)
-                prepare(project, attack, honest)
-                trial = attempt(attack, command, project)
-                count[attack.shape] += 1
-                if trial.faults:
-                    wrong[f"{name}, {command}"] = {"faults": trial.faults, "line": trial.line}
-                    print(f"{name}, {command}: {'; '.join(trial.faults)}: {trial.line}", flush=True)
-                os.chdir(folder)
-                shutil.rmtree(project)
-        finally:
-            os.chdir(where)
-    seconds = round(time.perf_counter() - begun, 1)
-    print(f"attacks: {sum(count.values()) - len(wrong)} of {sum(count.values())} held", flush=True)
-    return {
-        "passed": not wrong,
-        "attacks": len({name for name, _ in trials() if not names or name in names}),
-        "commands": list(COMMANDS),
-        "trials": dict(count),
-        "wrong": wrong,
-        "wall_seconds": seconds,
-    }

@@ -13,12 +13,13 @@ import torch
 import rlrun
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
-from rlrun.devtools.conformance.checks import AT
+from rlrun.config import compose
+from rlrun.devtools.conformance.checks import AT, RESUMED, shrink
 from rlrun.devtools.conformance.reach import differences
 from rlrun.memory import Uniform
 
 from .every import FILES, small
-from .twins import leave, records, twins, walk
+from .twins import assert_exact, leave, records, twins, walk
 
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = [file for file in FILES if file.startswith("algorithm/")]
@@ -34,19 +35,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> N
 
 @pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in ALONE)])
 def test_a_resumed_run_is_the_one_that_never_stopped(file, envs, tmp_path):
-    whole, resumed = twins(small(file, envs=envs), tmp_path, at=AT)
-    lines = differences(whole, resumed)
-    assert not lines, "\n".join(lines)
-    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
+    assert_exact(small(file, envs=envs), tmp_path, at=AT)
+
+
+@pytest.mark.parametrize("added", ["rnd", "icm", "diayn"])
+def test_intrinsic_rewards_on_rollouts(added, tmp_path):
+    composed = compose(["algorithm=ppo", "env=cartpole", "preset=null", f"+with={added}"])
+    numbers = {**RESUMED, "num_envs": 3, "algorithm.horizon": 10, "algorithm.batch_size": 8, "algorithm.epochs": 2}
+    assert_exact(shrink(composed, numbers), tmp_path, at=AT)
 
 
 def test_a_temperature_of_each_action_is_resumed(tmp_path):
     composed = small("algorithm/doac", envs=3)
     composed.config.algorithm.temperature.epistemic = 0.04
-    lines = differences(*twins(composed, tmp_path, at=AT))
-    assert not lines, "\n".join(lines)
+    assert_exact(composed, tmp_path, at=AT)
     assert any("temperature/continuous" in record for record in records(tmp_path / "whole"))
-    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
 
 
 # --- that the walk finds what a part forgets

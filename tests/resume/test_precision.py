@@ -15,11 +15,10 @@ from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import RequestError
 from rlrun.devtools.conformance.checks import SMALL, shrink
-from rlrun.devtools.conformance.reach import differences
 from rlrun.nn import precision
 from rlrun.runs import manifest
 
-from .twins import records, twins
+from .twins import assert_exact
 
 WORDS = {
     "sac": ["algorithm=sac", "env=pendulum"],
@@ -109,10 +108,7 @@ def test_parameters_losses_and_targets_stay_float32(name, seen, tmp_path):
 @pytest.mark.parametrize("algorithm", EXACT)
 def test_a_run_that_was_left_is_the_one_that_never_stopped(algorithm, tmp_path):
     overrides = [*EXACT[algorithm], "preset=null", "algorithm.hidden=[8,8]", *LEFT]
-    whole, resumed = twins(overrides, tmp_path, at=30)
-    lines = differences(whole, resumed)
-    assert not lines, "\n".join(lines)
-    assert records(tmp_path / "resumed") == records(tmp_path / "whole")
+    assert_exact(overrides, tmp_path, at=30)
     manifest = json.loads((tmp_path / "resumed" / "manifest.json").read_text())
     assert (manifest["precision"], manifest["resume"]) == ("bf16", "exact")
     with pytest.raises(RequestError, match="precision cannot change when a run is resumed"):

@@ -1,4 +1,4 @@
-"""A run that never stopped, and its twin that was left at a checkpoint and resumed."""
+"""A run that never stopped, and one that was left at a checkpoint and resumed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 import rlrun
 from rlrun.config import Composed
 from rlrun.devtools.conformance.checks import leave, records
-from rlrun.devtools.conformance.reach import Leaves, walk
+from rlrun.devtools.conformance.reach import Leaves, differences, walk
 
-__all__ = ["leave", "records", "signal_at", "twins", "walk"]
+__all__ = ["assert_exact", "leave", "records", "signal_at", "twins", "walk"]
 
 
 def twins(overrides: list[str] | Composed, folder: Path, *, at: int) -> tuple[Leaves, Leaves]:
@@ -22,6 +22,13 @@ def twins(overrides: list[str] | Composed, folder: Path, *, at: int) -> tuple[Le
     whole = walk(rlrun.train(overrides, run_dir=folder / "whole").trainer)
     leave(folder / "whole", folder / "resumed", at=at)
     return whole, walk(rlrun.resume(folder / "resumed").trainer)
+
+
+def assert_exact(overrides: list[str] | Composed, folder: Path, *, at: int) -> None:
+    """Require that a run that was left at a checkpoint ends with the state and metrics of one that never stopped."""
+    lines = differences(*twins(overrides, folder, at=at))
+    assert not lines, "\n".join(lines)
+    assert records(folder / "resumed") == records(folder / "whole")
 
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, count: int) -> list[int]:
