@@ -1,8 +1,8 @@
 """Runs of the version before the renames: they load, resume and are reported under today's names.
 
-`before.tar.xz` holds what commit b4bfa08 made of small runs: SAC with prioritised replay and normalised observations,
-recurrent PPO, TD3 with its memory on disk, SAC `+with=async`, and a sweep of three jobs of DQN. `digests.json` holds
-the digest of each part of each checkpoint, as that commit computed them.
+`before.tar.xz` holds small runs made by commit b4bfa08: SAC with prioritized memory and normalized observations,
+recurrent PPO, PPG with a KL limit, TD3 with its memory on disk, SAC `+with=async`, and a sweep of three DQN jobs.
+`digests.json` holds the digest of each part of each checkpoint, as that commit computed them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlrun.loading.assembly import machine_of
 from rlrun.loading.untrusted import arrived
 from rlrun.runs.directory import RunDir
 
-RUNS = ("sac", "ppo", "disk", "async")
+RUNS = ("sac", "ppo", "ppg", "disk", "async")
 NOT_COMPARED = ("env", "generators")  # set when training begins
 
 
