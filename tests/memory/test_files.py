@@ -19,35 +19,16 @@ import torch
 from rlrun import checkpointing as storage
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.memory import Table, archive, files
-from rlrun.memory.by_episode import Coverage, Sequential, Stratified
-from rlrun.memory.ejectors import CoverageEjector, Fifo, UniformEjector
 from rlrun.memory.episodes import Stored, cut_off
 from rlrun.memory.files import restore, store
-from rlrun.memory.prioritized import Prioritized
-from rlrun.memory.samplers import Recent, Uniform
 
-STEP = {"reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
+from .tables import EJECTORS, SAMPLERS, STEP
+
 COLUMNS = {
     "observation.near": {"shape": [2]},
     "observation.far": {"dtype": "uint8"},
     "action": {"dtype": "int64"},
     **STEP,
-}
-SAMPLERS: dict[str, Callable[[], Any]] = {
-    "uniform": lambda: Uniform(seed=1),
-    "by episodes": lambda: Uniform(seed=1, weighting="episodes"),
-    "sequential": lambda: Sequential(seed=1),
-    "coverage": lambda: Coverage(seed=1),
-    "prioritized": lambda: Prioritized(seed=1),
-    "recent": lambda: Recent(Uniform(seed=1), share=0.5, newest=20, seed=2),
-    "recent prioritized": lambda: Recent(Prioritized(seed=1), share=0.5, newest=20, seed=2),
-    "stratified": lambda: Stratified(seed=1),
-}
-EJECTORS: dict[str, Callable[[], Any]] = {
-    "rows": lambda: Fifo(),
-    "fifo": lambda: Fifo(whole=True),
-    "uniform": lambda: UniformEjector(seed=3),
-    "coverage": lambda: CoverageEjector(seed=3),
 }
 
 
@@ -79,9 +60,9 @@ class Play:
         return {"near": self.rng.random((count, 2)), "far": self.rng.integers(0, 255, count)}
 
 
-def make(sampler: str = "uniform", ejector: str = "rows", *, columns: Any = COLUMNS, **settings: Any) -> Table:
+def make(sampler: str = "uniform", ejector: str = "fifo by rows", *, columns: Any = COLUMNS, **settings: Any) -> Table:
     settings = {"length": 120, "num_envs": 3, **settings}
-    return Table(columns=columns, sampler=SAMPLERS[sampler](), ejector=EJECTORS[ejector](), **settings)
+    return Table(columns=columns, sampler=SAMPLERS[sampler](1), ejector=EJECTORS[ejector](3), **settings)
 
 
 def future(table: Table) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +12,15 @@ import pytest
 import torch
 
 from rlrun.core.errors import RlrunError
-from rlrun.memory import Fifo, Table, Uniform
-from rlrun.memory.by_episode import Coverage, Sequential, Stratified
-from rlrun.memory.ejectors import CoverageEjector, UniformEjector
+from rlrun.memory import Fifo, Table
 from rlrun.memory.pool import PoolIndex
-from rlrun.memory.prioritized import Prioritized
-from rlrun.memory.samplers import Recent
+
+from .tables import EJECTORS, SAMPLERS
 
 COLUMNS = {"observation": "int64", "reward": "int64", "terminated": "bool", "truncated": "bool"}
 LENGTHS = (1, 2, 3, 5)
 SCRIPTS = 25  # for each pair
-SAMPLERS: dict[str, Callable[[int], Any]] = {
-    "uniform": lambda seed: Uniform(seed=seed),
-    "uniform by episodes": lambda seed: Uniform(seed=seed, weighting="episodes"),
-    "prioritized": lambda seed: Prioritized(seed=seed),
-    "coverage": lambda seed: Coverage(seed=seed),
-    "recent": lambda seed: Recent(Uniform(seed=seed), share=0.3, newest=6, seed=seed),
-    "recent and prioritized": lambda seed: Recent(Prioritized(seed=seed), share=0.3, newest=6, seed=seed),
-    "stratified": lambda seed: Stratified(seed=seed),
-    "sequential": lambda seed: Sequential(seed=seed),
-    "sequential in order": lambda seed: Sequential(random_offset=False, seed=seed),
-    "sequential windows": lambda seed: Sequential(per_episode=False, seed=seed),
-    "sequential windows in order": lambda seed: Sequential(per_episode=False, random_offset=False, seed=seed),
-}
 SOME_WINDOWS_ONLY = ("sequential in order", "sequential windows", "sequential windows in order")
-EJECTORS: dict[str, Callable[[int], Any]] = {
-    "fifo by rows": lambda seed: Fifo(),
-    "fifo": lambda seed: Fifo(whole=True),
-    "uniform": lambda seed: UniformEjector(seed=seed),
-    "coverage": lambda seed: CoverageEjector(seed=seed),
-}
 
 
 class Episode:

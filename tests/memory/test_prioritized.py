@@ -14,26 +14,15 @@ from rlrun.core.schedules import Linear
 from rlrun.memory import Fifo, Prioritized, Table
 from rlrun.memory.prioritized import PENDING
 
-COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
+from .tables import COLUMNS, assert_as_expected, counted, episode, fill, starts
+
 KINDS = {"rows": Fifo, "episodes": lambda: Fifo(whole=True)}
 
 
-def add(table: Table, rows: int, first: int, env_index: int = 0, *, over: bool = True) -> None:
-    """Add an episode whose observations are first, first + 1, …"""
-    for number in range(first, first + rows):
-        table.add(env_index, {"observation": [number], "reward": [number]})
-    if over:
-        table.close(env_index, [first + rows])
-
-
 def table_of(lengths: list[int], *, size: int = 400, kind: str = "rows", **settings: Any) -> Table:
-    """Return a table of episodes of so many rows; episode e begins at 100 e."""
     options = {name: settings.pop(name) for name in ("short", "min_length", "num_envs") if name in settings}
     sampler = Prioritized(**settings)
-    table = Table(length=size, columns=COLUMNS, sampler=sampler, ejector=KINDS[kind](), **options)
-    for number, rows in enumerate(lengths):
-        add(table, rows, 100 * number)
-    return table
+    return fill(Table(length=size, columns=COLUMNS, sampler=sampler, ejector=KINDS[kind](), **options), lengths)
 
 
 def priority_of(observation: np.ndarray) -> np.ndarray:
@@ -48,20 +37,9 @@ def feed_all(table: Table, length: int = 1) -> None:
         table.feedback(torch.from_numpy(priority_of(batch["reward"].numpy().reshape(200, -1)[:, 0])))
 
 
-def counted(table: Table, rows: list[int], samples: int, count: int, length: int = 1) -> np.ndarray:
-    """Return how often a window began with each of the rows; it never began with another."""
-    drawn = [table.sample(count, length)["reward"].numpy().reshape(count, -1)[:, 0] for _ in range(samples)]
-    starts, times = np.unique(np.concatenate(drawn), return_counts=True)
-    assert set(starts.tolist()) <= set(rows)
-    return np.array([dict(zip(starts.tolist(), times.tolist(), strict=True)).get(row, 0) for row in rows])
-
-
-def chi_square(counts: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """Return the statistic for chances in proportion to weights, and its bound at the level 0.001."""
-    expected = weights / weights.sum() * counts.sum()
-    freedom = len(counts) - 1
-    bound = freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3  # Wilson and Hilferty
-    return ((counts - expected) ** 2 / expected).sum(), bound
+def drawn(table: Table, samples: int, count: int, length: int = 1) -> np.ndarray:
+    """Return the first rows of the windows of several samples."""
+    return np.concatenate([starts(table, count, length) for _ in range(samples)])
 
 
 # -- chances ------------------------------------------------------------------------------------
@@ -72,12 +50,11 @@ def chi_square(counts: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
 @pytest.mark.parametrize("stratified", [False, True])
 def test_chance_is_a_power_of_priority(stratified, kind, seed):
     table = table_of([7, 3, 12, 1], kind=kind, alpha=0.6, stratified=stratified, seed=seed)
-    add(table, 5, 400, over=False)  # the last of these is not complete
+    episode(table, 5, 400, over=False)  # the last of these is not complete
     feed_all(table)
     rows = [100 * e + k for e, length in enumerate([7, 3, 12, 1, 4]) for k in range(length)]
-    counts = counted(table, rows, samples=600, count=1 if stratified else 20)  # parts of a batch are not independent
-    statistic, bound = chi_square(counts, priority_of(np.array(rows)) ** 0.6)
-    assert statistic < bound
+    counts = counted(rows, drawn(table, 600, 1 if stratified else 20))  # parts of a batch are not independent
+    assert_as_expected(counts, priority_of(np.array(rows)) ** 0.6)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -86,8 +63,7 @@ def test_windows_use_their_first_rows_priority(length, seed):
     table = table_of([7, 3, 12, 1, 6], alpha=1.0, stratified=False, seed=seed)
     feed_all(table)
     rows = [100 * e + k for e, size in enumerate([7, 3, 12, 1, 6]) for k in range(size - length + 1)]
-    statistic, bound = chi_square(counted(table, rows, 500, 20, length), priority_of(np.array(rows)))
-    assert statistic < bound
+    assert_as_expected(counted(rows, drawn(table, 500, 20, length)), priority_of(np.array(rows)))
 
 
 @pytest.mark.parametrize(("size", "count"), [(4000, 4), (4000, 50), (250, 50)])
@@ -96,15 +72,14 @@ def test_chances_are_exact_with_few_windows(stratified, size, count):
     table = table_of([2] * 60 + [9, 8], size=size, alpha=1.0, stratified=stratified)
     feed_all(table)
     rows = [6000, 6001, 6100]
-    statistic, bound = chi_square(counted(table, rows, 200, count, 8), priority_of(np.array(rows)))
-    assert statistic < bound
+    assert_as_expected(counted(rows, drawn(table, 200, count, 8)), priority_of(np.array(rows)))
 
 
 def test_stratified_batches_hold_exact_shares():
     table = table_of([8], alpha=1.0, epsilon=1e-12)
     feed_all(table)
     share = priority_of(np.arange(8))  # 1 6 3 8 5 2 7 4
-    assert counted(table, list(range(8)), 10, 36 * 5).tolist() == pytest.approx(50 * share, abs=2)
+    assert counted(list(range(8)), drawn(table, 10, 36 * 5)).tolist() == pytest.approx(50 * share, abs=2)
 
 
 def test_zero_priority_is_still_drawn():
@@ -116,8 +91,7 @@ def test_zero_priority_is_still_drawn():
 def test_alpha_zero_is_uniform():
     table = table_of([20], alpha=0.0)
     feed_all(table)
-    statistic, bound = chi_square(counted(table, list(range(20)), 400, 1), np.ones(20))
-    assert statistic < bound
+    assert_as_expected(counted(list(range(20)), drawn(table, 400, 1)), np.ones(20))
     assert (table.sample(30)["weight"] == 1).all()
 
 
@@ -167,11 +141,11 @@ def powers(table: Table) -> dict[int, float]:
 def test_new_rows_get_the_largest_priority():
     table = table_of([3], alpha=0.5, epsilon=1e-12)
     table.feedback(torch.full((9,), 9.0)[: len(table.sample(9)["reward"])])
-    add(table, 2, 50)
+    episode(table, 2, 50)
     table.sample(1)
     assert powers(table)[50] == powers(table)[51] == pytest.approx(3.0)
     table.feedback(torch.tensor([0.25]))
-    add(table, 1, 60)
+    episode(table, 1, 60)
     table.sample(1)
     assert powers(table)[60] == pytest.approx(3.0)
 
@@ -186,17 +160,17 @@ def test_new_rows_get_the_largest_priority():
 def test_feedback_for_lost_rows_is_ignored(kind, lengths, size, rows, wanted):
     table = table_of(lengths, size=size, kind=kind, alpha=1.0, epsilon=1e-12)
     assert len(set(table.sample(90)["reward"].tolist())) == sum(lengths)
-    add(table, rows, 200)
+    episode(table, rows, 200)
     table.feedback(torch.full((90,), 5.0))
     assert powers(table) == pytest.approx(wanted)
 
 
 def test_newest_row_keeps_its_first_priority():
     table = table_of([], alpha=1.0)
-    add(table, 3, 0, over=False)
+    episode(table, 3, 0, over=False)
     assert set(table.sample(200)["reward"].tolist()) == {0, 1}
     table.feedback(torch.full((200,), 3.0))
-    add(table, 1, 3, over=False)
+    episode(table, 1, 3, over=False)
     table.sample(1)
     assert powers(table) == pytest.approx({0: 3.0, 1: 3.0, 2: 1.0}, abs=1e-5)
 
@@ -266,10 +240,10 @@ def test_wrong_priorities_are_refused(priority, message):
 def test_priorities_move_with_their_rows():
     table = table_of([6, 6], size=16, alpha=1.0, epsilon=1e-12)
     feed_all(table)
-    add(table, 3, 200)  # over the end of the ring: the oldest row stands in the middle now
+    episode(table, 3, 200)  # over the end of the ring: the oldest row stands in the middle now
     before = powers(table)
     table.resize(100)
-    add(table, 2, 300)
+    episode(table, 2, 300)
     table.sample(1)
     assert powers(table) == pytest.approx(before | dict.fromkeys((200, 201, 202, 300, 301), 8.0))
     assert set(table.sample(400)["reward"].tolist()) == {*before, 300, 301}
@@ -279,7 +253,7 @@ def play(table: Table) -> list[float]:
     """Add, sample and feed back; return all that was sampled."""
     seen: list[float] = []
     for number in range(20):
-        add(table, 7, 1000 + 10 * number, over=number % 3 > 0)
+        episode(table, 7, 1000 + 10 * number, over=number % 3 > 0)
         for length in (1, 3):
             batch = table.sample(16, length)
             seen += [*batch["reward"].flatten().tolist(), *batch["weight"].tolist()]
@@ -291,7 +265,7 @@ def play(table: Table) -> list[float]:
 def test_resumed_priorities_draw_the_same(kind):
     table = table_of([30, 20, 10], kind=kind, size=150)
     play(table)
-    add(table, 3, 5000, over=False)  # not known to the tree yet
+    episode(table, 3, 5000, over=False)  # not known to the tree yet
     state = copy.deepcopy(table.state_dict())
     restored = table_of([], kind=kind, size=150)
     restored.load_state_dict(state)
@@ -302,7 +276,7 @@ def test_saving_changes_nothing():
     saved, untouched = table_of([30, 20, 10]), table_of([30, 20, 10])
     for table in (saved, untouched):
         table.sample(16)
-        add(table, 3, 5000, over=False)
+        episode(table, 3, 5000, over=False)
     saved.state_dict()
     for table in (saved, untouched):
         table.feedback(torch.full((16,), 50.0))

@@ -15,16 +15,9 @@ from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
 
-COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
+from .tables import COLUMNS, assert_as_expected, fill
+
 KINDS = pytest.mark.parametrize("whole", [False, True])
-
-
-def write(table: Table, *lengths: int, first: int = 0) -> None:
-    """Write episodes to env 0; observation and reward count 100 e + step, the last observation included."""
-    for episode, length in enumerate(lengths, first):
-        for step in range(length):
-            table.add(0, {"observation": [100 * episode + step], "reward": [100 * episode + step]})
-        table.close(0, [100 * episode + length])
 
 
 def play(seed: int, *, num_envs: int, length: int, steps: int, end: float) -> Table:
@@ -40,10 +33,10 @@ def play(seed: int, *, num_envs: int, length: int, steps: int, end: float) -> Ta
     return table
 
 
-def assert_even(counts: Any, windows: int, times: int) -> None:
-    """Chi-square with windows - 1 degrees of freedom."""
+def assert_even(drawn: Any, windows: int) -> None:
+    counts = np.unique(drawn, return_counts=True)[1]
     assert len(counts) == windows
-    assert ((counts - float(times)) ** 2 / times).sum() < windows - 1 + 4 * (2 * (windows - 1)) ** 0.5 + 8
+    assert_as_expected(counts, np.ones(windows))
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -52,9 +45,9 @@ def test_every_window_is_equally_likely(num_envs: int, end: float, length: int) 
     table = play(3, num_envs=num_envs, length=60, steps=400, end=end)
     draws = 400 * table.windows(length)
     first = table.sample(draws, length)["observation"].reshape(draws, -1)[:, 0]
-    assert_even(torch.unique(first, return_counts=True)[1], table.windows(length), 400)
+    assert_even(first, table.windows(length))
     starts = table.sampler._enumerate(draws, 0, length)  # as it does where few slots begin a window
-    assert_even(np.unique(starts, return_counts=True)[1], table.windows(length), 400)
+    assert_even(starts, table.windows(length))
 
 
 def test_mostly_empty_ring_is_even() -> None:
@@ -64,7 +57,7 @@ def test_mostly_empty_ring_is_even() -> None:
     table.add(0, {"observation": [100], "reward": [100]})
     table.close(0, [101])
     assert len(table) == 31
-    assert_even(torch.unique(table.sample(31 * 500)["observation"], return_counts=True)[1], 31, 500)
+    assert_even(table.sample(31 * 500)["observation"], 31)
 
 
 def test_episode_numbers_are_used_again() -> None:
@@ -119,7 +112,7 @@ def other(**settings: Any) -> Table:
         ),
         (lambda: other().add(None, {"observation": [1, 2]}), RlrunError, "a row lacks 'reward'"),
         (
-            lambda: write(other(columns={**COLUMNS, "quality": {"tag": True}}), 1),
+            lambda: fill(other(columns={**COLUMNS, "quality": {"tag": True}}), [1]),
             RlrunError,
             "an episode ended without its tag 'quality'",
         ),
@@ -210,7 +203,7 @@ def test_frames_are_stored_once(whole: bool, join: Any) -> None:
 @KINDS
 def test_padding_repeats_the_last_row(whole: bool) -> None:
     table = Table(length=30, columns=COLUMNS, short="pad", ejector=Fifo(whole=whole))
-    write(table, 2)
+    fill(table, [2])
     batch = table.sample(60, 4)
     from_start = batch["reward"][:, 0] == 0
     assert batch["reward"][from_start][0].tolist() == [0, 1, 1, 1]
@@ -250,7 +243,7 @@ def test_disk_gives_the_same_samples(whole: bool, tmp_path: object) -> None:
         for kind in ("ram", "disk")
     ]
     for table in tables:
-        write(table, *[7, 3] * 10)
+        fill(table, [7, 3] * 10)
         table.resize(80)
     ram, disk = (table.sample(50, 2) for table in tables)
     assert all(torch.equal(ram[name], disk[name]) for name in ram)
@@ -320,8 +313,8 @@ def test_large_columns_alone_are_served() -> None:
 
 def test_state_of_another_kind_changes_nothing() -> None:
     ring, pool = (Table(length=10, columns=COLUMNS, ejector=Fifo(whole=whole)) for whole in (False, True))
-    write(ring, 4)
-    write(pool, 3)
+    fill(ring, [4])
+    fill(pool, [3])
     with pytest.raises(RlrunError, match="the saved table is of another kind"):
         ring.load_state_dict(pool.state_dict())
     assert len(ring) == 4
