@@ -35,13 +35,10 @@ def test_each_loader_has_its_data_group():
     assert loader.names() == {"real": ("x",), "dreams": ("x",)}
     groups = next(iter(loader))
     assert {name: batch["x"].tolist() for name, batch in groups.items()} == {"real": [0, 1], "dreams": [100, 101]}
-
-
-def test_loaders_can_come_as_a_mapping():
     assert JointLoader({"a": data(0), "b": data(1)}).names() == {"a": ("x",), "b": ("x",)}
 
 
-def test_loaders_can_be_nested_under_one_group_and_go_on():
+def test_loaders_can_share_one_group():
     loader = JointLoader(nested="default", real=data(0), imagined=data(100))
     assert loader.names() == {"default": ("real", "imagined")}
     batches = [groups["default"]["imagined"]["x"].tolist() for groups in itertools.islice(loader, 5)]
@@ -55,20 +52,11 @@ def test_joint_loaders_can_be_joined():
     }  # fmt: skip
 
 
-def test_it_ends_with_the_first_that_ends():
+def test_first_end_ends_all():
     assert len(list(JointLoader(a=data(0, epochs=2), b=data(0, count=4, epochs=1)))) == 2
 
 
-def test_every_loader_goes_on_where_it_was():
-    loader = JointLoader(a=data(0), b=data(100, count=4))
-    list(itertools.islice(loader, 4))
-    restored = JointLoader(a=data(0), b=data(100, count=4))
-    restored.load_state_dict(loader.state_dict())
-    for mine, theirs in itertools.islice(zip(loader, restored, strict=True), 5):
-        assert [mine[name]["x"].tolist() for name in "ab"] == [theirs[name]["x"].tolist() for name in "ab"]
-
-
-def test_loaders_in_a_config_are_saved_once_each():
+def test_loaders_in_a_config_are_saved():
     part = {"_target_": "rlrun.memory.DatasetLoader", "dataset": {"x": [0, 1, 2]}, "batch": 1}
     config = {"loader": {"_target_": "rlrun.memory.JointLoader", "real": part, "imagined": {**part, "batch": 2}}}
     builder = Builder(config)
@@ -100,12 +88,9 @@ def counts(mix: Mix, count: int, times: int, *bounds: float) -> list[list[int]]:
     return [np.histogram(mix.sample(count)["observation"].numpy(), edges)[0].tolist() for _ in range(times)]
 
 
-def test_shares_are_exact():
-    mix = Mix([{"table": table(0), "share": 0.25}, {"table": table(100), "share": 0.75}])
-    assert counts(mix, 8, 3, 99) == [[2, 6]] * 3
-
-
-def test_what_rounding_takes_is_given_back():
+def test_shares_are_exact_over_time():
+    exact = Mix([{"table": table(0), "share": 0.25}, {"table": table(100), "share": 0.75}])
+    assert counts(exact, 8, 3, 99) == [[2, 6]] * 3
     mix = Mix({"real": {"table": table(0), "share": 0.05}, "imagined": {"table": table(100), "share": 0.95}})
     table_counts = np.array(counts(mix, 8, 50, 99))
     assert table_counts.sum(0).tolist() == [20, 380]
@@ -123,7 +108,7 @@ def test_counts_follow_any_shares(shares, count):
     assert np.abs(table_counts.cumsum(0) - wanted).max() < 2
 
 
-def test_an_empty_table_leaves_its_share_to_the_others():
+def test_empty_tables_leave_their_share():
     late = table(200, count=0)
     parts = [(table(0), 0.25), (late, 0.5), (table(100), 0.25)]
     mix = Mix([{"table": part, "share": share} for part, share in parts])
@@ -134,26 +119,12 @@ def test_an_empty_table_leaves_its_share_to_the_others():
     assert counts(mix, 8, 2, 99, 199) == [[4, 4, 0]] * 2
 
 
-def test_a_table_whose_episodes_are_too_short_counts_as_empty():
+def test_tables_without_windows_count_as_empty():
     mix = Mix([{"table": table(0), "share": 1}, {"table": table(100, count=2), "share": 1}])
     assert mix.sample(6, 3)["observation"].max() < 99
     assert (mix.sample(6, 2)["observation"] > 99).any(1).sum() == 3
-
-
-def test_tables_without_any_window_are_refused():
-    mix = Mix([{"table": table(count=0), "share": 1}, {"table": table(count=0), "share": 1}])
     with pytest.raises(RlrunError, match="the table holds 0 transitions"):
-        mix.sample(4)
-
-
-def test_a_mix_goes_on_owing_the_same():
-    def fresh() -> Mix:
-        return Mix([{"table": table(0), "share": 0.3}, {"table": table(100), "share": 0.7}])
-
-    mix, restored = fresh(), fresh()
-    counts(mix, 4, 3, 99)
-    restored.load_state_dict(mix.state_dict())
-    assert counts(restored, 4, 7, 99) == counts(mix, 4, 7, 99)
+        Mix([{"table": table(count=0), "share": 1}] * 2).sample(4)
 
 
 class Weighing(Table):
@@ -167,18 +138,18 @@ class Weighing(Table):
         return batch | {"weight": batch["reward"] + 0.5}
 
     def feedback(self, priority: Any) -> None:
-        self.told = priority
+        self.received = priority
 
 
-def test_priorities_find_their_way_back():
+def test_priorities_reach_their_tables():
     first, second = Weighing(length=9, columns={"observation": {}, "reward": {}}), table(100)
     first.add_episode({"observation": [0.0], "reward": [0.0]}, 1.0)
     loader = MixLoader(parts=[{"table": second, "share": 1}, {"table": first, "share": 2}], batch=6)
-    second.feedback = lambda priority: setattr(second, "told", priority)
+    second.feedback = lambda priority: setattr(second, "received", priority)
     batch = next(iter(loader))["default"]
     assert batch["weight"].tolist() == [1, 1, 0.5, 0.5, 0.5, 0.5]
     loader.feedback(torch.arange(6.0))
-    assert (second.told.tolist(), first.told.tolist()) == ([0, 1], [2, 3, 4, 5])
+    assert (second.received.tolist(), first.received.tolist()) == ([0, 1], [2, 3, 4, 5])
 
 
 def test_names_are_those_of_the_batch():
@@ -189,18 +160,26 @@ def test_names_are_those_of_the_batch():
         assert groups["model"]["reward"].shape == ((4,) if length == 1 else (4, 3))
 
 
-def test_a_mix_loader_goes_on_where_it_was():
-    def fresh() -> MixLoader:
-        parts = [{"table": table(0), "share": 0.3}, {"table": table(100), "share": 0.7}]
-        return MixLoader(parts=parts, batch=4)
+def mixed() -> MixLoader:
+    parts = [{"table": table(0), "share": 0.3}, {"table": table(100), "share": 0.7}]
+    return MixLoader(parts=parts, batch=4)
 
-    loader, restored = fresh(), fresh()
+
+@pytest.mark.parametrize("make", [mixed, lambda: JointLoader(a=data(0), b=data(100, count=4), mix=mixed())])
+def test_restored_loaders_continue(make):
+    loader, restored = make(), make()
     list(itertools.islice(loader, 3))
     restored.load_state_dict(loader.state_dict())
-    for part, copy in zip(loader.tables, restored.tables, strict=True):
+    pairs = [(loader, restored)] if isinstance(loader, MixLoader) else [(loader.parts["mix"], restored.parts["mix"])]
+    for part, copy in zip(*(mix.tables for mix in pairs[0]), strict=True):
         copy.load_state_dict(part.state_dict())
-    for mine, theirs in itertools.islice(zip(loader, restored, strict=True), 6):
-        assert torch.equal(mine["default"]["observation"], theirs["default"]["observation"])
+    for batches in itertools.islice(zip(loader, restored, strict=True), 6):
+        original, same = ({name: flat(batch) for name, batch in groups.items()} for groups in batches)
+        assert original == same
+
+
+def flat(batch: Any) -> dict[str, Any]:
+    return {name: value.tolist() for name, value in batch.items()}
 
 
 class Pusher:
@@ -216,7 +195,7 @@ class Pusher:
         return steps
 
 
-def test_a_mix_stands_in_for_the_table_of_a_replay_loader():
+def test_replay_loaders_take_a_mix():
     online = table(count=0)
     mix = Mix({"online": {"table": online, "share": 0.5}, "old": {"table": table(1000), "share": 0.5}})
     loader = ReplayLoader(table=mix, collector=Pusher(online), batch=8, warm_up=20, updates_per_step=2)
@@ -242,7 +221,7 @@ def test_impossible_mixtures_are_refused(parts, message):
         MixLoader(parts=parts, batch=4)
 
 
-def test_columns_of_different_shape_are_refused_by_name():
+def test_columns_of_other_shapes_are_refused():
     wide = Table(length=9, columns={"observation": {"shape": 2}, "reward": {}})
     wide.add_episode({"observation": np.zeros((1, 2)), "reward": [0.0]}, np.zeros(2))
     mix = Mix([{"table": table(), "share": 1}, {"table": wide, "share": 1}])

@@ -62,32 +62,22 @@ def read(source: str = "minari:lab/walk-v0", **settings: Any) -> list[Any]:
     return list(Stored.of(table))
 
 
-def test_dataset_becomes_episodes() -> None:
+def test_dataset_becomes_episodes(folder: Path) -> None:
     dataset()
     first, second = read()
     assert first.row["reward"].tolist() == [0, 1, 2, 3]
     assert first.row["terminated"].tolist() == [False, False, False, True]
     assert second.row["truncated"].tolist() == [False, False, True]
     assert second.last["position"].tolist() == pytest.approx([0.13, -0.13])
-
-
-def test_actions_lie_between_minus_one_and_one_and_choices_begin_at_zero() -> None:
-    dataset()
-    first, _ = read()
-    assert first.row["action"]["0"].tolist() == [
-        pytest.approx([(count % 5 - 2) / 2, (count % 11 - 5) / 5]) for count in range(4)
-    ]
+    actions = [pytest.approx([(count % 5 - 2) / 2, (count % 11 - 5) / 5]) for count in range(4)]
+    assert first.row["action"]["0"].tolist() == actions
     assert first.row["action"]["1"].tolist() == [0, 1, 2, 3]
     assert first.row["observation"]["key"].tolist() == [0, 1, 2, 0]
-
-
-def test_folder_serves_as_well_as_an_id(folder: Path) -> None:
-    dataset()
     assert len(read(f"minari:{folder / 'lab/walk-v0'}")) == len(read(f"minari:{folder / 'lab/walk-v0/data'}")) == 2
 
 
 @pytest.mark.parametrize("target", ["copy-v0", "lab/deep/copy-v1", "./copy-v3"])
-def test_what_is_written_is_read_by_minari_and_by_us(tmp_path: Path, monkeypatch: Any, target: str) -> None:
+def test_written_datasets_are_read(tmp_path: Path, monkeypatch: Any, target: str) -> None:
     monkeypatch.chdir(tmp_path)
     dataset()
     table = Table(length=50, spaces=spaces())
@@ -104,7 +94,7 @@ def test_what_is_written_is_read_by_minari_and_by_us(tmp_path: Path, monkeypatch
     assert copy.total_steps == 7
 
 
-def test_written_dataset_is_listed_and_makes_its_environment() -> None:
+def test_written_datasets_make_their_environment() -> None:
     env = gymnasium.make("CartPole-v1")
     table = Table(length=20, spaces=spaces(env.observation_space, env.action_space))
     row = {"observation": np.zeros((1, 4)), "action": [1], "reward": [1.0], "terminated": [True], "truncated": [False]}
@@ -115,7 +105,7 @@ def test_written_dataset_is_listed_and_makes_its_environment() -> None:
     assert minari.load_dataset("cart/one-v0").recover_environment().spec.id == "CartPole-v1"
 
 
-def test_images_come_back_as_they_were() -> None:
+def test_images_are_not_changed() -> None:
     image = Box(0, 255, (32, 32, 3), np.uint8)
     both = spaces(image, Discrete(2))
     table = Table(length=20, spaces=both)
@@ -137,22 +127,19 @@ def test_existing_dataset_is_never_overwritten(folder: Path) -> None:
     assert (folder / "lab/walk-v0/data/main_data.hdf5").read_bytes() == before
 
 
-def test_unknown_dataset_says_how_to_get_it() -> None:
-    with pytest.raises(
-        RequestError, match=r"no Minari dataset 'lab/none-v0' on this machine.*minari download lab/none-v0"
-    ):
-        read("minari:lab/none-v0")
-
-
-def test_damaged_dataset_is_refused_and_the_table_untouched(folder: Path) -> None:
+def test_damaged_and_missing_datasets_are_refused(folder: Path) -> None:
     dataset()
+    with pytest.raises(RequestError, match="no column 'observation', which the memory stores"):
+        read(spaces=spaces(Box(-1.0, 1.0, (3,)), ACTION))
     data = folder / "lab/walk-v0/data/main_data.hdf5"
     data.write_bytes(data.read_bytes()[:2000])
     with pytest.raises(RequestError, match="cannot be read"):
         read()
+    with pytest.raises(RequestError, match=r"no Minari dataset 'lab/none-v0' on.*minari download lab/none-v0"):
+        read("minari:lab/none-v0")
 
 
-def test_dataset_without_spaces_runs_no_code_to_find_them(folder: Path) -> None:
+def test_missing_spaces_run_no_code(folder: Path) -> None:
     dataset()
     metadata = folder / "lab/walk-v0/data/metadata.json"
     contents = json.loads(metadata.read_text())
@@ -161,12 +148,6 @@ def test_dataset_without_spaces_runs_no_code_to_find_them(folder: Path) -> None:
     metadata.write_text(json.dumps({**contents, "env_spec": json.dumps(spec)}))
     with pytest.raises(RequestError, match="does not name its spaces"):
         read()
-
-
-def test_other_spaces_are_refused_by_name() -> None:
-    dataset()
-    with pytest.raises(RequestError, match="no column 'observation', which the memory stores"):
-        read(spaces=spaces(Box(-1.0, 1.0, (3,)), ACTION))
 
 
 @pytest.mark.parametrize("name", ["no version", "x", "a/b"])

@@ -32,7 +32,7 @@ def filled(*adaptors: Adaptor, rows: int = 30) -> Table:
     return table
 
 
-def test_both_observations_are_normalized_by_the_statistics_of_the_first() -> None:
+def test_both_observations_use_the_same_statistics() -> None:
     normalizer = Normalizer(SPACES)
     table = filled(ObservationNormalize(normalizer))
     batch = table.sample(200)
@@ -43,38 +43,24 @@ def test_both_observations_are_normalized_by_the_statistics_of_the_first() -> No
     assert (step[0] * torch.tensor([1.0, -1.0]) > 0.05).all()
 
 
-def test_replay_learns_from_every_sample_and_from_nothing_else() -> None:
-    normalizer = Normalizer(SPACES)
-    table = filled(ObservationNormalize(normalizer, update="replay"))
-    assert normalizer.updates == 0
-    table.sample(8)
-    table.sample(8, 4)
-    assert normalizer.updates == 2
-    normalizer(torch.ones(3, 2))
-    assert normalizer.updates == 2
-
-
-def test_rollout_learns_from_every_row_and_from_nothing_else() -> None:
+@pytest.mark.parametrize(
+    ("settings", "updates"),
+    [({"update": "replay"}, 2), ({"update": "rollout"}, 5), ({"update": "never"}, 0), ({"limit": 1}, 1)],
+)
+def test_statistics_learn_from_one_place(settings: dict[str, Any], updates: int) -> None:
     normalizer = Normalizer(SPACES, speed=1)
-    table = filled(ObservationNormalize(normalizer, update="rollout"), rows=5)
-    table.sample(8)
-    assert normalizer.updates == 5
-    assert normalizer(torch.tensor([2.0, -2.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of 0 … 4
-
-
-def test_never_learns_nothing() -> None:
-    normalizer = Normalizer(SPACES)
-    batch = filled(ObservationNormalize(normalizer, update="never")).sample(8)
-    assert normalizer.updates == 0
-    assert torch.equal(batch["observation"][:, 0], -batch["observation"][:, 1])
-
-
-def test_learning_stops_at_its_limit() -> None:
-    normalizer = Normalizer(SPACES)
-    table = filled(ObservationNormalize(normalizer, limit=3))
-    for _ in range(10):
-        table.sample(4)
-    assert normalizer.updates == 3
+    adaptor = ObservationNormalize(normalizer, **settings)
+    table = filled(adaptor, rows=5)
+    assert normalizer.updates == (5 if updates == 5 else 0)
+    batch = [table.sample(8), table.sample(8, 4)][0]
+    normalizer(torch.ones(3, 2))
+    assert normalizer.updates == updates
+    if updates == 0:
+        assert torch.equal(batch["observation"][:, 0], -batch["observation"][:, 1])
+        adaptor.rollout(ROLLOUT | {"valid": torch.ones(1, 3, dtype=torch.bool)})
+        assert normalizer.updates == 0
+    if updates == 5:
+        assert normalizer(torch.tensor([2.0, -2.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of 0 … 4
 
 
 def test_padding_does_not_count() -> None:
@@ -84,7 +70,7 @@ def test_padding_does_not_count() -> None:
     assert adapted["observation"][0, 0].tolist() == pytest.approx([0.0, 0.0])
 
 
-def test_leaves_of_a_dict_are_normalized_each_by_its_own() -> None:
+def test_leaves_have_their_own_statistics() -> None:
     space = Composite({"near": Box((), np.zeros(()), np.ones(())), "far": Box((), np.zeros(()), np.ones(()))})
     adaptor = ObservationNormalize(Normalizer(Spaces(space, Discrete(2)), leaves=["far"]))
     observation = {"near": torch.tensor([1.0, 3.0]), "far": torch.tensor([100.0, 300.0])}
@@ -94,20 +80,18 @@ def test_leaves_of_a_dict_are_normalized_each_by_its_own() -> None:
     assert adaptor.requires == ("observation.far",)
 
 
-def test_rewards_are_divided_by_their_root_mean_square() -> None:
+def test_columns_are_normalized_and_clipped() -> None:
     batch = {"reward": torch.tensor([3.0, -4.0, 0.0, 5.0])}  # squares 9 + 16 + 0 + 25 = 50, mean 12.5
     rewards = RewardNormalize(rms())(batch, None)["reward"]
     assert torch.allclose(rewards, batch["reward"] / 12.5**0.5)
+    clipped = RewardNormalize(rms(clip=2.0), limit=1)
+    clipped({"reward": torch.ones(10)}, None)
+    assert clipped({"reward": torch.tensor([100.0, -100.0, 0.5])}, None)["reward"].tolist() == [2.0, -2.0, 0.5]
+    height = Normalize("height", Normalizer([]))({"height": torch.tensor([1.0, 3.0])}, None)["height"]
+    assert height.tolist() == pytest.approx([-1.0, 1.0])
 
 
-def test_normalized_rewards_are_clipped() -> None:
-    normalizer = rms(clip=2.0)
-    adaptor = RewardNormalize(normalizer, limit=1)
-    adaptor({"reward": torch.ones(10)}, None)
-    assert adaptor({"reward": torch.tensor([100.0, -100.0, 0.5])}, None)["reward"].tolist() == [2.0, -2.0, 0.5]
-
-
-def test_each_step_of_a_sum_is_normalized_and_clipped() -> None:
+def test_sums_are_of_normalized_rewards() -> None:
     normalizer = rms(clip=1.0)
     normalizer.update(torch.full((4,), 10.0))  # so a reward of 10 is 1
     n_step = NStep(steps=3, discount=1.0)
@@ -119,7 +103,7 @@ def test_each_step_of_a_sum_is_normalized_and_clipped() -> None:
     assert torch.allclose(batch["reward"], expected)
 
 
-def test_statistics_are_of_single_steps_though_sums_are_served() -> None:
+def test_statistics_are_of_single_steps() -> None:
     normalizer = rms(speed=1)
     table = filled(NStep(steps=10, discount=1.0), RewardNormalize(normalizer))
     for _ in range(100):
@@ -127,17 +111,12 @@ def test_statistics_are_of_single_steps_though_sums_are_served() -> None:
     assert float(normalizer(torch.tensor(1.0))) == pytest.approx((29 * 59 / 6) ** -0.5 * 1.0, rel=0.05)
 
 
-def test_rewards_are_changed_in_turn() -> None:
+def test_reward_adaptors_follow_one_another() -> None:
     batch = filled(RewardScale(1000.0), RewardNormalize(rms())).sample(64)
     assert float(batch["reward"].square().mean()) == pytest.approx(1.0, rel=1e-4)
 
 
-def test_any_column_can_be_normalized() -> None:
-    batch = Normalize("height", Normalizer([]))({"height": torch.tensor([1.0, 3.0])}, None)
-    assert batch["height"].tolist() == pytest.approx([-1.0, 1.0])
-
-
-def test_given_tensors_stay_as_they_are() -> None:
+def test_given_tensors_are_not_changed() -> None:
     batch = {"observation": torch.randn(4, 2), "reward": torch.randn(4)}
     before = {name: value.clone() for name, value in batch.items()}
     RewardNormalize(rms(clip=0.1))(ObservationNormalize(Normalizer([2], clip=0.1))(batch, None), None)
@@ -151,27 +130,21 @@ ROLLOUT = {
 
 
 @pytest.mark.parametrize("update", ["replay", "rollout"])
-def test_a_rollout_is_normalized_as_the_agent_saw_it(update: Any) -> None:
+def test_rollouts_are_normalized_before_learning(update: Any) -> None:
     normalizer = Normalizer([2])
     adaptor = ObservationNormalize(normalizer, update=update)
     batch = ROLLOUT | {"valid": torch.tensor([[True, True, False]])}
-    assert torch.equal(adaptor.rollout(batch)["observation"], batch["observation"])  # nobody had learned anything
+    assert torch.equal(adaptor.rollout(batch)["observation"], batch["observation"])  # there were no statistics
     assert normalizer(torch.tensor([2.0, 4.0])).tolist() == pytest.approx([0.0, 0.0])  # the mean of the first two
     later = adaptor.rollout(batch | {"observation": batch["observation"] + 4})["observation"]
     assert later[0, 0].tolist() == pytest.approx([3.0, 1.0])  # (5 - 2) / 1, (6 - 4) / 2
     assert normalizer(torch.tensor([4.0, 6.0])).tolist() == pytest.approx([0.0, 0.0])  # each row counts alike
 
 
-def test_rewards_of_a_rollout_are_normalized_by_themselves_too() -> None:
+def test_rewards_of_rollouts_are_normalized() -> None:
     batch = ROLLOUT | {"valid": torch.tensor([[True, True, False]])}
     rewards = RewardNormalize(rms()).rollout(batch)["reward"]
     assert torch.allclose(rewards, batch["reward"] / 12.5**0.5)  # of 9 and 16
-
-
-def test_a_rollout_teaches_nothing_where_statistics_shall_stay() -> None:
-    normalizer = Normalizer([2])
-    ObservationNormalize(normalizer, update="never").rollout(ROLLOUT | {"valid": torch.ones(1, 3, dtype=torch.bool)})
-    assert normalizer.updates == 0
 
 
 def vec_normalize(reward: Any, episode_end: Any, discount: float) -> float:
@@ -192,7 +165,7 @@ def returns_normalized(clip: float | None = 10.0) -> ReturnNormalize:
     return ReturnNormalize(ReturnNormalizer(discount=0.9, num_envs=3, clip=clip))
 
 
-def test_rewards_are_divided_by_the_deviation_of_returns_as_they_enter_a_table() -> None:
+def test_table_rewards_use_returns_deviation() -> None:
     adaptor = returns_normalized()
     table = Table(length=200, num_envs=3, spaces=SPACES, adaptors=[adaptor])
     for at, (reward, episode_end) in enumerate(zip(REWARD, ENDED, strict=True)):
@@ -206,19 +179,19 @@ def test_rewards_are_divided_by_the_deviation_of_returns_as_they_enter_a_table()
     torch.testing.assert_close(normalized, wanted.clamp(-10, 10), rtol=1e-5, atol=0)
 
 
-def test_rewards_of_rollouts_are_divided_by_the_deviation_of_all_returns_so_far() -> None:
+def test_rollout_rewards_use_returns_deviation() -> None:
     adaptor = returns_normalized(clip=None)
     for first, last in ((0, 25), (25, 40)):  # episodes go on from the one to the other
         part = {"reward": REWARD[first:last], "terminated": ENDED[first:last], "truncated": ENDED[first:last] * False}
         batch = {name: torch.from_numpy(array).transpose(0, 1) for name, array in part.items()}
         rewards = adaptor.rollout(batch | {"valid": torch.ones_like(batch["terminated"])})["reward"]
         torch.testing.assert_close(rewards, batch["reward"] / vec_normalize(REWARD[:last], ENDED[:last], 0.9))
-        twin = returns_normalized(clip=None)
-        twin.normalizer.load_state_dict(adaptor.normalizer.state_dict())
-        adaptor = twin
+        restored = returns_normalized(clip=None)
+        restored.normalizer.load_state_dict(adaptor.normalizer.state_dict())
+        adaptor = restored
 
 
-def test_rows_that_are_no_step_and_whole_episodes_go_into_returns_in_their_order() -> None:
+def test_returns_follow_order_of_rows() -> None:
     first, second = returns_normalized().normalizer, returns_normalized()
     steps, episode_end = np.array([[1.0, 9.0, 2.0]]), np.zeros((1, 3), np.bool_)
     first.advance(steps, episode_end, np.array([[True, False, True]]), np.array([1]))
@@ -230,7 +203,7 @@ def test_rows_that_are_no_step_and_whole_episodes_go_into_returns_in_their_order
     assert second.normalizer.running.tolist() == [0.0, 0.0, 0.0]
 
 
-def test_what_learns_from_rows_learns_from_those_of_a_file(tmp_path: Path) -> None:
+def test_statistics_learn_from_files(tmp_path: Path) -> None:
     def table(adaptor: ReturnNormalize) -> Table:
         return Table(length=50, num_envs=3, spaces=SPACES, adaptors=[adaptor])
 
@@ -248,11 +221,8 @@ def test_what_learns_from_rows_learns_from_those_of_a_file(tmp_path: Path) -> No
     assert (len(refilled), second.normalizer.updates) == (2, counted)
 
 
-def test_unknown_place_of_learning_is_refused() -> None:
+def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"ObservationNormalize.update: wanted one of .* \(did you mean 'replay'\?\)"):
         ObservationNormalize(Normalizer([2]), update="reply")  # type: ignore[arg-type]
-
-
-def test_statistics_of_what_is_not_there_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"Normalize reads 'heigth'"):
         filled(Normalize("heigth", Normalizer([])))

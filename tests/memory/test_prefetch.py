@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
-from rlrun.memory import ReplayLoader, Sampler, Table, Uniform
+from rlrun.memory import ReplayLoader, Table, Uniform
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.joint import JointLoader, MixLoader
 from rlrun.memory.prefetch import Prefetch
@@ -81,20 +81,6 @@ def learn(loader: Any, updates: int, depth: int = 0) -> tuple[list[Any], Prefetc
     return learner.seen, prefetch
 
 
-@pytest.mark.parametrize("depth", [1, 3, 20])
-@pytest.mark.parametrize("settings", [{}, {"updates_per_step": 0.5}, {"updates_per_step": 1.5}, {"length": 3}])
-def test_replay_sees_the_same_batches(settings, depth):
-    assert learn(replay(**settings), 60, depth)[0] == learn(replay(**settings), 60)[0]
-
-
-@pytest.mark.parametrize("depth", [1, 2, 50])
-@pytest.mark.parametrize("settings", [{}, {"epochs": 2}, {"shuffle": False, "drop_last": True, "epochs": 3}])
-def test_data_sets_give_the_same_batches(settings, depth):
-    seen, _ = learn(dataset(**settings), 30, depth)
-    assert seen == learn(dataset(**settings), 30)[0]
-    assert len(seen) == {None: 30, 2: 8, 3: 9}[settings.get("epochs")]
-
-
 def joint() -> JointLoader:
     live, two = replay(1), replay(2)
     two.collector = None
@@ -105,11 +91,27 @@ def joint() -> JointLoader:
     return loader
 
 
-def test_joint_loaders_give_the_same_batches():
-    assert learn(joint(), 40, 2)[0] == learn(joint(), 40)[0]
+LOADERS: dict[str, Any] = {
+    "replay": replay,
+    "half": lambda: replay(updates_per_step=0.5),
+    "fraction": lambda: replay(updates_per_step=1.5),
+    "windows": lambda: replay(length=3),
+    "data": dataset,
+    "epochs": lambda: dataset(epochs=2),
+    "order": lambda: dataset(shuffle=False, drop_last=True, epochs=3),
+    "joint": joint,
+}
 
 
-def test_batches_are_drawn_while_the_update_runs():
+@pytest.mark.parametrize("depth", [1, 3, 20])
+@pytest.mark.parametrize("name", LOADERS)
+def test_prefetch_gives_the_same_batches(name, depth):
+    seen, _ = learn(LOADERS[name](), 40, depth)
+    assert seen == learn(LOADERS[name](), 40)[0]
+    assert len(seen) == {"epochs": 8, "order": 9}.get(name, 40)
+
+
+def test_batches_are_drawn_during_updates():
     prefetch = Prefetch(dataset(), depth=2)
     prefetch.begin_training()
     batches = iter(prefetch)
@@ -119,7 +121,7 @@ def test_batches_are_drawn_while_the_update_runs():
     prefetch.end_training(None)
 
 
-def test_only_what_needs_no_new_step_is_drawn_ahead():
+def test_batches_wait_for_new_steps():
     prefetch = Prefetch(replay(), depth=50)
     prefetch.begin_training()
     batches = iter(prefetch)
@@ -134,7 +136,7 @@ def test_only_what_needs_no_new_step_is_drawn_ahead():
 
 @pytest.mark.parametrize("depth", [1, 5])
 @pytest.mark.parametrize("updates", [1, 3, 8, 9, 21])
-def test_a_checkpoint_holds_what_was_drawn_ahead(updates, depth):
+def test_checkpoints_hold_batches_drawn_ahead(updates, depth):
     wanted, _ = learn(replay(), 40)
     loader = replay()
     seen, prefetch = learn(loader, updates, depth)
@@ -170,7 +172,7 @@ class Breaks:
         return True
 
 
-def test_an_error_surfaces_when_its_batch_is_asked_for():
+def test_errors_appear_with_their_batch():
     learner = Learner(None, 100)
     prefetch = Prefetch(Breaks(), depth=2)
     with pytest.raises(RlrunError, match="the fourth batch is broken"):
@@ -185,7 +187,7 @@ class Fails(Callback):
 
 
 @pytest.mark.parametrize("callback", [Learner(None, 3), Fails()])
-def test_the_thread_ends_with_training(callback):
+def test_thread_ends_with_training(callback):
     before = threading.active_count()
     prefetch = Prefetch(dataset(), depth=2)
     with contextlib.suppress(ValueError):
@@ -193,7 +195,7 @@ def test_the_thread_ends_with_training(callback):
     assert threading.active_count() == before
 
 
-def test_the_thread_takes_as_many_cores_as_the_process():
+def test_thread_uses_the_same_cores():
     threads = []
 
     class Look(Breaks):
@@ -207,7 +209,7 @@ def test_the_thread_takes_as_many_cores_as_the_process():
     assert any(name.startswith("prefetch") for _, name in threads)
 
 
-def test_a_memory_that_another_part_writes_to_is_refused():
+def test_other_writers_are_refused():
     class Dreams(Callback):
         def begin_batch(self) -> None:
             loader.table.add(None, {"observation": [0, 0], "reward": [0, 0]})
@@ -219,30 +221,29 @@ def test_a_memory_that_another_part_writes_to_is_refused():
         trainer.train()
 
 
-def test_it_has_to_stand_among_the_callbacks():
-    with pytest.raises(RequestError, match=r"callbacks\.prefetch is missing"):
-        next(iter(Prefetch(dataset())))
-
-
 class Priorities(Uniform):
     def feedback(self, rows: Any, priority: Any) -> None: ...
 
 
-def test_priorities_are_refused_by_name():
+def prioritized() -> JointLoader:
     table = Table(length=9, columns=COLUMNS, sampler=Priorities())
-    loader = ReplayLoader(table=table, collector=None, batch=2)
-    assert Priorities.feedback is not Sampler.feedback
-    with pytest.raises(ConfigError, match="what Priorities draws depends on the priorities of the batch before"):
-        Prefetch(JointLoader(a=dataset(), b=loader))
+    return JointLoader(a=dataset(), b=ReplayLoader(table=table, collector=None, batch=2))
 
 
-def test_a_loader_without_foresight_is_refused_by_name():
+def rollouts() -> JointLoader:
     table = Rollout(columns=COLUMNS)
-    rollout = RolloutLoader(table=table, collector=Walker(table), horizon=4, minibatch=2)
-    with pytest.raises(ConfigError, match=r"loader\.b: a RolloutLoader cannot tell"):
-        Prefetch(JointLoader(a=dataset(), b=rollout))
+    return JointLoader(a=dataset(), b=RolloutLoader(table=table, collector=Walker(table), horizon=4, minibatch=2))
 
 
-def test_nothing_ahead_is_refused():
-    with pytest.raises(ConfigError, match=r"depth must be at least 1, not 0"):
-        Prefetch(dataset(), depth=0)
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: next(iter(Prefetch(dataset()))), RequestError, r"callbacks\.prefetch is missing"),
+        (lambda: Prefetch(prioritized()), ConfigError, "what Priorities draws depends on the priorities of the batch"),
+        (lambda: Prefetch(rollouts()), ConfigError, r"loader\.b: a RolloutLoader cannot tell"),
+        (lambda: Prefetch(dataset(), depth=0), ConfigError, "depth must be at least 1, not 0"),
+    ],
+)
+def test_wrong_uses_are_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

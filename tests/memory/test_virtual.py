@@ -58,32 +58,38 @@ def by_start(batch: Batch, name: str, first: int = 0, count: int = 4) -> list[An
     return [batch[name][begin == first + i][0].tolist() for i in range(count)]
 
 
-def test_next_observation_is_the_one_after_and_clamped_at_the_last() -> None:
-    batch = table_of({"near": Next("observation"), "far": Next("observation", steps=3)}, "terminated").sample(200)
-    assert by_start(batch, "near") == [1, 2, 3, 4]
-    assert by_start(batch, "far") == [3, 4, 4, 4]
-
-
-def test_next_action_is_clamped_at_the_last_row() -> None:
-    batch = table_of({"near": Next("action"), "far": Next("action", steps=2)}, "terminated", "truncated").sample(200)
+def test_next_is_clamped_at_the_end() -> None:
+    columns = {name: Next(*args[:1], steps=args[1]) for name, args in NEXT.items()}
+    table = table_of(columns, "terminated", "truncated", None)
+    assert set(table.names()) >= set(columns)
+    batch = table.sample(400)
+    assert set(batch) == set(table.names())
+    assert by_start(batch, "seen") == [1, 2, 3, 4]
+    assert by_start(batch, "seen later") == [3, 4, 4, 4]
     assert by_start(batch, "near") == [51, 52, 53, 53]
     assert by_start(batch, "far", first=100) == [152, 153, 153, 153]
+    assert by_start(batch, "near", first=200, count=3) == [251, 252, 253]  # the fourth row is not complete
+    assert by_start(batch, "farthest", first=200, count=3) == [253, 253, 253]
+    assert by_start(table.sample(400, 3), "near", count=2) == [[51, 52, 53], [52, 53, 53]]
 
 
-def test_running_episode_gives_its_newest_action() -> None:
-    batch = table_of({"near": Next("action"), "far": Next("action", steps=9)}, "terminated", None).sample(200)
-    assert by_start(batch, "near", first=100, count=3) == [151, 152, 153]  # the fourth row is not complete
-    assert by_start(batch, "far", first=100, count=3) == [153, 153, 153]
+NEXT: dict[str, tuple[str, int]] = {
+    "seen": ("observation", 1),
+    "seen later": ("observation", 3),
+    "near": ("action", 1),
+    "far": ("action", 2),
+    "farthest": ("action", 9),
+}
 
 
-def test_next_keeps_within_episodes_when_rows_are_overwritten() -> None:
+def test_next_stays_within_overwritten_episodes() -> None:
     table = table_of({"later": Next("action", steps=3)}, *["terminated"] * 30, length=17)
     batch = table.sample(300)
     here, later = batch["action"], batch["later"]
     assert torch.equal(later, torch.minimum(here + 3, here // 100 * 100 + 53))
 
 
-def test_previous_is_the_one_before_within_the_episode() -> None:
+def test_previous_stays_within_the_episode() -> None:
     batch = table_of({"before": Previous("action")}, "terminated", "truncated").sample(300)
     column = {"value": batch["before"]["value"], "known": batch["before"]["known"], "observation": batch["observation"]}
     for first in (0, 100):
@@ -91,7 +97,7 @@ def test_previous_is_the_one_before_within_the_episode() -> None:
         assert by_start(column, "value", first=first) == [first + step for step in (50, 50, 51, 52)]
 
 
-def test_previous_is_not_known_where_it_was_overwritten() -> None:
+def test_overwritten_previous_is_not_known() -> None:
     table = table_of({"before": Previous("action")}, *["terminated"] * 7, None, length=17)
     batch = table.sample(300)
     known, begins = batch["before"]["known"], batch["action"] % 100 == 50
@@ -105,7 +111,7 @@ def test_previous_is_not_known_where_it_was_overwritten() -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
-def test_previous_of_several_steps_belongs_to_the_observation_that_they_lead_to(steps: int) -> None:
+def test_previous_belongs_to_the_next_observation(steps: int) -> None:
     adaptors = [NStep(steps=steps, discount=0.9)]
     columns = {"before": Previous("action", steps=steps)}
     batch = table_of(columns, "terminated", "truncated", None, adaptors=adaptors).sample(300)
@@ -113,12 +119,7 @@ def test_previous_of_several_steps_belongs_to_the_observation_that_they_lead_to(
     assert bool(batch["before"]["known"].all())
 
 
-def test_next_of_windows_has_their_shape() -> None:
-    batch = table_of({"near": Next("action")}, "terminated").sample(100, 3)
-    assert by_start(batch, "near", count=2) == [[51, 52, 53], [52, 53, 53]]
-
-
-def test_several_next_elements_stand_side_by_side() -> None:
+def test_several_next_elements() -> None:
     table = table_of({"ahead": NextN("observation", n=3), "actions": NextN("action", n=2)}, "truncated")
     batch = table.sample(200)
     assert by_start(batch, "ahead") == [[1, 2, 3], [2, 3, 4], [3, 4, 4], [4, 4, 4]]
@@ -126,7 +127,7 @@ def test_several_next_elements_stand_side_by_side() -> None:
     assert table.sample(5, 2)["ahead"].shape == (5, 2, 3)
 
 
-def test_window_gives_what_follows_it_or_its_own_last() -> None:
+def test_last_of_a_window() -> None:
     columns = {
         "after": LastOfWindow("observation"),
         "action_after": LastOfWindow("action"),
@@ -141,40 +142,34 @@ def test_window_gives_what_follows_it_or_its_own_last() -> None:
     assert torch.equal(single["after"], single["observation"] + 1)
 
 
-def test_last_of_a_padded_window_is_its_last_real_row() -> None:
+def test_last_of_a_padded_window() -> None:
     columns = {"own": LastOfWindow("action", after=False), "after": LastOfWindow("observation")}
     batch = table_of(columns, "terminated", short="pad").sample(200, 3)
     assert by_start(batch, "own") == [52, 53, 53, 53]
     assert by_start(batch, "after") == [3, 4, 4, 4]
 
 
+class Running:
+    requires = ("terminated", "truncated")
+
+    def __call__(self, rows: Any) -> torch.Tensor:
+        return 1.0 - EpisodeEnd(dtype="float32")(rows)
+
+
 @pytest.mark.parametrize(("end", "continues"), [("terminated", [1, 1, 1, 0]), ("truncated", [1, 1, 1, 1])])
-def test_ended_holds_for_both_ends_and_continues_tells_them_apart(end: str, continues: Sequence[int]) -> None:
-    batch = table_of({"ended": EpisodeEnd(), "continues": Continues()}, end).sample(200)
-    assert by_start(batch, "ended") == [False, False, False, True]
-    assert by_start(batch, "continues") == list(continues)
-
-
-def test_ended_can_be_numbers() -> None:
-    batch = table_of({"ended": EpisodeEnd(dtype="float32")}, "truncated").sample(100, 2)
-    assert batch["ended"].dtype == torch.float32
-    assert by_start(batch, "ended", count=3) == [[0, 0], [0, 0], [0, 1]]
-
-
-@pytest.mark.parametrize(("end", "expected"), [("terminated", [1, 1, 1, 0]), ("truncated", [1, 1, 1, 1])])
-def test_tag_of_interruption_overrides_a_column_that_counts_every_end(end: str, expected: Sequence[int]) -> None:
-    class Running:
-        requires = ("terminated", "truncated")
-
-        def __call__(self, rows: Any) -> torch.Tensor:
-            return 1.0 - EpisodeEnd(dtype="float32")(rows)
-
-    columns = {"running": Running(), "interrupted": {"tag": True}}
+def test_only_termination_stops_values(end: str, continues: Sequence[int]) -> None:
+    columns = {"ended": EpisodeEnd(), "continues": Continues(), "number": EpisodeEnd(dtype="float32")}
+    columns |= {"running": Running(), "interrupted": {"tag": True}}
     table = table_of(columns, end, adaptors=[TerminalOverride("running", tag="interrupted")])
-    assert by_start(table.sample(200), "running") == list(expected)
+    batch = table.sample(200)
+    assert by_start(batch, "ended") == [False, False, False, True]
+    assert by_start(batch, "continues") == by_start(batch, "running") == list(continues)
+    windows = table.sample(100, 2)
+    assert windows["number"].dtype == torch.float32
+    assert by_start(windows, "number", count=3) == [[0, 0], [0, 0], [0, 1]]
 
 
-def test_return_of_several_steps_stops_with_the_episode() -> None:
+def test_returns_stop_with_the_episode() -> None:
     columns = {"gain": NStepReturn(steps=3, discount=0.5), "counts": NStepDiscount(steps=3, discount=0.5)}
     episode_end = table_of(columns, "terminated", "truncated").sample(300)
     assert by_start(episode_end, "gain") == [3.0, 6.0, 8.0, 8.0]  # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
@@ -182,7 +177,7 @@ def test_return_of_several_steps_stops_with_the_episode() -> None:
     assert by_start(episode_end, "counts", first=100) == [0.125, 0.125, 0.25, 0.5]
 
 
-def test_return_of_windows_and_rewards_of_several_dimensions() -> None:
+def test_returns_of_several_dimensions() -> None:
     columns = {"observation": {}, "reward": {"shape": [2]}, "gain": NStepReturn(steps=2, discount=0.5)}
     table = Table(length=20, columns=columns)
     for i in range(4):
@@ -205,27 +200,25 @@ def test_leaves_of_a_tree_can_be_read() -> None:
     assert torch.equal(batch["whole"]["a"], (batch["observation"]["a"] + 2).clamp(max=3))
 
 
-def test_names_of_computed_columns_are_among_those_of_the_batch() -> None:
-    table = table_of({"near": Next("action")}, "terminated")
-    assert "near" in table.names()
-    assert set(table.sample(4)) == set(table.names())
-
-
-def test_column_that_reads_what_is_not_stored_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"memory.columns.near reads 'acton'; .* \(did you mean 'action'\?\)"):
-        check({"near": Next("acton")}, ["observation", "action"])
-
-
-@pytest.mark.parametrize("make", [lambda: Next("a", steps=0), lambda: NextN("a", n=0)])
-def test_no_steps_are_refused(make: Any) -> None:
-    with pytest.raises(ConfigError, match=r"must be at least 1, not 0"):
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: check({"near": Next("acton")}, ["action"]), r"columns.near reads 'acton'; .*did you mean 'action'"),
+        (lambda: Next("a", steps=0), "Next.steps must be at least 1, not 0"),
+        (lambda: NextN("a", n=0), "NextN.n must be at least 1, not 0"),
+        (lambda: Previous("a", steps=-1), "Previous.steps must be at least 0, not -1"),
+        (lambda: NStepDiscount(steps=0, discount=0.9), "NStepDiscount.steps must be at least 1, not 0"),
+    ],
+)
+def test_wrong_settings_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         make()
 
 
-def test_values_do_not_depend_on_the_rest_of_the_table() -> None:
+def test_values_depend_on_one_episode() -> None:
     columns = {"near": Next("observation"), "gain": NStepReturn(steps=3, discount=0.9)}
     alone = table_of(columns, "truncated")
-    beside = table_of(columns, "truncated", "terminated", None)
+    several = table_of(columns, "truncated", "terminated", None)
     for name in columns:
-        assert by_start(alone.sample(200), name) == by_start(beside.sample(400), name)
-        assert np.isfinite(by_start(beside.sample(400), name, first=100)).all()
+        assert by_start(alone.sample(200), name) == by_start(several.sample(400), name)
+        assert np.isfinite(by_start(several.sample(400), name, first=100)).all()
