@@ -11,7 +11,7 @@ import torch
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
-from rlrun.nn import Critics
+from rlrun.nn import Critics, DeterministicPolicy
 
 LINE = Box((1,), np.array([-1.0], np.float32), np.array([1.0], np.float32))
 COIN = Discrete(2)
@@ -46,6 +46,23 @@ def q_network(spaces, *biases):
     """Return a Q-network with the same values [K] for every observation, one list a member."""
     zeros = [[0.0] * len(biases[0])] * spaces.observation.size
     return write(QNetwork(spaces, hidden=(), members=len(biases)), *[(zeros, bias) for bias in biases])
+
+
+def play(policy, level):
+    """Have a deterministic policy play the same action for every observation."""
+    with torch.no_grad():
+        policy.layers[-1].weight.zero_()
+        policy.layers[-1].bias.fill_(math.atanh(level))
+    return policy
+
+
+def deterministic(level):
+    return play(DeterministicPolicy(CONTINUOUS, hidden=()), level)
+
+
+def targets(target, **extra):
+    """Return the targets of an interior step and of a terminal one, both with reward 1 and next_observation 1."""
+    return target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)["q_target"]
 
 
 def policy_of(spaces, critics, *, level=0.5, log_prob=-1.5, alphas=(0.2,)):

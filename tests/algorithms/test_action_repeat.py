@@ -9,7 +9,6 @@ import torch
 import rlrun
 from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions
 from rlrun.collect import Collector, evaluate
-from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Composite, Spaces
 from rlrun.devtools.conformance.checks import leave
 from rlrun.devtools.conformance.reach import differences, walk
@@ -172,8 +171,3 @@ def test_a_run_left_amidst_a_repeat_goes_on_with_it(tmp_path, monkeypatch):
     mismatches = differences(whole, walk(rlrun.resume(tmp_path / "left").trainer))
     assert not mismatches, "\n".join(mismatches)
     assert remaining[0] > 0
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match=r"algorithm\.most_steps must be at least 1, not 0"):
-        decisions(CONTINUOUS, most=0)

@@ -60,11 +60,6 @@ def test_parts_of_an_action_add_up():
     assert near.tolist() == pytest.approx([(level - 0.3) ** 2 + math.log(4), (level - 1) ** 2 + math.log(4 / 3)])
 
 
-def test_an_unknown_objective_is_refused():
-    with pytest.raises(ConfigError, match=r"objective: wanted one of likelihood, mode, got 'mod'.*mode"):
-        loss_of(CONTINUOUS, objective="mod")
-
-
 class Expert:
     """Does what the observation says: an action that a network of one layer can learn."""
 

@@ -11,7 +11,6 @@ import torch
 import rlrun
 from rlrun.algorithms.handcrafted import Balance, SwingUp, WaypointFollow
 from rlrun.collect import PolicyAgent, evaluate
-from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Spaces
 from rlrun.env import make
 from rlrun.memory.sources import table_of
@@ -77,11 +76,6 @@ def test_a_driver_steers_for_the_second_waypoint(second, steer):
     torch.testing.assert_close(driver().drive(observation), torch.tensor([[1.0, steer, 0.0]]), atol=1e-6, rtol=0)
     action = driver().act(observation)  # as policies act: each entry from -1, the lower bound, to 1
     torch.testing.assert_close(action, torch.tensor([[1.0, steer, -1.0]]), atol=1e-6, rtol=0)
-
-
-def test_a_driver_wants_a_car():
-    with pytest.raises(SpaceError, match=r"gives \[speed, steer, reverse\] within bounds, not Box\[1\]"):
-        WaypointFollow(Spaces(LINE, LINE))
 
 
 @pytest.mark.parametrize(

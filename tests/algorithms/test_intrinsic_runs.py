@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,17 +12,9 @@ import rlrun
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError
 
-SMALL = (
-    *("algorithm.hidden=[8,8]", "evaluation.episodes=1", "evaluation.max_steps=5", "logger=[]", "log.every=8"),
-    "evaluation.every=1_000_000",
-)
-REPLAY = (*SMALL, "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.updates=12", "stop.env_steps=null")
-ROLLOUT = (*SMALL, "num_envs=2", "algorithm.horizon=16", "stop.updates=6", "stop.env_steps=null")
+from .runs import REPLAY, ROLLOUT
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -10,7 +10,6 @@ import torch
 from rlrun import ops
 from rlrun.algorithms.iql import AdvantageWeightedLoss, ImplicitQTarget, ValueLoss
 from rlrun.callbacks import CriticLoss
-from rlrun.core.errors import ConfigError
 from rlrun.nn import Policy, Value
 
 from .fixed import CONTINUOUS, DISCRETE, column, critics_of, sgd, write
@@ -37,11 +36,6 @@ def policy_of(spaces):
 def density(c):
     """Return log p of c by hand: a standard normal at atanh c, over the slope 1 - c²."""
     return -0.5 * math.atanh(c) ** 2 - 0.5 * math.log(2 * math.pi) - math.log(1 - c**2)
-
-
-def test_expectile_of_one_above_and_one_below():
-    losses = ops.expectile_distance(torch.zeros(2), torch.tensor([1.0, -1.0]), expectile=0.8)
-    assert losses.tolist() == pytest.approx([0.8, 0.2])
 
 
 def test_expectile_regression_comes_to_that_of_the_normal():
@@ -115,14 +109,3 @@ def test_no_loss_moves_the_network_of_another():
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
     CriticLoss(critics, sgd).backward(rows["observation"], rows["action"], batch["q_target"])
     assert all(parameter.grad is None for parameter in policy.parameters())
-
-
-@pytest.mark.parametrize("expectile", [0.0, 1.0, 1.2])
-def test_an_expectile_outside_is_refused(expectile):
-    with pytest.raises(ConfigError, match="expectile: wanted a number between 0 and 1"):
-        ValueLoss(value_of(0.0, 0.0), sgd, expectile=expectile)
-
-
-def test_a_temperature_of_nothing_is_refused():
-    with pytest.raises(ConfigError, match="temperature: wanted a number above 0, got 0"):
-        AdvantageWeightedLoss(policy_of(CONTINUOUS), sgd, temperature=0.0)

@@ -19,6 +19,10 @@ from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Spaces
 from rlrun.env.toys import ConstrainedBandit
 
+from .runs import REPLAY, ROLLOUT
+
+pytestmark = pytest.mark.usefixtures("folder")
+
 LINE = Box((1,), np.full(1, -1.0, np.float32), np.ones(1, np.float32))
 SGD = partial(torch.optim.SGD, lr=1.0)
 
@@ -131,29 +135,6 @@ def test_the_state_goes_on_where_it_was():
     assert old[0].metrics["reward_mean/1"] == new[0].metrics["reward_mean/1"]
 
 
-@pytest.mark.parametrize(
-    ("options", "overrides"),
-    [
-        ({"thresholds": [0.1]}, "thresholds: wanted 2"),
-        ({"thresholds": -0.1}, "thresholds: wanted 2"),
-        ({"thresholds": [None, None]}, "none is given"),
-        ({"thresholds": [None, 0.1], "rate": 1.5}, "lagrangian.rate"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options, overrides):
-    with pytest.raises(ConfigError, match=overrides):
-        LagrangianWeights(weights(), SGD, paid=paid(), **options)
-
-
-@pytest.mark.parametrize("initial", [0.0, [1.0, -1.0], [1.0, 1.0, 1.0]])
-def test_weights_that_make_no_sense_are_refused(initial):
-    with pytest.raises(ConfigError, match=r"lagrangian\.initial"):
-        weights(initial=initial)
-
-
-SMALL = ("algorithm.hidden=[8,8]", "evaluation.every=0", "logger=[]", "log.every=8", "stop.env_steps=null")
-REPLAY = (*SMALL, "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.updates=12")
-ROLLOUT = (*SMALL, "num_envs=2", "algorithm.horizon=16", "stop.updates=6")
 BANDIT = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]")
 FAMILIES = {
     "sac": ("algorithm=sac", *REPLAY),
@@ -162,11 +143,6 @@ FAMILIES = {
     "a2c": ("algorithm=a2c", *ROLLOUT),
     "workers": ("algorithm=ppo", "algorithm.batch_size=16", "env.vectorization=async", *ROLLOUT),
 }
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

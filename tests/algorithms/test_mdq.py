@@ -12,10 +12,9 @@ from torch import nn
 
 from rlrun.algorithms.mdq import BinPolicy, BinPolicyLoss, BinTarget
 from rlrun.algorithms.sac import Temperature, TemperatureLoss
-from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Spaces
 
-from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, critics_of, sgd, write
+from .fixed import CONTINUOUS, LINE, column, critics_of, sgd, write
 
 PLANE = Spaces(LINE, Box((2,), np.full(2, -1.0, np.float32), np.full(2, 1.0, np.float32)))
 BINS, ALPHA = 6, 0.7
@@ -152,11 +151,3 @@ def test_entropy_target_in_bins_is_the_one_of_the_density():
     critics = critics_of(spaces, ([[0.0], [0.0]], [0.0]))
     _, named = BinPolicyLoss(policy[0], sgd, slow=BinTarget(critics, policy[0])).loss(column(0))
     assert float(named["policy_entropy"]) == pytest.approx(math.log(2.0), abs=1e-5)  # of the even density
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match="bins: wanted at least 6 values of each entry of an action, got 5"):
-        policy_of(bins=5)
-    for spaces in (DISCRETE, MIXED):
-        with pytest.raises(SpaceError, match="handles continuous actions only"):
-            policy_of(spaces)

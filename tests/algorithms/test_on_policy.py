@@ -11,17 +11,13 @@ import torch
 import rlrun
 from rlrun.algorithms.ppo import PPOLoss
 
+pytestmark = pytest.mark.usefixtures("folder")
 SMALL = (
     *("preset=null", "num_envs=2", "algorithm.hidden=[8,8]", "algorithm.horizon=4", "logger=[]"),
     *("evaluation.episodes=1", "evaluation.max_steps=5", "evaluation.every=0", "checkpoint.every=0"),
 )
 TOYS = ("ImageObservation", "DictObservation", "DiscreteStart", "MultiDiscreteAction", "TupleSpaces", "MixedAction")
 PLACES = {**{toy: f"env.target=rlrun.env.toys.{toy}" for toy in TOYS}, "pendulum": "env=pendulum"}
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def trained(algorithm: str, *overrides: str, updates: int):

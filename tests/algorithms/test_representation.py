@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -15,9 +13,10 @@ from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Cast
 from rlrun.nn import InverseModel, Normalizer
 
-SMALL = ("algorithm.hidden=[8,8]", "evaluation.every=0", "logger=[]", "log.every=8", "stop.env_steps=null")
-REPLAY = (*SMALL, "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.updates=12")
-ROLLOUT = (*SMALL, "num_envs=2", "algorithm.horizon=16", "stop.updates=6")
+from .runs import REPLAY, ROLLOUT
+
+pytestmark = pytest.mark.usefixtures("folder")
+
 IMAGES = "env.target=rlrun.env.toys.ImageObservation"
 FAMILIES = {
     "sac": ("algorithm=sac", "env=pendulum", "preset=null", *REPLAY),
@@ -27,11 +26,6 @@ FAMILIES = {
     "ppo": ("algorithm=ppo", "env=mixedaction", "algorithm.batch_size=16", *ROLLOUT),
     "recurrent": ("algorithm=a2c", "env=cartpole", "preset=null", "algorithm.recurrent=gru", *ROLLOUT),
 }
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def trained(overrides, tmp_path):

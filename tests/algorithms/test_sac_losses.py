@@ -13,8 +13,6 @@ from rlrun.algorithms.sac import SoftPolicy, Temperature, TemperatureLoss
 from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.core.spaces import Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.nn import ActionCodec, Critics
-from rlrun.training.callback import Callback
-from rlrun.training.trainer import Trainer
 
 from .fixed import ALL, COIN, CONTINUOUS, DISCRETE, LINE, MANY, MIXED, adam, column, critics_of, policy_of, sgd
 
@@ -166,27 +164,6 @@ def test_default_targets_are_the_golden_numbers(action, targets):
 def test_given_targets_and_shares_come_first():
     loss = temperature_loss(MIXED, target={"continuous": None, "discrete": 0.2}, share={"continuous": 0.1})
     assert loss.target.tolist() == pytest.approx([math.log(0.2), 0.2], abs=1e-6)
-
-
-def test_temperature_hears_of_the_policys_own_sample():
-    class Batches:
-        def names(self):
-            return {"default": ("observation",)}
-
-        def __iter__(self):
-            yield {"default": {"observation": column(0, 1, 2)}}
-
-    class Ear(Callback):
-        data_group = "default"
-
-        def end_batch(self, policy_entropy):
-            self.heard = policy_entropy.mean()
-
-    loss, ear = policy_loss(CONTINUOUS, FLAT), Ear()
-    temperature = TemperatureLoss(loss.temperature, sgd, spaces=CONTINUOUS, target={"continuous": -1.0})
-    Trainer({"policy": loss, "temperature": temperature, "ear": ear}, Batches()).train()
-    moved = float(loss.temperature.log.detach()) - math.log(0.2)
-    assert moved == pytest.approx(-1.0 - float(ear.heard), abs=1e-6)
 
 
 def test_policy_and_temperature_learn_after_many_updates_of_the_critics(tmp_path):

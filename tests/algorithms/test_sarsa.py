@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -18,74 +16,11 @@ from rlrun.algorithms.sarsa import (
     WindowTarget,
 )
 from rlrun.callbacks import CriticLoss, SoftPolicyLoss
-from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.memory import Table
-from rlrun.nn import DeterministicPolicy
 
-from .fixed import CONTINUOUS, DISCRETE, MIXED, adam, column, critics_of, policy_of, sgd, write
+from .fixed import CONTINUOUS, adam, column, critics_of, deterministic, sgd
 
-
-@pytest.fixture(autouse=True)
-def _no_noise(monkeypatch):
-    monkeypatch.setattr("torch.randn_like", torch.zeros_like)
-
-
-def sure(level):
-    policy = DeterministicPolicy(CONTINUOUS, hidden=())
-    with torch.no_grad():
-        policy.layers[-1].weight.zero_()
-        policy.layers[-1].bias.fill_(math.atanh(level))
-    return policy
-
-
-def made(*, drawing, **options):
-    """Return a target whose target critics differ from the online ones.
-
-    At next_observation 1 the policy of now plays 1/2, so the target critics say 2 + 3/2 + 1 = 4.5 and 7.5.
-    """
-    critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
-    arguments = policy_of(CONTINUOUS, critics) if drawing else (sure(0.5),)
-    target = SarsaTarget(critics, *arguments, discount=0.9, **options)
-    write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
-    return target
-
-
-def targets(target, **extra):
-    """Return the targets of an interior or cut off step and of a terminal one, both with reward 1."""
-    return target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)["q_target"].tolist()
-
-
-@pytest.mark.parametrize("drawing", [True, False])
-def test_target_is_the_smallest_slow_value_of_the_policys_own_action(drawing):
-    assert targets(made(drawing=drawing)) == pytest.approx([1 + 0.9 * 4.5, 1.0], abs=1e-5)
-
-
-def test_policy_is_that_of_now_and_critics_are_slow():
-    target = made(drawing=False, tau=1.0)
-    with torch.no_grad():
-        target.policy.layers[-1].bias.fill_(math.atanh(-0.5))
-    assert targets(target) == pytest.approx([1 + 0.9 * 1.5, 1.0], abs=1e-5)
-    target.end_batch()
-    assert targets(target) == pytest.approx([1 + 0.9 * 100.0, 1.0], abs=1e-3)
-
-
-def test_entropy_is_paid_if_asked_for_but_not_behind_the_end():
-    assert targets(made(drawing=True, entropy_reward=True)) == pytest.approx(
-        [1 + 0.9 * (4.5 + 0.2 * 1.5), 1.0], abs=1e-5
-    )
-
-
-def test_discount_of_the_batch_comes_first():
-    assert targets(made(drawing=True), discount=torch.tensor([0.5, 0.5])) == pytest.approx(
-        [1 + 0.5 * 4.5, 1.0], abs=1e-5
-    )
-
-
-@pytest.mark.parametrize(("target_subset", "level"), [(1.0, 0.7), (-2.0, 0.1), (10.0, 1.0), (-10.0, 0.0)])
-def test_noise_around_a_sure_action_is_limited(monkeypatch, target_subset, level):
-    monkeypatch.setattr("torch.randn_like", lambda like: torch.full_like(like, target_subset))
-    expected = [1 + 0.9 * (2 + 3 * level + 1), 1.0]
-    assert targets(made(drawing=False, noise=0.2, noise_limit=0.5)) == pytest.approx(expected, abs=1e-5)
+pytestmark = pytest.mark.usefixtures("no_noise")
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
@@ -102,7 +37,7 @@ def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending)
     table.add(None, {"observation": [[9.0]], "action": [[0.0]], "reward": [0.0]} | nothing)  # the next episode's first
 
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]))
-    target, loss = SarsaTarget(critics, sure(0.5), discount=0.9), CriticLoss(critics, sgd)
+    target, loss = SarsaTarget(critics, deterministic(0.5), discount=0.9), CriticLoss(critics, sgd)
     batch = table.sample(200)
     columns = {name: batch[name] for name in ("next_observation", "reward", "terminated")}
     losses = loss.loss(batch["observation"], batch["action"], target.begin_batch(**columns)["q_target"])
@@ -115,13 +50,6 @@ def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending)
     assert sorted(set(batch["observation"].flatten().tolist())) == pytest.approx(observations[:3])
     for observation, element in zip(batch["observation"].flatten(), losses, strict=True):
         assert float(element.detach()) == pytest.approx(rows[round(float(observation) * 10) - 1], abs=1e-4)
-
-
-@pytest.mark.parametrize("spaces", [DISCRETE, MIXED])
-def test_choices_are_refused(spaces):
-    critics = critics_of(spaces, ([[0.0, 0.0]] * (1 + (spaces is MIXED)), [0.0, 0.0]))
-    with pytest.raises(SpaceError, match="handles continuous actions only"):
-        SarsaTarget(critics, sure(0.5))
 
 
 # --- networks that remember
@@ -227,13 +155,3 @@ def test_first_steps_of_a_window_count_where_the_episode_begins():
 def test_steps_that_only_fill_a_window_never_count():
     batch, begin = sampled([3, 6], short="pad")
     assert torch.equal(batch["weight"] > 0, batch["valid"] & ((begin == 0).unsqueeze(-1) | (torch.arange(4) >= 2)))
-
-
-def test_windows_that_cannot_be_are_refused():
-    critics, policy, temperature = remembering()
-    with pytest.raises(ConfigError, match=r"algorithm\.n_step: windows look one step ahead, not 3"):
-        WindowTarget(critics, policy, temperature, n_step=3)
-    with pytest.raises(ConfigError, match=r"algorithm\.unroll: wanted at least 2 steps"):
-        WindowTarget(critics, policy, temperature).begin_batch(column(1), column(1), torch.ones(1), torch.ones(1) > 1)
-    with pytest.raises(ConfigError, match="burn_in: wanted a share from 0 to below 1"):
-        BurnIn(1.0)

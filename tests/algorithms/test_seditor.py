@@ -19,21 +19,17 @@ from rlrun.algorithms.seditor import (
     UtilityLoss,
     edited,
 )
-from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Spaces
 from rlrun.memory import RewardScale, Table, WeighRewards
 from rlrun.nn import SquashedGaussian
 
-from .fixed import CONTINUOUS, LINE, MIXED, column, critics_of, sgd, write
+from .fixed import CONTINUOUS, LINE, column, critics_of, sgd, write
+
+pytestmark = pytest.mark.usefixtures("no_noise")
 
 UTILITY = (([[1.0], [2.0]], [0.0]), ([[1.0], [2.0]], [1.0]))  # s + 2 a, the smaller
 COST = (([[0.0], [-1.0]], [0.0]), ([[0.0], [-1.0]], [0.5]))  # - a
 PLAIN = 1.0 - 0.5 * math.log(2 * math.pi)  # log density of a normal of deviation 1/e, at its mean
-
-
-@pytest.fixture(autouse=True)
-def _no_noise(monkeypatch):
-    monkeypatch.setattr("torch.randn_like", torch.zeros_like)
 
 
 def set_level(gaussian, level):
@@ -150,16 +146,3 @@ def test_both_rewards_reach_learning_as_adaptors_leave_them():
     table.close(None, [[1.0]])
     batch = table.sample(2)
     assert batch["reward"].tolist() == [[6.0, -1.0]] * 2
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(SpaceError, match=r"\[utility, -cost\], and it is one plain number"):
-        Apart(CONTINUOUS, lambda: torch.ones(2))
-    with pytest.raises(SpaceError, match="handles continuous actions only"):
-        Editor(MIXED)
-    with pytest.raises(ConfigError, match=r"algorithm\.change: wanted one of utility, distance, got 'distanse'"):
-        EditorLoss(
-            *(Editor(CONTINUOUS), sgd),
-            **dict.fromkeys(("utility", "utility_critics", "cost_critics", "weights", "temperature")),
-            change="distanse",
-        )

@@ -17,11 +17,10 @@ from rlrun.algorithms.taac import (
     TrajectoryTarget,
 )
 from rlrun.collect import Collector, Repeating, evaluate
-from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.env import make
 from rlrun.memory import Table
 
-from .fixed import CONTINUOUS, DISCRETE, MIXED, column, sgd, write
+from .fixed import CONTINUOUS, column, sgd, write
 
 ALPHAS = (0.2, 0.5)  # of actions, and of the choice
 
@@ -220,15 +219,3 @@ def test_memory_keeps_what_was_in_force(random, inverse):
         restored.load_state_dict(agent.state_dict())
         assert restored.metrics == counted
     env.close()
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(
-        ConfigError, match=r"algorithm\.trajectory: wanted one of zero, linear, quadratic, got 'linaer'"
-    ):
-        Trajectories(CONTINUOUS, "linaer")
-    with pytest.raises(ConfigError, match=r"algorithm\.most_steps must be at least 1, not 0"):
-        policy_of(critics_of(*MEMBERS), most_steps=0)
-    for spaces in (DISCRETE, MIXED):
-        with pytest.raises(SpaceError, match="actions that are numbers"):
-            TrajectoryCritics(spaces)

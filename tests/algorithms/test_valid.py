@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlrun import ops
 from rlrun.algorithms.a2c import A2CLoss
 from rlrun.algorithms.ppo import PPOLoss
 from rlrun.nn import ActorCritic
@@ -64,12 +63,6 @@ def test_what_is_no_step_may_hold_anything():
     value, _ = loss.loss(**columns, valid=VALID)
     value.mean().backward()
     assert all(parameter.grad.isfinite().all() for parameter in loss.parameters if parameter.grad is not None)
-
-
-def test_moments_are_those_of_what_is_valid():
-    value = torch.tensor([1.0, 50.0, 3.0])
-    assert ops.normalized(value, torch.tensor([True, False, True])).tolist()[::2] == pytest.approx([-1.0, 1.0])
-    assert float(ops.mean_of(value, torch.tensor([True, False, True]))) == 2.0
 
 
 def test_a_recurrent_loss_reaches_back_to_the_first_row_of_a_window():

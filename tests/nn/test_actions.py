@@ -49,13 +49,13 @@ def test_last_decision_counts_fastest():
     assert k.tolist() == [[0], [1], [2], [3], [5]]
 
 
-def test_every_joint_choice_is_another_action():
+def test_joint_choices_are_different_actions():
     codec = ActionCodec(multi(2, 3, 4))
     actions = codec.join(None, torch.arange(24).unsqueeze(-1))
     assert len({tuple(action) for action in actions.tolist()}) == 24
 
 
-def test_boxes_stand_in_the_order_of_the_leaves():
+def test_boxes_keep_the_leaves_order():
     space = Composite({"b": box(2), "n": Discrete(2), "a": box()})
     tree = {"b": torch.tensor([[0.1, 0.2]]), "n": torch.tensor([1]), "a": torch.tensor([0.3])}
     c, k = ActionCodec(space).split(tree)
@@ -70,15 +70,7 @@ def additive():
     return ActionCodec(multi(2, 3), joint_limit=1)
 
 
-def test_value_of_an_action_is_the_sum_over_branches():
-    assert additive().select(VALUES, torch.tensor([[1, 2], [0, 0]])).tolist() == [8.0, 4.0]
-
-
-def test_best_choices_are_found_branch_by_branch():
-    assert additive().best(VALUES).tolist() == [[1, 2], [0, 1]]
-
-
-def test_one_choice_serves_all_members():
+def test_selected_values_are_summed():
     values = torch.stack([VALUES, VALUES + 1.0, VALUES + 2.0])  # [M, B, width]
     selected = additive().select(values, torch.tensor([[1, 2], [0, 0]]))
     assert selected.tolist() == [[8.0, 4.0], [10.0, 6.0], [12.0, 8.0]]
@@ -114,7 +106,7 @@ def test_uniform_branches_add_their_entropies():
     assert math.isclose(codec.expect(log_probabilities.exp(), VALUES[:1]), 3.0 + 5.0 / 3.0, rel_tol=1e-6)
 
 
-def test_additive_policy_equals_the_joint_one_over_sums():
+def test_additive_policy_equals_joint_one():
     joint, split = ActionCodec(multi(2, 3)), additive()
     sums = (VALUES[:, :2, None] + VALUES[:, None, 2:]).flatten(1)
     entropies = [codec.entropy(codec.log_softmax(values)) for codec, values in ((joint, sums), (split, VALUES))]

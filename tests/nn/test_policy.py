@@ -8,7 +8,7 @@ from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces, leaves, leaves_of
 from rlrun.nn import Policy, SquashedGaussian
 
-from .spaces_for_tests import ACTIONS, MIXED, OBSERVATIONS, VECTOR, box, draw, multi, same
+from .spaces_for_tests import ACTIONS, MIXED, OBSERVATIONS, VECTOR, box, draw, multi
 
 
 def gaussian(action=MIXED):
@@ -19,13 +19,6 @@ def gaussian(action=MIXED):
 def policy(action, **options):
     torch.manual_seed(0)
     return Policy(Spaces(VECTOR, action), hidden=(16, 16), **{"output_gain": 1.0, **options})
-
-
-def test_all_boxes_are_drawn_together():
-    c, log_prob = gaussian()(draw(VECTOR, 5))
-    assert c.shape == (5, 6)
-    assert log_prob.shape == (5,)
-    assert c.abs().max() < 1
 
 
 def test_log_prob_is_the_density_of_torch():
@@ -79,7 +72,7 @@ def test_gaussian_needs_a_box():
 
 @pytest.mark.parametrize("joint_limit", [1, 64])
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_every_action_space_is_drawn_and_judged(kind, joint_limit):
+def test_every_action_space_is_drawn(kind, joint_limit):
     network, observation = policy(ACTIONS[kind], joint_limit=joint_limit), draw(VECTOR, 6)
     action, log_prob = network.sample(observation)
     for (_, leaf), value in zip(leaves(ACTIONS[kind]), leaves_of(ACTIONS[kind], action), strict=True):
@@ -130,24 +123,10 @@ def test_policy_begins_near_centre_and_uniform():
     assert choices.exp().min() > 0.9 / 24
 
 
-def test_sequences_are_judged_like_rows():
+def test_sequences_equal_their_rows():
     network, observation, action = policy(MIXED), draw(VECTOR, 4, 2), draw(MIXED, 4, 2)
     heads = network.heads(observation)
     log_prob, entropy = network.head.log_prob(heads, action), network.head.entropy(heads).sum(-1)
     assert log_prob.shape == entropy.shape == (4, 2)
     row = {"move": action["move"][1], "mode": action["mode"][1], "parts": {n: p[1] for n, p in action["parts"].items()}}
     torch.testing.assert_close(log_prob[1], network.log_prob(observation[1], row))
-
-
-def test_same_seed_draws_the_same_action():
-    network, observation = policy(MIXED), draw(VECTOR, 4)
-    torch.manual_seed(3)
-    action = network.sample(observation)[0]
-    torch.manual_seed(3)
-    assert same(MIXED, action, network.sample(observation)[0])
-
-
-def test_gaussian_compiles_without_breaks():
-    explanation = torch._dynamo.explain(gaussian())(draw(VECTOR, 5))
-    assert explanation.graph_count == 1
-    assert explanation.graph_break_count == 0

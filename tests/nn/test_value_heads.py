@@ -27,7 +27,7 @@ def bins(count=5, least=0.0, largest=5.0, **options):
 @pytest.mark.parametrize(
     ("action", "width"), [(box(2), ()), (Discrete(4), (4,)), (MIXED, (24,))], ids=["box", "discrete", "mixed"]
 )
-def test_values_are_the_means_of_what_is_told(action, width, value_head):
+def test_values_are_means_of_outputs(action, width, value_head):
     network = critics(action, value_head=value_head)
     c, _ = network.codec.split(draw(action, 3))
     observation = draw(VECTOR, 3)
@@ -37,7 +37,7 @@ def test_values_are_the_means_of_what_is_told(action, width, value_head):
     torch.testing.assert_close(network(observation, c), means)
 
 
-def test_a_network_that_says_nothing_tells_means():
+def test_plain_network_has_scalar_outputs():
     network = torch.nn.Linear(1, 2)
     function, value_head = value_head_of(network)
     assert (function, value_head.size) == (network, 1)
@@ -52,7 +52,7 @@ def test_the_mean_of_a_choice_is_its_value(action):
     torch.testing.assert_close(quantiles.mean(-1), network.codec.select(network(observation), k))
 
 
-def test_distance_of_bins_is_the_cross_entropy_summed_over_what_is_spread():
+def test_distance_of_bins_is_cross_entropy():
     value_head = bins(count=2, least=0.0, largest=2.0, smoothing=1.0)  # deviation 1
     logits = torch.tensor([[[0.0, math.log(3.0)]], [[0.0, 0.0]]])  # two members: (1/4, 3/4), (1/2, 1/2)
     losses = value_head.distance(logits, torch.tensor([1.0]), huber=None)  # from the middle both bins have a half
@@ -65,30 +65,11 @@ def test_distance_of_bins_is_the_cross_entropy_summed_over_what_is_spread():
     assert losses.flatten().tolist() == pytest.approx([wanted, math.log(2.0)], abs=1e-5)
 
 
-def test_the_share_of_clamped_targets_is_told():
+def test_clamped_targets_are_a_metric():
     assert float(bins().metrics(torch.tensor([-1.0, 0.0, 5.0, 6.0, 7.0]))["target/clamped"]) == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"count": 1}, {"least": 5.0}, {"smoothing": 0.0}], ids=["one bin", "no width", "not smoothed"]
-)
-def test_bins_without_width_are_refused(wrong):
-    with pytest.raises(ConfigError, match=r"^bins: wanted at least 2, least < largest and smoothing > 0, got "):
-        bins(**wrong)
-
-
-def test_bins_of_values_that_add_up_are_refused():
-    with pytest.raises(SpaceError, match=r"adds up over 2 \(leave \+with=hlgauss away"):
-        critics(multi(8, 9), value_head=bins())
-    assert critics(multi(8, 8), value_head=bins()).codec.joint
-
-
-def test_quantiles_and_bins_together_are_refused():
-    with pytest.raises(ConfigError, match="critics learn 8 quantiles of a return or bins, not both: leave"):
-        critics(box(2), value_head=bins(), quantiles=8)
-
-
-def test_dueling_adds_advantages_less_their_mean_to_the_value():
+def test_dueling_adds_centered_advantages():
     network = critics(Discrete(3), members=1, hidden=(), dueling=True, quantiles=2)
     streams = network.layers
     with torch.no_grad():
@@ -111,12 +92,40 @@ def test_advantages_have_no_mean_in_any_branch(action):
         torch.testing.assert_close(branch.mean(-1), alone / len(network.codec.branches))
 
 
-def test_dueling_needs_choices():
-    with pytest.raises(SpaceError, match=r"^dueling is for values of choices; the action space is Box\[2\]"):
-        critics(box(2), dueling=True)
-
-
-def test_quantiles_that_learn_from_a_mean_have_that_of_their_own_row():
+def test_quantiles_learn_from_row_means():
     losses = Quantiles(5).distance(torch.zeros(2, 3, 5), torch.tensor([0.0, 0.0, 100.0]), huber=1.0)
     expected = torch.tensor([0.0, 0.0, 49.75]).expand(2, 3)  # shares of 1/2 on average, of 100 - 1/2
     torch.testing.assert_close(losses, expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        *(
+            (
+                lambda wrong=wrong: bins(**wrong),
+                ConfigError,
+                "^bins: wanted at least 2, least < largest and smoothing > 0",
+            )
+            for wrong in ({"count": 1}, {"least": 5.0}, {"smoothing": 0.0})
+        ),
+        (lambda: critics(multi(8, 9), value_head=bins()), SpaceError, r"adds up over 2 \(leave \+with=hlgauss away"),
+        (
+            lambda: critics(box(2), value_head=bins(), quantiles=8),
+            ConfigError,
+            "critics learn 8 quantiles of a return or bins, not both: leave",
+        ),
+        (
+            lambda: critics(box(2), dueling=True),
+            SpaceError,
+            r"^dueling is for values of choices; the action space is Box\[2\]",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_bins_serve_joint_choices():
+    assert critics(multi(8, 8), value_head=bins()).codec.joint

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from rlrun.ops import gumbel_argmax, one_hot
 
 
-def test_equal_decisions_are_coded_side_by_side():
-    assert one_hot(torch.tensor([[1, 0]]), (2, 2)).tolist() == [[0, 1, 1, 0]]
-
-
-def test_unequal_decisions_are_coded_side_by_side():
-    assert one_hot(torch.tensor([[2, 1]]), (3, 2)).tolist() == [[0, 0, 1, 0, 1]]
+@pytest.mark.parametrize(
+    ("choices", "counts", "coded"), [([1, 0], (2, 2), [0, 1, 1, 0]), ([2, 1], (3, 2), [0, 0, 1, 0, 1])]
+)
+def test_decisions_are_one_hot(choices, counts, coded):
+    assert one_hot(torch.tensor([choices]), counts).tolist() == [coded]
 
 
 def test_draws_follow_the_logits():

@@ -38,12 +38,6 @@ def test_given_action_has_the_density_of_torch():
     )
 
 
-def test_sample_and_given_action_agree():
-    mean, log_std, noise = (0.5 * part.double() for part in parts())
-    action, log_prob = squashed_sample(mean, log_std, noise)
-    torch.testing.assert_close(squashed_log_prob(mean, log_std, action), log_prob, atol=1e-5, rtol=0)
-
-
 def test_slope_is_finite_far_out():
     value = torch.tensor([-50.0, 0.0, 50.0], requires_grad=True)
     slope = tanh_log_slope(value)

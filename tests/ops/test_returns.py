@@ -20,34 +20,23 @@ def at(*steps: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("terminated", "episode_end", "expected"),
+    ("terminated", "episode_end", "returns", "advantages"),
     [
-        (GOING, GOING, [7.5341, 6.149, 4.61, 2.9]),
-        (GOING, at(1), [4.61, 2.9, 4.61, 2.9]),  # cut off by time: its last value counts
-        (at(1), at(1), [3.8, 2.0, 4.61, 2.9]),  # really over
+        (GOING, GOING, [7.5341, 6.149, 4.61, 2.9], [6.0928, 5.488, 4.48, 2.8]),
+        (GOING, at(1), [4.61, 2.9, 4.61, 2.9], [4.48, 2.8, 4.48, 2.8]),  # cut off by time: its last value counts
+        (at(1), at(1), [3.8, 2.0, 4.61, 2.9], [3.4, 1.0, 4.48, 2.8]),  # really over: 2.8 + 0.6 * 1.0
     ],
 )
-def test_discounted_returns_by_hand(terminated, episode_end, expected):
-    returns = ops.discounted_return(TWOS, ONES, terminated=terminated, episode_end=episode_end, discount=0.9)
-    torch.testing.assert_close(returns, torch.tensor([expected]), atol=1e-5, rtol=0)
+def test_returns_and_advantages_by_hand(terminated, episode_end, returns, advantages):
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
+    actual = ops.discounted_return(TWOS, ONES, **options)
+    torch.testing.assert_close(actual, torch.tensor([returns]), atol=1e-5, rtol=0)
+    actual = ops.gae(3 * ONES, TWOS, TWOS, **options, lambda_=2 / 3)
+    torch.testing.assert_close(actual, torch.tensor([advantages]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(ops.lambda_return(3 * ONES, TWOS, TWOS, **options, lambda_=2 / 3), actual + 2.0)
 
 
-@pytest.mark.parametrize(
-    ("terminated", "episode_end", "expected"),
-    [
-        (GOING, GOING, [6.0928, 5.488, 4.48, 2.8]),
-        (GOING, at(1), [4.48, 2.8, 4.48, 2.8]),
-        (at(1), at(1), [3.4, 1.0, 4.48, 2.8]),  # 2.8 + 0.6 * 1.0
-    ],
-)
-def test_advantages_by_hand(terminated, episode_end, expected):
-    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9, "lambda_": 2 / 3}
-    advantages = ops.gae(3 * ONES, TWOS, TWOS, **options)
-    torch.testing.assert_close(advantages, torch.tensor([expected]), atol=1e-5, rtol=0)
-    torch.testing.assert_close(ops.lambda_return(3 * ONES, TWOS, TWOS, **options), advantages + 2.0)
-
-
-def test_more_reward_dimensions_are_summed_one_by_one():
+def test_reward_dimensions_are_summed_separately():
     options = {"terminated": at(1), "episode_end": at(1), "lambda_": 2 / 3}
     advantage = ops.gae(3 * ONES, TWOS, TWOS, discount=0.9, **options)
     reward, value = (torch.stack((column, 2 * column), -1) for column in (3 * ONES, TWOS))
@@ -58,7 +47,7 @@ def test_more_reward_dimensions_are_summed_one_by_one():
     torch.testing.assert_close(apart[..., 1], 2 * ops.gae(3 * ONES, TWOS, TWOS, discount=0.5, **options))
 
 
-def test_a_target_looks_through_steps_on_which_two_policies_go_on_alike():
+def test_target_looks_through_equal_choices():
     """Golden number 6: switches at the second and third of the observations that steps led to."""
     value = torch.tensor([[6.0, 7.0, 8.0, 9.0]])
     options = {"terminated": GOING, "episode_end": GOING, "discount": 0.9}
@@ -66,7 +55,7 @@ def test_a_target_looks_through_steps_on_which_two_policies_go_on_alike():
     torch.testing.assert_close(targets, torch.tensor([[7.57, 7.3, 8.2, 9.1]]), atol=1e-5, rtol=0)
 
 
-def test_targets_of_every_pattern_of_switches_are_those_of_the_definition():
+def test_targets_of_all_switches_by_definition():
     patterns = torch.tensor(list(itertools.product([False, True], repeat=5)))
     torch.manual_seed(0)
     reward, value = torch.randn(2, 32, 5).double()
@@ -88,7 +77,7 @@ def test_targets_of_every_pattern_of_switches_are_those_of_the_definition():
 
 
 def windows(seed: int = 0):
-    """Return random windows [5, 9] with ends of both kinds, and the successors' own values at ends."""
+    """Return random windows [5, 9]: reward, value, next value and log-ratio; and options with ends of both kinds."""
     draw = torch.Generator().manual_seed(seed)
     reward, value, final_value, log_ratio = (torch.randn(5, 9, generator=draw) for _ in range(4))
     terminated = torch.rand(5, 9, generator=draw) < 0.15
@@ -96,7 +85,8 @@ def windows(seed: int = 0):
     last = episode_end.clone()
     last[:, -1] = True
     next_value = torch.where(last, final_value, value.roll(-1, 1))
-    return reward, value, next_value, terminated, episode_end, log_ratio
+    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
+    return reward, value, next_value, log_ratio, options
 
 
 def by_definition(reward, next_value, terminated, episode_end, t, *, discount, steps):
@@ -112,29 +102,25 @@ def by_definition(reward, next_value, terminated, episode_end, t, *, discount, s
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 20])
 def test_n_step_returns_are_the_definition(steps):
-    reward, _, next_value, terminated, episode_end, _ = windows()
-    returns = ops.n_step_return(
-        reward, next_value, terminated=terminated, episode_end=episode_end, discount=0.9, steps=steps
-    )
+    reward, _, next_value, _, options = windows()
+    returns = ops.n_step_return(reward, next_value, **options, steps=steps)
     for window in range(5):
-        rows = (reward[window], next_value[window], terminated[window], episode_end[window])
+        rows = (reward[window], next_value[window], options["terminated"][window], options["episode_end"][window])
         expected = [by_definition(*rows, t, discount=0.9, steps=steps) for t in range(9)]
         torch.testing.assert_close(returns[window], torch.tensor(expected), atol=1e-5, rtol=0)
 
 
-def test_the_longest_n_step_return_is_the_discounted_one_and_that_of_lambda_one():
-    reward, value, next_value, terminated, episode_end, _ = windows(1)
-    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
+def test_returns_agree_at_their_limits():
+    reward, value, next_value, _, options = windows(1)
     longest = ops.n_step_return(reward, next_value, steps=9, **options)
     torch.testing.assert_close(ops.discounted_return(reward, next_value, **options), longest)
     torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=1.0, **options), longest)
-    one_step = ops.one_step_return(reward, next_value, terminated=terminated, discount=0.9)
+    one_step = ops.one_step_return(reward, next_value, terminated=options["terminated"], discount=0.9)
     torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=0.0, **options), one_step)
 
 
-def test_lambda_returns_are_the_mixture_of_n_step_returns():
-    reward, value, next_value, terminated, episode_end, _ = windows(2)
-    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
+def test_lambda_returns_mix_n_step_returns():
+    reward, value, next_value, _, options = windows(2)
     mixture = torch.zeros(5, 9)
     for steps in range(1, 60):
         n_step = ops.n_step_return(reward, next_value, steps=steps, **options)
@@ -144,40 +130,37 @@ def test_lambda_returns_are_the_mixture_of_n_step_returns():
     )
 
 
-def test_v_trace_of_the_same_policy_is_the_lambda_return():
-    reward, value, next_value, terminated, episode_end, _ = windows(3)
-    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
+def test_v_trace_on_policy_is_lambda_return():
+    reward, value, next_value, _, options = windows(3)
     target, advantage = ops.v_trace(reward, value, next_value, torch.zeros(5, 9), **options)
     whole = ops.discounted_return(reward, next_value, **options)
     torch.testing.assert_close(target, whole)
     torch.testing.assert_close(advantage, whole - value)
 
 
-def test_v_trace_is_equation_1_of_its_paper():
-    reward, value, next_value, terminated, episode_end, log_ratio = windows(4)
-    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
+def test_v_trace_is_equation_1():
+    reward, value, next_value, log_ratio, options = windows(4)
     target, advantage = ops.v_trace(
         reward, value, next_value, log_ratio, **options, lambda_=0.8, rho_limit=1.5, c_limit=0.9
     )
     rho, c = log_ratio.exp().clamp(max=1.5), 0.8 * log_ratio.exp().clamp(max=0.9)
-    error = rho * (reward + 0.9 * next_value * ~terminated - value)
+    error = rho * (reward + 0.9 * next_value * ~options["terminated"] - value)
     for window in range(5):
         for t in range(9):
             expected, factor = float(value[window, t]), 1.0
             for later in range(t, 9):
                 expected += factor * float(error[window, later])
-                if episode_end[window, later]:
+                if options["episode_end"][window, later]:
                     break
                 factor *= 0.9 * float(c[window, later])
             assert float(target[window, t]) == pytest.approx(expected, abs=1e-4)
-    following = torch.where(episode_end, next_value, torch.cat((target[:, 1:], next_value[:, -1:]), 1))
-    torch.testing.assert_close(advantage, rho * (reward + 0.9 * following * ~terminated - value))
+    following = torch.where(options["episode_end"], next_value, torch.cat((target[:, 1:], next_value[:, -1:]), 1))
+    torch.testing.assert_close(advantage, rho * (reward + 0.9 * following * ~options["terminated"] - value))
 
 
-def test_a_value_of_infinity_behind_the_end_does_no_harm():
-    reward, value, next_value, terminated, episode_end, log_ratio = windows(5)
-    next_value = next_value.masked_fill(terminated, float("inf"))
-    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9}
+def test_infinite_terminal_values_are_dropped():
+    reward, value, next_value, log_ratio, options = windows(5)
+    next_value = next_value.masked_fill(options["terminated"], float("inf"))
     for estimate in (
         ops.gae(reward, value, next_value, lambda_=0.9, **options),
         ops.discounted_return(reward, next_value, **options),
@@ -187,7 +170,6 @@ def test_a_value_of_infinity_behind_the_end_does_no_harm():
         assert estimate.isfinite().all()
 
 
-def test_nothing_carries_gradients():
-    reward, value, next_value, terminated, episode_end, _ = windows(6)
-    options = {"terminated": terminated, "episode_end": episode_end, "discount": 0.9, "lambda_": 0.9}
-    assert not ops.gae(reward, value.requires_grad_(), next_value, **options).requires_grad
+def test_advantages_carry_no_gradients():
+    reward, value, next_value, _, options = windows(6)
+    assert not ops.gae(reward, value.requires_grad_(), next_value, **options, lambda_=0.9).requires_grad

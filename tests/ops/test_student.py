@@ -18,11 +18,11 @@ def likely(bound, freedom, parts=2_000_000):
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 19, 100, 1001])
-def test_quantile_holds_ninety_five_of_a_hundred(freedom):
+def test_quantile_holds_95_percent(freedom):
     assert likely(quantile(freedom), freedom) == pytest.approx(0.95, abs=1e-7)
 
 
-def test_interval_lies_round_the_mean_by_standard_errors():
+def test_interval_has_standard_errors():
     low, high = mean_interval([1.0, 2.0, 6.0])
     error = math.sqrt((4 + 1 + 9) / 2 / 3)
     assert ((low + high) / 2, (high - low) / 2) == pytest.approx((3.0, quantile(2) * error))
@@ -30,5 +30,5 @@ def test_interval_lies_round_the_mean_by_standard_errors():
 
 
 @pytest.mark.parametrize("numbers", [[], [1.0], [1.0, math.nan], [1.0, math.inf]])
-def test_there_is_no_interval_where_nothing_is_known_of_the_spread(numbers):
+def test_unknown_spread_has_no_interval(numbers):
     assert mean_interval(numbers) is None

@@ -7,21 +7,16 @@ import pytest
 import torch
 
 from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete
-from rlrun.ops import bootstrap, choice_entropy, distance, lerp_, range_entropy, target_entropy
+from rlrun.ops import bootstrap, choice_entropy, distance, error_size, lerp_, range_entropy, target_entropy
 
 BOX4 = Box((4,), np.full(4, -3, np.float32), np.full(4, 3, np.float32))
 
 
-def test_terminated_step_does_not_bootstrap():
-    target = bootstrap(
-        torch.tensor([1.0, 2.0]), discount=0.5, terminated=torch.tensor([False, True]), value=torch.tensor([4.0, 4.0])
-    )
+@pytest.mark.parametrize("value", [4.0, math.inf])  # of the terminated step, whatever it is
+def test_terminated_step_does_not_bootstrap(value):
+    terminated = torch.tensor([False, True])
+    target = bootstrap(torch.tensor([1.0, 2.0]), discount=0.5, terminated=terminated, value=torch.tensor([4.0, value]))
     assert target.tolist() == [3.0, 2.0]
-
-
-def test_infinite_value_at_a_terminal_state_is_dropped():
-    value = torch.tensor([math.inf])
-    assert bootstrap(torch.ones(1), discount=0.9, terminated=torch.tensor([True]), value=value).tolist() == [1.0]
 
 
 def test_each_row_may_have_its_discount():
@@ -51,7 +46,7 @@ def test_target_entropy_sums_the_parts_apart():
     assert target_entropy(space) == pytest.approx((-6.437752, 0.325083 + 0.394398 + 0.434944), abs=1e-5)
 
 
-def test_slow_tensors_move_by_their_share():
+def test_tensors_move_by_tau():
     slow, fast = [torch.tensor([0.0, 4.0]), torch.tensor(1.0)], [torch.tensor([1.0, 0.0]), torch.tensor(3.0)]
     lerp_(slow, fast, rate=0.25)
     assert slow[0].tolist() == [0.25, 3.0]
@@ -64,3 +59,11 @@ def test_huber_is_square_then_straight():
     assert distance(error, zero, huber=1.0).tolist() == [0.125, 0.5, 2.5, 2.5]
     assert distance(error, zero, huber=2.0).tolist() == [0.125, 0.5, 4.0, 4.0]
     assert distance(error, zero).tolist() == error.square().tolist()
+
+
+@pytest.mark.parametrize("huber", [None, 0.1, 1.0, 30.0])
+def test_error_size_undoes_distance(huber):
+    difference = torch.tensor([[0.0, 0.05, -0.1, 1.0], [-2.0, 20.0, -30.0, 500.0]])
+    torch.testing.assert_close(
+        error_size(distance(difference, torch.zeros(4), huber=huber), huber=huber), difference.abs()
+    )

@@ -1,0 +1,213 @@
+"""What networks, targets and losses of algorithms refuse when they are made, and in which words."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.algorithms.action_repeat import decisions
+from rlrun.algorithms.bc import BCLoss
+from rlrun.algorithms.ddpg import DeterministicPolicyLoss
+from rlrun.algorithms.diayn import Discriminator
+from rlrun.algorithms.doac import DOACAgent
+from rlrun.algorithms.dqn import QNetwork
+from rlrun.algorithms.dsac import ImplicitQuantilePolicyLoss
+from rlrun.algorithms.handcrafted import WaypointFollow
+from rlrun.algorithms.iql import AdvantageWeightedLoss, ValueLoss
+from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
+from rlrun.algorithms.mdq import BinPolicy
+from rlrun.algorithms.oac import OACAgent
+from rlrun.algorithms.prior import SameActionPrior, UniformPrior
+from rlrun.algorithms.qrsac import FixedQuantileTarget
+from rlrun.algorithms.rnd import Distillation
+from rlrun.algorithms.sarsa import BurnIn, RecurrentCritics, SarsaTarget, WindowTarget
+from rlrun.algorithms.seditor import Apart, Editor, EditorLoss
+from rlrun.algorithms.taac import SwitchingPolicy, Trajectories, TrajectoryCritics
+from rlrun.algorithms.trac import TrustRegion
+from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.nn import Critics, DeterministicPolicy, ImplicitCritics, Policy, Quantiles, Temperature, Value
+
+from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, deterministic, policy_of, sgd
+
+NOTHING = SimpleNamespace(reward_sum=np.zeros(2), reward_steps=0)
+UNBOUNDED = Box((2,), low=-np.inf, high=np.inf)
+STACK = Box((4, 10, 10), np.zeros((4, 10, 10), np.uint8), np.full((4, 10, 10), 255, np.uint8), "uint8")
+
+
+def lagrangian(thresholds, **options):
+    network = RewardWeights(Spaces(LINE, LINE, rewards=2))
+    return LagrangianWeights(network, sgd, paid=NOTHING, thresholds=thresholds, **options)
+
+
+def weights(initial):
+    return RewardWeights(Spaces(LINE, LINE, rewards=2), initial=initial)
+
+
+def agent_of(kind, spaces, critics):
+    policy, _ = policy_of(spaces, critics, alphas=(0.2,) * (1 + (spaces is MIXED)))
+    return kind(policy, gaussian=policy.gaussian, critics=critics)
+
+
+def quantile_target(critics, **options):
+    return FixedQuantileTarget(critics, *policy_of(CONTINUOUS, critics), **options)
+
+
+def priced(members):
+    critics = ImplicitCritics(CONTINUOUS, hidden=(4,), members=members)
+    policy, temperature = policy_of(CONTINUOUS, critics)[0], Temperature(CONTINUOUS, epistemic=0.4)
+    return ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature)
+
+
+def windows(**options):
+    return WindowTarget(
+        RecurrentCritics(CONTINUOUS, hidden=(4, 5), core="gru", core_size=3), deterministic(0), **options
+    )
+
+
+def editor(change):
+    parts = dict.fromkeys(("utility", "utility_critics", "cost_critics", "weights", "temperature"))
+    return EditorLoss(Editor(CONTINUOUS), sgd, **parts, change=change)
+
+
+def switching(most_steps):
+    critics = TrajectoryCritics(CONTINUOUS, hidden=())
+    return SwitchingPolicy(CONTINUOUS, critics, Temperature(critics.decisions), hidden=(), most_steps=most_steps)
+
+
+def followed(spaces):
+    return DeterministicPolicyLoss(deterministic(0.5), sgd, critics=Critics(spaces), actor_q="frist")
+
+
+SETTINGS = [
+    (lambda: decisions(CONTINUOUS, most=0), r"algorithm\.most_steps must be at least 1, not 0"),
+    (lambda: BCLoss(Policy(CONTINUOUS), sgd, objective="mod"), r"objective: wanted one of likelihood, mode, got 'mod'"),
+    (lambda: followed(CONTINUOUS), r"actor_q: wanted one of first, min, mean, got 'frist'.*first"),
+    (
+        lambda: QNetwork(DISCRETE, members=2, layers=torch.nn.Linear(1, 2)),
+        "networks.q.layers is one network; algorithm.ensemble=2",
+    ),
+    (lambda: priced(1), r"how far critics lie apart; give algorithm\.ensemble at least 2, not 1$"),
+    (
+        lambda: Temperature(CONTINUOUS, epistemic=0.4).of("continuous"),
+        "epistemic is for algorithm=dsac and doac; leave it away here$",
+    ),
+    *(
+        (
+            lambda wrong=wrong: Temperature(CONTINUOUS, epistemic=wrong),
+            rf"^algorithm\.temperature\.epistemic: .* above 0, got {wrong}$",
+        )
+        for wrong in (0.0, -1.0, True)
+    ),
+    (
+        lambda: ImplicitCritics(CONTINUOUS, value_head=Quantiles(3)),
+        r"has quantiles; leave algorithm\.value_head \(\+with=hlgauss, reward_critics\) away",
+    ),
+    (
+        lambda: agent_of(DOACAgent, CONTINUOUS, ImplicitCritics(CONTINUOUS, hidden=(4,), members=1)),
+        r"^algorithm\.ensemble: DOAC uses the deviation of critics",
+    ),
+    *(
+        (
+            lambda wrong=wrong: ValueLoss(Value(CONTINUOUS), sgd, expectile=wrong),
+            "expectile: wanted a number between 0 and 1",
+        )
+        for wrong in (0.0, 1.0, 1.2)
+    ),
+    (
+        lambda: AdvantageWeightedLoss(Policy(CONTINUOUS), sgd, temperature=0.0),
+        "temperature: wanted a number above 0, got 0",
+    ),
+    (lambda: lagrangian([0.1]), "thresholds: wanted 2"),
+    (lambda: lagrangian(-0.1), "thresholds: wanted 2"),
+    (lambda: lagrangian([None, None]), "none is given"),
+    (lambda: lagrangian([None, 0.1], rate=1.5), r"lagrangian\.rate"),
+    (lambda: weights(0.0), r"lagrangian\.initial"),
+    (lambda: weights([1.0, -1.0]), r"lagrangian\.initial"),
+    (lambda: weights([1.0, 1.0, 1.0]), r"lagrangian\.initial"),
+    (
+        lambda: BinPolicy(CONTINUOUS, Temperature(CONTINUOUS), bins=5),
+        "bins: wanted at least 6 values of each entry of an action, got 5",
+    ),
+    (lambda: SameActionPrior(CONTINUOUS, share=1.0), "wanted a share between 0 and 1 and a deviation above 0, got 1"),
+    (
+        lambda: SameActionPrior(CONTINUOUS)(column(0.0)),
+        r"lack the action before, which \+with=same_action_prior has them hold",
+    ),
+    (lambda: quantile_target(Critics(CONTINUOUS)), r"algorithm\.quantiles"),
+    (
+        lambda: quantile_target(Critics(CONTINUOUS, quantiles=2), least="members"),
+        r"^least: wanted one of .*, got 'members' \(did you mean 'member'",
+    ),
+    (lambda: windows(n_step=3), r"algorithm\.n_step: windows look one step ahead, not 3"),
+    (
+        lambda: windows().begin_batch(column(1), column(1), torch.ones(1), torch.ones(1) > 1),
+        r"algorithm\.unroll: wanted at least 2 steps",
+    ),
+    (lambda: BurnIn(1.0), "burn_in: wanted a share from 0 to below 1"),
+    (lambda: editor("distanse"), r"algorithm\.change: wanted one of utility, distance, got 'distanse'"),
+    (
+        lambda: Trajectories(CONTINUOUS, "linaer"),
+        r"algorithm\.trajectory: wanted one of zero, linear, quadratic, got 'linaer'",
+    ),
+    (lambda: switching(0), r"algorithm\.most_steps must be at least 1, not 0"),
+    (
+        lambda: TrustRegion(policy_of(DISCRETE, Critics(DISCRETE))[0], spaces=DISCRETE),
+        "a SoftPolicy has no policy with parameters of its own",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), SETTINGS)
+def test_bad_settings_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+NUMBERS_ONLY = [
+    (DeterministicPolicy, "actions that are numbers"),
+    (ImplicitCritics, "^ImplicitCritics handles continuous actions only"),
+    (lambda spaces: BinPolicy(spaces, Temperature(spaces)), "handles continuous actions only"),
+    (lambda spaces: agent_of(OACAgent, spaces, Critics(spaces)), "numbers; here they are"),
+    (
+        lambda spaces: quantile_target(Critics(spaces, hidden=(), quantiles=2)),
+        r"^QRSAC handles continuous actions only; .* Discrete\(2\) \(algorithm=sac",
+    ),
+    (lambda spaces: SarsaTarget(Critics(spaces), deterministic(0.5)), "handles continuous actions only"),
+    (Editor, "handles continuous actions only"),
+    (TrajectoryCritics, "actions that are numbers"),
+]
+
+
+@pytest.mark.parametrize("spaces", [DISCRETE, MIXED], ids=["discrete", "mixed"])
+@pytest.mark.parametrize(("make", "message"), NUMBERS_ONLY)
+def test_choices_are_refused(make, message, spaces):
+    with pytest.raises(SpaceError, match=message):
+        make(spaces)
+
+
+SPACES = [
+    (lambda: QNetwork(MIXED), r"^DQN handles discrete actions only; action part 'level' is Box\[1\]"),
+    (lambda: QNetwork(CONTINUOUS), r"the action space is Box\[1\]"),
+    (lambda: UniformPrior(DISCRETE), "numbers; here they are Discrete"),
+    (lambda: Apart(CONTINUOUS, lambda: torch.ones(2)), r"\[utility, -cost\], and it is one plain number"),
+    (
+        lambda: WaypointFollow(Spaces(LINE, LINE)),
+        r"gives \[speed, steer, reverse\] within bounds, not Box\[1\]",
+    ),
+    (lambda: Distillation(CONTINUOUS, frames=1), r"rnd\.frames.*more than 1 frames"),
+    (lambda: Distillation(Spaces(STACK, LINE), frames=4), r"rnd\.frames.*more than 4 frames"),
+    *(
+        (lambda space=space: Discriminator(Spaces(space, LINE)), "a choice or bounded numbers 'goal' and something")
+        for space in (LINE, Composite({"goal": Discrete(3)}), Composite({"goal": UNBOUNDED, "x": LINE}))
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), SPACES)
+def test_wrong_spaces_are_refused(make, message):
+    with pytest.raises(SpaceError, match=message):
+        make()
