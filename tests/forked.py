@@ -52,6 +52,10 @@ class Forked(Child):
             path.touch()
         super().__init__(serve, module, overrides, [str(self._out), str(self._err)], paths=PATHS)
 
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
     def printed(self) -> str:
         """Return what was printed so far."""
         return self._out.read_text()

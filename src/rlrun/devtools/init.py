@@ -37,14 +37,20 @@ def init(folder: Path | str = ".") -> Path:
     place = place.resolve() if not place.name else place
     require_name(place.name)
     _require_empty(place)
+    existed = place.is_dir()
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        built = (place if place.is_dir() else place.parent) / f".{place.name}.{os.getpid()}.tmp"
+        place.mkdir(parents=True, exist_ok=True)
         try:
-            _write(built, place.name)
-            _publish(built, place)
-        finally:
-            shutil.rmtree(built, ignore_errors=True)
+            _write(place, place.name)
+        except BaseException:
+            for path in [*place.iterdir()]:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+            if not existed:
+                place.rmdir()
+            raise
         sync_directory(place.parent)
     except OSError as error:
         raise RlrunError(f"{place} cannot be written: {reason(error)}") from error
@@ -92,26 +98,10 @@ def _require_empty(place: Path) -> None:
         raise RequestError(f"init: {place} is not empty, and no file is ever replaced; name a new folder")
 
 
-def _write(built: Path, name: str) -> None:
+def _write(place: Path, name: str) -> None:
     for path in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         parts = [name if part == PACKAGE else part for part in path.relative_to(TEMPLATE).parts]
-        file = built.joinpath(*parts).with_suffix("")
+        file = place.joinpath(*parts).with_suffix("")
         file = file.with_name(f".{file.name}") if file.name == "gitignore" else file
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, path.read_text(encoding="utf-8").replace(WORD, name).replace(INSTALL, installing()))
-
-
-def _publish(built: Path, place: Path) -> None:
-    """Move what was built to where it belongs; where that fails, nothing of it stays."""
-    if not place.is_dir():
-        built.rename(place)
-        return
-    moved: list[Path] = []
-    try:
-        for path in sorted(built.iterdir()):
-            path.rename(place / path.name)
-            moved.append(place / path.name)
-    except OSError:
-        for path in moved:
-            path.rename(built / path.name)
-        raise

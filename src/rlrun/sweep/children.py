@@ -66,10 +66,6 @@ class Child:
         assert self._process.pid is not None
         self.pid: int = self._process.pid
 
-    @property
-    def returncode(self) -> int | None:
-        return self.poll()
-
     def waits(self) -> bool:
         return False
 

@@ -172,8 +172,6 @@ class Submitted:
         """Return the exit code by the job's markers, else by the scheduler; None while it runs."""
         for marker in self.markers:
             if marker.startswith(ENDED):
-                for name in self.markers:  # nobody reads them any more
-                    self.runner.marker(name).unlink(missing_ok=True)
                 return int(marker.removeprefix(ENDED))
         if self._killed is not None and time.monotonic() - self._killed > GRACE:
             self._launcher.cancel([self.handle])

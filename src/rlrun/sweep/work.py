@@ -34,11 +34,10 @@ def carry_out(task: Task) -> int:
             result = _resumed(task) if is_run(task.run) else _begun(task)
     except (Left, KeyboardInterrupt):
         return STOPPED
-    except RlrunError as error:
-        print("rlrun:", " ".join(str(error).split()), file=sys.stderr)
-        return error.exit_code
     except BaseException as error:
         print("rlrun:", exits.describe_error(error), file=sys.stderr)
+        if isinstance(error, RlrunError):
+            return error.exit_code
         raise
     print(result.describe())
     return STOPPED if result.summary["status"] == "stopped" else 0

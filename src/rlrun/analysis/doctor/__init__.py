@@ -34,8 +34,6 @@ PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libgl1"}  # … a
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 LITTLE = 1_000_000_000  # bytes; a replay memory of pictures takes more
 TOO_LITTLE = 50_000_000  # checkpoints of small networks, some of them at a time
-SHARED = Path("/dev/shm")
-SHARED_LITTLE = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -340,9 +338,10 @@ def pictures(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
 
 
 def disk(folder: Path) -> Iterator[HealthFinding]:
-    """Report on the disk that holds runs, and on shared memory."""
+    """Report on the disk that holds runs."""
     existing = _existing(folder)
-    free, place, text = shutil.disk_usage(existing).free, str(existing.absolute()), _usage(existing)
+    usage, place = shutil.disk_usage(existing), str(existing.absolute())
+    free, text = usage.free, f"{sized(usage.free)} of {sized(usage.total)} free"
     if free < TOO_LITTLE:
         yield HealthFinding("problem", "disk", place, text, "make room, or train elsewhere: --run-dir DIR")
     elif free < LITTLE:
@@ -359,21 +358,10 @@ def disk(folder: Path) -> Iterator[HealthFinding]:
         text = f"{runs} cannot be written: {reason(error)}"
         yield HealthFinding("problem", "disk", "runs/", text, "stand in another folder, or say --run-dir DIR")
 
-    if SHARED.is_dir() and shutil.disk_usage(SHARED).free < SHARED_LITTLE:
-        text = f"{_usage(SHARED)}; Ray keeps there what its processes share"
-        yield HealthFinding("note", "disk", str(SHARED), text, "of a container: --shm-size=1g")
-    elif SHARED.is_dir():
-        yield HealthFinding("ok", "disk", str(SHARED), _usage(SHARED))
-
 
 def _existing(folder: Path) -> Path:
     """Return a folder, or the one above in which it would be made."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
-def _usage(folder: Path) -> str:
-    usage = shutil.disk_usage(folder)
-    return f"{sized(usage.free)} of {sized(usage.total)} free"
 
 
 def git(folder: Path) -> HealthFinding:

@@ -9,12 +9,10 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PATIENCE = 120.0  # seconds for the modules of a process
-AT_A_TIME = 2  # processes
+PATIENCE = 240.0  # seconds for the modules of a process
 
 
 @dataclass(frozen=True)
@@ -31,19 +29,13 @@ class Tried:
 
 
 def try_imports(modules: Iterable[str]) -> dict[str, Tried]:
-    """Import modules elsewhere; return what came of each.
+    """Import modules in other processes; return the result of each.
 
-    Those that follow one that takes its process along are tried in another.
+    If a module ends its process, the modules after it are tried in another one.
     """
     names = list(dict.fromkeys(modules))
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        shares = pool.map(_try, [names[first::AT_A_TIME] for first in range(AT_A_TIME)])
-        return {name: tried for share in shares for name, tried in share.items()}
-
-
-def _try(modules: Sequence[str]) -> dict[str, Tried]:
     results: dict[str, Tried] = {}
-    while remaining := modules[len(results) :]:
+    while remaining := names[len(results) :]:
         answers, end = _ask(remaining)
         results |= answers
         if len(answers) < len(remaining):

@@ -8,9 +8,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
+from typing import NamedTuple
 
 from rlrun.analysis.estimate.cost import Cost, CostEstimate, Shape, shapes
 from rlrun.config.expansion import Job
@@ -104,7 +105,11 @@ def _batches(groups: Sequence[Shape], turns: int, count: int) -> Iterator[list[t
 
 
 def _probe(jobs: Sequence[Job], config_dir: Path | None, seconds: float, scratch: Path) -> list[Cost]:
-    """Probe jobs, all at once and each on one of the accelerators where there are any; return what each costs."""
+    """Return the cost of each job; all are probed at once, each on one of the accelerators.
+
+    Raises:
+        RlrunError: a probe failed.
+    """
     probes: list[_Probe] = []
     try:
         for slot, job in enumerate(jobs):
@@ -112,50 +117,46 @@ def _probe(jobs: Sequence[Job], config_dir: Path | None, seconds: float, scratch
             arguments, log = (job.overrides, config_dir, seconds, folder), folder / "log.txt"
             child = children.start(begin, *arguments, log=log, variables=share(slot))
             probes.append(_Probe(job, folder, child, begun))
-        while sum(probe.is_over() for probe in probes) < len(probes):
+        costs: dict[int, Cost] = {}
+        while len(costs) < len(probes):
             time.sleep(PAUSE)
-        return [probe.cost() for probe in probes]
+            for index, probe in enumerate(probes):
+                if index not in costs and probe.child.poll() is not None:
+                    costs[index] = probe.cost()
+        return [costs[index] for index in range(len(probes))]
     finally:
         for probe in probes:
-            probe.stop()
+            _stop(probe.child)
 
 
-@dataclass
-class _Probe:
-    """The process of a probe: of which job, in which folder, since when, and how long it took."""
+def _stop(child: children.Child) -> None:
+    if child.poll() is None:
+        child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(PATIENCE)
+            return
+        child.kill()
+        child.wait()
+
+
+class _Probe(NamedTuple):
+    """The process of a probe, its job, its folder, and when it was started."""
 
     job: Job
     folder: Path
     child: children.Child
     begun: float
-    took: float | None = None
-
-    def is_over(self) -> bool:
-        """Return True if its process has ended.
-
-        Raises:
-            RlrunError: it failed.
-        """
-        code = self.child.poll()
-        if self.took is None and code is not None:
-            self.took = time.perf_counter() - self.begun
-            if code:
-                kind = RequestError if code == RequestError.exit_code else RlrunError
-                why = last_line(self.folder / "log.txt") or f"its process ended with {code}"
-                raise kind(f"{self.job.label}: {why}" if self.job.label else why)
-        return self.took is not None
-
-    def stop(self) -> None:
-        """End it, if it has not ended."""
-        if self.child.poll() is None:
-            self.child.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.child.wait(PATIENCE)
-                return
-            self.child.kill()
-            self.child.wait()
 
     def cost(self) -> Cost:
-        """Return what the run costs, with what its process takes around training."""
+        """Return the cost of the run, with the time that its process takes around training.
+
+        Raises:
+            RlrunError: the process failed.
+        """
+        took = time.perf_counter() - self.begun
+        if code := self.child.poll():
+            kind = RequestError if code == RequestError.exit_code else RlrunError
+            why = last_line(self.folder / "log.txt") or f"its process ended with {code}"
+            raise kind(f"{self.job.label}: {why}" if self.job.label else why)
         cost = Cost(**read_json(self.folder / "probe.json"))
-        return replace(cost, seconds=cost.seconds + max((self.took or 0.0) - cost.probed, 0.0))
+        return replace(cost, seconds=cost.seconds + max(took - cost.probed, 0.0))

@@ -29,6 +29,7 @@ from rlrun.loading.shares import count_of
 from rlrun.memory import Table
 from rlrun.runs import signals
 from rlrun.runs.directory import RunDir
+from rlrun.runs.exits import describe_error
 from rlrun.runs.files import write_json
 from rlrun.sweep.children import STOPPED
 from rlrun.training.callback import Callback, Stop
@@ -129,12 +130,9 @@ def carry_out(overrides: tuple[str, ...], config_dir: Path | None, seconds: floa
         write_json(folder / "probe.json", asdict(measure(overrides, config_dir, seconds, folder / "run")))
     except KeyboardInterrupt:
         return STOPPED
-    except RlrunError as error:
-        print("rlrun:", " ".join(str(error).split()), file=sys.stderr)
-        return error.exit_code
     except Exception as error:
-        print(f"rlrun: {type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+        print("rlrun:", describe_error(error), file=sys.stderr)
+        return error.exit_code if isinstance(error, RlrunError) else 1
     return 0
 
 

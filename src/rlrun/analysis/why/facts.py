@@ -17,7 +17,6 @@ from rlrun.runs.progress import LINE_BYTES, last_line, lines_of, number_of, reco
 
 CONFIG_BYTES = 1 << 20
 METRIC_BYTES = 1 << 26  # of a file of metrics; the rest is not read
-RECORDS = 100_000
 ENOUGH = 6  # evaluations that make a curve
 NAMES = 500  # of metrics
 NAME_LENGTH = 200
@@ -173,14 +172,12 @@ def _read_metrics(path: Path, facts: Facts) -> None:
                 _take_in(record, facts)
             elif line.endswith(b"\n") or len(line) == LINE_BYTES:  # a last line without its end is being written
                 lost += 1
-            if facts.records >= RECORDS:
-                break
     except RlrunError as error:
         facts.damage += (str(error),)
     if lost:
         lines = "1 line is not a record and was" if lost == 1 else f"{lost:,} lines are not records and were"
         facts.damage += (f"{path}: {lines} left out",)
-    if path.is_file() and (facts.records >= RECORDS or path.stat().st_size > METRIC_BYTES):
+    if path.is_file() and path.stat().st_size > METRIC_BYTES:
         facts.damage += (f"{path}: it is very long; only its first {facts.records:,} records were read",)
 
 

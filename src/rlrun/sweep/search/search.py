@@ -98,7 +98,6 @@ class Search:
         self.fruitless = False  # no trial came to a number
         self._study: Study | None = None  # of the one that asks
         self._open: dict[int, _Open] = {}
-        self._failed: dict[int, tuple[Trial, set[str]]] = {}  # by which of its jobs
         self._candidates: list[Candidate] | None = None
         self._handle: int | None = None
         self._looked = self._tried = -math.inf
@@ -112,6 +111,12 @@ class Search:
             locks.release(self._handle)
             self._handle = None
 
+    @property
+    def study(self) -> Study:
+        """The study, of the one that asks."""
+        assert self._study is not None
+        return self._study
+
     def look(self, *, news: bool) -> set[str]:
         """Note what trials have come to; return the keys of jobs that are to leave.
 
@@ -122,7 +127,6 @@ class Search:
         self._looked = time.monotonic()
         entries = {entry.key: entry for entry in self.job_store.entries()}
         leaving: set[str] = set()
-        self._try_again(entries)
         for number in list(self._open):
             leaving |= self._conclude_trial(self._open[number], entries)
         if not self._open and not self._is_due():
@@ -133,8 +137,7 @@ class Search:
         """Add the jobs of a new trial to the job store; False where there is none now."""
         if not self._asks() or not self._is_due():
             return False
-        assert self._study is not None
-        self._begin(self._study.ask())
+        self._begin(self.study.ask())
         return True
 
     def over(self) -> bool:
@@ -143,8 +146,7 @@ class Search:
 
     def _is_due(self) -> bool:
         """Return True if trials are still to be asked for."""
-        assert self._study is not None
-        return self._study.waits or self._study.asked < self.plan.trials
+        return self.study.waits or self.study.asked < self.plan.trials
 
     def _asks(self) -> bool:
         """Return True if this is the one who asks; try to become it now and then."""
@@ -153,31 +155,21 @@ class Search:
             self._handle = locks.locked(self.folder / LOCK)
             if self._handle is not None:
                 self._study = Study(self.folder / JOURNAL, self.plan)
-                self._go_on(self._study)
+                self._continue(self._study)
         return self._study is not None
 
-    def _go_on(self, study: Study) -> None:
-        """Take up the trials of a process before this one."""
+    def _continue(self, study: Study) -> None:
+        """Continue the trials of an earlier process; try those again whose failed jobs are pending again."""
         entries = {entry.key: entry for entry in self.job_store.entries()}
         for trial in study.trials:
             if trial.state == "running":
                 self._begin(study.reopen(trial.number))
             elif trial.state == "failed" and not study.was_tried_again(trial.number):
                 with suppress(ConfigError):
-                    keys = {job.key for job in self.plan.jobs(trial.values, self.plan.seeds)} & set(entries)
-                    open_again = {key for key in keys if entries[key].state in ("pending", "running")}
-                    failed = {key for key in keys if entries[key].state == "failed"}
-                    self._failed[trial.number] = trial, open_again or failed
-
-    def _try_again(self, entries: Mapping[str, Entry]) -> None:
-        """Have trials tried again whose failed jobs may be claimed once more: a --retry-failed, here or elsewhere."""
-        assert self._study is not None
-        for number, (trial, keys) in list(self._failed.items()):
-            if any(entries[key].state != "failed" for key in keys):
-                del self._failed[number]
-                self._study.try_again(trial)
-                self.job_store.revive(job.key for job in self.plan.jobs(trial.values, self.plan.seeds))
-                self._candidates = None
+                    keys = [job.key for job in self.plan.jobs(trial.values, self.plan.seeds)]
+                    if any(key in entries and entries[key].state in ("pending", "running") for key in keys):
+                        self.job_store.revive(keys)
+                        study.try_again(trial)
 
     def _begin(self, trial: Trial) -> None:
         try:
@@ -185,8 +177,7 @@ class Search:
         except ConfigError as error:
             self._end(trial, None, "failed", str(error))
             return
-        assert self._study is not None
-        reports = max(0, self._study.reports(trial.number) - 1)  # the last one may not have been judged
+        reports = max(0, self.study.reports(trial.number) - 1)  # the last one may not have been judged
         self._open[trial.number] = _Open(trial, runs, reports)
 
     def _add(self, trial: Trial, seeds: list[int]) -> dict[str, RunDir]:
@@ -197,21 +188,19 @@ class Search:
         self.job_store.add(jobs)
         return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
 
-    def _conclude_trial(self, at_work: _Open, entries: Mapping[str, Entry]) -> set[str]:
+    def _conclude_trial(self, open_trial: _Open, entries: Mapping[str, Entry]) -> set[str]:
         """Report to the study how a trial ended, if it has; return the keys of jobs that are to leave."""
-        trial, keys = at_work.trial, set(at_work.runs)
+        trial, keys = open_trial.trial, set(open_trial.runs)
         states = {entries[key].state for key in keys if key in entries}
         if "failed" in states:
-            failed = {key for key in keys if key in entries and entries[key].state == "failed"}
-            why = next(entries[key].error for key in failed)
-            self._failed[trial.number] = trial, failed
+            why = next(entry.error for key, entry in entries.items() if key in keys and entry.state == "failed")
             return self._leave(trial, keys, "failed", why or "")
         if "pruned" in states:  # by a killed process, or as another trial of the same values
             return self._leave(trial, keys, "pruned")
         if states == {"completed"}:
             if self.plan.settings.prunes:
-                deque(self._report(at_work), maxlen=0)  # others are compared with it
-            runs, settings = list(at_work.runs.values()), self.plan.settings
+                deque(self._report(open_trial), maxlen=0)  # others are compared with it
+            runs, settings = list(open_trial.runs.values()), self.plan.settings
             results = [over_seeds(values, settings, at) for at, values in enumerate(self._scores(runs))]
             if any(map(math.isnan, results)):
                 self._require_objectives(runs)
@@ -219,7 +208,7 @@ class Search:
             else:
                 self._end(trial, results, "complete")
             return set()
-        return self._compare(at_work, keys) if self.plan.settings.prunes else set()
+        return self._compare(open_trial, keys) if self.plan.settings.prunes else set()
 
     def _require_objectives(self, runs: list[RunDir]) -> None:
         """Refuse to continue where no run so far has a metric of the asked name.
@@ -227,38 +216,35 @@ class Search:
         Raises:
             ConfigError: naming it.
         """
-        assert self._study is not None
         names = set().union(*map(numbers_of, runs))
-        complete = any(trial.state == "complete" for trial in self._study.trials)
+        complete = any(trial.state == "complete" for trial in self.study.trials)
         for name in () if complete else self.plan.settings.objectives:
             values = (value for run in runs for value in values_of(run.metrics, name))
             if name not in names and next(values, None) is None:
                 raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, names)}")
 
-    def _compare(self, at_work: _Open, keys: set[str]) -> set[str]:
+    def _compare(self, open_trial: _Open, keys: set[str]) -> set[str]:
         """Leave a trial where others were better by then, and which has further evaluations before it."""
-        assert self._study is not None
         last = self.plan.evaluations or math.inf
-        for step, value in self._report(at_work):
+        for step, value in self._report(open_trial):
             if math.isnan(value):
-                return self._leave(at_work.trial, keys, "failed", f"{self.plan.settings.objectives[0]}: no number")
-            if step < last and self._study.is_hopeless(at_work.trial.number):
-                return self._leave(at_work.trial, keys, "pruned", f"{value:.4g} after evaluation {step}")
+                return self._leave(open_trial.trial, keys, "failed", f"{self.plan.settings.objectives[0]}: no number")
+            if step < last and self.study.is_hopeless(open_trial.trial.number):
+                return self._leave(open_trial.trial, keys, "pruned", f"{value:.4g} after evaluation {step}")
         return set()
 
-    def _report(self, at_work: _Open) -> Iterator[tuple[int, float]]:
+    def _report(self, open_trial: _Open) -> Iterator[tuple[int, float]]:
         """Report what a trial would have come to after each evaluation that all its runs have made; yield it, from 1.
 
         That is less noisy than the evaluation alone, and what trials are ordered by in the end.
         """
-        assert self._study is not None
         settings = self.plan.settings
-        values = [values_of(run.metrics, settings.objectives[0]) for run in at_work.runs.values()]
-        for step in range(at_work.reports + 1, min(map(len, values)) + 1):
+        values = [values_of(run.metrics, settings.objectives[0]) for run in open_trial.runs.values()]
+        for step in range(open_trial.reports + 1, min(map(len, values)) + 1):
             value = over_seeds([of_values(series[:step], settings, 0) for series in values], settings, 0)
             if math.isfinite(value):
-                self._study.report(at_work.trial.number, step, value)
-            at_work.reports = step
+                self.study.report(open_trial.trial.number, step, value)
+            open_trial.reports = step
             yield step, value
 
     def _leave(self, trial: Trial, keys: set[str], state: State, why: str = "") -> set[str]:
@@ -267,8 +253,7 @@ class Search:
         return keys
 
     def _end(self, trial: Trial, results: list[float] | None, state: State, why: str = "") -> None:
-        assert self._study is not None
-        self._study.tell(trial.number, results, state)
+        self.study.tell(trial.number, results, state)
         self._open.pop(trial.number, None)
         came_to = ", ".join(f"{result:.4g}" for result in results) if results else state
         about = f": {why}" if why else ""
@@ -281,9 +266,8 @@ class Search:
 
     def _conclude(self, entries: Mapping[str, Entry]) -> None:
         """Run the best trials again with fresh seeds; when that is over, write the answer."""
-        assert self._study is not None
         if self._candidates is None:
-            best = self._study.best()
+            best = self.study.best()
             again = best[: self.plan.settings.top]
             self._candidates = [Candidate(trial, self._add(trial, self.plan.fresh)) for trial in again]
             self._candidates = self._candidates or [Candidate(trial, {}) for trial in best[:1]]
@@ -294,7 +278,7 @@ class Search:
         for candidate in self._candidates:
             completed = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
             candidate.scores = self._scores(completed)
-        content = answer(self.plan, self._study.trials, self._candidates, self.folder / ANSWER)
+        content = answer(self.plan, self.study.trials, self._candidates, self.folder / ANSWER)
         self.result, self.fruitless = describe(self.plan, content), content["best"] is None
 
 
