@@ -278,30 +278,57 @@ def test_a_rule_fires_first_on_its_case_and_not_on_the_one_beside(name):
     assert name in diagnosis.healthy
 
 
+LARGE = {"episode/return": (-1.4e6, -1.2e6), "batch/reward": -7e3}
+NO_UPDATE = {"updates": 0, "per_record": 90}
+FIXED_LENGTH = {
+    "episode/truncated": 0,
+    "episode/length": 11,
+    "episode/return": (-9, -3),
+    "evaluation/mean_return": -3,
+}
+
+
 @pytest.mark.parametrize(
-    ("made", "series", "keys", "cause"),
+    ("made", "series", "keys", "options", "expected"),
     [
-        (rollout, {"episode/return": 0.0, "evaluation/mean_return": 0.0}, {}, "no reward"),
-        (replay, {"episode/return": -5.0, "evaluation/std_return": 0.0}, {}, "no reward"),
-        (replay, {}, {"algorithm.tau": 1e-6}, "target network stands still"),
-        (replay, {}, {"algorithm.tau": 1.0, "algorithm.target_every": 50_000}, "target network stands still"),
-        (replay, {"episode/length": 2_000}, {"memory.length": 1_000}, "replay memory too small"),
-        (rollout, {"episode/return": (1e-8, 1e-7)}, {}, "scale of rewards"),
-        (rollout, {"observation/size": 1e-5}, {}, "scale of observations"),
-        (rollout, {"observation/size": 8}, {"agent.preprocess.observation_norm": {}}, "scale of observations"),
-        (rollout, {"entropy/discrete": 0.69}, {"algorithm.entropy_weight": 10.0}, "weight of entropy"),
-        (replay, {}, {"algorithm.lr": 0.1}, "learning rate too high"),
-        (rollout, {"policy/clipped": 0.5}, {}, "policy moves too far in an update"),
+        (rollout, {"episode/return": 0.0, "evaluation/mean_return": 0.0}, {}, {}, "no reward"),
+        (replay, {"episode/return": -5.0, "evaluation/std_return": 0.0}, {}, {}, "no reward"),
+        (replay, {}, {"algorithm.tau": 1e-6}, {}, "target network stands still"),
+        (replay, {}, {"algorithm.tau": 1.0, "algorithm.target_every": 50_000}, {}, "target network stands still"),
+        (replay, {}, {"algorithm.tau": 1.0, "algorithm.target_every": 15_000}, {}, "target network stands still"),
+        (replay, {"episode/length": 2_000}, {"memory.length": 1_000}, {}, "replay memory too small"),
+        (rollout, {"episode/return": (1e-8, 1e-7)}, {}, {}, "scale of rewards"),
+        (replay, LARGE, {"memory.adaptors": {"return_norm": None}}, {}, "scale of rewards"),
+        (rollout, {"observation/size": 1e-5}, {}, {}, "scale of observations"),
+        (rollout, {"observation/size": 8}, {"agent.preprocess.observation_norm": {}}, {}, "scale of observations"),
+        (rollout, {"entropy/discrete": 0.69}, {"algorithm.entropy_weight": 10.0}, {}, "weight of entropy"),
+        (replay, {}, {"algorithm.lr": 0.1}, {}, "learning rate too high"),
+        (rollout, {"policy/clipped": 0.5}, {}, {}, "policy moves too far in an update"),
         (
             replay,
             {"episode/truncated": 0, "episode/length": 150},
             {"env.id": None},
+            {},
             "time limit reported as termination",
         ),
+        (replay, {}, {}, {"status": "failed", **NO_UPDATE}, "failed run"),
+        # What only looks like a cause:
+        *((replay, {}, {}, {"status": status, **NO_UPDATE}, None) for status in ("running", "interrupted", "stopped")),
+        (replay, {}, {"algorithm.tau": 1.0, "algorithm.target_every": 15_000}, {"status": "running"}, None),
+        (replay, {}, {"callbacks.reward_weights.rate": 1e-6}, {}, None),  # of the mean behind `with=lagrangian`
+        (replay, LARGE, {"memory.adaptors": {"return_norm": {"discount": 0.9}}}, {}, None),
+        (
+            replay,
+            {"intrinsic/rnd_bonus": 0.3, "episode/return": 0.0, "batch/reward": 0.0, "value/mean": 100},
+            {"env.id": None},
+            {},
+            None,
+        ),
+        (replay, FIXED_LENGTH, {"env.id": None}, {}, None),
     ],
 )
-def test_other_ways_to_the_same_cause(made, series, keys, cause):
-    assert causes(made(series, keys))[:1] == [cause]
+def test_other_signs_of_causes(made, series, keys, options, expected):
+    assert causes(made(series, keys, **options))[:1] == ([expected] if expected else [])
 
 
 def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
@@ -309,28 +336,14 @@ def test_a_run_of_an_older_version_that_always_said_0_is_not_called_healthy():
     assert "policy/clipped" in diagnosis.unmade["policy moves too far in an update"]
 
 
-@pytest.mark.parametrize(
-    ("adaptors", "fires"), [({"return_norm": {"discount": 0.9}}, False), ({"return_norm": None}, True)]
-)
-def test_rewards_that_are_divided_by_returns_have_no_scale(adaptors, fires):
-    series = {"episode/return": (-1.4e6, -1.2e6), "batch/reward": -7e3}
-    assert ("scale of rewards" in causes(replay(series, {"memory.adaptors": adaptors}))) == fires
-
-
 def test_rewards_next_to_nothing_get_a_factor_that_is_a_number():
     diagnosis = rollout({"episode/return": 1e-318, "episode/length": (1, 2)})
     assert "factor=1.0e300" in next(fault.remedy for fault in diagnosis.findings if fault.cause == "scale of rewards")
 
 
-@pytest.mark.parametrize("status", ["running", "interrupted", "stopped", "failed"])
-def test_a_run_that_was_left_in_its_warm_up_is_not_one_that_is_all_warm_up(status):
-    assert causes(replay({}, {}, status=status, updates=0, per_record=90)) == ["failed run"] * (status == "failed")
-
-
 def test_a_target_that_moves_seldom_gets_another_period():
     diagnosis = replay({}, {"algorithm.tau": 1.0, "algorithm.target_every": 50_000})
     assert diagnosis.findings[0].remedy == "let it follow: algorithm.target_every=500"
-    assert causes(replay({}, {"callbacks.reward_weights.rate": 1e-6})) == []  # of the mean behind `with=lagrangian`
 
 
 def test_a_loss_that_is_no_number_speaks_of_the_learning_rate():
@@ -341,22 +354,6 @@ def test_a_loss_that_is_no_number_speaks_of_the_learning_rate():
     assert "from step 3,000 on" in diagnosis.findings[0].reason
 
 
-@pytest.mark.parametrize(
-    "series",
-    [
-        {"intrinsic/rnd_bonus": 0.3, "episode/return": 0.0, "batch/reward": 0.0, "value/mean": 100},
-        {
-            "episode/truncated": 0,
-            "episode/length": 11,
-            "episode/return": (-9, -3),
-            "evaluation/mean_return": -3,
-        },  # a task of a fixed length
-    ],
-)
-def test_what_only_looks_like_a_cause_is_silent(series):
-    assert causes(replay(series, {"env.id": None})) == []
-
-
 @pytest.mark.parametrize("steps", [10, 100])
 def test_a_run_that_has_just_begun_is_not_case_ofd(steps):
     diagnosis = replay({"episode/count": 0}, status="running", updates=1, per_record=steps // 10)
@@ -364,38 +361,42 @@ def test_a_run_that_has_just_begun_is_not_case_ofd(steps):
     assert diagnosis.unmade["episodes never end"] == "400 steps per environment"
 
 
-def test_a_copy_that_is_slow_is_given_time_while_a_run_is_at_work():
-    keys = {"algorithm.tau": 1.0, "algorithm.target_every": 15_000}
-    assert causes(replay({}, keys, status="running")) == []
-    assert causes(replay({}, keys)) == ["target network stands still"]
+RISING = "returns still rose when the budget ended, from -689 to -322: rlrun resume RUN stop.env_steps=20_000"
+CEILING = "the ceiling is reached: {}; more steps need not raise returns"
+FEW_UPDATES = {"loader": {"horizon": 128, "minibatch": 256, "epochs": 4}}
 
 
-def test_returns_that_still_rise_are_a_note_of_a_completed_run():
-    assert replay({}).notes == (
-        "returns still rose when the budget ended, from -689 to -322: rlrun resume RUN stop.env_steps=20_000",
-    )
-    assert replay({}, status="stopped").notes == ()
+def top(first):
+    return {"evaluation/mean_return": (first, 500), "evaluation/mean_length": (first, 500)}
 
 
 @pytest.mark.parametrize(
-    ("first", "note"),
+    ("made", "series", "keys", "options", "notes"),
     [
-        (400, "the task counts as solved from 475 on"),
-        (500, "the time limit of 500 steps, each of which pays 1"),
+        (replay, {}, {}, {}, [RISING]),
+        (replay, {}, {}, {"preset": True}, [RISING]),
+        (replay, {}, {}, {"status": "stopped"}, []),
+        (
+            rollout,
+            {"evaluation/mean_return": 400},
+            {},
+            {"preset": False},
+            ["no preset chose the numbers of this run: they are defaults for any task"],
+        ),
+        (rollout, top(400), FEW_UPDATES, {"preset": False}, [CEILING.format("the task counts as solved from 475 on")]),
+        (
+            rollout,
+            top(500),
+            FEW_UPDATES,
+            {"preset": False},
+            [CEILING.format("the time limit of 500 steps, each of which pays 1")],
+        ),
     ],
 )
-def test_at_a_ceiling_no_further_steps_are_advised(first, note):
-    keys = {"loader": {"horizon": 128, "minibatch": 256, "epochs": 4}}
-    series = {"evaluation/mean_return": (first, 500), "evaluation/mean_length": (first, 500)}
-    diagnosis = rollout(series, keys, preset=False)
+def test_notes_of_runs_without_findings(made, series, keys, options, notes):
+    diagnosis = made(series, keys, **options)
     assert causes(diagnosis) == []
-    assert diagnosis.notes == (f"the ceiling is reached: {note}; more steps need not raise returns",)
-
-
-def test_a_run_without_a_preset_is_told_so():
-    note = "no preset chose the numbers of this run: they are defaults for any task"
-    assert rollout({}, {}, preset=False).notes[0] == note
-    assert replay({}, {}, preset=True).notes == replay({}).notes
+    assert [*diagnosis.notes] == notes
 
 
 def test_a_fall_is_told_with_its_steps():
