@@ -10,17 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import rlrun
 from rlrun import checkpointing as storage
 from rlrun.commands import resume as resuming
 from rlrun.commands.resume import newest
-from rlrun.commands.train import GENERATORS, Experiment
-from rlrun.config import Composed, compose
+from rlrun.commands.train import GENERATORS
+from rlrun.config import compose
 from rlrun.config import load as load_config
 from rlrun.core.errors import ConfigError, RunDirError
-from rlrun.core.generators import Generators
 from rlrun.loading.assembly import builder_of
 from rlrun.loading.shares import shares
 from rlrun.runs.directory import RunDir
@@ -42,7 +40,6 @@ TINY = (
     "log.every=10",
     "logger=[]",
 )
-CLOCKED = ("callbacks.logger", "callbacks.budget")  # hold seconds
 
 
 @pytest.fixture(autouse=True)
@@ -94,60 +91,6 @@ def touched(run: Path) -> list[tuple[Path, int]]:
 
 
 # --- what comes back
-
-
-@pytest.mark.parametrize("name", ["dqn", "sac"])
-def test_every_part_is_restored(name, left):
-    run = left(60, name)
-    where = run.checkpoint(60)
-    states = storage.load(where)
-    experiment = Experiment(Composed(load_config(run.config), [], {}, [], Path.cwd()))
-    experiment.restore(states, where)
-    assert set(experiment.parts) == set(states) > {"memory", "trainer", "loader", "collector", GENERATORS}
-    differing = [
-        path
-        for path in sorted(set(states) - {*CLOCKED, GENERATORS})
-        if storage.digest(experiment.parts[path].state_dict()) != storage.digest(states[path])
-    ]
-    assert differing == []
-    seen = {}
-    experiment.trainer.loader = NoBatches(lambda: seen.update(Generators().state_dict()))
-    experiment.train(run)
-    assert storage.digest(seen) == storage.digest(states[GENERATORS])
-
-
-class NoBatches:
-    """A loader that calls a function before the first batch, and has none."""
-
-    def __init__(self, look):
-        self.look = look
-
-    def __iter__(self):
-        self.look()
-        return iter(())
-
-
-@pytest.mark.parametrize("name", ["dqn", "sac"])
-def test_resumed_run_reaches_its_budget(name, left, whole):
-    run = left(60, name)
-    result = rlrun.resume(run.path)
-    assert (result.summary["status"], result.summary["env_steps"], result.summary["updates"]) == ("completed", 100, 40)
-    assert result.trainer.state["update"] == 40
-    assert run.checkpoint("latest").name == "0000000100-0000000040"
-    assert axis(run) == axis(RunDir(whole[name].run_dir))  # metrics are cut to the checkpoint and continued
-    seconds = [record["seconds"] for record in records(run)]
-    assert seconds == sorted(seconds)
-
-
-def test_no_window_of_the_memory_crosses_the_gap(left):
-    run = left(60)
-    table = rlrun.resume(run.path).trainer.loader.table
-    batch = table.sample(500)
-    episode_end = batch["terminated"] | batch["truncated"]
-    moved = (batch["next_observation"] - batch["observation"])[:, 0]
-    velocity = batch["observation"][:, 1]
-    assert torch.allclose(moved, 0.02 * velocity, atol=1e-6)  # of CartPole's position; a gap would be a jump
-    assert 0 < int(episode_end.sum()) < 500
 
 
 def test_run_without_rows_collects_first(tmp_path):

@@ -10,7 +10,6 @@ import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize
 from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError
 from tests.pace import within
 
@@ -21,9 +20,49 @@ from rlrun.core.errors import ConfigError
 GROUPS = ("algorithm=dqn", "env=pendulum")
 
 
-def test_words_choose_files_and_change_keys(compose):
-    config = compose("algorithm=sac", "env=pendulum", "algorithm.lr=1e-2", "seed=3").config
-    assert (config.env.id, config.seed, config.algorithm.lr) == ("Pendulum-v1", 3, 0.01)
+ABSENT = "absent"
+SAC = ("algorithm=sac", "env=pendulum")
+COMPOSED = {  # overrides, and values of keys that they come to
+    (*SAC, "algorithm.lr=1e-2", "seed=3"): {"env.id": "Pendulum-v1", "seed": 3, "algorithm.lr": 0.01},
+    SAC: {"memory.exponent": 0.6, "trainer.loader": "${loader}"},
+    ("+algorithm=sac", "env=pendulum"): {"memory.exponent": 0.6},
+    (*GROUPS, "env.kwargs.size=3", "env.reset_options.low=-0.5"): {"env.kwargs.size": 3, "env.reset_options.low": -0.5},
+    (*SAC, "~callbacks.temperature"): {"callbacks.temperature": ABSENT, "algorithm.temperature": 0.2},
+    (*GROUPS, "logger=wandb"): {"logger": ["wandb"]},
+    (*GROUPS, "env.kwargs.code='012'"): {"env.kwargs.code": "012", "algorithm.algorithm": ABSENT},
+    **{
+        (*GROUPS, f"seed={text}"): {"seed": value}
+        for text, value in {"012": 12, "08": 8, "1_000": 1000, "1e3": 1000}.items()
+    },
+}
+ADDITIONS = [
+    ["+with=[rnd,scale]"],
+    ["with=[rnd,scale]"],
+    ["+with=rnd", "+with=scale"],
+    ["+with=rnd", "+with=[scale,rnd]"],
+]
+
+
+def value_of(config, key):
+    node = plain(config)
+    for name in key.split("."):
+        node = node.get(name, ABSENT) if isinstance(node, dict) else ABSENT
+    return node
+
+
+@pytest.mark.parametrize("overrides", COMPOSED, ids=" ".join)
+def test_overrides_set_keys(overrides, compose):
+    config = compose(*overrides).config
+    values = {key: value_of(config, key) for key in COMPOSED[overrides]}
+    assert values == COMPOSED[overrides]
+    assert [type(value) for value in values.values()] == [type(value) for value in COMPOSED[overrides].values()]
+
+
+@pytest.mark.parametrize("additions", ADDITIONS, ids=" ".join)
+def test_additions_add_up(additions, compose):
+    composed = compose(*GROUPS, *additions)
+    assert {"novelty", "scale"} <= set(composed.config.callbacks)
+    assert composed.choices["with"] == ["rnd", "scale"]
 
 
 @pytest.fixture
@@ -54,40 +93,9 @@ def test_a_group_that_a_chosen_file_lists_can_be_taken_out(compose, nested, over
     assert composed.config.algorithm.lr == compose(*GROUPS).config.algorithm.lr
 
 
-def test_an_algorithm_chooses_its_memory(compose):
-    assert compose("algorithm=sac", "env=pendulum").config.memory.exponent == 0.6
-    assert compose("algorithm=sac", "env=pendulum", "memory=replay").choices["memory"] == "replay"
-
-
-def test_interpolations_stay_unresolved(compose):
-    config = compose(*GROUPS).config
-    assert OmegaConf.to_container(config)["trainer"]["loader"] == "${loader}"
-
-
 def test_keys_of_the_result_are_closed(compose):
     with pytest.raises(ConfigAttributeError):
         compose(*GROUPS).config.nothing = 1
-
-
-def test_an_addition_works_with_and_without_plus(compose):
-    for override in ("+with=rnd", "with=rnd"):
-        assert "novelty" in compose(*GROUPS, override).config.callbacks
-
-
-def test_several_additions_work_at_once(compose):
-    composed = compose(*GROUPS, "+with=[rnd,scale]")
-    assert {"novelty", "scale"} <= set(composed.config.callbacks)
-    assert composed.choices["with"] == ["rnd", "scale"]
-
-
-def test_additions_one_by_one_add_up(compose):
-    together = compose(*GROUPS, "+with=[rnd,scale]")
-    for overrides in (["+with=rnd", "+with=scale"], ["+with=rnd", "+with=[scale,rnd]"]):
-        assert plain(compose(*GROUPS, *overrides).config) == plain(together.config)
-
-
-def test_a_plus_before_a_listed_group_is_harmless(compose):
-    assert compose("+algorithm=sac", "env=pendulum").choices["algorithm"] == "sac"
 
 
 def test_null_takes_a_group_out(compose):
@@ -103,33 +111,10 @@ def test_the_last_of_repeated_words_wins(compose):
     assert composed.overrides.count("seed=1") == 0
 
 
-@pytest.mark.parametrize(("override", "value"), [("012", 12), ("08", 8), ("1_000", 1000), ("1e3", 1000)])
-def test_numbers_are_decimal(compose, override, value):
-    seed = compose(*GROUPS, f"seed={override}").config.seed
-    assert (seed, type(seed)) == (value, int)
-
-
-def test_a_quoted_number_stays_a_text(compose):
-    assert compose(*GROUPS, "env.kwargs.code='012'").config.env.kwargs.code == "012"
-
-
 def test_numbers_in_files_are_decimal_too(compose, write):
     write("conf/env/mine.yaml", "defaults: [gym]\nid: A-v0\nkwargs: {a: 012, b: 1e-3, c: '012', d: 1_000, e: 12:30}\n")
     kwargs = compose("algorithm=dqn", "env=mine").config.env.kwargs
     assert dict(kwargs) == {"a": 12, "b": 0.001, "c": "012", "d": 1000, "e": "12:30"}
-
-
-def test_arguments_of_an_environment_need_no_plus(compose):
-    config = compose(*GROUPS, "env.kwargs.size=3", "env.reset_options.low=-0.5").config
-    assert (config.env.kwargs.size, config.env.reset_options.low) == (3, -0.5)
-
-
-def test_a_tilde_deletes(compose):
-    assert "temperature" not in compose("algorithm=sac", "env=pendulum", "~callbacks.temperature").config.callbacks
-
-
-def test_one_logger_is_a_list_of_one(compose):
-    assert list(compose(*GROUPS, "logger=wandb").config.logger) == ["wandb"]
 
 
 def test_the_users_file_replaces_ours(compose, write):
@@ -166,10 +151,6 @@ def test_other_groups_and_train_start_from_ours_too(compose, write):
     config = compose("algorithm=sac", "env=pendulum").config
     assert (config.seed, config.env.id, config.env.num_envs) == (5, "Pendulum-v1", 7)
     assert config.memory.exponent == 0.6
-
-
-def test_the_packaged_header_may_stand_below_other_comments(compose):
-    assert "algorithm" not in compose(*GROUPS).config.algorithm
 
 
 def test_a_users_hydra_application_stays_untouched(compose, tmp_path):
@@ -241,10 +222,6 @@ def test_a_missing_dict_of_arguments_is_made(compose, write):
 def test_an_option_may_have_the_name_of_a_number(write, compose):
     write("conf/algorithm/nan.yaml", "# @package _global_\ndefaults: [rlrun/algorithm/dqn]\n")
     assert compose("algorithm=nan", "env=pendulum").choices["algorithm"] == "nan"
-
-
-def test_number_whose_reader_was_deleted_may_stay(compose):
-    assert compose("algorithm=sac", "env=pendulum", "~callbacks.temperature").config.algorithm.temperature == 0.2
 
 
 def test_missing_primary_config_is_named(tmp_path):

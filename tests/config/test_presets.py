@@ -9,14 +9,29 @@ from rlrun.config.tree import plain
 TUNED = ("algorithm=dqn", "env=cartpole")
 
 
-def test_a_pair_is_applied_by_itself(compose):
-    composed = compose(*TUNED)
-    assert composed.preset == "dqn_cartpole"
-    assert (composed.config.algorithm.lr, composed.config.num_envs, composed.config.memory.length) == (2.5e-3, 4, 9000)
+@pytest.mark.parametrize(
+    ("overrides", "preset", "values"),
+    [
+        ([*TUNED], "dqn_cartpole", (2.5e-3, 4, 9000)),
+        ([*TUNED, "algorithm.lr=0.5"], "dqn_cartpole", (0.5, 4, 9000)),
+        ([*TUNED, "env.kwargs.size=3"], "dqn_cartpole", (2.5e-3, 4, 9000)),
+        *(
+            ([*TUNED, override], None, (1e-3, 1, None))
+            for override in ("env.id=Other-v0", "env.id=CartPole-v1", "env.target=my.Env", "preset=null", "~preset")
+        ),
+        (["algorithm=dqn", "env=pendulum"], None, (1e-3, 1, None)),
+    ],
+)
+def test_tuned_preset_applies_unless_env_changes(overrides, preset, values, compose):
+    composed = compose(*overrides)
+    lr, num_envs, length = values
+    assert composed.preset == preset
+    assert (composed.config.algorithm.lr, composed.config.num_envs) == (lr, num_envs)
+    assert composed.choices["memory"] == ("prioritized" if preset else "replay")
+    assert length is None or composed.config.memory.length == length
 
 
-def test_a_pair_chooses_the_memory_it_was_tuned_with(compose):
-    assert compose(*TUNED).choices["memory"] == "prioritized"
+def test_memory_of_preset_can_be_replaced(compose):
     assert compose(*TUNED, "memory=replay").choices["memory"] == "replay"
 
 
@@ -27,35 +42,10 @@ def test_a_preset_gives_the_same_as_its_pair(compose):
     assert named.preset is None
 
 
-def test_words_beat_the_pair(compose):
-    config = compose(*TUNED, "algorithm.lr=0.5").config
-    assert (config.algorithm.lr, config.algorithm.batch_size) == (0.5, 64)
-
-
 def test_a_key_that_a_pair_adds_exists_where_the_pair_applies(compose, refusal):
     override = "memory.exponent=0.25"
     assert compose(*TUNED, override).config.memory.exponent == 0.25
     assert "no such key" in refusal(*TUNED, override, "env.id=Other-v0")
-
-
-@pytest.mark.parametrize("override", ["env.id=Other-v0", "env.target=my.Env", "preset=null", "~preset"])
-def test_a_word_switches_the_pair_off(compose, override):
-    composed = compose(*TUNED, override)
-    assert composed.preset is None
-    assert composed.config.algorithm.lr == 1e-3
-
-
-def test_the_same_env_id_in_a_word_switches_it_off_too(compose):
-    assert compose(*TUNED, "env.id=CartPole-v1").preset is None
-
-
-def test_arguments_of_the_environment_leave_the_pair_on(compose):
-    assert compose(*TUNED, "env.kwargs.size=3").preset == "dqn_cartpole"
-
-
-def test_another_environment_has_no_pair(compose):
-    assert compose("algorithm=dqn", "env=pendulum").preset is None
-    assert compose("algorithm=sac", "env=cartpole").preset is None
 
 
 def test_a_named_preset_switches_the_pair_off(compose, write):

@@ -13,30 +13,35 @@ from rlrun.core.errors import ConfigError, RunDirError
 GROUPS = ("algorithm=dqn", "env=pendulum")
 
 
-def test_a_key_that_nothing_leads_to_is_unread():
-    config = {"seed": 1, "trainer": {"_target_": "T", "a": "${x.y}"}, "x": {"y": 1, "z": 2}, "w": {"v": {"u": 1}}}
-    assert unread(config) == ["x.z", "w"]
+OBJECT = {"_target_": "T", "a": "${x.y}"}
+TEXTS = {"t": "x-${a}-${b.c}", "r": "${oc.select:d,1}", "n": "${e.${f}}", "s": "${.t}"}
+
+
+@pytest.mark.parametrize(
+    ("config", "keys"),
+    [
+        ({"seed": 1, "trainer": OBJECT, "x": {"y": 1, "z": 2}, "w": {"v": {"u": 1}}}, ["x.z", "w"]),
+        (  # links that lead to links
+            {"trainer": "${a.b.c}", "a": "${d}", "d": {"b": {"c": "${e}", "f": 1}}, "e": [1, "${g}"], "g": 0},
+            ["d.b.f"],
+        ),
+        (
+            {"trainer": TEXTS, "a": 1, "b": {"c": 2}, "d": 3, "e": {"k": 4, "l": 5}, "f": "k", "g": 6},
+            ["e.l", "g"],
+        ),
+        (  # an attribute reads the whole object
+            {"trainer": "${spaces.action.size}", "spaces": {"_target_": "S", "env": "${env}"}, "env": {"id": 1}},
+            [],
+        ),
+    ],
+)
+def test_unread_keys(config, keys):
+    assert unread(config) == keys
 
 
 def test_roots_can_be_given():
     config = {"a": {"b": 1}, "c": 2}
     assert unread(config, reached(config, ["a"])) == ["c"]
-
-
-def test_links_are_followed_through_links():
-    config = {"trainer": "${a.b.c}", "a": "${d}", "d": {"b": {"c": "${e}", "f": 1}}, "e": [1, "${g}"], "g": 0}
-    assert unread(config) == ["d.b.f"]
-
-
-def test_texts_resolvers_and_nested_links_count_as_reading():
-    trainer = {"t": "x-${a}-${b.c}", "r": "${oc.select:d,1}", "n": "${e.${f}}", "s": "${.t}"}
-    config = {"trainer": trainer, "a": 1, "b": {"c": 2}, "d": 3, "e": {"k": 4, "l": 5}, "f": "k", "g": 6}
-    assert unread(config) == ["e.l", "g"]
-
-
-def test_an_attribute_of_an_object_reads_the_whole_object():
-    config = {"trainer": "${spaces.action.size}", "spaces": {"_target_": "S", "env": "${env}"}, "env": {"id": 1}}
-    assert unread(config) == []
 
 
 def test_only_values_that_are_read_must_be_given():

@@ -58,12 +58,11 @@ def test_of_two_at_once_the_quicker_one_is_heard(cache):
     assert len(list(cache.iterdir())) == 1
 
 
-def test_without_a_cache_it_is_found_each_time(cache):
+def file_in_the_way(cache, monkeypatch):
     cache.parent.write_text("a file where a folder should be")
-    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "aba"] == ["a", "b", "a"]
 
 
-def test_a_cache_out_of_reach_is_none(cache, monkeypatch):
+def out_of_reach(cache, monkeypatch):
     def shut(real):
         def call(path, *more, **options):
             if str(path).startswith(str(cache)):
@@ -74,24 +73,27 @@ def test_a_cache_out_of_reach_is_none(cache, monkeypatch):
 
     for name in ("open", "stat", "lstat", "mkdir"):
         monkeypatch.setattr(os, name, shut(getattr(os, name)))
-    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "ab"] == ["a", "b"]
 
 
-def test_whoever_has_no_home_finds_out_each_time(monkeypatch):
-    def lost(*names, **options):
-        raise RuntimeError("no home")
-
-    monkeypatch.setattr(module, "user_cache_path", lost)
-    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "ab"] == ["a", "b"]
+def no_home(cache, monkeypatch):
+    monkeypatch.setattr(module, "user_cache_path", raising(RuntimeError("no home")))
 
 
-def test_a_disk_that_cannot_link_still_answers(cache, monkeypatch):
-    def refuse(*paths):
-        raise PermissionError
+def no_links(cache, monkeypatch):
+    monkeypatch.setattr(os, "link", raising(PermissionError()))
 
-    monkeypatch.setattr(os, "link", refuse)
-    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "ab"] == ["a", "b"]
-    assert list(cache.iterdir()) == []
+
+def raising(error):
+    def call(*names, **options):
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("fault", [file_in_the_way, out_of_reach, no_home, no_links])
+def test_answer_without_a_cache(fault, cache, monkeypatch):
+    fault(cache, monkeypatch)
+    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "aba"] == ["a", "b", "a"]
 
 
 def test_caches_lie_where_the_user_has_them(tmp_path):
