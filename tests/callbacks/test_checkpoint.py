@@ -161,8 +161,8 @@ def test_manifest_says_when_and_how_good(tmp_path):
     checkpointer.evaluation = {"mean_return": 7.5, "std_return": 0.5, "episodes": 3, "env_steps": 32}
     checkpointer.end_training(None, update=4, step=40)
     note = storage.read_manifest(run.checkpoint())
-    assert (note["env_steps"], note["updates"], note["evaluation"]) == (40, 4, checkpointer.evaluation)
-    assert datetime.fromisoformat(note["created"]).tzinfo is not None
+    assert (note.env_steps, note.updates, note.evaluation) == (40, 4, checkpointer.evaluation)
+    assert datetime.fromisoformat(note.created).tzinfo is not None
 
 
 def test_old_best_goes_when_a_better_one_came(tmp_path):

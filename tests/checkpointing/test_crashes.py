@@ -124,7 +124,7 @@ def check(run, digests):
 def check_tidy(run):
     """Nothing lies about: neither temporary files nor segments that no checkpoint needs."""
     hidden = [path for path in run.checkpoints.rglob("*") if path.name.startswith(".")]
-    needed = {name for path in run.checkpoint_dirs() for name in storage.read_manifest(path)["segments"]}
+    needed = {name for path in run.checkpoint_dirs() for name in storage.read_manifest(path).segments}
     assert hidden == []
     assert {path.name for path in (run.checkpoints / "segments").iterdir()} == needed
 

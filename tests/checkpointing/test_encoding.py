@@ -142,5 +142,5 @@ def test_stored_state_is_replaced_whole(tmp_path):
     storage.save(tmp_path / "state", {"part": 1})
     storage.save(tmp_path / "state", {"part": 2}, about={"env_steps": 5})
     assert storage.load(tmp_path / "state") == {"part": 2}
-    assert storage.read_manifest(tmp_path / "state")["env_steps"] == 5
+    assert storage.read_manifest(tmp_path / "state").env_steps == 5
     assert [entry.name for entry in tmp_path.iterdir()] == ["state"]

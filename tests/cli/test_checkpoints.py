@@ -277,7 +277,7 @@ def damaged(run: RunDir, **options: bool) -> list[int]:
 def test_damaged_rows_damage_every_sharing_checkpoint(growing):
     run, _ = growing
     assert damaged(run, verify=True) == []
-    segments = [stored.read_manifest(where)["segments"].keys() for where in run.checkpoint_dirs()]
+    segments = [stored.read_manifest(where).segments.keys() for where in run.checkpoint_dirs()]
     for begin, old, new in ((60, set(), segments[0]), (80, segments[0], segments[1]), (100, segments[1], segments[2])):
         (name,) = new - old
         path = run.checkpoints / "segments" / name

@@ -38,22 +38,18 @@ def runs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def names(found):
-    return [run["path"].rsplit("/", 1)[1] for run in found]
+def names(paths):
+    return [path.rsplit("/", 1)[1] for path in paths]
 
 
 def test_it_finds_runs_wherever_they_lie_and_what_came_of_them(runs):
     first, third, second = rlrun.ls()
-    assert (first["path"], first["status"], first["objective"]) == (
-        str(runs / "runs/dqn-cartpole/a"),
-        "completed",
-        12.5,
-    )
-    assert first["best"] == {"mean_return": 13.0}
-    assert first["overrides"] == ["algorithm=dqn", "seed=1"]
-    assert second["status"] == "failed"
-    assert (third["status"], third["env_steps"], third["objective"]) == ("stopped", 20, None)  # from its metrics
-    assert names(rlrun.ls("sweeps/now")) == ["b"]
+    assert (first.path, first.status, first.objective) == (str(runs / "runs/dqn-cartpole/a"), "completed", 12.5)
+    assert first.to_json()["best"] == {"mean_return": 13.0}
+    assert first.overrides == ["algorithm=dqn", "seed=1"]
+    assert second.status == "failed"
+    assert (third.status, third.env_steps, third.objective) == ("stopped", 20, None)  # from its metrics
+    assert names(run.path for run in rlrun.ls("sweeps/now")) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +68,7 @@ def test_it_finds_runs_wherever_they_lie_and_what_came_of_them(runs):
     ],
 )
 def test_filters_and_orders(options, expected, runs):
-    assert names(rlrun.ls(**options)) == expected
+    assert names(run.path for run in rlrun.ls(**options)) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +95,7 @@ def test_the_command_prints_a_line_for_each_run_and_json(runs, capsys):
     ]
     assert captured.err == "3 runs\n"
     assert code_of("ls", "runs", "--json") == 0
-    assert names(json.loads(capsys.readouterr().out)) == ["a", "c"]
+    assert names(run["path"] for run in json.loads(capsys.readouterr().out)) == ["a", "c"]
 
 
 def test_a_folder_without_runs_is_an_empty_list(tmp_path, capsys):

@@ -225,5 +225,5 @@ def test_evaluation_depends_on_the_statistics(run):
 def test_a_checkpoint_holds_the_statistics_once(run):
     where = run.run_dir / "checkpoints"
     folder = where / (where / "latest").read_text().strip()
-    names = [path for path in storage.read_manifest(folder)["parts"] if "norm" in path]
+    names = [path for path in storage.read_manifest(folder).parts if "norm" in path]
     assert sorted(names) == ["normalizers.observation", "normalizers.reward"]

@@ -42,7 +42,7 @@ from rlrun.checkpointing.rows import (
 from rlrun.checkpointing.tensorfiles import CODES, StoredTensor, TensorFile
 from rlrun.core.errors import RunDirError
 from rlrun.core.typing import Array
-from rlrun.runs.checkpoint_manifest import is_count
+from rlrun.runs.checkpoint_manifest import CheckpointManifest, is_count
 from rlrun.runs.files import sync_directory
 
 LONGEST = 64  # segments of a chain
@@ -208,7 +208,7 @@ def require_folder(home: Path) -> None:
 
 
 def open_rows(
-    directory: Path, note: Mapping[str, Any], rows: Any, tensors: Mapping[str, Tensor], wanted: Iterable[str]
+    directory: Path, note: CheckpointManifest, rows: Any, tensors: Mapping[str, Tensor], wanted: Iterable[str]
 ) -> list[dict[str, StoredColumn] | None]:
     """Open the rows of memories; those of parts that are not wanted are None.
 
@@ -224,7 +224,7 @@ def open_rows(
 
 
 def _open_rows(
-    home: Path, note: Mapping[str, Any], entry: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    home: Path, note: CheckpointManifest, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> StoredRows:
     size, packed = entry["size"], tensors[entry["used"]].numpy()
     if not is_count(size) or packed.dtype != np.uint8 or packed.ndim != 1:
@@ -233,7 +233,7 @@ def _open_rows(
     sources: Sequence[Segment] = ()
     if entry["segments"]:
         require_folder(home)
-        sources = [Segment(home / name, note["segments"][name], kinds, size) for name in entry["segments"]]
+        sources = [Segment(home / name, note.segments[name], kinds, size) for name in entry["segments"]]
     covered = np.zeros(size, np.bool_)
     for source in sources:
         covered[source.slots] = True

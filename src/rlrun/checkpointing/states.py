@@ -174,15 +174,15 @@ def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:
         RunDirError: a file is missing or damaged, or a wanted part is not stored.
     """
     note = read_manifest(directory)
-    wanted = {name: renames.stored_as(name, note["parts"]) for name in (note["parts"] if parts is None else parts)}
+    wanted = {name: renames.stored_as(name, note.parts) for name in (note.parts if parts is None else parts)}
     for name, before in wanted.items():
-        if before not in note["parts"]:
-            raise RunDirError(f"{directory} holds no part '{name}'{did_you_mean(name, note['parts'])}")
+        if before not in note.parts:
+            raise RunDirError(f"{directory} holds no part '{name}'{did_you_mean(name, note.parts)}")
     tensors: dict[str, Tensor] = {}
-    for name, entry in note["files"].items():
+    for name, entry in note.files.items():
         if name != STATE and not set(entry.get("parts", wanted.values())).isdisjoint(wanted.values()):
             tensors |= TensorFile(directory / name, entry).load()
-    tree = parse_json(read_file(directory / STATE, note["files"][STATE]), directory / STATE)
+    tree = parse_json(read_file(directory / STATE, note.files[STATE]), directory / STATE)
     try:
         rows = open_rows(directory, note, tree["rows"], tensors, [*wanted.values()])
         return {name: merge(tensors, tree["parts"][before], rows) for name, before in wanted.items()}
@@ -203,8 +203,8 @@ def verify(directory: Path) -> list[str]:
     except RunDirError as error:
         return [str(error)]
     home, problems = home_of(directory.parent), []
-    files = [(directory / name, entry) for name, entry in note["files"].items()]
-    files += [(home / name, entry) for name, entry in note["segments"].items()]
+    files = [(directory / name, entry) for name, entry in note.files.items()]
+    files += [(home / name, entry) for name, entry in note.segments.items()]
     for path, entry in files:
         try:
             if path.suffix == ".json":
@@ -247,14 +247,14 @@ def collect(directory: Path) -> None:
 
     Where a manifest cannot be read, nothing is deleted: its state may need any of them.
     """
-    home, needed = home_of(directory), set()
+    home, needed = home_of(directory), set[str]()
     if not home.is_dir() or home.is_symlink():
         return
     for entry in directory.iterdir():  # also copies under other names, and what is being deleted
         if not (entry / MANIFEST).exists() and not (entry / STATE).exists():
             continue
         try:
-            needed.update(read_manifest(entry)["segments"])
+            needed.update(read_manifest(entry).segments)
         except RunDirError:
             return
     for entry in home.iterdir():

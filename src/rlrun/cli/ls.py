@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlrun.runs.files import aligned
+
+if TYPE_CHECKING:
+    from rlrun.commands.ls import RunRow
 
 HEAD = ("run", "status", "steps", "return", "overrides")
 
@@ -36,22 +39,22 @@ def ls(
 
     runs = find(folder, status=status, match=match or [], sort=sort)
     if as_json:
-        typer.echo(json.dumps(runs, indent=2))
+        typer.echo(json.dumps([run.to_json() for run in runs], indent=2))
         return
     for line in aligned([HEAD, *map(_row, runs)], left=("run", "status", "overrides")) if runs else ():
         typer.echo(line)
     typer.echo(counted(len(runs), "run"), err=True)
 
 
-def _row(run: dict[str, Any]) -> tuple[str, str, str, str, str]:
+def _row(run: RunRow) -> tuple[str, str, str, str, str]:
     from rlrun.core.errors import printable
 
-    path, here = Path(run["path"]), Path.cwd()
-    steps, value = run["env_steps"] or run["updates"], run["objective"]
+    path, here = Path(run.path), Path.cwd()
+    steps, value = run.env_steps or run.updates, run.objective
     return (
         printable(str(path.relative_to(here)) if path.is_relative_to(here) else str(path)),
-        run["status"],
+        run.status,
         f"{steps:,}" if steps else "",
         "" if value is None else f"{value:.2f}",
-        printable(" ".join(run["overrides"])),
+        printable(" ".join(run.overrides)),
     )

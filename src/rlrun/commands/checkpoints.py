@@ -99,10 +99,10 @@ def _report(where: Path, *, verify: bool, digest: bool) -> CheckpointReport:
         note = stored.read_manifest(where)
     except RunDirError as error:
         return replace(report, damage=(str(error),))
-    damage, parts = _read(where, note["parts"], verify=verify, digest=digest)
-    whole = own + sum(entry["size"] for entry in note["segments"].values())
-    created, evaluation = note.get("created"), note.get("evaluation")
-    return replace(report, created=created, evaluation=evaluation, size_with_shared=whole, parts=parts, damage=damage)
+    damage, parts = _read(where, note.parts, verify=verify, digest=digest)
+    whole = own + sum(entry["size"] for entry in note.segments.values())
+    report = replace(report, created=note.created, evaluation=note.evaluation, size_with_shared=whole)
+    return replace(report, parts=parts, damage=damage)
 
 
 def _read(

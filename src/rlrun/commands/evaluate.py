@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, overload
 
@@ -150,8 +150,8 @@ def evaluate(
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
                 evaluation, files = stage.play(file.agent)
-        about: dict[str, Any] = {"run": file.path, "checkpoint": file.checkpoint, "env_steps": file.env_steps}
-        return EvaluationReport(**vars(evaluation), **about, seed=seed, videos=files)
+        report = EvaluationReport(**vars(evaluation), run=file.path, checkpoint=file.checkpoint, seed=seed)
+        return replace(report, env_steps=file.env_steps, videos=files)
     refuse_overrides(overrides)
     wanted = _chosen(RunDir.open(run), checkpoint)
     with frozen(run, trust) as policy:
@@ -187,18 +187,20 @@ def _chosen(run: RunDir, overrides: str | list[str]) -> list[Path]:
 
 def _report(policy: Frozen, where: Path, stage: Stage, folder: str = "") -> EvaluationReport:
     evaluation, videos = stage.play(policy.agent, folder)
-    return EvaluationReport(**vars(evaluation), **_about(policy, where), seed=stage.seed, videos=videos)
+    return _of_checkpoint(policy, where, EvaluationReport(**vars(evaluation), seed=stage.seed, videos=videos))
 
 
 def _report_or_damage(policy: Frozen, where: Path, stage: Stage) -> EvaluationReport:
     try:
         policy.take(where)
     except RunDirError as error:
-        return EvaluationReport([], [], [], **_about(policy, where), seed=stage.seed, damage=str(error))
+        return _of_checkpoint(policy, where, EvaluationReport([], [], [], seed=stage.seed, damage=str(error)))
     return _report(policy, where, stage, where.name)
 
 
-def _about(policy: Frozen, where: Path) -> dict[str, Any]:
+def _of_checkpoint(policy: Frozen, where: Path, report: EvaluationReport) -> EvaluationReport:
+    """Return a report with the checkpoint that it is about."""
     run = policy.directory
-    pointers = {name: run.pointed(name) == where.name for name in ("latest", "best")}
-    return {"run": run.path, "checkpoint": where.name, "env_steps": checkpoint_key(where)[0], **pointers}
+    latest, best = (run.pointed(name) == where.name for name in ("latest", "best"))
+    steps = checkpoint_key(where)[0]
+    return replace(report, run=run.path, checkpoint=where.name, env_steps=steps, latest=latest, best=best)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +15,59 @@ from rlrun.runs.progress import progress
 
 NUMBER = re.compile(r"(?<==)[-+]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
 STATUSES = ("running", "completed", "failed", "stopped", "interrupted")
-SORTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "path": lambda run: run["path"],
-    "created": lambda run: run["created"] or "",
-    "status": lambda run: STATUSES.index(run["status"]),
-    "steps": lambda run: _last(run["env_steps"]),
-    "return": lambda run: _last(run["objective"]),
-    "seconds": lambda run: _last(run["seconds"]),
+FIGURES = ("env_steps", "updates", "seconds", "objective")
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A run in a list.
+
+    Attributes:
+        path: its folder.
+        status: one of `STATUSES`.
+        created: when, as its manifest says (ISO 8601), or None.
+        overrides: that it was started with.
+        env_steps, updates, seconds, objective: numbers, or None where they are not known.
+        summary: the content of `summary.json`; without one, the newest of these numbers from its metrics.
+    """
+
+    path: str
+    status: str
+    created: str | None = None
+    overrides: list[str] = field(default_factory=list)
+    env_steps: int | float | None = None
+    updates: int | float | None = None
+    seconds: int | float | None = None
+    objective: int | float | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return an object of the list that `rlrun ls --json` prints: the summary with these values."""
+        figures = {name: getattr(self, name) for name in FIGURES}
+        about = {"path": self.path, "status": self.status, "created": self.created, "overrides": self.overrides}
+        return {**self.summary, **figures, **about}
+
+
+SORTS: dict[str, Callable[[RunRow], Any]] = {
+    "path": lambda run: run.path,
+    "created": lambda run: run.created or "",
+    "status": lambda run: STATUSES.index(run.status),
+    "steps": lambda run: _last(run.env_steps),
+    "return": lambda run: _last(run.objective),
+    "seconds": lambda run: _last(run.seconds),
 }
 
 
 def ls(
     folder: Path | str = ".", *, status: str | None = None, match: Iterable[str] = (), sort: str = "path"
-) -> list[dict[str, Any]]:
-    """Return what is known of each run in a folder and beneath it.
+) -> list[RunRow]:
+    """Return what is known of each run in a folder and below it.
 
     Args:
         folder: of one run, of a sweep, or above several.
         status: only runs of this.
         match: only runs whose path or overrides hold each of these texts; a number behind `=` in any spelling.
         sort: by which of `SORTS`; steps, returns and seconds from the largest.
-
-    Returns:
-        The content of each `summary.json`, as far as there is one, with `path`, `status`, `created` and `overrides`; of
-        runs that have not ended, the newest figures of their metrics.
 
     Raises:
         RequestError: there is no such folder, status or order.
@@ -54,29 +84,26 @@ def ls(
     matching = [
         run
         for run in runs
-        if status in (None, run["status"])
-        and all(_holds(" ".join([run["path"], *run["overrides"]]), text) for text in wanted)
+        if status in (None, run.status) and all(_holds(" ".join([run.path, *run.overrides]), text) for text in wanted)
     ]
     return sorted(matching, key=SORTS[sort])
 
 
-def about(run: RunDir) -> dict[str, Any]:
+def about(run: RunDir) -> RunRow:
     """Return what is known of a run; a file that is missing or damaged leaves its values out."""
     summary, manifest = known(run.summary), known(run.manifest)
     if not summary:
         newest = progress(run.metrics)
-        value = newest.get("evaluation/mean_return")
-        summary = {name: newest.get(name) for name in ("env_steps", "updates", "seconds")} | {"objective": value}
-    figures = {name: _number(summary.get(name)) for name in ("env_steps", "updates", "seconds", "objective")}
+        summary = {name: newest.get(name) for name in FIGURES} | {"objective": newest.get("evaluation/mean_return")}
     created = manifest.get("created")
-    return {
-        **summary,
-        **figures,
-        "path": str(run.path),
-        "status": run.read_status()["status"],
-        "created": created if isinstance(created, str) else None,
-        "overrides": _overrides(run),
-    }
+    return RunRow(
+        path=str(run.path),
+        status=run.read_status()["status"],
+        created=created if isinstance(created, str) else None,
+        overrides=_overrides(run),
+        **{name: _number(summary.get(name)) for name in FIGURES},
+        summary=summary,
+    )
 
 
 def _holds(content: str, text: str) -> bool:

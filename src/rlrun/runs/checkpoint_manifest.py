@@ -1,4 +1,4 @@
-"""What a stored state says of itself, looked at as if a stranger had written it; takes neither torch nor numpy."""
+"""The manifest of a stored state, checked as if an attacker had written it. It needs neither torch nor numpy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,28 @@ SEAL = ',\n "sha256": "{}"\n}}'  # the end of a manifest
 FILE = re.compile(r"tensors(\.\d{1,6})?\.safetensors|state\.json")
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """Return what a stored state says of itself: `parts`, `files`, `segments`, and what it was saved with.
+@dataclass(frozen=True)
+class CheckpointManifest:
+    """The manifest of a stored state.
+
+    Attributes:
+        parts: names of the parts.
+        files: name -> `size`, `sha256`, and `parts` where it does not concern all readers.
+        segments: name -> `size` and `sha256` of a file that other states share.
+        env_steps, updates, created, evaluation: when it was saved, as far as it says.
+    """
+
+    parts: list[str]
+    files: dict[str, dict[str, Any]]
+    segments: dict[str, dict[str, Any]]
+    env_steps: int | None = None
+    updates: int | None = None
+    created: str | None = None
+    evaluation: dict[str, Any] | None = None
+
+
+def read_manifest(directory: Path) -> CheckpointManifest:
+    """Return the manifest of a stored state.
 
     Raises:
         RunDirError: the manifest is missing, damaged, or of a format that this version does not know.
@@ -32,8 +53,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     check_manifest(note, path)
     if data != _sealed(data[: -len(_sealed(b"\n}"))] + b"\n}"):
         raise RunDirError(f"{path} is damaged: its content does not match its hash")
-    del note["sha256"]
-    return dict(note)
+    return CheckpointManifest(
+        **{entry.name: note[entry.name] for entry in fields(CheckpointManifest) if entry.name in note}
+    )
 
 
 def seal(note: Mapping[str, Any]) -> bytes:

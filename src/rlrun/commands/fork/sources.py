@@ -64,9 +64,9 @@ def read(parent: Parent, wanted: Callable[[str], bool]) -> WeightSource:
 
 def _checkpoint(place: Path, wanted: Callable[[str], bool]) -> WeightSource:
     note = storage.read_manifest(place)
-    states = storage.load(place, [part for part in note["parts"] if wanted(part)])
+    states = storage.load(place, [part for part in note.parts if wanted(part)])
     nodes = {name: value for part, state in states.items() for name, value in _named(part, state)}
-    about = {"env_steps": note.get("env_steps"), "updates": note.get("updates")}
+    about = {"env_steps": note.env_steps, "updates": note.updates}
     return WeightSource(place, nodes, {**about, "digest": _digest(place / "manifest.json")})
 
 
