@@ -53,7 +53,7 @@ def batch():
     }
 
 
-def test_values_of_what_followed_are_those_of_next_observation(batch):
+def test_next_values_use_next_observations(batch):
     adapted = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
     episode_end = batch["terminated"] | batch["truncated"]
     value, following = batch["observation"].sum(-1), batch["next_observation"].sum(-1)
@@ -64,25 +64,25 @@ def test_values_of_what_followed_are_those_of_next_observation(batch):
     torch.testing.assert_close(adapted["return_"], adapted["advantage"] + value)
 
 
-def test_only_last_steps_cost_a_second_pass(batch):
-    network = Sum()
-    Advantages(network, discount=0.9, lambda_=0.8)(batch, None)
-    assert network.rows == [15, 5]  # all rows; the ends of three windows, a terminated and a truncated step
-
-
 def test_images_may_go_through_in_pieces(batch):
-    whole = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
-    network = Sum()
-    pieces = Advantages(network, discount=0.9, lambda_=0.8, chunk=4)(batch, None)
-    assert max(network.rows) == 4
+    networks = Sum(), Sum()
+    whole, pieces = (
+        Advantages(network, discount=0.9, lambda_=0.8, chunk=chunk)(batch, None)
+        for network, chunk in zip(networks, (4096, 4), strict=True)
+    )
+    assert networks[0].rows == [15, 5]  # all rows; the ends of three windows, a terminated and a truncated step
+    assert max(networks[1].rows) == 4
     for name in ("value", "log_prob", "advantage", "return_"):
         assert torch.equal(pieces[name], whole[name])
 
 
-def test_a_stored_log_prob_stays(batch):
+def test_log_prob_is_stored_computed_or_absent(batch):
     stored = torch.randn(3, 5)
     adapted = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch | {"log_prob": stored}, None)
     assert torch.equal(adapted["log_prob"], stored)
+    adaptor = Advantages(Sum(), discount=0.9, lambda_=0.8, log_prob=False)
+    assert adaptor.provides == ("value", "advantage", "return_")
+    assert "log_prob" not in adaptor(batch, None)
 
 
 def test_returns_may_have_another_lambda(batch):
@@ -90,12 +90,6 @@ def test_returns_may_have_another_lambda(batch):
     monte_carlo = Advantages(Sum(), discount=0.9, lambda_=1.0)(batch, None)
     torch.testing.assert_close(estimates["return_"], monte_carlo["return_"])
     assert not torch.allclose(estimates["advantage"], monte_carlo["advantage"])
-
-
-def test_a_loss_without_log_prob_pays_for_none(batch):
-    adaptor = Advantages(Sum(), discount=0.9, lambda_=0.8, log_prob=False)
-    assert adaptor.provides == ("value", "advantage", "return_")
-    assert "log_prob" not in adaptor(batch, None)
 
 
 # --- data of older networks
@@ -107,7 +101,7 @@ def weighed(batch, ratio, **options):
     return Advantages(Sum(), discount=0.9, v_trace=True, **options)(batch | {"log_prob": stored}, None), stored
 
 
-def test_v_trace_of_the_network_itself_has_lambda_returns(batch):
+def test_v_trace_without_change_equals_lambda(batch):
     weighted, stored = weighed(batch, 1.0, lambda_=0.8)
     plain = Advantages(Sum(), discount=0.9, lambda_=0.8)(batch, None)
     torch.testing.assert_close(weighted["return_"], plain["return_"])
@@ -116,21 +110,17 @@ def test_v_trace_of_the_network_itself_has_lambda_returns(batch):
     torch.testing.assert_close(without["advantage"], weighted["advantage"])
 
 
-def test_v_trace_weighs_what_would_not_be_done_any_more_by_its_ratio(batch):
+def test_v_trace_clips_ratios_at_one(batch):
     half, _ = weighed(batch, 0.5, lambda_=0.0)
     error = batch["reward"] + 0.9 * batch["next_observation"].sum(-1) * ~batch["terminated"] - half["value"]
     torch.testing.assert_close(half["return_"], half["value"] + 0.5 * error)
     last = half["advantage"][:, -1]  # the one row whose advantage looks no further
     torch.testing.assert_close(last, 0.5 * error[:, -1])
-
-
-def test_v_trace_weighs_nothing_by_more_than_one(batch):
-    double, _ = weighed(batch, 2.0, lambda_=0.8)
-    once, _ = weighed(batch, 1.0, lambda_=0.8)
+    double, once = (weighed(batch, ratio, lambda_=0.8)[0] for ratio in (2.0, 1.0))
     torch.testing.assert_close(double["advantage"], once["advantage"])
 
 
-def test_values_are_those_that_updates_would_see(batch, monkeypatch):
+def test_values_have_the_precision_of_updates(batch, monkeypatch):
     """Otherwise the first ratios of a rollout would not be 1."""
     monkeypatch.setattr("rlrun.nn.precision.has_bfloat16", lambda device: True)
     spaces = Spaces(Box((2,), np.full(2, -1.0), np.full(2, 1.0)), Discrete(3))

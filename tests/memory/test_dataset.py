@@ -53,12 +53,6 @@ def test_epochs_end_in_order(settings, wanted):
     assert served(make(epochs=2, shuffle=False, **settings), 9) == wanted * 2
 
 
-def test_columns_stay_together_as_float32():
-    batch = next(iter(make()))["default"]
-    assert (batch["x"].dtype, batch["y"].dtype) == (torch.int64, torch.float32)
-    assert torch.equal(batch["y"], batch["x"] * 0.5)
-
-
 @pytest.mark.parametrize("seen", range(7))
 def test_resumed_loader_serves_the_next_batch(seen):
     loader = make(epochs=2, seed=5)
@@ -72,8 +66,11 @@ def test_resumed_loader_serves_the_next_batch(seen):
 
 
 def test_batches_own_their_memory():
-    data = {"x": np.arange(10)}
-    next(iter(make(data, shuffle=False)))["default"]["x"].zero_()
+    data = {"x": np.arange(10), "y": np.arange(10) * 0.5}
+    batch = next(iter(make(data)))["default"]
+    assert (batch["x"].dtype, batch["y"].dtype) == (torch.int64, torch.float32)
+    assert torch.equal(batch["y"], batch["x"] * 0.5)
+    batch["x"].zero_()
     assert data["x"].tolist() == [*range(10)]
 
 
@@ -100,21 +97,14 @@ class Pairs:
         return self.item(row)
 
 
-def test_items_are_read_once():
-    pairs = Pairs()
-    loader = make(pairs, columns=["label", "input"], epochs=3)
-    count = pairs.asked
-    for groups in loader:
-        label, inputs = groups["default"]["label"], groups["default"]["input"]
-        assert torch.equal(inputs, torch.stack([label, -label], 1))
-    assert pairs.asked == count <= 8
-
-
-def test_lazy_items_are_read_late():
-    pairs = Pairs()
-    loader = make(Lazy(pairs), columns=["label", "input"], epochs=3, batch=3, shuffle=False)
-    assert served(loader, 4, "input")[3] == [[3, -3], [4, -4], [5, -5]]
-    assert 12 <= pairs.asked <= 13
+def test_items_are_read_once_or_late():
+    pairs, late = Pairs(), Pairs()
+    loaders = [make(data, columns=["label", "input"], epochs=3, batch=3, shuffle=False) for data in (pairs, Lazy(late))]
+    read = pairs.asked
+    batches = [served(loader, 6, "input") for loader in loaders]
+    assert batches[0] == batches[1] == [[[row, -row] for row in rows] for rows in ([0, 1, 2], [3, 4, 5])] * 3
+    assert pairs.asked == read <= 8
+    assert 18 <= late.asked <= 19
 
 
 @pytest.mark.parametrize("lazy", [Lazy, lambda dataset: dataset])
@@ -257,11 +247,11 @@ def test_wrong_runs_are_refused(project):
 
 
 def test_items_larger_than_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(dataset, "main_memory", lambda: 6 * 24 * 2)
+    assert len(make(Pairs(), columns=["label", "input"]).source) == 6
     monkeypatch.setattr(dataset, "main_memory", lambda: 6 * 24 * 2 - 1)
     with pytest.raises(ConfigError, match=r"its 6 items take .* GB of memory.*rlrun.memory.Lazy"):
         make(Pairs(), columns=["label", "input"])
-    monkeypatch.setattr(dataset, "main_memory", lambda: 6 * 24 * 2)
-    assert len(make(Pairs(), columns=["label", "input"]).source) == 6
 
 
 @pytest.fixture

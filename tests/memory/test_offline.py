@@ -1,4 +1,4 @@
-"""Learning from a stored memory: all that collects stays at home, whoever learns."""
+"""Learning from a stored memory, without a collector."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shown(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("algorithm", "alone"), list(itertools.product(LEARNERS, [False, True])))
-def test_every_learner_from_replay_learns_without_collecting(algorithm, alone, shown):
+def test_every_learner_needs_no_collector(algorithm, alone, shown):
     name = LEARNERS[algorithm]
     where = ["+with=offline_alone"] if alone else [f"env={name}", "+with=offline"]
     overrides = [f"algorithm={algorithm}", *where, f"dataset={shown / name}.zip", *TINY]
@@ -56,14 +56,14 @@ def test_every_learner_from_replay_learns_without_collecting(algorithm, alone, s
     assert batches[1]["default"]["reward"].shape == (8,)
 
 
-def test_a_run_without_an_environment_learns_and_is_resumed(shown, tmp_path):
+def test_runs_without_an_environment_resume(shown, tmp_path):
     overrides = ["algorithm=sac", "+with=offline_alone", f"dataset={shown}/pendulum.zip", *TINY]
     first = rlrun.train([*overrides, "stop.updates=3"], run_dir=tmp_path / "run").summary
     assert (first["env_steps"], first["updates"]) == (0, 3)
     assert rlrun.resume(tmp_path / "run", ["stop.updates=5"]).summary["updates"] == 5
 
 
-def test_half_of_each_batch_comes_from_either_memory(shown, tmp_path):
+def test_batches_are_shared_equally(shown, tmp_path):
     overrides = ["algorithm=sac", "env=pendulum", "+with=offline_share", f"dataset={shown}/pendulum.zip", *TINY]
     overrides += ["algorithm.warmup_steps=10", "stop.env_steps=30", "evaluation.every=0"]
     loader = rlrun.train(overrides, run_dir=tmp_path / "run").trainer.loader
@@ -79,7 +79,7 @@ def test_half_of_each_batch_comes_from_either_memory(shown, tmp_path):
     assert lots == [("a", 4), ("b", 4)]
 
 
-def test_spaces_are_read_off_rows(tmp_path):
+def test_spaces_follow_from_rows(tmp_path):
     expected = stored(tmp_path / "mixed.zip", target="rlrun.env.toys.MixedAction")
     spaces = spaces_in(str(tmp_path / "mixed.zip"))
     assert [path for path, _ in leaves(spaces.action)] == [path for path, _ in leaves(expected.action)]
@@ -95,20 +95,8 @@ def test_spaces_are_read_off_rows(tmp_path):
     assert spaces.rewards == 0
 
 
-def test_several_choices_and_several_rewards_are_read_off_rows(tmp_path):
-    table = Table(
-        length=10,
-        columns={"observation": {"shape": [2]}, "action": {"shape": [2], "dtype": "int64"}, "reward": {"shape": [3]}},
-    )
-    for action in ([0, 2], [1, 0], [1, 1]):
-        table.add(0, {"observation": np.zeros((1, 2)), "action": [action], "reward": np.zeros((1, 3))})
-    files.store(table, tmp_path / "several.zip")
-    spaces = spaces_in([str(tmp_path / "several.zip")])
-    assert (spaces.action.choices, spaces.rewards) == ((2, 3), 3)
-
-
-def held(path, action, *, size=2, rewards=(), dtype="int64"):
-    """Store rows with these actions; return where."""
+def rows(path, action, *, size=2, rewards=(), dtype="int64"):
+    """Store rows with these actions; return the path."""
     shape = list(np.shape(action[0]))
     columns = {"observation": {"shape": [size]}, "action": {"shape": shape, "dtype": dtype}}
     table = Table(length=20, columns={**columns, "reward": {"shape": list(rewards)}})
@@ -118,15 +106,17 @@ def held(path, action, *, size=2, rewards=(), dtype="int64"):
     return str(path)
 
 
-def test_of_choices_there_are_as_many_as_any_source_tells(tmp_path):
-    few, many = held(tmp_path / "few.zip", [0, 1, 1]), held(tmp_path / "many.zip", [3, 0, 0])
+def test_largest_choice_of_any_source_counts(tmp_path):
+    few, many = rows(tmp_path / "few.zip", [0, 1, 1]), rows(tmp_path / "many.zip", [3, 0, 0])
     assert [spaces_in(sources).action.n for sources in ([few, many], [many, few])] == [4, 4]
-    few, many = held(tmp_path / "a.zip", [[0, 2], [1, 0], [0, 0]]), held(tmp_path / "b.zip", [[3, 0], [0, 1], [0, 0]])
+    few, many = rows(tmp_path / "a.zip", [[0, 2], [1, 0], [0, 0]]), rows(tmp_path / "b.zip", [[3, 0], [0, 1], [0, 0]])
     assert spaces_in([few, many]).action.choices == (4, 3)
+    several = spaces_in([rows(tmp_path / "several.zip", [[0, 2], [1, 0], [1, 1]], rewards=(3,))])
+    assert (several.action.choices, several.rewards) == ((2, 3), 3)
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "message"),
     [
         ({"action": [0, 1, 1], "size": 3}, r"its observations are .*3.*, and those of .*first\.zip are "),
         ({"action": [0.0, 0.5, 0.0], "dtype": "float32"}, r"its actions are .*, and those of .*first\.zip are "),
@@ -134,14 +124,14 @@ def test_of_choices_there_are_as_many_as_any_source_tells(tmp_path):
         ({"action": [0, 1, 1], "rewards": (2,)}, r"it has 2 rewards a step, and .*first\.zip has one"),
     ],
 )
-def test_sources_of_other_spaces_are_refused_by_name(others, told, tmp_path):
-    first = held(tmp_path / "first.zip", [0, 1, 1])
-    second = held(tmp_path / "other.zip", **others)
-    with pytest.raises(RequestError, match=rf"other\.zip: {told}"):
+def test_other_spaces_are_refused(others, message, tmp_path):
+    first = rows(tmp_path / "first.zip", [0, 1, 1])
+    second = rows(tmp_path / "other.zip", **others)
+    with pytest.raises(RequestError, match=rf"other\.zip: {message}"):
         spaces_in([first, first, second])
 
 
-def test_a_memory_without_actions_tells_no_spaces(tmp_path):
+def test_memories_without_actions_are_refused(tmp_path):
     table = Table(length=10, columns={"observation": {}, "reward": {}})
     for number in range(3):
         table.add(0, {"observation": [number], "reward": [0.0]})

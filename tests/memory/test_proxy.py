@@ -13,7 +13,8 @@ from rlrun.memory import Table
 from rlrun.memory.episodes import Stored
 from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
 
-STEP = {"reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
+from .tables import STEP
+
 COLUMNS = {"observation": {"shape": [2]}, "action": {"dtype": "int64"}, **STEP}
 INITIAL, RUNNING, TERMINAL, INTERRUPTED = EpisodeState
 
@@ -40,26 +41,21 @@ def play(proxy: MemoryProxy, agent: int, rewards: list[float], end: EpisodeState
     proxy.add({agent: sees(end, len(rewards), rewards[-1], **info)}, {})
 
 
-def test_reward_follows_its_action() -> None:
-    table, proxy = make()
-    play(proxy, 7, [1.0, 2.0, 3.0], TERMINAL)
+@pytest.mark.parametrize(("end", "terminated"), [(TERMINAL, True), (INTERRUPTED, False)])
+def test_reward_follows_its_action(end: EpisodeState, terminated: bool) -> None:
+    table, proxy = make({**COLUMNS, "skill": {"tag": True}}, tags=["skill"])
+    play(proxy, 7, [1.0, 2.0, 3.0], end, skill=0.25)
     (episode,) = Stored.of(table)
     assert episode.row["observation"].tolist() == [[0, 0], [1, -1], [2, -2]]
     assert episode.row["action"].tolist() == [10, 11, 12]
     assert episode.row["reward"].tolist() == [1, 2, 3]
     assert episode.last.tolist() == [3, -3]
+    assert episode.row["terminated"].tolist() == [False, False, terminated]
+    assert episode.row["truncated"].tolist() == [False, False, not terminated]
+    assert episode.tags["skill"] == 0.25
 
 
-@pytest.mark.parametrize(("end", "terminated"), [(TERMINAL, True), (INTERRUPTED, False)])
-def test_only_the_last_row_tells_how_it_ended(end: EpisodeState, terminated: bool) -> None:
-    table, proxy = make()
-    play(proxy, 7, [1.0, 1.0], end)
-    (episode,) = Stored.of(table)
-    assert episode.row["terminated"].tolist() == [False, terminated]
-    assert episode.row["truncated"].tolist() == [False, not terminated]
-
-
-def test_agents_in_one_round_get_episodes_of_their_own() -> None:
+def test_agents_have_separate_episodes() -> None:
     table, proxy = make()
     proxy.add({1: sees(INITIAL, 0), 2: sees(INITIAL, 50)}, {1: does(1), 2: does(2)})
     proxy.add({1: sees(TERMINAL, 1, 5.0), 2: sees(RUNNING, 51, 6.0)}, {2: does(3)})
@@ -79,18 +75,13 @@ def test_environment_may_reuse_its_arrays() -> None:
     assert (episode.row["observation"].tolist(), episode.last.tolist()) == ([[0, 0]], [9, 9])
 
 
-def test_short_episodes_are_dropped_and_counted() -> None:
+def test_left_out_episodes_are_counted() -> None:
     table, proxy = make(min_length=3)
     play(proxy, 1, [1.0, 1.0], TERMINAL)
     play(proxy, 1, [1.0, 1.0, 1.0], TERMINAL)
+    proxy.add({4: sees(TERMINAL, 1, 1.0)}, {})  # it never began
     assert len(table) == 3
-    assert proxy.metrics == {"agents/open": 0, "agents/too_short": 1, "agents/unknown": 0}
-
-
-def test_end_of_an_unknown_agent_is_counted() -> None:
-    table, proxy = make()
-    proxy.add({4: sees(TERMINAL, 1, 1.0)}, {})
-    assert (len(table), proxy.metrics["agents/unknown"]) == (0, 1)
+    assert proxy.metrics == {"agents/open": 0, "agents/too_short": 1, "agents/unknown": 1}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +94,7 @@ def test_end_of_an_unknown_agent_is_counted() -> None:
         (({}, {8: does(1)}), "agent 8 responds, but has no observation"),
     ],
 )
-def test_round_out_of_turn_is_refused_as_a_whole(round_: tuple[Any, Any], message: str) -> None:
+def test_wrong_rounds_are_refused(round_: tuple[Any, Any], message: str) -> None:
     _, proxy = make()
     proxy.add({1: sees(INITIAL, 0)}, {1: does(0)})
     observations, responses = round_
@@ -115,20 +106,16 @@ def test_round_out_of_turn_is_refused_as_a_whole(round_: tuple[Any, Any], messag
 @pytest.mark.parametrize(
     ("number", "reward", "name"), [(np.nan, 1.0, "observation.view"), (1, np.inf, "reward.reward")]
 )
-def test_numbers_that_are_none_name_their_agent(number: float, reward: float, name: str) -> None:
+def test_nonfinite_numbers_name_their_agent(number: float, reward: float, name: str) -> None:
     _, proxy = make()
     proxy.add({5: sees(INITIAL, 0)}, {5: does(0)})
     with pytest.raises(DataError, match=f"agent 5 {name}"):
         proxy.add({5: sees(RUNNING, number, reward)}, {5: does(0)})
 
 
-def test_missing_column_is_named_with_its_agent() -> None:
-    _, proxy = make({**COLUMNS, "log_prob": {}})
+def test_more_columns_come_from_agents() -> None:
     with pytest.raises(RlrunError, match="agent 3: nothing gives the memory's column 'log_prob'"):
-        play(proxy, 3, [1.0], TERMINAL)
-
-
-def test_more_columns_come_from_responses_and_rewards() -> None:
+        play(make({**COLUMNS, "log_prob": {}})[1], 3, [1.0], TERMINAL)
     table, proxy = make({**COLUMNS, "log_prob": {}, "style": {}})
     proxy.add({1: sees(INITIAL, 0)}, {1: DictResponse({"action": np.int64(1)}, {"log_prob": -2.0})})
     proxy.add({1: DictObservation(TERMINAL, {"view": np.ones(2)}, {"reward": 1.0, "style": 4.0, "other": 0.0})}, {})
@@ -147,14 +134,7 @@ def test_dict_observations_keep_their_parts() -> None:
     assert episode.last["near"].tolist() == [2, 2]
 
 
-def test_tags_take_the_newest_value() -> None:
-    table, proxy = make({**COLUMNS, "skill": {"tag": True}}, tags=["skill"])
-    play(proxy, 1, [1.0, 2.0], TERMINAL, skill=0.25)
-    (episode,) = Stored.of(table)
-    assert episode.tags["skill"] == 0.25
-
-
-def test_open_episodes_go_on_after_a_checkpoint() -> None:
+def test_open_episodes_survive_a_checkpoint() -> None:
     _, before = make()
     before.add({1: sees(INITIAL, 0), "late": sees(INITIAL, 5)}, {1: does(0), "late": does(5)})
     before.add({1: sees(RUNNING, 1, 8.0)}, {1: does(1)})
@@ -165,7 +145,7 @@ def test_open_episodes_go_on_after_a_checkpoint() -> None:
     assert [episode.row["action"].tolist() for episode in Stored.of(table)] == [[0, 1], [5]]
 
 
-def test_interrupting_keeps_whole_transitions_only() -> None:
+def test_interrupting_keeps_whole_transitions() -> None:
     table, proxy = make()
     proxy.add({1: sees(INITIAL, 0), 2: sees(INITIAL, 5)}, {1: does(0), 2: does(5)})
     proxy.add({1: sees(RUNNING, 1, 8.0)}, {1: does(1)})
