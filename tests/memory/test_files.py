@@ -92,31 +92,22 @@ def filled(*kinds: str, steps: int = 100, **settings: Any) -> Table:
     return table
 
 
-@pytest.mark.parametrize("ejector", EJECTORS)
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_restored_tables_have_the_same_future(tmp_path: Path, sampler: str, ejector: str) -> None:
-    table, copy = filled(sampler, ejector), make(sampler, ejector)
-    store(table, tmp_path / "memory.zip")
-    Play(copy, seed=5).run(30)  # what it held is replaced
-    assert restore(copy, tmp_path / "memory.zip") is True
-    assert future(copy) == future(table)
+TAGGED = {**COLUMNS, "skill": {"tag": True}}
+TABLES: list[tuple[dict[str, Any], dict[str, Any]]] = [  # settings, and what differs in the copy
+    *(({"sampler": sampler, "ejector": ejector}, {}) for sampler in SAMPLERS for ejector in EJECTORS),
+    ({"min_length": 4, "columns": TAGGED}, {}),
+    ({"short": "pad", "columns": TAGGED}, {}),
+    ({"storage": "disk", "columns": TAGGED}, {}),
+    ({"storage": "disk", "columns": TAGGED}, {"storage": "ram"}),
+]
 
 
-@pytest.mark.parametrize(
-    ("settings", "again"),
-    [
-        ({"min_length": 4}, {}),
-        ({"short": "pad"}, {}),
-        ({"storage": "disk"}, {}),
-        ({"storage": "disk"}, {"storage": "ram"}),
-    ],
-    ids=str,
-)
-def test_every_table_has_the_same_future(tmp_path: Path, settings: dict[str, Any], again: dict[str, Any]) -> None:
-    settings = {**settings, "directory": str(tmp_path), "columns": {**COLUMNS, "skill": {"tag": True}}}
-    table = filled(**settings)
+@pytest.mark.parametrize(("settings", "other"), TABLES)
+def test_restored_tables_have_the_same_future(tmp_path: Path, settings: Any, other: Any) -> None:
+    settings = {**settings, "directory": str(tmp_path)}
+    table, copy = filled(**settings), make(**{**settings, **other})
     store(table, tmp_path / "memory.zip")
-    copy = make(**{**settings, **again})
+    Play(copy, seed=5).run(30)  # its rows are replaced
     assert restore(copy, tmp_path / "memory.zip") is True
     assert future(copy) == future(table)
 
@@ -248,26 +239,22 @@ def test_any_flipped_byte_is_refused(tmp_path: Path) -> None:
     assert restore(copy, path) is True
 
 
-def test_changed_bytes_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "memory.zip"
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path, table = tmp_path / "memory.zip", filled(steps=10)
+    refused(path, "cannot be read: No such file", table)
+    refused(tmp_path, "it is not a plain file", table)
     store(filled(steps=4), path)
-    data, table = path.read_bytes(), filled(steps=10)
+    data = path.read_bytes()
     cuts = [data[:size] for size in range(0, len(data), 97)]
     for changed in (*cuts, data + b"\0", data[:-64] + data[-64:].upper(), data[:-64] + bytes(64)):
         path.write_bytes(changed)
         refused(path, "damaged|does not begin like one", table)
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "memory.zip"
-    refused(path, "cannot be read: No such file")
-    refused(tmp_path, "it is not a plain file")
     path.write_bytes(b"reward,action\n1,2\n" * 100)
-    refused(path, "does not begin like one")
+    refused(path, "does not begin like one", table)
     path.write_bytes(pickle.dumps([1]))
-    refused(path, "is a pickle: not read, because loading it runs whatever code it holds")
+    refused(path, "is a pickle: not read, because loading it runs whatever code it holds", table)
     torch.save({"a": torch.ones(3)}, path)
-    refused(path, "no hash at its end")
+    refused(path, "no hash at its end", table)
 
 
 def forge(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
@@ -360,25 +347,16 @@ def test_other_columns_are_refused(tmp_path: Path, columns: Any, message: str) -
     refused(tmp_path / "memory.zip", message, make(columns={**COLUMNS, **columns}))
 
 
-def test_extra_columns_are_ignored_if_asked(tmp_path: Path) -> None:
-    path, less = tmp_path / "memory.zip", {name: column for name, column in COLUMNS.items() if name != "action"}
-    table = filled(steps=10)
-    store(table, path)
-    copy = make(columns=less)
-    refused(path, "has the column 'action', which the memory does not store", copy)
-    restore(copy, path, ignore_extra=True)
-    assert len(copy) == len(table)
-
-
-def test_wider_numbers_are_converted(tmp_path: Path) -> None:
-    doubles = {**COLUMNS, "reward": {"dtype": "float64", "shape": [1]}}
+def test_columns_are_converted_or_ignored(tmp_path: Path) -> None:
+    path, doubles = tmp_path / "memory.zip", {**COLUMNS, "reward": {"dtype": "float64", "shape": [1]}}
     table = make(columns=doubles, num_envs=1)
     row = {"observation": {"near": [[0, 1]], "far": [2]}, "action": [3], "terminated": [False], "truncated": [False]}
     table.add(0, {**row, "reward": [[0.1]]})
     table.close(0, row["observation"])
-    store(table, tmp_path / "memory.zip")
-    copy = make(num_envs=1)
-    restore(copy, tmp_path / "memory.zip")
+    store(table, path)
+    copy = make(columns={name: column for name, column in COLUMNS.items() if name != "action"}, num_envs=1)
+    refused(path, "has the column 'action', which the memory does not store", copy)
+    restore(copy, path, ignore_extra=True)
     assert copy.sample(1)["reward"].tolist() == [np.float32(0.1)]
 
 

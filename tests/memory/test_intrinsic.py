@@ -123,6 +123,7 @@ def test_constant_bonus_is_added_once():
     for _ in range(3):
         assert (table.sample(50)["reward"] == 1.0).all()
         assert (table.sample(20, 3)["reward"] == 1.0).all()
+    assert table.storage.gather("reward", np.arange(4)).tolist() == [1, 2, 3, 4]
 
 
 def test_rewards_are_summed_with_bonuses():
@@ -147,15 +148,6 @@ def test_n_step_sums_the_bonuses(ejector, length):
         sums = [sum(0.5**k * value for k, value in enumerate(paid[i : i + 3])) for i in range(count)]
         expected |= {first + i: value for i, value in enumerate(sums)}
     assert rewards == expected
-
-
-def test_stored_rewards_stay_raw():
-    table = filled(Intrinsic({"linear": Linear()}), NStep(steps=2, discount=0.5))
-    first = table.sample(100)
-    two = table.sample(100)
-    assert by_observation(first, first["reward"]) == by_observation(two, two["reward"])
-    slots = np.arange(4)
-    assert table.storage.gather("reward", slots).tolist() == [1, 2, 3, 4]
 
 
 def test_reward_adaptors_keep_their_order():
@@ -246,10 +238,12 @@ def normalized(**settings: Any) -> tuple[Linear, Normalizer, Normalizer]:
 
 def test_statistics_move_once_a_sample():
     bonus, seen, reward_norm = normalized()
-    table = filled(Intrinsic({"linear": bonus}), NStep(steps=3, discount=0.5))
+    table = filled(Intrinsic({"linear": bonus}), NStep(steps=2, discount=0.0))  # 0: only the first step's reward counts
     for count in range(1, 4):
-        table.sample(20)
+        batch = table.sample(50)
         assert (seen.updates, reward_norm.updates) == (count, count)
+        reward = batch["linear"]["bonus"] + batch["observation"][:, 0] + 1  # looked up as sampled
+        assert torch.allclose(batch["reward"], reward)
 
 
 def test_statistics_use_next_observations():
@@ -271,14 +265,3 @@ def test_padding_moves_no_statistics():
     assert not batch["valid"].all()
     following = batch["next_observation"][batch["valid"]]
     assert seen.statistics[0].moments[0, 0] == pytest.approx(float(following.double().mean()), rel=1e-6)
-
-
-def test_looked_up_bonuses_equal_sampled_ones():
-    bonus, *_ = normalized()
-    table = filled(Intrinsic({"linear": bonus}), NStep(steps=2, discount=0.0))  # 0: only the first step's reward counts
-    batch = table.sample(50)
-    reward = batch["linear"]["bonus"] + batch["observation"][:, 0] + 1
-    assert torch.allclose(batch["reward"], reward)
-
-
-# --- others

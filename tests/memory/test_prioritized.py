@@ -82,17 +82,14 @@ def test_stratified_batches_hold_exact_shares():
     assert counted(list(range(8)), drawn(table, 10, 36 * 5)).tolist() == pytest.approx(50 * share, abs=2)
 
 
-def test_zero_priority_is_still_drawn():
+def test_zero_priority_and_alpha():
+    uniform = table_of([20], alpha=0.0)
+    feed_all(uniform)
+    assert_as_expected(counted(list(range(20)), drawn(uniform, 400, 1)), np.ones(20))
+    assert (uniform.sample(30)["weight"] == 1).all()
     table = table_of([2], epsilon=0.1, alpha=1.0)
     table.feedback(torch.zeros(len(table.sample(8)["reward"])))
     assert set(table.sample(50)["reward"].tolist()) == {0, 1}
-
-
-def test_alpha_zero_is_uniform():
-    table = table_of([20], alpha=0.0)
-    feed_all(table)
-    assert_as_expected(counted(list(range(20)), drawn(table, 400, 1)), np.ones(20))
-    assert (table.sample(30)["weight"] == 1).all()
 
 
 # -- weights ------------------------------------------------------------------------------------
@@ -196,21 +193,19 @@ def test_writes_without_samples_are_bounded():
 
 
 @pytest.mark.parametrize(
-    ("mix", "wanted"), [(None, [2.0, 3.0, 7.0]), (0.9, [0.9 * 7 + 0.1 * 4, 1.0, 1.0])], ids=["rows", "mixed"]
+    ("rows", "mix", "wanted"),
+    [
+        (3, None, [2.0, 3.0, 4.0]),
+        (3, 0.9, [0.9 * 4 + 0.1 * 3, 0.9 * 4 + 0.1 * 3.5, 4.0]),
+        (2, None, [2.0, 3.0]),
+        (2, 0.5, [2.75, 3.0]),
+    ],
 )
-def test_priorities_of_windows(mix, wanted):
-    table = table_of([3], alpha=1.0, epsilon=1e-12, mix=mix)
-    table.sample(4, 3)
-    table.feedback(torch.tensor([[2.0, 3.0, 7.0]]).expand(4, 3))
-    assert [powers(table)[row] for row in range(3)] == pytest.approx(wanted)
-
-
-@pytest.mark.parametrize(("mix", "wanted"), [(None, [2.0, 3.0]), (0.5, [2.75, 3.0])])
-def test_padding_gets_no_priority(mix, wanted):
-    table = table_of([2], alpha=1.0, epsilon=1e-12, mix=mix, short="pad")
-    batch = table.sample(40, 4)  # begin at 0: rows 0 1 1 1, at 1: rows 1 1 1 1
+def test_windows_have_priorities_without_padding(rows, mix, wanted):
+    table = table_of([rows], alpha=1.0, epsilon=1e-12, mix=mix, short="pad")
+    batch = table.sample(60, 4)  # of two rows: 0 1 1 1 and 1 1 1 1
     table.feedback(torch.where(batch["valid"], batch["reward"] + 2.0, 100.0))
-    assert [powers(table)[row] for row in range(2)] == pytest.approx(wanted)
+    assert [powers(table)[row] for row in range(rows)] == pytest.approx(wanted)
 
 
 NUMBERS, SHAPE = (
