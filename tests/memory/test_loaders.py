@@ -84,16 +84,15 @@ def test_steps_are_collected_in_groups(num_envs: int, rate: float, at_a_time: in
     assert [ready for _, ready in progress[:-1]] == [after == now for now, after in itertools.pairwise(wanted)]
 
 
-def test_only_the_warm_up_is_random() -> None:
-    loader, collector = make(num_envs=4, warm_up=1500)
-    next(iter(loader))
-    assert (loader.start, collector.random_steps, collector.steps) == (1500, 1500, 1504)
-
-
-def test_warm_up_waits_for_a_window() -> None:
-    loader, collector = make(warm_up=0, length=3)
-    assert next(iter(loader))["default"]["reward"].shape == (4, 3)
-    assert (loader.start, collector.random_steps) == (4, 0)  # three rows and the observation after them
+@pytest.mark.parametrize(
+    ("settings", "start", "random"),
+    [({"num_envs": 4, "warm_up": 1500}, 1500, 1500), ({"warm_up": 0, "length": 3}, 4, 0)],  # three rows and one more
+)
+def test_warm_up_is_random_and_fills(settings: dict[str, Any], start: int, random: int) -> None:
+    loader, collector = make(**settings)
+    reward = next(iter(loader))["default"]["reward"]
+    assert (loader.start, collector.random_steps, collector.steps) == (start, random, 1504 if random else 5)
+    assert reward.shape == ((4, 3) if "length" in settings else (4,))
 
 
 def test_too_short_episodes_are_named(caplog: pytest.LogCaptureFixture) -> None:

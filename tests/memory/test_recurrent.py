@@ -67,7 +67,7 @@ def batches(loader, count):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", TOYS)
-def test_actions_are_as_probable_as_when_they_were_taken(name, kind):
+def test_log_prob_equals_that_of_acting(name, kind):
     loader, network = parts(toy(name), kind)
     for batch in batches(loader, 9):  # three rollouts: episodes go on from one to the next
         evaluated = network.evaluate_actions(
@@ -79,7 +79,7 @@ def test_actions_are_as_probable_as_when_they_were_taken(name, kind):
 
 
 @pytest.mark.parametrize("vectorization", ["native", "sync"])
-def test_void_rows_of_lanes_that_reset_themselves_are_no_memories(vectorization):
+def test_void_rows_change_no_state(vectorization):
     env = make(id="CartPole-v1", num_envs=ENVS, vectorization=vectorization)
     loader, network = parts(env, horizon=60, unroll=20, minibatch=60)
     void = ends = 0
@@ -95,7 +95,7 @@ def test_void_rows_of_lanes_that_reset_themselves_are_no_memories(vectorization)
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_values_and_advantages_are_those_of_going_step_by_step(shared):
+def test_values_equal_those_step_by_step(shared):
     loader, network = parts(toy("DiscreteStart"), "lstm", shared=shared, minibatch=ENVS * HORIZON, unroll=HORIZON)
     loader.collector.collect(7 * ENVS)  # so that rollouts begin amidst episodes, which are cut off after 10 steps
     loader.table.clear()
@@ -143,46 +143,47 @@ def test_single_rows_have_their_own_state():
         torch.testing.assert_close(log_prob, batch["acted"], atol=1e-4, rtol=1e-4)
 
 
-def test_what_a_recurrent_loss_needs_is_served_whatever_columns_say():
+def test_recurrent_columns_are_always_served():
     loader, _ = parts(toy("Recall"), columns=["observation", "advantage"])
     assert loader.names() == {"default": ("observation", "advantage", "state", "episode_end", "valid")}
     (batch,) = batches(loader, 1)
     assert set(batch) == set(loader.names()["default"])
 
 
-def test_without_a_state_the_length_counts():
+def test_length_counts_without_a_state():
     env = toy("Recall")
     table = Rollout(spaces=env.spaces, num_envs=ENVS, columns={"state": {"shape": 0}})
     loader = RolloutLoader(table=table, collector=None, horizon=HORIZON, unroll=5, columns=["observation"])
     assert (loader.length, loader.names()) == (1, {"default": ("observation",)})
 
 
-@pytest.mark.parametrize("unroll", [5, 24])
-def test_gradients_go_back_by_a_divisor_of_the_horizon(unroll):
-    with pytest.raises(ConfigError, match=rf"loader\.unroll: {unroll} does not divide loader\.horizon 12"):
-        parts(toy("Recall"), unroll=unroll)
-
-
-def test_a_memory_that_keeps_no_state_is_refused():
+def stateless():
     env = toy("Recall")
-    network = ActorCritic(env.spaces, core="gru")
+    advantages = Advantages(ActorCritic(env.spaces, core="gru"), discount=0.9, lambda_=0.9)
     table = Rollout(spaces=env.spaces, num_envs=ENVS)
-    with pytest.raises(ConfigError, match="Advantages reads 'state'; there are observation"):
-        RolloutLoader(
-            table=table,
-            collector=None,
-            horizon=8,
-            adaptors=[Advantages(network, discount=0.9, lambda_=0.9)],
-        )
+    return RolloutLoader(table=table, collector=None, horizon=8, adaptors=[advantages])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: parts(toy("Recall"), unroll=5), r"loader\.unroll: 5 does not divide loader\.horizon 12"),
+        (lambda: parts(toy("Recall"), unroll=24), r"loader\.unroll: 24 does not divide loader\.horizon 12"),
+        (stateless, "Advantages reads 'state'; there are observation"),
+    ],
+)
+def test_wrong_settings_are_refused(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call()
 
 
 @pytest.mark.parametrize("kind", [Table, Rollout])
-def test_a_column_of_no_numbers_is_left_out(kind):
+def test_empty_columns_are_left_out(kind):
     columns = {"x": {}, "state": {"shape": 0}, "plan": {"shape": [2, 0]}}
     assert kind(columns=columns, **({"length": 9} if kind is Table else {})).names() == ("x",)
 
 
-def test_a_state_amidst_an_epoch_comes_back():
+def test_states_survive_a_resume():
     def served(loader, count):
         return [batch["state"].tolist() for batch in batches(loader, count)]
 
@@ -197,7 +198,7 @@ def test_a_state_amidst_an_epoch_comes_back():
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 @pytest.mark.parametrize("recurrent", [None, *KINDS])
-def test_one_key_makes_an_algorithm_recurrent(algorithm, recurrent):
+def test_one_key_makes_algorithms_recurrent(algorithm, recurrent):
     overrides = [f"algorithm={algorithm}", "env=recall", f"algorithm.recurrent={recurrent or 'null'}"]
     config = compose([*overrides, "algorithm.core_size=6", "device=cpu"]).config
     loader = build(config, "loader")

@@ -101,20 +101,13 @@ def test_every_row_has_its_successor(ends, asleep, wanted):
         assert flagged == {step + 100 * env_index for (step, env_index), end in ends.items() if end == kind}
 
 
-def test_rollouts_follow_one_another():
-    loader, _ = make(ends={(1, 0): "terminated"})
-    rollouts = [rows(served(loader, 4)) for _ in range(3)]
-    assert [sorted(rollout) for rollout in rollouts] == [
-        [*range(first, first + 4), *range(100 + first, 104 + first)] for first in (0, 4, 8)
-    ]
-
-
 def test_epochs_serve_every_row_shuffled():
-    loader, script = make(epochs=3)
-    epochs = [rows(served(loader, 4)) for _ in range(3)]
-    assert [sorted(epoch) for epoch in epochs] == [[0, 1, 2, 3, 100, 101, 102, 103]] * 3
-    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-    assert script.rounds == 4
+    loader, script = make(epochs=3, ends={(1, 0): "terminated"})
+    for first in (0, 4, 8):  # rollouts follow one another
+        epochs = [rows(served(loader, 4)) for _ in range(3)]
+        assert [sorted(epoch) for epoch in epochs] == [[*range(first, first + 4), *range(100 + first, 104 + first)]] * 3
+        assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert script.rounds == 12
 
 
 @pytest.mark.parametrize(
@@ -133,17 +126,13 @@ def test_minibatches_have_equal_sizes(settings, sizes):
 def test_envs_are_served_as_sequences():
     loader, _ = make(length=4, minibatch=4, ends={(1, 0): "terminated"})
     assert sorted(served(loader, 2)) == [[[0, 1, 2, 3]], [[100, 101, 102, 103]]]
+    loader, _ = make(length=2, minibatch=4, num_envs=3)
+    assert sorted(rows(served(loader, 3))) == [[a + b, a + b + 1] for a in (0, 100, 200) for b in (0, 2)]
     loader, _ = make(length=4, minibatch=8, asleep=[(2, 0)])
     batch = next(iter(loader))["default"]
     assert batch["terminated"].shape == (2, 4)
     envs = {row[0]: valid for row, valid in zip(batch["observation"].tolist(), batch["valid"].tolist(), strict=True)}
     assert envs == {0: [True, True, False, True], 100: [True] * 4}
-
-
-def test_envs_can_be_cut_into_windows():
-    loader, _ = make(length=2, minibatch=4, num_envs=3)
-    windows = rows(served(loader, 3))
-    assert sorted(windows) == [[a + b, a + b + 1] for a in (0, 100, 200) for b in (0, 2)]
 
 
 def test_empty_rounds_leave_no_row():
@@ -178,13 +167,19 @@ def test_adaptors_see_whole_rollouts_once():
     assert dict(pairs) == {0: 0, 1: 1, 2: 3, 3: 6, 100: 0, 101: 1, 102: 3, 103: 6}
 
 
-def test_names_are_those_of_the_batch():
-    for settings in ({}, {"length": 2}, {"adaptors": [Sum()]}):
+class Watch(Sum):
+    def rollout(self, batch: Any) -> Any:
+        self.seen = batch["observation"][batch["valid"]].tolist()
+        return self(batch, None)
+
+
+def test_rollout_hooks_see_whole_rollouts():
+    watch = Watch()
+    for settings in ({}, {"length": 2}, {"adaptors": [watch], "asleep": [(1, 1)]}):
         loader, _ = make(**settings)
         assert set(next(iter(loader))["default"]) == set(loader.names()["default"])
+    assert watch.seen == [0, 1, 2, 3, 100, 102, 103]
 
-
-def test_adaptors_keep_the_shape():
     class Flatten(Sum):
         def __call__(self, batch: Any, rows: Any) -> Any:
             return batch | {"total": batch["reward"].flatten()}
@@ -192,22 +187,6 @@ def test_adaptors_keep_the_shape():
     loader, _ = make(adaptors=[Flatten()])
     with pytest.raises(RlrunError, match=r"'total' came back as \[8\], wanted \[2, 4"):
         next(iter(loader))
-
-
-def test_rollout_hooks_see_whole_rollouts():
-    class Watch(Sum):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[Any] = []
-
-        def rollout(self, batch: Any) -> Any:
-            self.seen.append(batch["observation"][batch["valid"]].tolist())
-            return self(batch, None)
-
-    watch = Watch()
-    loader, _ = make(adaptors=[watch], asleep=[(1, 1)])
-    next(iter(loader))
-    assert watch.seen == [[0, 1, 2, 3, 100, 102, 103]]
 
 
 def test_renewing_drops_the_remaining_batches():
@@ -401,13 +380,6 @@ def test_phases_leave_out_void_rows():
     assert loader.phase.over
 
 
-def test_phasic_loader_without_phases():
-    loader, _ = make_phasic(interval=0)
-    plain, _ = make()
-    assert groups(loader, 20) == groups(plain, 20)
-    assert loader._rollouts == []
-
-
 def test_renewed_rollouts_count_for_phases():
     loader, _ = make_phasic()
     served = iter(loader)
@@ -418,6 +390,9 @@ def test_renewed_rollouts_count_for_phases():
         if group == "default":
             loader.renew()
     assert names == ["default", "default", *4 * ["auxiliary"]]
+    without, plain = make_phasic(interval=0)[0], make()[0]
+    assert groups(without, 20) == groups(plain, 20)
+    assert without._rollouts == []
 
 
 def test_phases_use_the_newest_return_scale():

@@ -15,7 +15,7 @@ from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
 
-from .tables import COLUMNS, assert_as_expected, fill
+from .tables import COLUMNS, assert_as_expected, episode, fill
 
 KINDS = pytest.mark.parametrize("whole", [False, True])
 
@@ -52,17 +52,11 @@ def test_every_window_is_equally_likely(num_envs: int, end: float, length: int) 
 
 def test_mostly_empty_ring_is_even() -> None:
     table = Table(length=1000, num_envs=2, columns=COLUMNS)
-    for number in range(31):
-        table.add(1, {"observation": [number], "reward": [number]})
-    table.add(0, {"observation": [100], "reward": [100]})
-    table.close(0, [101])
+    episode(table, 31, 0, env_index=1, over=False)
+    episode(table, 1, 100)
     assert len(table) == 31
     assert_even(table.sample(31 * 500)["observation"], 31)
-
-
-def test_episode_numbers_are_used_again() -> None:
-    table = play(0, num_envs=5, length=50, steps=3000, end=0.5)
-    assert len(table.index.lane) <= 160
+    assert len(play(0, num_envs=5, length=50, steps=3000, end=0.5).index.lane) <= 160  # numbers are used again
 
 
 def box(*shape: int, dtype: str = "float32") -> Box:
@@ -147,14 +141,17 @@ def test_columns_keep_shape_and_dtype() -> None:
     assert batch["terminated"].tolist() == [True] * 4
     assert batch["state"].shape == (4, 2)
     assert set(batch) == set(table.names())
-
-
-def test_continuous_actions_are_stored_as_floats() -> None:
-    spaces = Spaces(box(2, dtype="float32"), box(2, dtype="uint8"))
-    assert Table(length=4, spaces=spaces).storage.arrays["action"].dtype == np.float32
+    whole_numbers = Spaces(box(2), box(2, dtype="uint8"))  # continuous actions are stored as floats
+    assert Table(length=4, spaces=whole_numbers).storage.arrays["action"].dtype == np.float32
 
 
 def test_samples_own_their_memory() -> None:
+    large = {"observation": {"shape": [40, 40], "dtype": "uint8"}, "packed": {"shape": [999]}}  # no packed rows
+    images = Table(length=10, columns=large)
+    for step in range(3):
+        images.add(0, {"observation": np.full((1, 40, 40), step), "packed": np.full((1, 999), step)})
+    batch = images.sample(20)
+    assert torch.equal(batch["next_observation"][:, 0, 0].float(), batch["packed"][:, 0] + 1)
     table = play(0, num_envs=1, length=30, steps=40, end=0.1)
     first = table.sample(8)
     snapshot = copy.deepcopy(first)
@@ -275,15 +272,6 @@ def test_stamps_widen_for_many_episodes(whole: bool, num_envs: int, monkeypatch:
 
 
 @KINDS
-def test_step_of_no_env_adds_nothing(whole: bool) -> None:
-    table = Table(length=9, num_envs=2, columns=COLUMNS, ejector=Fifo(whole=whole))
-    nobody = np.empty(0, np.int64)
-    table.add(nobody, {"observation": nobody, "reward": nobody})
-    table.close(np.zeros(2, np.bool_), nobody)
-    assert len(table) == 0
-
-
-@KINDS
 @pytest.mark.parametrize("length", [65534, 65535, 65536])
 def test_windows_stay_within_long_episodes(whole: bool, length: int) -> None:
     table = Table(length=70_000, columns=COLUMNS, ejector=Fifo(whole=whole))
@@ -303,19 +291,15 @@ def test_many_envs_have_distinct_stamps() -> None:
     assert torch.equal(batch["next_observation"], batch["observation"] + 1)
 
 
-def test_large_columns_alone_are_served() -> None:
-    table = Table(length=10, columns={"observation": {"shape": [40, 40], "dtype": "uint8"}, "packed": {"shape": [999]}})
-    for step in range(3):
-        table.add(0, {"observation": np.full((1, 40, 40), step), "packed": np.full((1, 999), step)})
-    batch = table.sample(20)
-    assert torch.equal(batch["next_observation"][:, 0, 0].float(), batch["packed"][:, 0] + 1)
-
-
-def test_state_of_another_kind_changes_nothing() -> None:
+def test_wrong_states_and_no_envs_change_nothing() -> None:
     ring, pool = (Table(length=10, columns=COLUMNS, ejector=Fifo(whole=whole)) for whole in (False, True))
     fill(ring, [4])
     fill(pool, [3])
     with pytest.raises(RlrunError, match="the saved table is of another kind"):
         ring.load_state_dict(pool.state_dict())
-    assert len(ring) == 4
+    for table in (ring, pool):
+        nobody = np.empty(0, np.int64)
+        table.add(nobody, {"observation": nobody, "reward": nobody})
+        table.close(np.zeros(1, np.bool_), nobody)
+    assert (len(ring), len(pool)) == (4, 3)
     assert set(ring.sample(50)["reward"].tolist()) == {0, 1, 2, 3}
