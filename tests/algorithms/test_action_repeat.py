@@ -1,4 +1,4 @@
-"""Actions that are decided on for several steps: what memory makes of them, and who does them."""
+"""Actions that are decided on for several steps: how memory sums them, and how agents repeat them."""
 
 from __future__ import annotations
 
@@ -45,35 +45,30 @@ def rows(table):
     return [outcomes[i] for i in sorted(outcomes)]
 
 
-def test_a_decision_has_the_discounted_sum_of_its_rewards_and_a_discount_of_its_own():
-    outcomes = rows(table_of(1, 2, 1, 3, 2, 1, end="truncated"))
-    assert outcomes[0] == (1.0, 1.0, 1.0, 0.0, 1.0)
-    assert outcomes[1] == (1.5, 0.5, 3.0, 0.0, 2.0)
-    assert outcomes[3] == (1.75, 0.25, 6.0, 0.0, 3.0)
-    assert outcomes[4] == (1.5, 0.5, 6.0, 0.0, 2.0)  # amidst the last: what was left to do
+ONE = (1.0, 1.0, 1.0, 0.0, 1.0)  # a decision of one step, from observation 0 to 1
 
 
 @pytest.mark.parametrize(
-    ("end", "expected"),
+    ("lasts", "end", "steps", "expected"),
     [
-        ("terminated", (1.5, 0.5, 3.0, 1.0, 3.0)),
-        ("truncated", (1.5, 0.5, 3.0, 0.0, 3.0)),  # the sum of the steps that were made, for what was decided
+        # the last two are within a decision of three steps: what was left of it
+        (
+            (1, 2, 1, 3, 2, 1),
+            "truncated",
+            3,
+            {0: ONE, 1: (1.5, 0.5, 3.0, 0.0, 2.0), 3: (1.75, 0.25, 6.0, 0.0, 3.0), 4: (1.5, 0.5, 6.0, 0.0, 2.0)},
+        ),
+        ((1, 3, 2), "terminated", 3, {1: (1.5, 0.5, 3.0, 1.0, 3.0)}),
+        ((1, 3, 2), "truncated", 3, {1: (1.5, 0.5, 3.0, 0.0, 3.0)}),  # the steps that were made, for what was decided
+        # a decision that has not ended counts as far as it is stored
+        ((1, 3, 2, 1), None, 3, {0: ONE, 1: (1.5, 0.5, 3.0, 0.0, 3.0), 2: (1.0, 1.0, 3.0, 0.0, 2.0)}),
+        ((1, 1), "terminated", 1, {0: ONE, 1: (1.0, 1.0, 2.0, 1.0, 1.0)}),
     ],
 )
-def test_an_end_amidst_a_repeat_ends_the_sum(end, expected):
-    assert rows(table_of(1, 3, 2, end=end))[1] == expected
-
-
-def test_a_repeat_that_is_still_going_on_is_summed_as_far_as_it_is_stored():
-    assert rows(table_of(1, 3, 2, 1)) == [
-        (1.0, 1.0, 1.0, 0.0, 1.0),
-        (1.5, 0.5, 3.0, 0.0, 3.0),
-        (1.0, 1.0, 3.0, 0.0, 2.0),
-    ]
-
-
-def test_decisions_of_one_step_are_plain_steps():
-    assert rows(table_of(1, 1, end="terminated", steps=1)) == [(1.0, 1.0, 1.0, 0.0, 1.0), (1.0, 1.0, 2.0, 1.0, 1.0)]
+def test_decisions_sum_their_rewards(lasts, end, steps, expected):
+    outcomes = rows(table_of(*lasts, end=end, steps=steps))
+    assert {number: outcomes[number] for number in expected} == expected
+    assert end or len(outcomes) == len(expected)
 
 
 class Scripted:
@@ -88,7 +83,7 @@ class Scripted:
         return {"action": {"push": observation[:, :1]}, "repeats": observation[:, 1].long() - 1}
 
 
-def test_lanes_do_what_was_decided_until_nothing_is_left():
+def test_envs_repeat_decided_actions():
     policy = Scripted()
     agent = Persistent(policy, spaces=Spaces(LINE, Composite({"push": LINE})))
     state, history = agent.initial_state(2), []
@@ -118,7 +113,7 @@ def _tensors(tree):
 
 
 @pytest.mark.parametrize("random", [True, False])
-def test_memory_has_what_is_left_of_each_action(random):
+def test_memory_holds_remaining_steps(random):
     env = make("Pendulum-v1", num_envs=2)
     result = Persistent(Uniform(env.spaces), spaces=env.spaces)
     table = Table(spaces=env.spaces, num_envs=2, length=1000, columns=COLUMNS)
@@ -147,7 +142,7 @@ class Uniform:
         return {"action": 2 * torch.rand(count, 1) - 1, "repeats": torch.randint(4, (count,))}
 
 
-def test_a_run_left_amidst_a_repeat_goes_on_with_it(tmp_path, monkeypatch):
+def test_resumed_run_continues_a_repeat(tmp_path, monkeypatch):
     overrides = (
         *("algorithm=action_repeat", "env=pendulum", "~preset", "num_envs=2", "algorithm.hidden=[8]", "logger=[]"),
         *("algorithm.most_steps=20", "algorithm.batch_size=4", "algorithm.warmup_steps=10", "stop.env_steps=44"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch._dynamo
+from tests.nn.spaces_for_tests import draw
 
 from rlrun.algorithms import dqn, sac
 from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.nn import Critics
 
-from .fixed import ALL, COIN, DISCRETE, MANY, MIXED, adam, column
+from .fixed import ALL, DISCRETE, MIXED, adam, column
 
 
 def unbroken(loss, *arguments):
@@ -19,21 +20,13 @@ def unbroken(loss, *arguments):
     return report.graph_break_count == 0 and report.graph_count == 1
 
 
-def action_of(spaces):
-    if spaces.action is COIN:
-        return torch.zeros(4).long()
-    if spaces is MIXED:
-        return {"level": torch.zeros(4, 1), "side": torch.zeros(4).long()}
-    return torch.zeros(4, 7).long() if spaces is MANY else torch.zeros(4, 1)
-
-
 @pytest.mark.parametrize("spaces", ALL.values(), ids=ALL)
 def test_sac_losses_are_single_graphs(spaces):
     critics, temperature = Critics(spaces, hidden=(4,)), sac.Temperature(spaces)
     policy = sac.SoftPolicy(spaces, critics, temperature, hidden=(4,))
     assert unbroken(SoftPolicyLoss(policy, adam, critics=critics, temperature=temperature), torch.zeros(4, 1))
     q_loss = CriticLoss(critics, adam)
-    assert unbroken(q_loss, torch.zeros(4, 1), action_of(spaces), torch.zeros(4))
+    assert unbroken(q_loss, torch.zeros(4, 1), draw(spaces.action, 4), torch.zeros(4))
 
 
 def test_temperature_loss_is_a_single_graph():

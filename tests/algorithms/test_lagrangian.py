@@ -48,7 +48,7 @@ def learner(network, thresholds, *, optimizer=SGD, **options):
     return lagrangian, seen
 
 
-def test_weights_begin_where_they_shall():
+def test_weights_begin_as_given():
     assert weights().raw.tolist() == pytest.approx([0.541325] * 2, abs=1e-6)  # softplus of it is 1
     assert weights(initial=[3.0, 1.0])().tolist() == pytest.approx([0.75, 0.25])
     large = weights(initial=30.0, normalize=False)
@@ -56,7 +56,7 @@ def test_weights_begin_where_they_shall():
     assert large().tolist() == [30.0, 30.0]
 
 
-def test_zero_rewards_raise_what_falls_short_and_lower_what_has_room():
+def test_weights_follow_their_thresholds():
     network = weights(4, normalize=False)
     lagrangian, seen = learner(network, [None, 0.1, -0.1, None], optimizer=partial(torch.optim.Adam, lr=1.0))
     pay(seen, [0.0] * 4)
@@ -68,7 +68,7 @@ def test_zero_rewards_raise_what_falls_short_and_lower_what_has_room():
     assert float(network().sum().detach()) == pytest.approx(1.0)
 
 
-def test_the_gradient_is_that_of_the_room_times_the_weight():
+def test_weights_step_by_their_gradient():
     network = weights()
     lagrangian, seen = learner(network, [None, -0.25], optimizer=partial(torch.optim.SGD, lr=0.5))
     before = network.raw.detach().clone()
@@ -79,7 +79,7 @@ def test_the_gradient_is_that_of_the_room_times_the_weight():
     assert lagrangian.metrics["reward_mean/1"] == -0.5
 
 
-def test_a_mean_is_of_the_steps_since_the_update_before():
+def test_means_are_of_new_steps():
     lagrangian, seen = learner(weights(), [None, 0.0])
     for number, rewards in enumerate([[[1.0, 1.0]], [[2.0, 4.0], [2.0, 6.0]], [[0.0, 3.0]]], 1):
         pay(seen, *rewards)
@@ -87,7 +87,7 @@ def test_a_mean_is_of_the_steps_since_the_update_before():
         assert lagrangian.metrics["reward_mean/1"] == np.mean(rewards, 0)[1]
 
 
-def test_an_exponential_mean_begins_without_bias():
+def test_exponential_mean_begins_unbiased():
     lagrangian, seen = learner(weights(), [None, 0.0], rate=0.1)
     means = []
     for number, reward in enumerate([1.0, 2.0, 3.0]):
@@ -97,7 +97,7 @@ def test_an_exponential_mean_begins_without_bias():
     assert means == pytest.approx([1.0, 1.526316, 2.070110], abs=1e-6)
 
 
-def test_weights_move_once_an_environment_step():
+def test_weights_move_once_a_step():
     """A minibatch-epoch loop has many updates for the same rewards."""
     network = weights()
     lagrangian, seen = learner(network, [None, 0.0])
@@ -120,7 +120,7 @@ def test_a_weight_has_an_upper_bound():
     assert network().tolist() == pytest.approx([1.0, 2.0])
 
 
-def test_the_state_goes_on_where_it_was():
+def test_loaded_state_continues():
     old, new = (learner(weights(), [None, -0.5], rate=0.1, optimizer=partial(torch.optim.Adam, lr=0.1)) for _ in "ab")
     pay(old[1], [1.0, -1.0], [1.0, 0.0])
     old[0].end_batch(2)
@@ -146,7 +146,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_any_algorithm_learns_from_the_weighed_sum(family, tmp_path):
+def test_any_algorithm_learns_weighed_sums(family, tmp_path):
     overrides = [*FAMILIES[family], *BANDIT, "+with=lagrangian", "lagrangian.lr=0.5"]
     result = rlrun.train(overrides, run_dir=tmp_path / "run")
     callbacks = result.trainer.callbacks
@@ -171,33 +171,42 @@ def _adaptors(loader):
     return loader.adaptors if hasattr(loader, "adaptors") else loader.table.adaptors
 
 
-@pytest.mark.parametrize("algorithm", ["sac", "ppo"])
-def test_several_rewards_are_refused_where_nothing_weighs_them(algorithm):
-    with pytest.raises(ConfigError, match=r"reward has 2 numbers.*\+with=reward_weights or \+with=lagrangian"):
-        rlrun.train([f"algorithm={algorithm}", "env=constrainedbandit"], run_dir="run")
-    assert not Path("run").exists()
+CONSTRAINED = "env=constrainedbandit"
+UNWEIGHED = r"reward has 2 numbers.*\+with=reward_weights or \+with=lagrangian"
+UPDATED = "memory.adaptors.reward_norm.update=rollout"
+CRITICS = (CONSTRAINED, "+with=[reward_weights,reward_critics]")
+ONE_REWARD = "learn the value of one reward"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "error", "message"),
+    ("algorithm", "overrides", "message"),
     [
-        (["env=pendulum", "+with=reward_weights"], ConfigError, "2 weights, and the reward has one plain number"),
-        (
-            ["env=constrainedbandit", "+with=reward_weights", "reward_weights=[1]"],
-            ConfigError,
-            "1 weight, and the reward has 2",
-        ),
-        (["env=pendulum", "+with=lagrangian", "lagrangian.thresholds=[null,0]"], SpaceError, "one plain number a step"),
-        ([*BANDIT, "+with=lagrangian_evaluated", "evaluation.every=0"], ConfigError, "evaluation.every=0"),
+        ("sac", (CONSTRAINED,), UNWEIGHED),
+        ("ppo", (CONSTRAINED,), UNWEIGHED),
+        ("sac", ("env=pendulum", "+with=reward_weights"), "2 weights, and the reward has one plain number"),
+        ("sac", (CONSTRAINED, "+with=reward_weights", "reward_weights=[1]"), "1 weight, and the reward has 2"),
+        ("sac", ("env=pendulum", "+with=lagrangian", "lagrangian.thresholds=[null,0]"), "one plain number a step"),
+        ("sac", (*BANDIT, "+with=lagrangian_evaluated", "evaluation.every=0"), "evaluation.every=0"),
+        ("sac", (*BANDIT, "+with=[lagrangian,reward_norm]", UPDATED), "update=replay"),
+        ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
+        ("iql", CRITICS, ONE_REWARD),
+        ("mdq", CRITICS, ONE_REWARD),
+        ("taac", CRITICS, ONE_REWARD),
+        ("qrsac", CRITICS, "quantiles of a return or rewards, not both"),
+        ("sarsa_recurrent", CRITICS, "leave algorithm.value_head away"),
+        ("ppo", CRITICS, "callbacks.q_loss.value_head.*leads nowhere"),
+        ("sac", (CONSTRAINED, "+with=reward_critics"), "memory.adaptors.reward_weights.weights.*leads nowhere"),
+        ("sac", (*CRITICS, "+with=target_scale"), "no common deviation"),
+        ("sac", (*CRITICS, "+with=value_bias"), "one number a step"),
     ],
 )
-def test_words_that_do_not_fit_are_refused(overrides, error, message):
-    with pytest.raises(error, match=message):
-        rlrun.train(["algorithm=sac", *overrides], run_dir="run")
+def test_bad_overrides_are_refused(algorithm, overrides, message):
+    with pytest.raises((ConfigError, SpaceError), match=message):
+        rlrun.train([f"algorithm={algorithm}", *overrides], run_dir="run")
     assert not Path("run").exists()
 
 
-def test_bonuses_and_normalizers_come_after_the_weights(tmp_path):
+def test_weights_come_before_other_adaptors(tmp_path):
     overrides = ["algorithm=sac", "+with=[rnd,reward_norm,lagrangian]", *BANDIT, *REPLAY]
     table = rlrun.train(overrides, run_dir=tmp_path / "run").trainer.loader.table
     kinds = [type(adaptor).__name__ for adaptor in table.adaptors]
@@ -205,7 +214,7 @@ def test_bonuses_and_normalizers_come_after_the_weights(tmp_path):
     assert table.sample(4)["reward"].shape == (4,)
 
 
-def test_a_fork_begins_with_rewards_of_its_own(tmp_path):
+def test_forks_have_their_own_rewards(tmp_path):
     overrides = ["algorithm=sac", "+with=lagrangian", *BANDIT, *REPLAY]
     rlrun.train(overrides, run_dir=tmp_path / "run")
     forked = rlrun.train(["stop.updates=18"], start=str(tmp_path / "run"), run_dir=tmp_path / "fork").trainer
@@ -214,23 +223,6 @@ def test_a_fork_begins_with_rewards_of_its_own(tmp_path):
     assert collector.tally.reward_sum[1] / collector.tally.reward_steps < 0.0
     assert lagrangian._read[1] == collector.tally.reward_steps
     assert -1.0 <= lagrangian.metrics["reward_mean/1"] <= 0.0
-
-
-def test_statistics_of_single_rewards_cannot_be_those_of_rows():
-    overrides = [
-        "algorithm=sac",
-        "+with=[lagrangian,reward_norm]",
-        *BANDIT,
-        "memory.adaptors.reward_norm.update=rollout",
-    ]
-    with pytest.raises(ConfigError, match="update=replay"):
-        rlrun.train(overrides, run_dir="run")
-
-
-def test_a_data_set_of_plain_rewards_is_refused():
-    overrides = ["algorithm=sac", "+with=lagrangian", *BANDIT, "memory.export.path=minari:here/two-v0"]
-    with pytest.raises(ConfigError, match="one number a step"):
-        rlrun.train(overrides, run_dir="run")
 
 
 def test_evaluations_can_hold_the_constraint(tmp_path):
@@ -244,7 +236,7 @@ def test_evaluations_can_hold_the_constraint(tmp_path):
     assert float(lagrangian.network().detach()[1]) != 0.5
 
 
-def test_fixed_weights_have_the_known_answer():
+def test_fixed_weights_have_known_optima():
     env = ConstrainedBandit()
     actions = np.linspace(-1.0, 1.0, 401)
     sums = [np.dot([1.0, 2.0], env.step(np.array([action]))[1]) for action in actions]
@@ -255,7 +247,7 @@ def test_fixed_weights_have_the_known_answer():
     assert on_cliff == [[-0.25, 0.0], [pytest.approx(-0.16), -1.0]]
 
 
-def test_a_config_names_the_weights_and_their_thresholds():
+def test_config_holds_weights_and_thresholds():
     config = compose(["algorithm=ppo", *BANDIT, "+with=lagrangian", "lagrangian.initial=[1.0,2]"]).config
     assert list(config.lagrangian.initial) == [1.0, 2.0]
     assert OmegaConf.to_container(config.lagrangian, resolve=True)["thresholds"] == [None, -0.25]
