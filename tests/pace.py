@@ -1,4 +1,4 @@
-"""Bars for time that hold on slower machines and beside busy ones, too."""
+"""Limits of time that hold on slow and busy machines, too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def slowness() -> float:
 
 
 def within(measure: Callable[[], float], bar: float) -> bool:
-    """Tell whether some measurement stays below its bar, scaled by how slow the machine is before and after it.
+    """Return True if some measurement stays below its bar, scaled by how slow the machine is before and after it.
 
     Other load can only add, and comes and goes: what fails is measured again for a while.
 

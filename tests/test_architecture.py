@@ -81,7 +81,7 @@ def test_imports_go_down_only(path):
     assert [name for name in names_of(path) if name.split(".")[1] not in below] == []
 
 
-def test_modules_import_each_other_in_no_circle():
+def test_modules_import_in_no_circle():
     graph = {name: names_of(path) - {name} for name, path in MODULES.items()}
     while leaves := [name for name, below in graph.items() if not below & graph.keys()]:
         for name in leaves:
@@ -106,7 +106,7 @@ def test_trainer_knows_callbacks_and_wiring_only():
     assert names_of(SOURCE / "training" / "trainer.py") <= allowed
 
 
-def test_the_page_of_the_architecture_names_each_package():
+def test_architecture_page_names_each_package():
     purposes = {}
     for package in LAYERS:
         doc = ast.get_docstring(ast.parse((SOURCE / package / "__init__.py").read_text()))
@@ -115,7 +115,7 @@ def test_the_page_of_the_architecture_names_each_package():
     assert "\n".join(lines) in (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
 
 
-def test_no_leftover_of_a_merge_lies_among_the_files():
+def test_no_merge_leftovers_exist():
     assert [path for path in SOURCE.rglob("*") if path.suffix in (".orig", ".rej")] == []
 
 
@@ -130,24 +130,22 @@ def test_functions_are_short():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_vocabulary_is_kept(path):
-    names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
-    names |= {node.arg for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.arg | ast.keyword)}
-    names |= {  # what we set ourselves; methods of libraries are named by others
-        node.attr
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-    }
-    names |= {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Store):  # others name a library's methods
+            names |= {getattr(node, field, None) for field in ("id", "arg", "attr")}
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
     assert not names & FORBIDDEN_NAMES
 
 
-def test_contributors_are_told_of_forbidden_names():
+def test_contributing_page_has_forbidden_names():
     text = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
     assert [name for name in FORBIDDEN_NAMES if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_item_is_called_by_the_logger_only(path):
+def test_only_the_logger_calls_item(path):
     if path.name != "log.py":
         assert not re.search(r"\.item\(\)", path.read_text())
 

@@ -112,7 +112,7 @@ def trained(algorithm: str) -> dict[str, torch.Tensor]:
 
 
 def measured() -> dict[str, torch.Tensor]:
-    """Return what is told of a batch of which each learner has some rows, not all as many."""
+    """Return statistics of a batch of which each learner has some rows, not all as many."""
     rank, count = learners.rank(), learners.count()
     rows = torch.randn(12, 2, generator=torch.Generator().manual_seed(3)) * 3.0 + 1.0
     mine = rows if count == 1 else (rows[:8], rows[8:])[rank]
@@ -143,7 +143,7 @@ def measured() -> dict[str, torch.Tensor]:
 
 
 def differing() -> str:
-    """Return what is said of learners whose networks are not the same."""
+    """Return the error of learners whose networks differ."""
     module = torch.nn.Linear(2, 2)
     torch.nn.init.constant_(module.weight, float(learners.rank()))
     try:
@@ -158,8 +158,8 @@ def all_of_it() -> dict[str, Any]:
     return {**tensors, "measured": measured(), "differing": differing()}
 
 
-def beside(place: str, result: str) -> None:
-    """Be the second of two learners, and store what it comes to."""
+def second(place: str, result: str) -> None:
+    """Be the second of two learners, and store its results."""
     learners.be(1)
     with learners.joined(Path(place), COUNT, "gloo"):
         tensors = all_of_it()
@@ -175,7 +175,7 @@ def stuck(place: str) -> None:
 
 
 def met(folder: Path) -> int:
-    """Return how many learners have come to a place."""
+    """Return how many learners have joined at a place."""
     place = folder / "place"
     child = Child(stuck, str(place), paths=[*sys.path, PATHS[0]])
     try:
@@ -198,9 +198,9 @@ def interrupted(folder: Path, signal_after: Callable[[], None]) -> None:
 
 
 def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what two learners come to, of which this process is the first."""
+    """Return the results of two learners, of which this process is the first."""
     place, result = folder / "place", folder / "result.pt"
-    child = Child(beside, str(place), str(result), paths=[*sys.path, PATHS[0]])
+    child = Child(second, str(place), str(result), paths=[*sys.path, PATHS[0]])
     try:
         with learners.joined(place, COUNT, "gloo"):
             tensors = all_of_it()

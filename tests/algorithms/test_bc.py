@@ -40,13 +40,13 @@ def test_likelihood_of_numbers():
     assert losses.tolist() == pytest.approx([-density(0.3), -density(-0.9)], abs=1e-5)
 
 
-def test_likelihood_of_choices_is_cross_entropy_whatever_the_objective():
+def test_likelihood_of_choices_is_cross_entropy():
     for objective in ("likelihood", "mode"):
         losses = loss_of(DISCRETE, objective=objective).loss(column(0.0, 0.0), torch.tensor([0, 1]))
         assert losses.tolist() == pytest.approx([math.log(4.0), math.log(4.0 / 3.0)])
 
 
-def test_actions_on_the_bounds_are_read_as_a_little_inside():
+def test_actions_on_bounds_move_inside():
     losses = loss_of(CONTINUOUS, edge=0.05).loss(column(0.0, 0.0, 0.0), column(1.0, -1.0, 0.97))
     assert losses.tolist() == pytest.approx([-density(0.95), -density(-0.95), -density(0.95)], abs=1e-4)
 
@@ -68,7 +68,7 @@ class Expert:
 
 
 @pytest.mark.parametrize("objective", ["likelihood", "mode"])
-def test_a_clone_does_what_it_was_shown(objective, tmp_path):
+def test_clone_repeats_the_expert(objective, tmp_path):
     env = make(target="rlrun.env.toys.MixedAction")
     table = Table(spaces=env.spaces, length=1000)
     collector = Collector(env, PolicyAgent(Expert()), table)
@@ -93,6 +93,6 @@ def test_a_clone_does_what_it_was_shown(objective, tmp_path):
     assert summary["env_steps"] == 0
 
 
-def test_there_must_be_something_to_learn_from():
+def test_missing_dataset_is_refused():
     with pytest.raises(ConfigError, match=r"dataset: a value is needed"):
         rlrun.train(["algorithm=bc", "env=cartpole"])

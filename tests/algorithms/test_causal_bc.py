@@ -46,7 +46,7 @@ def test_losses_by_hand():
     assert residual_loss == pytest.approx([4 - 2 * 0.5 * 2 + 0.1 * size, 1 - 2 * -0.5 * -1 + 0.1 * size])
 
 
-def test_the_policy_goes_where_the_foretold_error_is_and_no_loss_moves_the_other():
+def test_policy_follows_the_predicted_residual():
     policy, residual = made(level=0.0, slope=0.0, bias=1.0)
     named = policy.backward(windows([0.0, 0.0]), windows([0.0, 0.5]))
     # the gradient is - (2 f + 2 · 0.5 · e), tanh has slope 1 at 0, and the learning rate is 1
@@ -58,7 +58,7 @@ def test_the_policy_goes_where_the_foretold_error_is_and_no_loss_moves_the_other
     assert policy.network.layers[-1].bias.item() == pytest.approx(2.5)
 
 
-def test_nothing_foretold_has_no_gradient_of_its_size():
+def test_zero_residual_has_no_gradient():
     _, residual = made(level=0.0, slope=0.0, bias=0.0, penalty=1.0)
     residual.backward(windows([0.0, 0.0]), torch.zeros(1, 1))
     assert residual.network.layers[-1].bias.item() == 0.0
@@ -83,7 +83,7 @@ def off(play, observation):
     return abs(slope / (GAIN * DONE / OBSERVED) - 1.0)
 
 
-def test_causal_cloning_is_not_taken_in_by_noise_that_stays():
+def test_causal_cloning_ignores_lasting_noise():
     observation, action = expert()
     plain = BCLoss(Policy(CONTINUOUS, hidden=()), partial(torch.optim.Adam, lr=0.03), objective="mode")
     policy, residual = made(level=0.0, slope=0.0, bias=0.0)

@@ -11,7 +11,7 @@ from rlrun.callbacks import CriticLoss
 from .fixed import CONTINUOUS, column, critics_of, deterministic, sgd
 
 
-def test_loss_of_critics_is_summed_over_them():
+def test_critic_loss_is_summed():
     loss = CriticLoss(critics_of(CONTINUOUS, ([[0.0], [1.0]], [0.0]), ([[0.0], [1.0]], [2.0])), sgd)
     # they say 0.5 and 2.5 of the action 0.5, whose target is 1
     assert loss.loss(column(0), column(0.5), torch.tensor([1.0])).tolist() == pytest.approx([0.25 + 2.25])
@@ -32,7 +32,7 @@ def test_size_of_actions_costs():
     assert policy_loss(action_weight=2.0).loss(column(0)).tolist() == pytest.approx([-2.5 + 2.0 * 0.25])
 
 
-def test_policy_steps_along_the_gradient_of_the_value_and_leaves_critics_alone():
+def test_policy_follows_the_values_gradient():
     loss = policy_loss()
     before = [parameter.clone() for parameter in loss.critics.parameters()]
     bias = loss.policy.layers[-1].bias.item()
@@ -43,7 +43,7 @@ def test_policy_steps_along_the_gradient_of_the_value_and_leaves_critics_alone()
     assert all(parameter.grad is None for parameter in loss.critics.parameters())
 
 
-def test_policy_learns_at_every_second_update_also_after_a_resume():
+def test_policy_learns_at_every_second_update():
     loss, moves = policy_loss(every=2), []
     for update in range(6):
         before = loss.policy.layers[-1].bias.clone()

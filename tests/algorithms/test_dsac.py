@@ -52,20 +52,20 @@ def targets(temperature=None, **options):
 
 
 @pytest.mark.parametrize(("least", "value"), [("quantile", (1, 3)), ("member", (2, 3))])
-def test_target_is_the_least_distribution_and_its_entropy(least, value):
+def test_target_is_the_least_distribution(least, value):
     q_target, widths = targets(fixed=True, least=least, entropy_reward=True)
     assert q_target == [pytest.approx([1 + 0.9 * (quantile + 0.3) for quantile in value], abs=1e-5), [1.0, 1.0]]
     assert widths == [0.5, 0.5]
     assert targets(fixed=True, least=least)[0][0] == pytest.approx([1 + 0.9 * quantile for quantile in value], abs=1e-5)
 
 
-def test_target_tells_the_shares_of_what_was_drawn(target_subset):
+def test_target_returns_sampled_shares(target_subset):
     q_target, widths = targets(least="member")  # (-0.2, 3.8) has the mean 3, (1.7, 2.7) the mean 2.5
     assert q_target[0] == pytest.approx([1 + 0.9 * 1.7, 1 + 0.9 * 2.7], abs=1e-5)
     assert widths == [pytest.approx([0.2, 0.8])]
 
 
-def test_loss_weighs_targets_by_their_shares_and_adds_members_up():
+def test_loss_weighs_targets_by_shares():
     loss = ImplicitQuantileLoss(Lines((2.0, -0.5), (0.0, 2.0)), sgd, fractions=2, fixed=True)  # (0, 1) and (2, 2)
     loss.watched = True
     batch = column(0), column(0), torch.tensor([[2.0, 0.0]]), torch.tensor([[0.9, 0.1]])
@@ -78,7 +78,7 @@ def test_loss_weighs_targets_by_their_shares_and_adds_members_up():
 
 
 @pytest.mark.parametrize(("least", "value"), [("quantile", 0.2 * -0.2 + 0.8 * 2.7), ("member", 2.5)])
-def test_policy_follows_the_mean_of_what_was_drawn(target_subset, least, value):
+def test_policy_follows_the_sampled_mean(target_subset, least, value):
     critics = Lines((8.0, -1.0), (2.0, 1.5))
     policy, temperature = policy_of(CONTINUOUS, critics)
     loss = ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
@@ -90,7 +90,7 @@ def test_policy_follows_the_mean_of_what_was_drawn(target_subset, least, value):
 
 @pytest.mark.parametrize(("largest", "price"), [(None, 0.4 * 0.5 / math.sqrt(2)), (0.1, 0.1)])
 @pytest.mark.parametrize(("least", "value"), [("quantile", 0.2 * -0.2 + 0.8 * 2.7), ("member", 2.5)])
-def test_entropy_costs_what_critics_lie_apart(target_subset, largest, price, least, value):
+def test_entropy_costs_the_critics_deviation(target_subset, largest, price, least, value):
     critics = Lines((8.0, -1.0), (2.0, 1.5))  # of means 3 and 2.5
     temperature = Temperature(CONTINUOUS, epistemic=0.4, largest=largest)
     policy, _ = policy_of(CONTINUOUS, critics)
@@ -101,7 +101,7 @@ def test_entropy_costs_what_critics_lie_apart(target_subset, largest, price, lea
     assert float(loss.metrics["temperature/continuous"]) == pytest.approx(price)
 
 
-def test_no_gradient_goes_through_the_price_and_none_to_it():
+def test_epistemic_temperature_has_no_gradient():
     temperature = Temperature(CONTINUOUS, epistemic=0.4)
     assert not temperature.of_each(torch.ones(2, 3, requires_grad=True)).requires_grad
     loss = TemperatureLoss(temperature, sgd, spaces=CONTINUOUS)
@@ -110,7 +110,7 @@ def test_no_gradient_goes_through_the_price_and_none_to_it():
     assert {name: float(value) for name, value in loss.metrics.items()} == {"entropy/continuous": 3.0}
 
 
-def test_targets_count_no_entropy_that_critics_price():
+def test_epistemic_targets_count_no_entropy():
     q_target, _ = targets(Temperature(CONTINUOUS, epistemic=0.4), fixed=True, least="member", entropy_reward=True)
     assert q_target[0] == pytest.approx([1 + 0.9 * 2, 1 + 0.9 * 3], abs=1e-5)
 
@@ -118,7 +118,7 @@ def test_targets_count_no_entropy_that_critics_price():
 # --- critics
 
 
-def test_implicit_critics_tell_what_their_equations_say():
+def test_implicit_critics_follow_their_equations():
     torch.manual_seed(0)
     network = ImplicitCritics(CONTINUOUS, hidden=(5, 4), members=2, cosines=3, count=6)
     observation, c, points = column(0.3, -0.7), column(0.1, 0.9), torch.rand(2, 7)

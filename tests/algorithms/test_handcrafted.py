@@ -33,11 +33,11 @@ def pendulum(angle, speed):
         (0.0, 0.0, 0.0),
     ],
 )
-def test_swing_up_pumps_what_is_missing_and_holds_at_the_top(angle, speed, action):
+def test_swing_up_pumps_and_holds(angle, speed, action):
     assert float(SwingUp().act(pendulum(angle, speed))) == pytest.approx(min(max(action, -1.0), 1.0), abs=1e-5)
 
 
-def test_balance_pushes_where_the_weighted_sum_points():
+def test_balance_follows_the_weighted_sum():
     observation = torch.tensor(
         [[1.0, 0.0, 0.0, 0.0], [1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 0.1, -0.3], [0.0, 0.0, 0.1, -0.4]]
     )
@@ -62,7 +62,7 @@ def driver(**options):
         ([0, 0.5], 0),
     ],
 )
-def test_a_driver_slows_down_in_proportion_and_stops(goal, speed):
+def test_driver_slows_down_and_stops(goal, speed):
     action = driver().drive({"goal": torch.tensor([goal]), "navigation": torch.tensor([[[1.0, 1.0]]])})
     torch.testing.assert_close(action, torch.tensor([[speed, 0.25, 0.0]]), atol=1e-6, rtol=0)
 
@@ -70,7 +70,7 @@ def test_a_driver_slows_down_in_proportion_and_stops(goal, speed):
 @pytest.mark.parametrize(
     ("second", "steer"), [([1.0, 0.0], 0.0), ([0.0, 2.0], 0.5), ([-1.0, -1.0], -0.75), ([3.0, 3.0, 9.0], 0.25)]
 )
-def test_a_driver_steers_for_the_second_waypoint(second, steer):
+def test_driver_steers_for_second_waypoint(second, steer):
     first = [5.0, -5.0, 7.0][: len(second)]
     observation = {"goal": torch.tensor([[80.0, 0.0]]), "navigation": torch.tensor([[first, second]])}
     torch.testing.assert_close(driver().drive(observation), torch.tensor([[1.0, steer, 0.0]]), atol=1e-6, rtol=0)
@@ -92,7 +92,7 @@ def test_it_reaches_what_it_promises(env, policy, least):
     assert (evaluation.mean_return if least < 0 else min(evaluation.returns)) >= least
 
 
-def test_a_run_leaves_what_it_did_as_demonstrations(tmp_path):
+def test_run_exports_demonstrations(tmp_path):
     data = tmp_path / "demonstrations.zip"
     overrides = ["algorithm=handcrafted", "env=cartpole", "stop.env_steps=1200", "evaluation.episodes=2", "logger=[]"]
     summary = rlrun.train([*overrides, f"memory.export.path={data}"], run_dir=tmp_path / "run").summary

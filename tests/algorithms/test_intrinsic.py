@@ -50,7 +50,7 @@ CASES += [("icm", name, "mixed") for name in KINDS] + [("icm", "vector", name) f
 
 
 @pytest.mark.parametrize(("kind", "observation", "action"), CASES)
-def test_every_space_has_a_bonus_and_learns(kind, observation, action):
+def test_every_space_has_a_bonus(kind, observation, action):
     torch.manual_seed(0)
     space, _ = OBSERVATIONS[observation]
     if kind == "diayn":
@@ -88,7 +88,7 @@ def test_losses_are_single_graphs(kind, action):
 
 
 @pytest.mark.parametrize("kind", ["rnd", "icm", "diayn"])
-def test_rows_that_are_no_transitions_teach_nothing(kind):
+def test_invalid_rows_teach_nothing(kind):
     spaces = Spaces(Composite({"observation": LINE, "goal": Discrete(3)}) if kind == "diayn" else LINE, Discrete(2))
     _, bonus, loss = parts(kind, spaces)
     view = bonus.learn(step_of(spaces, 2, 3), None)[1]
@@ -101,7 +101,7 @@ def test_rows_that_are_no_transitions_teach_nothing(kind):
 # --- random network distillation
 
 
-def test_random_network_never_learns_and_stands_in_no_optimizer():
+def test_random_network_never_learns():
     network, bonus, loss = parts("rnd", Spaces(LINE, LINE))
     fixed = {id(parameter) for parameter in network.random.parameters()}
     trained = {id(parameter) for group in loss.optimizer.param_groups for parameter in group["params"]}
@@ -115,7 +115,7 @@ def test_random_network_never_learns_and_stands_in_no_optimizer():
     assert all(parameter.grad is None for parameter in network.random.parameters())
 
 
-def test_error_is_the_squared_distance_to_the_random_features():
+def test_error_is_squared_feature_distance():
     network = Distillation(Spaces(LINE, LINE), hidden=(), further=(), features=2, init="default")
     with torch.no_grad():
         for model, bias in ((network.random, [1.0, -2.0]), (network.predictor, [0.0, 1.0])):
@@ -124,7 +124,7 @@ def test_error_is_the_squared_distance_to_the_random_features():
     assert network.error(torch.zeros(3, 2)).tolist() == [10.0] * 3
 
 
-def test_what_was_learned_from_is_no_longer_new():
+def test_learned_observations_are_not_novel():
     torch.manual_seed(1)
     spaces = Spaces(box(10), LINE)
     network = Distillation(spaces, hidden=(64,), further=(64,), features=16)
@@ -137,7 +137,7 @@ def test_what_was_learned_from_is_no_longer_new():
     assert (new[:, None] > old).float().mean() > 0.99  # area under the curve
 
 
-def test_bonus_is_that_of_the_observation_arrived_at():
+def test_bonus_is_of_the_next_observation():
     spaces = Spaces(LINE, LINE)
     network, step = Distillation(spaces), step_of(spaces, 5)
     bonus = Novelty(network)
@@ -145,7 +145,7 @@ def test_bonus_is_that_of_the_observation_arrived_at():
         assert torch.equal(bonus.read(step), network.error(step["next_observation"]))
 
 
-def test_only_the_newest_frames_of_a_stack_count():
+def test_only_newest_frames_count():
     stack = Box((4, 10, 10), np.zeros((4, 10, 10), np.uint8), np.full((4, 10, 10), 255, np.uint8), "uint8")
     space = Composite({"camera": stack, "speed": LINE})
     network = Distillation(Spaces(space, LINE), frames=1)
@@ -166,21 +166,21 @@ def test_only_the_newest_frames_of_a_stack_count():
 @pytest.mark.parametrize(
     ("action", "expected"), [("discrete", math.log(3)), ("multi", math.log(6)), ("many", 6 * math.log(3))]
 )
-def test_actions_are_equally_likely_to_begin_with(action, expected):
+def test_inverse_model_begins_uniform(action, expected):
     spaces = Spaces(LINE, ACTIONS[action])
     network, step = Curiosity(spaces), step_of(spaces, 6)
     before, after = network.features(step["observation"]), network.features(step["next_observation"])
     assert network.inverse_error(before, step["action"], after).tolist() == pytest.approx([expected] * 6, abs=1e-5)
 
 
-def test_numbers_are_told_to_be_zero_to_begin_with():
+def test_inverse_model_begins_at_zero():
     spaces = Spaces(LINE, LINE)
     network, features = Curiosity(spaces), torch.randn(3, 128)
     action = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, -1.0]])
     assert network.inverse_error(features, action, features).tolist() == [0.0, 0.25, 0.5]
 
 
-def test_forward_error_is_half_the_mean_square():
+def test_forward_error_halves_the_square():
     network = Curiosity(Spaces(LINE, LINE), hidden=(4,), model=())
     with torch.no_grad():
         network.foretell[0].weight.zero_()
@@ -199,7 +199,7 @@ def test_forward_model_shapes_no_features():
     assert any((parameter.grad != 0).any() for parameter in network.tell.parameters())
 
 
-def test_actions_are_told_and_what_was_never_seen_surprises():
+def test_actions_are_predicted_and_novelty_surprises():
     torch.manual_seed(0)
     spaces = Spaces(box(25), Discrete(4))
     network, bonus, loss = parts("icm", spaces)
@@ -229,14 +229,14 @@ def test_actions_are_told_and_what_was_never_seen_surprises():
 SKILLED = Spaces(Composite({"observation": LINE, "goal": Discrete(4)}), Discrete(2))
 
 
-def test_skills_are_equally_likely_to_begin_with_and_pay_nothing():
+def test_skills_begin_uniform_and_pay_nothing():
     _, bonus, loss = parts("diayn", SKILLED)
     value, view = bonus.learn(step_of(SKILLED, 6), None)
     assert value.tolist() == pytest.approx([0.0] * 6, abs=1e-6)
     assert loss.loss(view).tolist() == pytest.approx([math.log(4)] * 6, abs=1e-6)
 
 
-def test_bonus_is_of_the_skill_that_acted_and_of_where_it_led():
+def test_bonus_is_of_the_acting_skill():
     network, bonus, _ = parts("diayn", SKILLED)
     with torch.no_grad():
         network.layers[-1].bias.copy_(torch.tensor([0.0, 1.0, 2.0, 3.0]))
@@ -256,7 +256,7 @@ def test_network_cannot_see_the_skill():
 NUMBERS = Spaces(Composite({"observation": LINE, "goal": LINE}), Discrete(2))
 
 
-def test_a_skill_of_numbers_is_foretold_by_its_mean():
+def test_continuous_skill_is_predicted_by_mean():
     network, bonus, loss = parts("diayn", NUMBERS)
     step = step_of(NUMBERS, 4)
     square = step["observation"]["goal"].square().sum(-1)
@@ -269,7 +269,7 @@ def test_a_skill_of_numbers_is_foretold_by_its_mean():
     assert torch.allclose(bonus.read(step), 1 / 3 - distance / 2)
 
 
-def test_a_skill_of_numbers_that_shows_is_learned():
+def test_visible_continuous_skill_is_learned():
     torch.manual_seed(0)
     _, bonus, loss = parts("diayn", NUMBERS)
     for _ in range(300):

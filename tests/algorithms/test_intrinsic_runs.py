@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_sac_with_rnd_learns_from_the_documented_sum(steps, tmp_path):
+def test_rnd_adds_the_documented_sum(steps, tmp_path):
     """Σ γ^k · (extrinsic · reward + weight · error / root mean square), each step's by itself."""
     weights = ("intrinsic.rnd.weight=0.5", "intrinsic.extrinsic_weight=3.0", f"algorithm.n_step={steps}")
     overrides = ["algorithm=sac", "env=pendulum", "preset=null", "+with=rnd", *weights, *REPLAY]
@@ -56,7 +56,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_all_three_stand_beside_one_another_in_any_algorithm(family, tmp_path):
+def test_any_algorithm_takes_all_bonuses(family, tmp_path):
     overrides = [*FAMILIES[family], "+with=[rnd,icm,diayn]", "intrinsic.extrinsic_weight=1.0"]
     result = rlrun.train(overrides, run_dir=tmp_path / "run")
     assert result.summary["status"] == "completed"
@@ -67,7 +67,7 @@ def test_all_three_stand_beside_one_another_in_any_algorithm(family, tmp_path):
     assert 0.0 <= last["intrinsic/diayn_right"] <= 1.0
 
 
-def test_returns_that_are_reported_are_the_environments(tmp_path):
+def test_reported_returns_are_the_environments(tmp_path):
     overrides = [*FAMILIES["dqn"], "+with=rnd", "intrinsic.rnd.weight=1000.0", "intrinsic.extrinsic_weight=0.0"]
     result = rlrun.train(overrides, run_dir=tmp_path / "run")
     table, collector = result.trainer.loader.table, result.trainer.callbacks["collector"]
@@ -81,12 +81,12 @@ def test_nobody_can_draw_ahead(tmp_path):
         rlrun.train([*FAMILIES["dqn"], "+with=[prefetch,rnd]"], run_dir=tmp_path / "run")
 
 
-def test_skills_want_lanes_that_can_be_wrapped(tmp_path):
+def test_skills_need_wrapped_environments(tmp_path):
     overrides = ["algorithm=dqn", "env.id=CartPole-v1", "env.vectorization=native", "+with=diayn"]
     with pytest.raises(ConfigError, match=r"env.wrappers wrap single environments; env.vectorization 'native' has non"):
         rlrun.train(overrides, run_dir=tmp_path / "run")
 
 
-def test_skills_learn_without_the_environments_reward_unless_told():
+def test_skills_ignore_rewards_by_default():
     assert compose(["algorithm=sac", "env=pendulum", "+with=diayn"]).config.intrinsic.extrinsic_weight == 0.0
     assert compose(["algorithm=sac", "env=pendulum", "+with=rnd"]).config.intrinsic.extrinsic_weight == 1.0

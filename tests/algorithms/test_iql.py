@@ -38,7 +38,7 @@ def density(c):
     return -0.5 * math.atanh(c) ** 2 - 0.5 * math.log(2 * math.pi) - math.log(1 - c**2)
 
 
-def test_expectile_regression_comes_to_that_of_the_normal():
+def test_expectile_regression_finds_the_normals():
     quantiles = torch.distributions.Normal(0.0, 1.0).icdf((torch.arange(4000) + 0.5) / 4000)
     value = torch.zeros((), requires_grad=True)
     optimizer = torch.optim.SGD([value], lr=0.5)
@@ -49,7 +49,7 @@ def test_expectile_regression_comes_to_that_of_the_normal():
     assert value.item() == pytest.approx(0.549, abs=0.002)  # the root of 0.6 φ(e) = e (0.8 - 0.6 Φ(e))
 
 
-def test_targets_are_of_the_value_and_actions_of_the_smallest_slow_critic():
+def test_targets_use_values_and_smallest_critic():
     critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]), ([[2.0], [3.0]], [4.0]))
     target = ImplicitQTarget(critics, value_of(2.0, 0.5), discount=0.9)
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # the target networks are as before
@@ -62,7 +62,7 @@ def test_targets_are_of_the_value_and_actions_of_the_smallest_slow_critic():
     assert ahead["q_target"].tolist() == pytest.approx([1 + 0.5 * 6.5])
 
 
-def test_of_choices_the_one_that_was_taken_counts():
+def test_taken_choice_counts():
     critics = critics_of(DISCRETE, ([[0.0, 0.0]], [1.0, 5.0]), ([[0.0, 0.0]], [3.0, 4.0]))
     batch = ImplicitQTarget(critics, value_of(0.0, 0.0)).begin_batch(
         column(0, 0), torch.tensor([0, 1]), column(0, 0), torch.zeros(2), torch.tensor([False, False])
@@ -70,7 +70,7 @@ def test_of_choices_the_one_that_was_taken_counts():
     assert batch["action_value"].tolist() == [1.0, 4.0]
 
 
-def test_value_follows_the_expectile_and_tells_the_advantage_as_it_was():
+def test_value_follows_the_expectile():
     loss = ValueLoss(value_of(0.0, 2.0), sgd, expectile=0.8)
     named = loss.backward(column(0, 0), torch.tensor([3.0, 1.0]))
     assert named["advantage"].tolist() == pytest.approx([1.0, -1.0])
@@ -79,7 +79,7 @@ def test_value_follows_the_expectile_and_tells_the_advantage_as_it_was():
     assert loss.network.layers[-1].bias.item() == pytest.approx(2.6)
 
 
-def test_policy_weighs_actions_up_to_a_limit():
+def test_weights_of_actions_are_limited():
     loss = AdvantageWeightedLoss(policy_of(CONTINUOUS), sgd, temperature=0.5, edge=0.05)
     advantage = torch.tensor([0.0, 1.0, 3.0])  # exp(6) is more than a hundred
     losses = loss.loss(column(0, 0, 0), column(0.3, -0.4, 1.0), advantage)
@@ -95,7 +95,7 @@ def test_policy_weighs_choices():
     assert losses.tolist() == pytest.approx([7.389056 * math.log(2), 100.0 * math.log(2)], rel=1e-5)
 
 
-def test_no_loss_moves_the_network_of_another():
+def test_losses_move_only_their_networks():
     critics = critics_of(CONTINUOUS, ([[1.0], [1.0]], [0.0]))
     value, policy = value_of(1.0, 0.0), policy_of(CONTINUOUS)
     before = [parameter.clone() for network in (critics, policy) for parameter in network.parameters()]

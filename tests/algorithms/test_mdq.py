@@ -60,20 +60,20 @@ def log_prob(policy, pair):
     return float(logp.detach())
 
 
-def test_distribution_is_the_softmax_over_all_actions():
+def test_distribution_is_the_joint_softmax():
     policy, _ = soft()
     expected = (VALUES / ALPHA).flatten().log_softmax(-1)
     log_probs = [log_prob(policy, pair) for pair in product(range(BINS), repeat=2)]
     assert log_probs == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_value_of_every_action_is_the_one_that_was_written():
+def test_every_action_has_its_value():
     policy, _ = soft()
     c = torch.tensor([[2 * i / (BINS - 1) - 1, 2 * j / (BINS - 1) - 1] for i, j in product(range(BINS), repeat=2)])
     torch.testing.assert_close(policy(column(*[0] * len(c)), c).detach(), VALUES.flatten(), atol=1e-5, rtol=0)
 
 
-def test_best_action_goes_entry_by_entry_and_draws_are_as_likely_as_told():
+def test_best_action_and_draws_by_entries():
     policy, _ = soft()
     first = int((VALUES / ALPHA).logsumexp(-1).argmax())
     best = [2 * index / (BINS - 1) - 1 for index in (first, int(VALUES[first].argmax()))]
@@ -84,7 +84,7 @@ def test_best_action_goes_entry_by_entry_and_draws_are_as_likely_as_told():
     torch.testing.assert_close(share, (VALUES / ALPHA).flatten().softmax(-1), atol=0.012, rtol=0)
 
 
-def test_an_entry_is_read_as_the_nearest_bin():
+def test_entries_are_read_as_nearest_bins():
     policy, _ = policy_of(CONTINUOUS)
     assert policy.nearest(column(-1.0, -0.79, -0.81, 0.21, 1.0)).flatten().tolist() == [0, 1, 0, 3, 5]
     assert policy.level(torch.arange(BINS)).tolist() == pytest.approx([-1.0, -0.6, -0.2, 0.2, 0.6, 1.0])
@@ -107,7 +107,7 @@ def target_of(policy):
     return target
 
 
-def test_target_pays_the_divergence_from_even_bins():
+def test_target_pays_divergence_from_uniform():
     target = target_of(certain(3)[0])  # plays 0.2, so target critics say 3.6; and knows log 6 nats more than nothing
     inputs = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
     q_target = target.begin_batch(*inputs)["q_target"].tolist()
@@ -126,7 +126,7 @@ def test_even_bins_cost_nothing():
     assert {round(float(value), 4) for value in q_target} <= values
 
 
-def test_policy_is_drawn_to_the_slow_value_of_its_own_action(monkeypatch):
+def test_policy_learns_the_target_networks_value(monkeypatch):
     monkeypatch.setattr("torch.randn_like", torch.ones_like)
     policy, _ = certain(3)
     loss = BinPolicyLoss(policy, sgd, slow=target_of(policy), noise=0.05)
@@ -141,7 +141,7 @@ def test_policy_is_drawn_to_the_slow_value_of_its_own_action(monkeypatch):
     assert all(parameter.grad is None for parameter in loss.slow.network.parameters())
 
 
-def test_entropy_target_in_bins_is_the_one_of_the_density():
+def test_entropy_target_is_of_the_density():
     spaces, policy = CONTINUOUS, policy_of(CONTINUOUS, bins=21)
     loss = TemperatureLoss(policy[1], sgd, spaces=spaces, share={"continuous": math.exp(-1.0) / 2.0})
     assert float(loss.target) + math.log(21 / 2) == pytest.approx(1.351375, abs=1e-5)

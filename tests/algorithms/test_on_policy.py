@@ -26,7 +26,7 @@ def trained(algorithm: str, *overrides: str, updates: int):
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_policy_that_learns_first_is_the_one_that_acted(place):
+def test_first_update_has_the_acting_policy(place):
     trainer = trained("ppo", PLACES[place], "algorithm.batch_size=8", "algorithm.shared=true", updates=1)
     metrics = trainer.callbacks["ppo"].metrics
     assert abs(float(metrics["policy/approx_kl"])) < 1e-6
@@ -41,7 +41,7 @@ def moves(found):
     return [float(found[name]) for name in MOVES]
 
 
-def test_how_far_the_policy_moved_is_the_mean_over_a_rollout_that_is_over(monkeypatch):
+def test_divergence_is_the_last_rollouts_mean(monkeypatch):
     seen, end = [], PPOLoss.end_batch
 
     def end_batch(self, step=None):
@@ -59,14 +59,14 @@ def test_how_far_the_policy_moved_is_the_mean_over_a_rollout_that_is_over(monkey
 
 
 @pytest.mark.parametrize("left", [2, 5])  # amidst a rollout, at the first update of the next
-def test_how_far_it_moved_survives_a_resume(left):
+def test_divergence_survives_a_resume(left):
     whole = moves(trained("ppo", *FAST, updates=6).callbacks["ppo"].metrics)
     shutil.rmtree("run")
     trained("ppo", *FAST, updates=left)
     assert moves(rlrun.resume("run", ["stop.updates=6"]).trainer.callbacks["ppo"].metrics) == whole
 
 
-def test_a_run_that_starts_from_another_begins_anew_to_tell_how_far_it_moves():
+def test_divergence_restarts_in_a_fork():
     trained("ppo", *FAST, updates=6)
     overrides = ["algorithm=ppo", *SMALL, *FAST, "init.from=run", "init.numbers=skip", "stop.updates=1"]
     metrics = rlrun.train(overrides, run_dir="other").trainer.callbacks["ppo"].metrics
@@ -91,7 +91,7 @@ def test_every_parameter_of_the_policy_learns(place):
         ("+with=reward_clip",),
     ],
 )
-def test_what_changes_observations_and_rewards_does_so_before_advantages(overrides):
+def test_adaptors_come_before_advantages(overrides):
     trainer = trained("ppo", "env=pendulum", "algorithm.batch_size=8", *overrides, updates=1)
     order = [type(adaptor).__name__ for adaptor in trainer.loader.adaptors]
     assert order.index("Advantages") == len(order) - 1 == len(overrides) + 1
@@ -118,7 +118,7 @@ STORED = ("+agent.log_prob=true", "+memory.columns.log_prob={}")  # how likely t
         ("+with=async", "async.kind=thread"),
     ],
 )
-def test_without_a_step_the_policy_that_learns_is_the_one_that_acted(overrides, core, monkeypatch):
+def test_log_probs_agree_without_steps(overrides, core, monkeypatch):
     largest, end = [], PPOLoss.end_batch
 
     def end_batch(self, step=None):
@@ -133,7 +133,7 @@ def test_without_a_step_the_policy_that_learns_is_the_one_that_acted(overrides, 
     assert max(largest) <= 1e-5
 
 
-def test_an_algorithm_of_rollouts_refuses_a_replay_memory(capfd):
+def test_rollout_algorithm_refuses_replay_memory(capfd):
     with pytest.raises(
         rlrun.core.errors.ConfigError, match=r"loader.table: wanted a rlrun.memory.Rollout, got a Table"
     ):

@@ -32,11 +32,11 @@ def near(value, mean, deviation):
 
 
 @pytest.mark.parametrize("size", [1, 6])
-def test_uniform_density_is_that_of_a_box(size):
+def test_uniform_density_is_of_a_box(size):
     assert UniformPrior(wide(size))(torch.rand(2, size)).tolist() == pytest.approx([-math.log(2**size)] * 2)
 
 
-def test_density_after_an_action_is_that_of_the_mixture():
+def test_density_after_actions_is_a_mixture():
     log_prior = SameActionPrior(CONTINUOUS, share=0.7, deviation=0.25)(column(0.3, -0.9), previous(0.5, -0.8))
     expected = [0.3 * near(c, 0.0, 2.0) + 0.7 * near(c, mean, 0.5) for c, mean in ((0.3, 0.5), (-0.9, -0.8))]
     assert log_prior.tolist() == pytest.approx(np.log(expected).tolist(), abs=1e-5)
@@ -50,7 +50,7 @@ def test_density_of_all_actions_is_one():
         assert float(torch.trapezoid(density, points)) == pytest.approx(1.0, abs=1e-4)
 
 
-def test_an_episode_begins_without_a_side_and_entries_count_by_themselves():
+def test_first_action_has_a_symmetric_prior():
     prior, ends = SameActionPrior(wide(2)), torch.tensor([[-1.0, -1.0], [1.0, 1.0]])
     before = {"value": torch.ones(2, 2), "known": torch.tensor([False, False])}
     begun = prior(ends, before)
@@ -69,7 +69,7 @@ def made(prior, *weights):
 
 
 @pytest.mark.usefixtures("no_noise")
-def test_target_counts_the_density_of_the_action_that_was_before_the_next_observation():
+def test_target_counts_the_prior_density():
     prior = SameActionPrior(CONTINUOUS)
     target = SoftQTarget(*made(prior, 3.0, 4.0), discount=0.99)
     inputs = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
@@ -79,7 +79,7 @@ def test_target_counts_the_density_of_the_action_that_was_before_the_next_observ
 
 
 @pytest.mark.usefixtures("no_noise")
-def test_policy_is_drawn_to_the_action_before_and_divergence_is_told_as_entropy():
+def test_policy_follows_the_prior():
     critics, policy, temperature = made(SameActionPrior(CONTINUOUS, share=0.999), 0.0)
     loss = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature)
     before = previous(0.8)
@@ -91,14 +91,14 @@ def test_policy_is_drawn_to_the_action_before_and_divergence_is_told_as_entropy(
     assert float(policy.gaussian.mode(column(0)).detach()) > 0.5
 
 
-def test_entropy_target_is_minus_the_divergence_of_all_entries():
+def test_entropy_target_is_the_negative_divergence():
     spaces = wide(3)
     _, temperature = policy_of(CONTINUOUS, critics_of(CONTINUOUS, ([[0.0], [0.0]], [0.0])))
     loss = TemperatureLoss(temperature, sgd, spaces=spaces, divergence=3.0, target={"continuous": 7.0})
     assert loss.target.tolist() == [-9.0]
 
 
-def test_choices_of_a_mixed_action_have_no_prior():
+def test_choices_have_no_prior():
     before = {"value": {"level": column(0.1), "side": torch.tensor([1])}, "known": torch.tensor([True])}
     log_prior = SameActionPrior(MIXED)(column(0.1), before)
     assert float(log_prior) == pytest.approx(math.log(0.1 * near(0.1, 0.0, 2.0) + 0.9 * near(0.1, 0.1, 0.2)), abs=1e-5)

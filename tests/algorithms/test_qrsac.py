@@ -21,7 +21,7 @@ def quantiles_of(*members):
     return write(Critics(CONTINUOUS, hidden=(), members=len(members), quantiles=2), *members)
 
 
-def test_loss_is_the_quantile_distance_summed_over_members():
+def test_quantile_loss_is_summed_over_members():
     loss = CriticLoss(quantiles_of((FLAT, [0.0, 1.0]), (FLAT, [2.0, 2.0])), sgd, huber=1.0)
     losses = loss.loss(column(0, 0), column(0, 0), torch.tensor([[2.0, 2.0], [2.0, 2.0]]))
     assert losses.tolist() == pytest.approx([0.375, 0.375], abs=1e-5)
@@ -35,7 +35,7 @@ def test_error_is_the_distance_of_means():
 
 
 @pytest.mark.parametrize(("least", "value"), [("quantile", (1 + 3) / 2), ("member", (2 + 3) / 2)])
-def test_policy_follows_the_mean_of_the_least_quantiles(least, value):
+def test_policy_follows_the_least_quantiles(least, value):
     critics = quantiles_of((FLAT, [1.0, 5.0]), (FLAT, [2.0, 3.0]))
     policy, temperature = policy_of(CONTINUOUS, critics)
     loss = QuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, least=least)

@@ -53,7 +53,7 @@ def test_any_algorithm_learns_from_features(family, tmp_path):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_samples_are_features_of_what_is_stored(steps, tmp_path):
+def test_samples_are_features_of_stored_rows(steps, tmp_path):
     overrides = ["algorithm=sac", "env=pendulum", "preset=null", f"algorithm.n_step={steps}", *REPLAY]
     trainer = trained([*overrides, "+with=representation"], tmp_path)
     table, network = trainer.loader.table, trainer.callbacks["representation"].network
@@ -82,14 +82,14 @@ def test_bonuses_see_features(tmp_path):
 SPACE = Box((3,), np.full(3, -1.0, np.float32), np.ones(3, np.float32))
 
 
-def test_preprocessing_has_the_order_of_the_memory():
+def test_preprocessing_has_the_memorys_order():
     network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
     normalize, cast, represent = Normalizer(SPACE), Cast("observation"), Represent(network)
     steps = chain({"norm": normalize, "cast": cast, "none": None, "front": represent})
     assert [getattr(step, "__self__", step) for step in steps] == [represent, normalize, cast]
 
 
-def test_nobody_but_the_learner_sends_gradients():
+def test_only_the_representation_loss_sends_gradients():
     torch.manual_seed(0)
     network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
     seen = torch.randn(6, 3)
@@ -105,14 +105,14 @@ def test_nobody_but_the_learner_sends_gradients():
     assert all(not torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))
 
 
-def test_rows_that_are_no_transitions_teach_nothing():
+def test_invalid_rows_teach_nothing():
     network = InverseModel(Spaces(SPACE, Discrete(4)), hidden=(5,))
     loss = RepresentationLoss(network, lambda parameters: torch.optim.Adam(parameters, lr=1e-2))
     batch = {"observation": torch.randn(2, 3), "next_observation": torch.randn(2, 3), "action": torch.tensor([0, 1])}
     assert loss.loss(batch, torch.tensor([True, False])).tolist()[1] == 0.0
 
 
-def test_spaces_keep_the_action_and_the_rewards():
+def test_spaces_keep_action_and_rewards():
     class Lanes:
         spaces = Spaces(SPACE, Discrete(4), rewards=2)
 

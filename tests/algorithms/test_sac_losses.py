@@ -26,7 +26,7 @@ def policy_loss(spaces, members, optimizer=sgd, **options):
     return SoftPolicyLoss(policy, optimizer, critics=critics, temperature=temperature)
 
 
-def test_entropy_is_that_of_the_sample_in_the_loss():
+def test_entropy_is_of_the_losss_sample():
     torch.manual_seed(0)
     loss, named = policy_loss(CONTINUOUS, FLAT).loss(column(0, 1, 2))  # without values only 0.2 * log_prob is left
     torch.testing.assert_close(named["policy_entropy"], -loss.detach().unsqueeze(-1) / 0.2)
@@ -67,7 +67,7 @@ def test_policy_loss_trains_the_policy_alone(spaces, members):
 
 
 @pytest.mark.parametrize("spaces", ALL.values(), ids=ALL)
-def test_policy_owns_no_critic_and_no_temperature(spaces):
+def test_policy_owns_no_other_network(spaces):
     critics, temperature = Critics(spaces, hidden=(4,)), Temperature(spaces)
     policy = SoftPolicy(spaces, critics, temperature, hidden=(4,))
     theirs = {id(parameter) for parameter in (*critics.parameters(), *temperature.parameters())}
@@ -75,7 +75,7 @@ def test_policy_owns_no_critic_and_no_temperature(spaces):
     assert set(policy.state_dict()) == {name for name, _ in policy.named_parameters()}
 
 
-def test_discrete_policy_has_nothing_to_train_and_knows_its_entropy():
+def test_discrete_policy_has_exact_entropy():
     loss = policy_loss(DISCRETE, [([[0.0, 0.0]], [0.0, 0.5 * math.log(3.0)])], adam, alphas=(0.5,))
     named = loss.backward(column(0, 1))
     assert loss.optimizer is None
@@ -88,7 +88,7 @@ def test_entropies_of_branches_add_up():
     assert float(loss.backward(column(0))["policy_entropy"]) == pytest.approx(7 * 0.562335, abs=1e-4)
 
 
-def test_choices_follow_the_smaller_value_over_temperature():
+def test_choices_follow_the_smaller_value():
     members = ([[0.0, 0.0]], [0.0, 2.0]), ([[0.0, 0.0]], [1.0, 0.5 * math.log(3.0)])
     critics = critics_of(DISCRETE, *members)
     policy, _ = policy_of(DISCRETE, critics, alphas=(0.5,))
@@ -96,7 +96,7 @@ def test_choices_follow_the_smaller_value_over_temperature():
     assert probabilities.tolist()[0] == pytest.approx([0.25, 0.75], abs=1e-6)
 
 
-def test_exploring_samples_and_playing_takes_the_best():
+def test_exploring_samples_playing_takes_best():
     policy, _ = policy_of(MIXED, critics_of(MIXED, *FLAT_MIXED), alphas=(0.2, 0.5))
     torch.manual_seed(0)
     target_subset, best = policy.act(torch.zeros(4000, 1)), policy.act(torch.zeros(5, 1), explore=False)
@@ -106,20 +106,20 @@ def test_exploring_samples_and_playing_takes_the_best():
     assert best["level"].flatten().tolist() == pytest.approx([0.5] * 5)
 
 
-def test_critics_are_fitted_at_the_stored_choice():
+def test_critics_fit_the_stored_choice():
     members = ([[0.0, 0.0]], [1.0, 2.0]), ([[0.0, 0.0]], [3.0, 5.0])
     loss = CriticLoss(critics_of(DISCRETE, *members), sgd)
     losses = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 1.0]))
     assert losses.tolist() == [1 + 1, 1 + 16]  # (1 - 2)^2 + (3 - 2)^2 and (2 - 1)^2 + (5 - 1)^2
 
 
-def test_critics_are_fitted_at_the_stored_numbers():
+def test_critics_fit_the_stored_numbers():
     loss = CriticLoss(critics_of(MIXED, ([[0.0, 0.0], [2.0, 4.0]], [0.0, 1.0])), sgd)
     action = {"level": column(0.5, 0.5), "side": torch.tensor([0, 1])}
     assert loss.loss(column(0, 0), action, torch.zeros(2)).tolist() == [1.0, 9.0]
 
 
-def test_critics_may_cut_choices_into_branches_of_their_own():
+def test_critics_may_have_their_own_branches():
     spaces = Spaces(LINE, Composite({"0": Discrete(2), "1": Discrete(2)}))
     critics = Critics(spaces, hidden=(), joint_limit=1)  # two branches of two, not one of four
     policy, _ = policy_of(spaces, critics, alphas=(1.0,))
@@ -131,7 +131,7 @@ def temperature_loss(spaces, *, initial=1.0, largest=None, **options):
     return TemperatureLoss(Temperature(spaces, initial=initial, largest=largest), sgd, spaces=spaces, **options)
 
 
-def test_temperature_rises_below_the_target_and_falls_above():
+def test_temperature_follows_its_target():
     loss = temperature_loss(MIXED, target={"continuous": -1.0, "discrete": 0.5})
     loss.backward(torch.tensor([[-1.5, 0.6], [-1.3, 0.8]]))  # means -1.4 and 0.7, learning rate 1
     assert loss.network.log.tolist() == pytest.approx([0.4, -0.2], abs=1e-6)
@@ -166,7 +166,7 @@ def test_given_targets_and_shares_come_first():
     assert loss.target.tolist() == pytest.approx([math.log(0.2), 0.2], abs=1e-6)
 
 
-def test_policy_and_temperature_learn_after_many_updates_of_the_critics(tmp_path):
+def test_policy_every_delays_policy_and_temperature(tmp_path):
     overrides = ["algorithm=sac", "env=pendulum", "algorithm.dropout=0.5", "+callbacks.q_target.dropout=true"]
     numbers = ["algorithm.policy_every=3", "algorithm.warmup_steps=16", "algorithm.hidden=[8]", "stop.updates=8"]
     trainer = train([*overrides, *numbers, "evaluation.every=0"], run_dir=tmp_path / "run").trainer

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_noise")
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
-def test_every_arrival_of_an_episode_counts_once_and_its_beginning_never(ending):
+def test_every_transition_counts_once(ending):
     """Rows (r_t + γ d_t v_t - q_t)² of MID, MID, LAST; the FIRST that follows gives none."""
     table = Table(spaces=CONTINUOUS, length=20)
     rewards, observations, actions = [1.0, 2.0, -3.0], [0.1, 0.2, 0.3, 0.4], [0.5, -0.5, 0.25]
@@ -84,7 +84,7 @@ def walked(critics, policy, observations):
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_windows_bootstrap_from_what_is_remembered_at_the_next_step(kind):
+def test_windows_bootstrap_from_next_states(kind):
     critics, policy, temperature = remembering(kind)
     target = WindowTarget(critics, policy, temperature, discount=0.9)
     seen = [0.3, -0.7, 0.9, 0.1]
@@ -103,7 +103,7 @@ def test_windows_bootstrap_from_what_is_remembered_at_the_next_step(kind):
     assert float(over[0, 2]) == 1.0
 
 
-def test_policy_of_windows_acts_as_it_does_step_by_step():
+def test_policy_windows_equal_their_steps():
     critics, policy, temperature = remembering()
     actions, values = walked(critics, policy.gaussian, [0.3, -0.7, 0.9])
     loss = SoftPolicyLoss(policy, adam, critics=critics, temperature=temperature)
@@ -116,7 +116,7 @@ def test_policy_of_windows_acts_as_it_does_step_by_step():
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_a_sure_policy_remembers_in_windows_as_it_does_step_by_step(kind):
+def test_deterministic_windows_equal_their_steps(kind):
     critics, policy = sure_and_remembering(kind)
     seen = [0.3, -0.7, 0.9, 0.1]
     actions, values = walked(critics, policy, seen)
@@ -145,13 +145,13 @@ def sampled(lengths, **settings):
     return batch, batch["observation"][:, 0, 0]
 
 
-def test_first_steps_of_a_window_count_where_the_episode_begins():
+def test_burn_in_spares_beginning_episodes():
     batch, begin = sampled([9, 7])
     for weight, step in zip(batch["weight"].tolist(), begin.tolist(), strict=True):
         assert weight == ([1.0] * 4 if step == 0 else [0.0, 0.0, 1.0, 1.0])
     assert 0 < int((begin == 0).sum()) < 100
 
 
-def test_steps_that_only_fill_a_window_never_count():
+def test_padding_never_counts():
     batch, begin = sampled([3, 6], short="pad")
     assert torch.equal(batch["weight"] > 0, batch["valid"] & ((begin == 0).unsqueeze(-1) | (torch.arange(4) >= 2)))

@@ -17,7 +17,7 @@ def schedule(name: str, value: str = LINEAR) -> str:
     return f"+callbacks.{name}={{_target_: rlrun.callbacks.Schedule, provides: {name}, value: {value}}}"
 
 
-def test_the_clip_of_ppo_follows_environment_steps(tmp_path, monkeypatch):
+def test_clip_follows_environment_steps(tmp_path, monkeypatch):
     clips = []
 
     def spy(log_ratio, advantage, *, clip):
@@ -30,7 +30,7 @@ def test_the_clip_of_ppo_follows_environment_steps(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-def test_an_entropy_weight_of_zero_is_that_of_no_bonus(algorithm, tmp_path):
+def test_zero_entropy_weight_gives_no_bonus(algorithm, tmp_path):
     overrides = [f"algorithm={algorithm}", *SMALL]
     weights = {}
     for name, override in {

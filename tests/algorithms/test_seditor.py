@@ -57,17 +57,17 @@ def log_prob(level):
     return PLAIN - math.log(1 - level**2)
 
 
-def test_every_action_can_be_come_to():
+def test_edits_reach_every_action():
     actions = edited(torch.tensor([-1.0, -1.0, 0.5, 0.9]), torch.tensor([1.0, 0.5, -0.25, 0.2]))
     assert actions.tolist() == pytest.approx([1.0, 0.0, 0.0, 1.0])
 
 
-def test_what_acts_is_the_edited_proposal():
+def test_policy_acts_by_edited_proposals():
     for explore in (True, False):
         assert policy_of(0.5, -0.4).act(column(0, 1), explore=explore).flatten().tolist() == pytest.approx([-0.3] * 2)
 
 
-def test_targets_of_both_rewards_are_at_the_edited_action():
+def test_targets_are_at_the_edited_action():
     utility, cost = critics_of(CONTINUOUS, *UTILITY), critics_of(CONTINUOUS, *COST)
     target = EditedTarget(utility, cost, policy_of(0.5, -0.4), discount=0.9)
     for critics in (utility, cost):
@@ -78,14 +78,14 @@ def test_targets_of_both_rewards_are_at_the_edited_action():
     assert batch["cost_target"].tolist() == pytest.approx([-0.5 + 0.9 * 0.3, -0.5])
 
 
-def test_critics_of_the_cost_learn_their_own_target():
+def test_cost_critics_learn_their_target():
     loss = CostLoss(critics_of(CONTINUOUS, *COST), sgd)
     losses = loss.loss(column(0), column(0.5), torch.tensor([0.5]))
     assert losses.tolist() == pytest.approx([1.0**2 + 0.5**2])  # -0.5 and 0
     assert loss.metrics == {"value/cost": pytest.approx(-0.25)}
 
 
-def test_proposals_follow_the_utility_of_what_becomes_of_them():
+def test_proposals_follow_the_edited_utility():
     policy = policy_of(0.5, -0.4)
     utility, editor = policy.utility, policy.editor
     critics = critics_of(CONTINUOUS, *UTILITY)
@@ -109,7 +109,7 @@ def test_proposals_follow_the_utility_of_what_becomes_of_them():
         ("distance", -0.4, 0.64, -3.2),  # 0.8², by 2 · (-0.8) · 2 dΔ
     ],
 )
-def test_edits_pay_for_what_they_take_and_earn_what_they_spare(change, edit, taken, slope):
+def test_edits_weigh_utility_and_cost(change, edit, taken, slope):
     policy = policy_of(0.5, edit)
     utility, editor = policy.utility, policy.editor
     critics = {"utility_critics": critics_of(CONTINUOUS, *UTILITY), "cost_critics": critics_of(CONTINUOUS, *COST)}
@@ -127,7 +127,7 @@ def test_edits_pay_for_what_they_take_and_earn_what_they_spare(change, edit, tak
     assert loss.metrics["edit/size"] == pytest.approx(abs(2 * edit))
 
 
-def test_each_policy_has_a_price_of_its_own():
+def test_each_policy_has_its_temperature():
     loss = TemperaturesLoss(temperatures(), sgd, spaces=CONTINUOUS)
     target = math.log(2 * 0.184)
     losses = loss.loss(torch.tensor([1.0]), torch.tensor([target]))
@@ -137,7 +137,7 @@ def test_each_policy_has_a_price_of_its_own():
     assert loss.temperatures.of("edit").item() == pytest.approx(0.5)
 
 
-def test_both_rewards_reach_learning_as_adaptors_leave_them():
+def test_both_rewards_pass_the_adaptors():
     spaces = Spaces(LINE, LINE, rewards=2)
     adaptors = [RewardScale(2.0), WeighRewards([1.0, 2.0], apart=Apart(spaces, lambda: torch.ones(2)))]
     table = Table(spaces=spaces, length=4, adaptors=adaptors)

@@ -51,7 +51,7 @@ def policy_of(critics, level=0.5, **options):
         ("quadratic", [0.0, 0.9, 0.5], [1.0, 1.0, 0.5], [-0.1, -0.05, -0.025]),
     ],
 )
-def test_trajectories_go_on_and_begin_by_their_form(form, begun, then, towards):
+def test_trajectories_advance_by_their_form(form, begun, then, towards):
     moves = Trajectories(CONTINUOUS, form)
     row = torch.tensor([begun])
     assert moves.advance(row)[0].tolist() == pytest.approx(then)
@@ -68,7 +68,7 @@ def test_trajectories_go_on_and_begin_by_their_form(form, begun, then, towards):
         ("quadratic", [0.9, -0.5, 0.0], -0.7, [-1.0, -1.0, -0.7]),
     ],
 )
-def test_what_is_chosen_may_be_what_is_constant(form, begun, chosen, towards):
+def test_inverse_false_chooses_the_constant(form, begun, chosen, towards):
     moves = Trajectories(CONTINUOUS, form, inverse=False)
     row = torch.tensor([begun])
     assert moves.towards(row, column(chosen))[0].tolist() == pytest.approx(towards)
@@ -77,7 +77,7 @@ def test_what_is_chosen_may_be_what_is_constant(form, begun, chosen, towards):
     assert after[0].tolist() == pytest.approx([*towards, 0.0])
 
 
-def test_a_policy_that_chooses_a_change_is_judged_and_acts_by_where_it_leads():
+def test_chosen_changes_act_by_their_action():
     critics = write(
         TrajectoryCritics(CONTINUOUS, trajectory="linear", inverse=False, hidden=(), members=1),
         ([[0.0], [1.0], [0.0]], [0.0]),  # the action's own value
@@ -91,7 +91,7 @@ def test_a_policy_that_chooses_a_change_is_judged_and_acts_by_where_it_leads():
     assert after[0].tolist() == pytest.approx([0.3, 0.25, 0.0])
 
 
-def test_a_state_tells_what_is_in_force_and_how_often_it_was_repeated():
+def test_state_counts_the_repeats():
     moves, state = Trajectories(CONTINUOUS, "linear"), torch.tensor([[0.5, 0.1, 3.0]] * 2)
     action, after = moves.follow(state, column(-0.5, -0.5), torch.tensor([False, True]))
     assert action.flatten().tolist() == pytest.approx([0.7, -0.5])
@@ -102,7 +102,7 @@ def test_a_state_tells_what_is_in_force_and_how_often_it_was_repeated():
 MEMBERS = (([[1.0], [1.0]], [0.0]), ([[0.0], [2.0]], [1.0]))
 
 
-def test_best_action_is_that_of_the_larger_value_and_most_steps_are_kept():
+def test_best_action_has_the_larger_value():
     critics = critics_of(*MEMBERS)
     policy = policy_of(critics, most_steps=3)
     # in force: 0.9, better than the 0.5 proposed; -0.9, worse; 0.9 played thrice
@@ -118,7 +118,7 @@ def test_rounding_does_not_choose():
     assert action.item() == pytest.approx(0.5)
 
 
-def test_exploring_the_choice_is_as_likely_as_its_values_say():
+def test_exploring_switches_by_the_values():
     policy = policy_of(critics_of(([[0.0], [1.0]], [0.0])), level=0.6)
     with torch.no_grad():
         policy.gaussian.layers[-1].bias[1] = -20.0  # no noise around the action
@@ -133,7 +133,7 @@ def still(monkeypatch, *fresh):
     monkeypatch.setattr("rlrun.ops.gumbel_argmax", lambda logits: torch.tensor(fresh).view(logits.shape[:-1]))
 
 
-def test_target_goes_on_to_the_first_step_at_which_either_switches(monkeypatch):
+def test_target_reaches_the_first_switch(monkeypatch):
     still(monkeypatch, 0, 0, 1, 0)
     critics = critics_of(*MEMBERS)
     target = TrajectoryTarget(critics, policy_of(critics), discount=0.9)
@@ -169,13 +169,13 @@ def test_target_of_single_steps(monkeypatch):
     assert batch["q_target"].tolist() == pytest.approx([1.0, 1.0])  # both of value min(0.5, 0)
 
 
-def test_critics_learn_what_was_in_force_not_what_was_done_last():
+def test_critics_learn_the_current_trajectory():
     loss = TrajectoryLoss(critics_of(*MEMBERS), sgd)
     losses = loss.loss(column(1), torch.tensor([[0.5, 4.0]]), torch.tensor([1.0]))
     assert losses.tolist() == pytest.approx([0.5**2 + 1.0**2])  # 1.5 and 2
 
 
-def test_policy_learns_as_far_as_it_is_switched_to(monkeypatch):
+def test_policy_learns_by_switching_probability(monkeypatch):
     still(monkeypatch)
     critics = critics_of(([[0.0], [1.0]], [0.0]))
     policy = policy_of(critics)
@@ -193,7 +193,7 @@ def test_policy_learns_as_far_as_it_is_switched_to(monkeypatch):
 
 
 @pytest.mark.parametrize(("random", "inverse"), [(True, True), (False, True), (True, False)])
-def test_memory_keeps_what_was_in_force(random, inverse):
+def test_memory_keeps_current_trajectories(random, inverse):
     env = make("Pendulum-v1", num_envs=2)
     critics = TrajectoryCritics(env.spaces, trajectory="linear", inverse=inverse, hidden=(8,))
     policy = SwitchingPolicy(env.spaces, critics, Temperature(critics.decisions), hidden=(8,))

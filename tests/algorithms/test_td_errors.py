@@ -1,50 +1,40 @@
-"""The size of TD errors is found again in the losses, whatever their form."""
+"""The size of TD errors follows from the losses, squared or Huber's."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from rlrun.algorithms import dqn
 from rlrun.callbacks import CriticLoss
 
-from .fixed import DISCRETE, column, critics_of, q_network, sgd
+from .fixed import DISCRETE, column, critics_of, sgd
 
 ZEROS = [[0.0, 0.0]]
 
 
-def losses(huber, *biases):
-    """Return the losses of both algorithms, with critics of these values [K] for every observation."""
-    yield dqn.QLoss(q_network(DISCRETE, *biases), sgd, huber=huber)
-    yield CriticLoss(critics_of(DISCRETE, *[(ZEROS, list(bias)) for bias in biases]), sgd, huber=huber)
-
-
-def errors(loss, *targets):
-    """Return the error of each target where choice 1 was taken."""
+def errors(huber, biases, targets, **options):
+    """Return the error of each target where choice 1 was taken, by critics of values [K] for every observation."""
+    loss = CriticLoss(critics_of(DISCRETE, *[(ZEROS, list(bias)) for bias in biases]), sgd, huber=huber)
     loss.watched = True
-    loss.backward(column(*[0.0] * len(targets)), torch.ones(len(targets), dtype=torch.int64), torch.tensor(targets))
+    action = torch.ones(len(targets), dtype=torch.int64)
+    loss.backward(column(*[0.0] * len(targets)), action, torch.tensor(targets), **options)
     return loss.error(loss.elements).tolist()
 
 
-@pytest.mark.parametrize("huber", [None, 0.5, 1.0])
-def test_error_of_one_member_is_its_distance(huber):
-    for loss in losses(huber, [7.0, 2.0]):
-        assert errors(loss, 2.0, 2.25, 1.0, 12.0) == pytest.approx([0.0, 0.25, 1.0, 10.0], abs=1e-5)
+ONE, TWO = [[7.0, 2.0]], [[7.0, 2.0], [7.0, 4.0]]
 
 
-def test_error_of_several_members_is_their_root_mean_square():
-    for loss in losses(None, [7.0, 2.0], [7.0, 4.0]):
-        assert errors(loss, 3.0, 9.0) == pytest.approx([1.0, ((49 + 25) / 2) ** 0.5])
-
-
-def test_large_errors_of_several_members_are_averaged_with_huber():
-    for loss in losses(1.0, [7.0, 2.0], [7.0, 4.0]):
-        assert errors(loss, 13.0) == pytest.approx([10.0])
+@pytest.mark.parametrize(
+    ("huber", "biases", "targets", "expected"),
+    [
+        *((huber, ONE, [2.0, 2.25, 1.0, 12.0], [0.0, 0.25, 1.0, 10.0]) for huber in (None, 0.5, 1.0)),
+        (None, TWO, [3.0, 9.0], [1.0, ((49 + 25) / 2) ** 0.5]),  # the root mean square of members
+        (1.0, TWO, [13.0], [10.0]),  # large errors are averaged
+    ],
+)
+def test_errors_follow_from_losses(huber, biases, targets, expected):
+    assert errors(huber, biases, targets) == pytest.approx(expected, abs=1e-5)
 
 
 def test_weights_do_not_change_errors():
-    for loss in losses(1.0, [7.0, 2.0]):
-        loss.watched = True
-        zeros = torch.zeros(2)
-        loss.backward(zeros[:, None], zeros.long() + 1, torch.tensor([5.0, 1.0]), weight=torch.tensor([0.1, 0.0]))
-        assert loss.error(loss.elements).tolist() == pytest.approx([3.0, 1.0])
+    assert errors(1.0, ONE, [5.0, 1.0], weight=torch.tensor([0.1, 0.0])) == pytest.approx([3.0, 1.0])

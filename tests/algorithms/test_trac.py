@@ -47,7 +47,7 @@ def updated(network, loss, region, valid=None):
         return before, network.heads(observation)
 
 
-def test_change_of_normals_is_the_divergence_both_ways():
+def test_change_of_normals_is_symmetric_divergence():
     mean, log_std, other_mean, other_log_std = torch.randn(4, 5, 2)
     first, second = Normal(mean, log_std.exp()), Normal(other_mean, other_log_std.exp())
     distance = ops.gaussian_distance(mean, log_std, other_mean, other_log_std)
@@ -63,7 +63,7 @@ def test_change_of_a_leaf_by_hand():
     assert numbers.tolist() == [[4.0, 0.25]]
 
 
-def test_ratio_is_that_of_the_leaf_that_moved_most():
+def test_ratio_is_of_the_largest_change():
     network, _, region = made("mixed", per_dim=0.04)
     region.begin_batch(torch.zeros(2, 3))
     still = region._heads
@@ -77,7 +77,7 @@ def test_ratio_is_that_of_the_leaf_that_moved_most():
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_no_update_goes_beyond_the_limit_at_a_huge_rate(kind):
+def test_no_update_exceeds_the_limit(kind):
     network, loss, region = made(kind)
     codec = network.codec
     taken_back = 0
@@ -106,7 +106,7 @@ def test_only_large_policy_updates_shrink(lr, shrinks):
         assert torch.equal(parameter, expected) is (name.startswith("value") or not shrinks)
 
 
-def test_rows_that_are_not_valid_do_not_count():
+def test_invalid_rows_do_not_count():
     network, loss, region = made("choices")
     valid = torch.zeros(32, dtype=torch.bool)
     valid[:4] = True
@@ -114,7 +114,7 @@ def test_rows_that_are_not_valid_do_not_count():
     assert float(changes(before, now)[:4].mean(0).sum().sqrt()) <= math.sqrt(0.01 * 4) * (1 + 1e-5)
 
 
-def test_the_gaussian_of_soft_actor_critic_can_be_kept_in_it():
+def test_soft_policies_have_trust_regions():
     spaces = Spaces(SEEN, ACTIONS["mixed"])
     policy = SoftPolicy(spaces, Critics(spaces, hidden=[8]), Temperature(spaces), hidden=[8])
     region = TrustRegion(policy, spaces=spaces)
@@ -127,7 +127,7 @@ def test_the_gaussian_of_soft_actor_critic_can_be_kept_in_it():
         assert region._ratio(None) <= 1.0 < region.ratio
 
 
-def test_policy_that_is_lost_ends_the_run():
+def test_nan_policy_ends_the_run():
     network, _, region = made("choices")
     region.begin_batch(torch.zeros(2, 3))
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_policy_that_is_lost_ends_the_run():
 
 
 @pytest.mark.parametrize("algorithm", [["algorithm=a2c", "+with=trust_region"], ["algorithm=trac"]])
-def test_best_arm_is_found_at_a_large_rate(algorithm, tmp_path):
+def test_large_rate_finds_the_best_arm(algorithm, tmp_path):
     env = ["env=bandit", "env.kwargs.means=[0.5,1.0,-1.0]", "num_envs=3", "logger=[]", "evaluation.every=0"]
     numbers = ["algorithm.horizon=5", "algorithm.lr=0.1", "stop.updates=100"]
     result = train([*algorithm, *env, *numbers], run_dir=tmp_path / "run")

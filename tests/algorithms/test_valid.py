@@ -41,7 +41,7 @@ def asked(kind, found):
 
 
 @pytest.mark.parametrize("kind", [A2CLoss, PPOLoss])
-def test_a_loss_of_windows_is_that_of_their_steps(kind, monkeypatch):
+def test_windows_lose_as_their_steps(kind, monkeypatch):
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)  # the entropy of a continuous part is drawn
     windows, alone = (kind(network(), adam, **OPTIONS) for _ in range(2))
     loss, named = windows.loss(**asked(kind, batch()), valid=VALID)
@@ -56,7 +56,7 @@ def test_a_loss_of_windows_is_that_of_their_steps(kind, monkeypatch):
         torch.testing.assert_close(windows.metrics[name], value, msg=name)
 
 
-def test_what_is_no_step_may_hold_anything():
+def test_invalid_rows_may_hold_anything():
     loss = PPOLoss(network(), adam, kl_weight=0.5)
     columns = batch()
     columns["log_prob"] = torch.where(VALID, columns["log_prob"], -1e30)
@@ -65,7 +65,7 @@ def test_what_is_no_step_may_hold_anything():
     assert all(parameter.grad.isfinite().all() for parameter in loss.parameters if parameter.grad is not None)
 
 
-def test_a_recurrent_loss_reaches_back_to_the_first_row_of_a_window():
+def test_recurrent_loss_reaches_the_first_row():
     net = network(core="gru", core_size=3)
     loss = A2CLoss(net, adam)
     columns = asked(A2CLoss, batch(poison=0.0))

@@ -55,7 +55,7 @@ def place(folder, path):
     return there, there.exists()
 
 
-def test_every_link_of_the_site_leads_somewhere(site):
+def test_links_of_the_site_are_valid(site):
     for path, page in site.items():
         for link in page.links:
             parts = urlsplit(link)
@@ -68,7 +68,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
                 assert unquote(parts.fragment) in site[there].anchors | {"__skip"}, (path.name, link)
 
 
-def test_nothing_of_the_site_is_loaded_from_elsewhere(site):
+def test_site_loads_no_foreign_files(site):
     for page in site:
         assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?:", page.read_text()) == []
 
@@ -83,7 +83,7 @@ def test_every_page_has_its_place(site):
     }
 
 
-def test_a_page_that_leads_nowhere_fails_the_build(tmp_path, monkeypatch, caplog):
+def test_dead_link_fails_the_build(tmp_path, monkeypatch, caplog):
     from mkdocs.exceptions import Abort
 
     docs = tmp_path / "docs"
@@ -96,7 +96,7 @@ def test_a_page_that_leads_nowhere_fails_the_build(tmp_path, monkeypatch, caplog
 
 
 @pytest.mark.parametrize("name", [*algorithms.names(), *algorithms.additions()])
-def test_a_page_of_an_algorithm_is_complete(name):
+def test_algorithm_page_is_complete(name):
     text = algorithms.page(name) if name in algorithms.names() else algorithms.page_of_addition(name)
     for title in ("## YAML", "## Keys", "## Data flow", "## Metrics"):
         assert f"\n{title}\n" in text
@@ -113,7 +113,7 @@ def test_every_key_has_a_meaning(file):
     assert [setting.path for setting in settings(CONF / file) if not setting.meaning] == []
 
 
-def test_every_metric_that_code_names_has_a_meaning():
+def test_every_named_metric_has_a_meaning():
     """Those whose names are put together are met by the run of every config, tests/conf."""
     known = {pattern.partition("/")[0] for pattern in metrics.patterns()}
     for path in sorted((ROOT / "src" / "rlrun").rglob("*.py")):
@@ -122,13 +122,13 @@ def test_every_metric_that_code_names_has_a_meaning():
             assert name.partition("/")[0] not in known or metrics.meaning(name), f"{path.name}: {name}"
 
 
-def test_a_metric_is_found_by_its_name_and_no_other():
+def test_metric_is_found_by_its_name():
     assert metrics.meaning("loss/q_loss") == "mean of the loss over the batch"
     assert metrics.meaning("memory/sampled_share_3_of_4").startswith("share of this sample")
     assert metrics.meaning("losses/q_loss") == metrics.meaning("loss/q/loss") == ""
 
 
-def test_the_command_line_has_every_command_and_option():
+def test_command_page_has_every_command():
     text = commands.page()
     for command in ("train", "export-onnx", "plugin test"):
         assert f"\n## rlrun {command}\n" in text
@@ -174,7 +174,7 @@ def test_arguments_are_read_off_docstrings():
     assert docstrings.arguments(Derived)["last"] == "both ends."
 
 
-def test_a_table_keeps_bars_within_its_cells():
+def test_table_escapes_bars():
     assert markdown.table(["a"], [["x | y"]]).splitlines()[-1] == r"| x \| y |"
 
 
@@ -188,5 +188,5 @@ def test_a_table_keeps_bars_within_its_cells():
         ("[a](https://docs/x.md)", "[a](https://docs/x.md)"),
     ],
 )
-def test_links_lead_to_where_pages_stand(text, moved):
+def test_links_move_with_their_pages(text, moved):
     assert hooks.moved(text) == moved

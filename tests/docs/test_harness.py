@@ -1,4 +1,4 @@
-"""Mistakes that are planted in a page are told, with its name and their line."""
+"""Mistakes that are planted in a page are reported, with its name and their line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .test_links import dead, misnamed
 
 YAML = (ROOT / "conf" / "algorithm" / "dqn.yaml").read_text()
 
-MISTAKES = {  # the page, the line that is told, and a part of what is
+MISTAKES = {  # the page, the reported line, and a part of the report
     "a mistyped key": (
         "\n    rlrun train algorithm=dqn env=cartpole algorithm.lrr=1\n",
         2,
@@ -51,7 +51,7 @@ def faults(text, folder):
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_planted_mistake_is_told_with_its_line(name, tmp_path):
+def test_planted_mistake_is_reported(name, tmp_path):
     text, line, message = MISTAKES[name]
     (fault,) = faults(text, tmp_path)
     assert fault.startswith(f"page.md:{line}: ")
@@ -72,14 +72,14 @@ def test_a_sound_page_has_no_faults(tmp_path):
     assert "lr: 0.5" in config.read_text()
 
 
-def test_a_run_knows_the_words_of_its_line(tmp_path, monkeypatch):
+def test_forgotten_override_is_reported(tmp_path, monkeypatch):
     """An override that the program forgets would go unnoticed otherwise."""
     monkeypatch.setattr(programs, "overrides_of", lambda run: ["algorithm=dqn"])
     (fault,) = faults("\n    rlrun train algorithm=dqn env=cartpole\n", tmp_path)
     assert "knows nothing of ['env']" in fault
 
 
-def test_dead_link_is_reported_with_its_line():
+def test_dead_link_is_reported():
     text = (
         "# One\n\nSee [it](gone.md)\nor [this](#two),\n[that](/LICENSE), [those](http://x) and ![an image](no.svg);\n"
     )
@@ -121,7 +121,7 @@ def test_anchors_are_those_of_github():
     assert slug_of_mkdocs("`rlrun why` – A, b") == "rlrun-why-a-b" != slug_of("`rlrun why` – A, b")
 
 
-def test_a_shell_stays_where_it_went_and_hands_over_words(tmp_path):
+def test_shell_keeps_folder_and_arguments(tmp_path):
     calls = []
 
     def answer(program, overrides, folder):
@@ -142,6 +142,6 @@ def test_a_shell_stays_where_it_went_and_hands_over_words(tmp_path):
     ]
 
 
-def test_lines_that_go_on_are_one():
+def test_continued_lines_are_joined():
     lines = [(1, "if a; then b"), (2, "fi"), (3, "c \\"), (4, "d"), (5, "if a; then b; fi")]
     assert whole_lines(lines) == [(1, "if a; then b\nfi"), (3, "c \\\nd"), (5, "if a; then b; fi")]

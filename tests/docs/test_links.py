@@ -45,7 +45,7 @@ def test_links_lead_somewhere(page):
     assert dead(page) == []
 
 
-def test_anchors_are_alike_on_github_and_in_mkdocs():
+def test_github_and_mkdocs_anchors_agree():
     wanted = {target.partition("#")[2] for page in PAGES for _, target in links(page.text) if "#" in target[:60]}
     headings = [line.lstrip("# ") for page in PAGES for line in page.text.splitlines() if line.startswith("#")]
     differing = {slug_of(heading) for heading in headings if slug_of(heading) != slug_of_mkdocs(heading)}
@@ -74,11 +74,11 @@ def _unknown(text: str) -> str:
 
 
 @EVERY_PAGE
-def test_commands_amidst_text_are_known(page):
+def test_commands_in_text_are_known(page):
     assert misnamed(page) == []
 
 
-def test_every_file_of_the_template_is_looked_at():
+def test_template_pages_are_checked():
     assert [page.name for page in PAGES if "template" in page.name] == [
         "src/rlrun/devtools/template/README.md.template"
     ]

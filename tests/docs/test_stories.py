@@ -25,7 +25,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick_processes(children, monkeypatch):
-    """Let processes beside training have imported everything already."""
+    """Let other processes of a run have imported everything already."""
     monkeypatch.setattr(links, "_start", children.worker)
 
 
@@ -34,23 +34,20 @@ def test_page_does_what_it_says(page, store, tmp_path):
     assert Story(page, tmp_path, store).play() == []
 
 
-# --- nothing is kept ready that no page needs
+# --- nothing is prepared that no page needs
 
 
-@pytest.mark.parametrize("pattern", [excuse.pattern for excuse in EXCUSES])
-def test_every_excuse_is_needed(pattern):
+NEEDED = [
+    *(excuse.pattern for excuse in EXCUSES),
+    *(rf"(?<![\w./-]){place}(?![\w.-])" for place in PLACES),
+    *(rf"\b{program}\b" for program in PROGRAMS),
+]
+
+
+@pytest.mark.parametrize("pattern", NEEDED)
+def test_every_preparation_is_needed(pattern):
     assert [line for line in LINES if re.search(pattern, line)]
 
 
-@pytest.mark.parametrize("pattern", PLACES)
-def test_every_place_is_named(pattern):
-    assert [line for line in LINES if re.search(rf"(?<![\w./-]){pattern}(?![\w.-])", line)]
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_every_program_is_called(program):
-    assert [line for line in LINES if re.search(rf"\b{program}\b", line)]
-
-
-def test_pages_with_a_scene_of_their_own_are_there():
+def test_pages_with_special_setup_exist():
     assert {*ABOUT, *IN_A_PROJECT, PAGE} <= {page.name for page in PAGES}

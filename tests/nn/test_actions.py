@@ -87,7 +87,7 @@ def test_best_choices_have_the_largest_value(kind):
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi", "many", "uneven"])
-def test_probabilities_sum_to_one_in_each_branch(kind):
+def test_probabilities_of_branches_sum_to_one(kind):
     codec = ActionCodec(ACTIONS[kind])
     probabilities = codec.log_softmax(torch.randn(4, codec.width), temperature=0.3).exp()
     ones = [part.sum(-1) for part in torch.split(probabilities, list(codec.branches), -1)]
@@ -114,7 +114,7 @@ def test_additive_policy_equals_joint_one():
     assert torch.equal(joint.join(None, joint.best(sums)), split.join(None, split.best(VALUES)))
 
 
-def test_draws_follow_the_logits_of_each_branch():
+def test_draws_follow_each_branchs_logits():
     torch.manual_seed(0)
     logits = torch.tensor([0.2, 0.8, 0.5, 0.1, 0.4]).log()
     drawn = additive().sample(logits.expand(50_000, 5))

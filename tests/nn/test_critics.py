@@ -43,7 +43,7 @@ def test_one_encoder_serves_all_members():
     assert sum(isinstance(layer, torch.nn.Conv2d) for layer in network.modules()) == 2
 
 
-def test_doubled_values_are_those_of_double_precision():
+def test_doubled_values_are_double_precision():
     observation, _ = OBSERVATIONS["camera and speed"]
     network = critics(box(2), observation, layer_norm=True, value_head=Bins(11, least=-1.0, largest=1.0))
     seen, c = draw(observation, 5), torch.rand(5, 2)

@@ -26,12 +26,12 @@ def test_plain_vector_is_passed_through():
     assert Encoder(Spaces(VECTOR, Discrete(2)))(observation) is observation
 
 
-def test_choices_become_one_hot_counted_from_zero():
+def test_choices_become_one_hot():
     assert flatten(Discrete(3, start=2), torch.tensor([0, 2])).tolist() == [[1, 0, 0], [0, 0, 1]]
     assert flatten(multi(2, 3, start=1), torch.tensor([[1, 0]])).tolist() == [[0, 1, 1, 0, 0]]
 
 
-def test_observations_of_an_environment_are_counted_from_zero_once():
+def test_observations_count_from_zero_once():
     env = make(target="rlrun.env.toys.DiscreteStart", num_envs=8)
     encoded = Encoder(env.spaces)(torch.from_numpy(env.reset(0)))
     observations = [single_env.unwrapped.observation for single_env in env.envs]  # -1, 0, 1 or 2
@@ -39,7 +39,7 @@ def test_observations_of_an_environment_are_counted_from_zero_once():
     assert encoded.sum(-1).tolist() == [1.0] * 8
 
 
-def test_flat_parts_stand_in_the_order_of_the_leaves():
+def test_flat_parts_keep_the_leaves_order():
     space = Composite({"b": Discrete(2), "a": VECTOR})
     tree = {"a": torch.tensor([[3.0, 4.0, 5.0]]), "b": torch.tensor([1])}
     assert flatten(space, tree).tolist() == [[0, 1, 3, 4, 5]]
@@ -58,7 +58,7 @@ def test_layout_of_pixels_is_guessed(shape):
     assert encoder._picture(pixels).shape == (2, channels, 12, 10)
 
 
-def test_leading_dimensions_do_not_change_the_code():
+def test_leading_dimensions_do_not_matter():
     encoder = Encoder(image(10, 10, 4))
     pixels = draw(image(10, 10, 4), 3, 2)
     torch.testing.assert_close(encoder(pixels)[1], encoder(pixels[1]))

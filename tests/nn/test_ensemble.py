@@ -29,7 +29,7 @@ def test_ensemble_equals_its_members(way, members, options):
     torch.testing.assert_close(stacked(value), torch.stack([member(value) for member in plain]))
 
 
-def test_members_may_have_inputs_of_their_own(way):
+def test_members_may_have_own_inputs(way):
     stacked, plain = stacked_and_plain()
     value = torch.randn(3, 7, 4)
     expected = torch.stack([member(part) for member, part in zip(plain, value, strict=True)])
@@ -55,7 +55,7 @@ def test_gradients_equal_those_of_the_members(way):
     torch.testing.assert_close(stacked.layers[1].norm_weight.grad, expected)
 
 
-def test_each_layer_is_one_parameter_for_all_members():
+def test_members_share_stacked_parameters():
     stacked, _ = stacked_and_plain(members=5)
     assert [tuple(parameter.shape) for parameter in stacked.parameters()][:2] == [(5, 4, 8), (5, 1, 8)]
     assert len(list(stacked.parameters())) == 6

@@ -21,7 +21,7 @@ def policy(action, **options):
     return Policy(Spaces(VECTOR, action), hidden=(16, 16), **{"output_gain": 1.0, **options})
 
 
-def test_log_prob_is_the_density_of_torch():
+def test_log_prob_equals_torchs_density():
     network, observation = gaussian(), draw(VECTOR, 64)
     mean, log_std = network.normal(observation)
     density = TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), [TanhTransform(cache_size=1)])
@@ -30,7 +30,7 @@ def test_log_prob_is_the_density_of_torch():
     torch.testing.assert_close(network.log_prob(observation, c), log_prob, atol=1e-3, rtol=0)
 
 
-def test_noise_of_the_caller_fixes_the_draw():
+def test_given_noise_fixes_the_sample():
     network, observation, noise = gaussian(), draw(VECTOR, 5), torch.randn(5, 6)
     assert torch.equal(network(observation, noise)[0], network(observation, noise)[0])
     assert torch.equal(network(observation, torch.zeros(5, 6))[0], network.mode(observation))
@@ -83,7 +83,7 @@ def test_every_action_space_is_drawn(kind, joint_limit):
 
 
 @pytest.mark.parametrize("joint_limit", [1, 64])
-def test_probabilities_of_all_actions_sum_to_one(joint_limit):
+def test_all_probabilities_sum_to_one(joint_limit):
     network, observation = policy(multi(2, 3), joint_limit=joint_limit), draw(VECTOR, 1).expand(6, 3)
     actions = torch.cartesian_prod(torch.arange(2), torch.arange(3))
     heads = network.heads(observation)
@@ -92,7 +92,7 @@ def test_probabilities_of_all_actions_sum_to_one(joint_limit):
     torch.testing.assert_close(-(log_prob.exp() * log_prob).sum(), entropy[0])
 
 
-def test_mixed_log_prob_is_the_sum_of_its_parts():
+def test_mixed_log_prob_sums_its_parts():
     network, observation = policy(MIXED), draw(VECTOR, 8)
     action = draw(MIXED, 8)
     mean, log_std, choices = network.heads(observation)

@@ -44,7 +44,7 @@ def test_plain_network_has_scalar_outputs():
 
 
 @pytest.mark.parametrize("action", [Discrete(3), multi(8, 9), multi(7, 7, 7)], ids=["one", "several", "alike"])
-def test_the_mean_of_a_choice_is_its_value(action):
+def test_mean_of_a_choice_is_value(action):
     network = critics(action, quantiles=6)
     observation, k = draw(VECTOR, 3), network.codec.choices(draw(action, 3))
     quantiles = network.value_head.select(network.raw_output(observation), k, network.codec)
@@ -81,7 +81,7 @@ def test_dueling_adds_centered_advantages():
 
 
 @pytest.mark.parametrize("action", [multi(8, 9), multi(7, 7, 7), MIXED], ids=["branches", "alike", "mixed"])
-def test_advantages_have_no_mean_in_any_branch(action):
+def test_advantages_are_centered_by_branch(action):
     network = critics(action, dueling=True)
     c, _ = network.codec.split(draw(action, 3))
     observation = draw(VECTOR, 3)

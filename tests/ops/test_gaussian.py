@@ -17,7 +17,7 @@ def reference(mean, log_std):
     return TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), [TanhTransform(cache_size=1)])
 
 
-def test_zero_noise_at_zero_mean_by_hand():
+def test_zero_noise_gives_the_mean():
     zero = torch.zeros(1, 2)
     action, log_prob = squashed_sample(zero, zero, zero)
     assert action.tolist() == [[0.0, 0.0]]
@@ -30,7 +30,7 @@ def test_sample_has_the_density_of_torch():
     torch.testing.assert_close(log_prob, reference(mean, log_std).log_prob(action), atol=1e-5, rtol=0)
 
 
-def test_given_action_has_the_density_of_torch():
+def test_given_action_has_torchs_density():
     mean, log_std, noise = parts()
     action = torch.tanh(noise)
     torch.testing.assert_close(
@@ -46,7 +46,7 @@ def test_slope_is_finite_far_out():
     torch.testing.assert_close(value.grad, torch.tensor([2.0, 0.0, -2.0]))
 
 
-def test_density_of_an_action_at_its_bound_is_finite():
+def test_density_at_bounds_is_finite():
     zero = torch.zeros(1, 1)
     assert torch.isfinite(squashed_log_prob(zero, zero, torch.ones(1, 1))).all()
 

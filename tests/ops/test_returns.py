@@ -130,7 +130,7 @@ def test_lambda_returns_mix_n_step_returns():
     )
 
 
-def test_v_trace_on_policy_is_lambda_return():
+def test_on_policy_v_trace_is_return():
     reward, value, next_value, _, options = windows(3)
     target, advantage = ops.v_trace(reward, value, next_value, torch.zeros(5, 9), **options)
     whole = ops.discounted_return(reward, next_value, **options)

@@ -31,7 +31,7 @@ def test_entropy_of_a_favorite_choice(choices, entropy):
     assert math.isclose(choice_entropy([choices]), entropy, abs_tol=1e-5)
 
 
-def test_entropy_of_a_share_of_a_range():
+def test_entropy_of_a_ranges_share():
     assert math.isclose(range_entropy(4.0), -0.916291, abs_tol=1e-5)
     assert math.isclose(range_entropy(2.0, min_prob=0.184), -0.99967, abs_tol=1e-5)
 
