@@ -12,11 +12,11 @@ from typing import Any
 
 from benchmarks import (
     asynchronous,
-    beside,
     checkpoints,
     defaults,
     dispatch,
     estimate,
+    halfcheetah,
     kept,
     learning,
     memory,
@@ -36,7 +36,7 @@ from benchmarks.side import CASES
 
 MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "speed": lambda args: speed.measure(args.speed, rounds=args.rounds),
-    "peers": lambda args: peers.measure(args.peers, peers=args.beside_peers, rounds=args.rounds),
+    "peers": lambda args: peers.measure(args.peers, peers=args.measured_peers, rounds=args.rounds),
     "kept": lambda args: kept.measure(args.kept, against=args.against, rounds=args.rounds),
     "startup": lambda args: startup.measure(rounds=args.rounds),
     "dispatch": lambda args: dispatch.measure(),
@@ -55,7 +55,9 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         args.studies, parts=args.search, workers=args.workers, overrides=args.override
     ),
     "why": lambda args: why.measure(args.why),
-    "beside": lambda args: beside.measure(args.beside, seeds=args.seeds, workers=args.workers, overrides=args.override),
+    "halfcheetah": lambda args: halfcheetah.measure(
+        args.halfcheetah, seeds=args.seeds, workers=args.workers, overrides=args.override
+    ),
     "defaults": lambda args: defaults.measure(
         args.defaults, seeds=args.seeds, sides=args.sides, workers=args.workers, again=args.again
     ),
@@ -70,7 +72,7 @@ def seeds_of(text: str) -> list[int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what the command understands."""
+    """Return the parser of the command."""
     root = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     commands = root.add_subparsers(dest="command", required=True)
     parsers = {name: commands.add_parser(name) for name in (*MEASURES, "all", "page")}
@@ -78,28 +80,28 @@ def parser() -> argparse.ArgumentParser:
         parsers[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         parsers[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
-    parsers["beside"].add_argument("--seeds", type=seeds_of, default=list(range(3)))
+    parsers["halfcheetah"].add_argument("--seeds", type=seeds_of, default=list(range(3)))
     parsers["defaults"].add_argument("--seeds", type=seeds_of, default=list(range(5)))
     for name in ("defaults", "all"):
         parsers[name].add_argument("--sides", nargs="+", choices=defaults.SIDES, default=defaults.SIDES)
         parsers[name].add_argument("--again", action="store_true", help="forget earlier runs of these tasks")
     for name in ("search", "all"):
         parsers[name].add_argument("--studies", type=seeds_of, default=list(range(5)), help="their seeds")
-    for name in ("learning", "search", "beside", "all"):
+    for name in ("learning", "search", "halfcheetah", "all"):
         parsers[name].add_argument("--override", action="append", default=[], help="a further override for every run")
-    for name in ("learning", "resilience", "search", "beside", "defaults", "all"):
+    for name in ("learning", "resilience", "search", "halfcheetah", "defaults", "all"):
         parsers[name].add_argument("--workers", type=int, default=2)
     for name in ("resilience", "all"):
         parsers[name].add_argument("--kills", type=int, default=resilience.KILLS)
     for name in ("memory", "all"):
         parsers[name].add_argument(
-            "--rivals", nargs="*", choices=[*memory.REQUIREMENTS, "none"], help="who is measured beside; default: all"
+            "--rivals", nargs="*", choices=[*memory.REQUIREMENTS, "none"], help="also measured; default: all"
         )
     parsers["speed"].add_argument("speed", nargs="*", metavar="CASE", help=", ".join(CASES))
     parsers["peers"].add_argument("peers", nargs="*", metavar="PART", help=", ".join(peers.PARTS))
     for name in ("peers", "all"):
         parsers[name].add_argument(
-            "--peers", dest="beside_peers", nargs="*", choices=peers.PEERS, help="who is measured beside; default: all"
+            "--peers", dest="measured_peers", nargs="*", choices=peers.PEERS, help="also measured; default: all"
         )
     parsers["kept"].add_argument("kept", nargs="*", metavar="CASE", help=", ".join(peers.CASES))
     parsers["kept"].add_argument("--against", required=True, metavar="COMMIT", help="the commit before")
@@ -116,15 +118,15 @@ def parser() -> argparse.ArgumentParser:
     parsers["all"].set_defaults(
         speed=[], peers=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[]
     )
-    parsers["beside"].add_argument("beside", nargs="*", metavar="CASE", help=", ".join(beside.CASES))
+    parsers["halfcheetah"].add_argument("halfcheetah", nargs="*", metavar="CASE", help=", ".join(halfcheetah.CASES))
     parsers["defaults"].add_argument("defaults", nargs="*", metavar="TASK", help=", ".join(defaults.TASKS))
-    parsers["all"].set_defaults(search=[], beside=[], peers=[], defaults=[])
+    parsers["all"].set_defaults(search=[], halfcheetah=[], peers=[], defaults=[])
     return root
 
 
-def main(overrides: list[str]) -> int:
-    """Measure, save, and make the page anew; 1 where a bar was missed."""
-    args = parser().parse_args(overrides)
+def main(arguments: list[str]) -> int:
+    """Measure, save, and write the page; return 1 if a bar was missed."""
+    args = parser().parse_args(arguments)
     if args.command == "page":
         page.write()
         print("benchmarks/results/README.md")

@@ -1,4 +1,4 @@
-"""Train a toy and compare with its known answer: python -m benchmarks.answers CHECK RUN-DIR WORD…
+"""Train a toy and compare with its known answer: python -m benchmarks.answers CHECK RUN-DIR OVERRIDE…
 
 Prints one JSON object with `value`.
 """
@@ -44,8 +44,8 @@ def chain_error(run_dir: str, overrides: list[str]) -> float:
     return float(((values - true) / true).abs().max())
 
 
-def skills_told(run_dir: str, overrides: list[str]) -> float:
-    """Return the share of steps of fresh episodes, of every skill alike, whose skill the run's network tells."""
+def skills_identified(run_dir: str, overrides: list[str]) -> float:
+    """Return the share of steps of fresh episodes, of every skill alike, whose skill the run's network identifies."""
     result = rlrun.train([*overrides, "evaluation.every=0", "logger=[]"], run_dir=run_dir)
     callbacks: Any = result.trainer.callbacks
     network, agent = callbacks["diayn"].network, callbacks["collector"].agent
@@ -107,7 +107,7 @@ def gain_error(run_dir: str, overrides: list[str]) -> float:
 CHECKS = {
     "last_reward": last_reward,
     "chain_error": chain_error,
-    "skills_told": skills_told,
+    "skills_identified": skills_identified,
     "gain_error": gain_error,
     "proposed": proposed,
 }

@@ -1,4 +1,4 @@
-"""SAC on a Pendulum that takes 10 ms a step: stepped beside learning, against stepped in between."""
+"""SAC on a Pendulum that takes 10 ms a step: stepped during learning, against stepped between updates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlrun.training.callback import Callback
 
 SECONDS = 0.01  # that a step takes longer
 FIRST, LAST = 260, 560  # environment steps between which time is taken
-WORDS = (
+OVERRIDES = (
     *("algorithm=sac", "env=pendulum", "algorithm.warmup_steps=200", f"stop.env_steps={LAST + 40}"),
     *("evaluation.every=0", "checkpoint.every=0", "logger=[]"),
 )
@@ -60,8 +60,8 @@ class Between(Callback):
 def measure(*, rounds: int = 3) -> dict[str, Any]:
     """Return the milliseconds from one environment step to the next, updates included, and their ratios.
 
-    How long an update takes is the machine's: held to the bar is the number of updates a step that takes nearest to as
-    long as the step.
+    The time of an update depends on the machine. The bar applies where the updates of a step take about as long as the
+    step.
     """
     cases: dict[str, Any] = {}
     for updates, kinds in UPDATES.items():
@@ -70,7 +70,7 @@ def measure(*, rounds: int = 3) -> dict[str, Any]:
             for side, taken in seconds.items():
                 taken.append(one(side, updates))
         for kind in kinds:
-            ratios = [beside / between for beside, between in zip(seconds[kind], seconds["sync"], strict=True)]
+            ratios = [during / between for during, between in zip(seconds[kind], seconds["sync"], strict=True)]
             result = {name: spread([1000 * duration for duration in seconds[name]]) for name in ("sync", kind)}
             about = {"updates": updates, "kind": kind, "words": overrides_of(kind, updates)}
             cases[f"{updates}-{kind}"] = {**about, "milliseconds": result, "ratio": spread(ratios)}
@@ -81,10 +81,10 @@ def measure(*, rounds: int = 3) -> dict[str, Any]:
 
 
 def overrides_of(side: str, updates: str) -> list[str]:
-    """Return the words of a run, but for what measures it."""
-    beside = [] if side == "sync" else ["+with=async", f"async.kind={side}", f"async.queue={QUEUE}"]
+    """Return the overrides of a run, without those that measure it."""
+    worker = [] if side == "sync" else ["+with=async", f"async.kind={side}", f"async.queue={QUEUE}"]
     wrapper = f"env.wrappers=[{{_target_:benchmarks.asynchronous.Slow,_partial_:true,seconds:{SECONDS}}}]"
-    return [*WORDS, f"algorithm.updates_per_step={updates}", wrapper, *beside]
+    return [*OVERRIDES, f"algorithm.updates_per_step={updates}", wrapper, *worker]
 
 
 def one(side: str, updates: str, *, first: int = FIRST, last: int = LAST) -> float:

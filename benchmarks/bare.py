@@ -118,7 +118,7 @@ def spaces_of(env: gymnasium.Env[Any, Any]) -> Spaces:
     return Spaces(observation=observation, action=from_gymnasium(env.action_space, "action", action=True))
 
 
-def slow_copy(network: nn.Module) -> tuple[nn.Module, list[Tensor], list[Tensor]]:
+def target_copy(network: nn.Module) -> tuple[nn.Module, list[Tensor], list[Tensor]]:
     """Return a copy without gradients, its parameters and the network's."""
     slow = copy.deepcopy(network).requires_grad_(False)
     return slow, list(slow.parameters()), [parameter.detach() for parameter in network.parameters()]
@@ -202,7 +202,7 @@ class DqnUpdate:
 
     def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
         self.q = QNetwork(spaces, hidden=tuple(numbers["hidden"]), dueling=numbers["dueling"], **self.options(numbers))
-        self.target_q, self.slow, self.fast = slow_copy(self.q)
+        self.target_q, self.slow, self.fast = target_copy(self.q)
         self.rate, self.every, self.huber = numbers["tau"], numbers["target_every"], numbers["huber"]
         self.max_grad_norm, self.double = numbers["max_grad_norm"], numbers["double"]
         self.parameters = list(self.q.parameters())
@@ -210,7 +210,7 @@ class DqnUpdate:
         clock.watch((self.optimizer,))
 
     def options(self, numbers: Numbers) -> dict[str, Any]:
-        """Return what the network tells."""
+        """Return the arguments that choose the outputs of the network."""
         return {}
 
     def loss(self, observation: Tensor, action: Tensor, reward: Tensor, following: Tensor, carry: Tensor) -> Tensor:
@@ -284,9 +284,9 @@ class HandBins:
         return -(shares * logits.log_softmax(-1)).sum(-1)
 
 
-def quantile_loss(told: Tensor, target: Tensor, points: Tensor) -> Tensor:
-    """Return the weighted Huber loss [..., N', N] of quantiles [..., N], told at points, to others [..., N']."""
-    error = target.unsqueeze(-1) - told.unsqueeze(-2)
+def quantile_loss(quantiles: Tensor, target: Tensor, points: Tensor) -> Tensor:
+    """Return the weighted Huber loss [..., N', N] of quantiles [..., N] at some points, to targets [..., N']."""
+    error = target.unsqueeze(-1) - quantiles.unsqueeze(-2)
     size = error.abs()
     huber = torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
     return (points.unsqueeze(-2) - (error.detach() < 0.0).float()).abs() * huber

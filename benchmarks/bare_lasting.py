@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.bare import Numbers, Open, Ring, spaces_of
-from benchmarks.bare_others import Trained, slow_copy, watched
+from benchmarks.bare_others import Trained, target_copy, watched
 from benchmarks.clock import Clock
 from rlrun.algorithms.action_repeat import decisions
 from rlrun.algorithms.taac import SwitchingPolicy, TrajectoryCritics
@@ -46,7 +46,7 @@ class Windows:
         self.size = min(self.size + 1, self.length)
 
     def sample(self, count: int) -> dict[str, Tensor]:
-        """Return columns [B, T, …]; `valid` tells what still belongs to the episode."""
+        """Return columns [B, T, …]; `valid` is True up to the end of the episode."""
         starts = self.generator.integers(0, self.size, count)
         rows = (starts[:, None] + self.steps) % self.length
         age = (self.next - 1 - starts) % self.length  # steps until the newest
@@ -104,7 +104,7 @@ class TaacUpdate:
         self.critics = TrajectoryCritics(spaces, hidden=hidden, members=numbers["ensemble"])
         self.temperature = Temperature(self.critics.decisions)
         self.policy = SwitchingPolicy(spaces, self.critics, self.temperature, hidden=hidden)
-        self.target, self.slow, self.fast = slow_copy(self.critics)
+        self.target, self.slow, self.fast = target_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]
         watched(clock, self.trained)
         self.discount, self.rate = numbers["discount"], numbers["tau"]
@@ -217,7 +217,7 @@ class RepeatUpdate:
         self.critics = Critics(spaces, hidden=hidden, members=numbers["ensemble"])
         self.temperature = Temperature(spaces)
         self.policy = SoftPolicy(spaces, self.critics, self.temperature, hidden=hidden).gaussian
-        self.target, self.slow, self.fast = slow_copy(self.critics)
+        self.target, self.slow, self.fast = target_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]  # type: ignore[arg-type]
         watched(clock, self.trained)
         self.rate = numbers["tau"]

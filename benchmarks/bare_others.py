@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from benchmarks.bare import Numbers, adam, slow_copy
+from benchmarks.bare import Numbers, adam, target_copy
 from benchmarks.clock import Clock
 from rlrun.algorithms.mdq import BinPolicy
 from rlrun.algorithms.seditor import Editor
@@ -46,7 +46,7 @@ class DdpgUpdate:
         self.critics = critics_of(spaces, numbers)
         self.policy = DeterministicPolicy(spaces, hidden=tuple(numbers["hidden"]))
         both = nn.ModuleDict({"critics": self.critics, "policy": self.policy})
-        self.target, self.slow, self.fast = slow_copy(both)
+        self.target, self.slow, self.fast = target_copy(both)
         self.for_critics, self.for_policy = Trained(self.critics, numbers), Trained(self.policy, numbers)
         watched(clock, (self.for_critics, self.for_policy))
         noise = numbers["noise"]
@@ -83,7 +83,7 @@ class MdqUpdate:
     def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
         self.critics, self.temperature = critics_of(spaces, numbers), Temperature(spaces)
         self.policy = BinPolicy(spaces, self.temperature, bins=numbers["bins"], hidden=tuple(numbers["hidden"]))
-        self.target, self.slow, self.fast = slow_copy(self.critics)
+        self.target, self.slow, self.fast = target_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]
         watched(clock, self.trained)
         self.noise, self.rate = numbers["distill_noise"], numbers["tau"]
@@ -119,7 +119,7 @@ class SeditorUpdate:
         self.utility_critics, self.cost_critics = critics_of(spaces, numbers), critics_of(spaces, numbers)
         self.utility, self.editor = SquashedGaussian(spaces, hidden=hidden), Editor(spaces, hidden=hidden)
         both = nn.ModuleList((self.utility_critics, self.cost_critics))
-        self.target, self.slow, self.fast = slow_copy(both)
+        self.target, self.slow, self.fast = target_copy(both)
         networks = (self.utility_critics, self.cost_critics, self.utility, self.editor)
         self.trained = [Trained(network, numbers) for network in networks]
         self.log_temperature = nn.Parameter(torch.zeros(2))
@@ -172,7 +172,7 @@ class IqlUpdate:
         hidden = tuple(numbers["hidden"])
         self.critics, self.value = critics_of(spaces, numbers), Value(spaces, hidden=hidden)
         self.policy = Policy(spaces, hidden=hidden, spread=numbers["spread"])
-        self.target, self.slow, self.fast = slow_copy(self.critics)
+        self.target, self.slow, self.fast = target_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.value, self.policy, self.critics)]
         watched(clock, self.trained)
         self.rate, self.expectile = numbers["tau"], numbers["expectile"]

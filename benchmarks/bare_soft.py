@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.bare import HandBins, Numbers, adam, quantile_loss, slow_copy
+from benchmarks.bare import HandBins, Numbers, adam, quantile_loss, target_copy
 from benchmarks.clock import Clock
 from rlrun.core.spaces import Spaces
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian
@@ -20,7 +20,7 @@ class SacUpdate:
         hidden = tuple(numbers["hidden"])
         self.critics: Any = self.judges(spaces, numbers)
         self.policy = SquashedGaussian(spaces, hidden=hidden)
-        self.target_critics, self.slow, self.fast = slow_copy(self.critics)
+        self.target_critics, self.slow, self.fast = target_copy(self.critics)
         self.log_temperature = torch.zeros(1, requires_grad=True)
         self.target_entropy = -float(spaces.action.size)
         self.rate = numbers["tau"]

@@ -77,8 +77,8 @@ def one_round(folder: Path) -> dict[str, float]:
     figures |= {"later_write": max(saved["writes"][1:]), "overwriting_disk": saved["disk"]}
     figures |= {"load": stage("load", full)["seconds"]}
     multiply(RunDir.open(full), Path(many))
-    for name, overrides in {"list": [many], "verify": [full, "--verify"], "digests": [full, "--json"]}.items():
-        figures[name] = run(["-m", "rlrun", "checkpoints", *overrides], folder=folder).processor_seconds
+    for name, arguments in {"list": [many], "verify": [full, "--verify"], "digests": [full, "--json"]}.items():
+        figures[name] = run(["-m", "rlrun", "checkpoints", *arguments], folder=folder).processor_seconds
     return figures
 
 
@@ -166,7 +166,7 @@ def full(folder: str, case: Case = CASE) -> dict[str, Any]:
 
 
 def load(folder: str, case: Case = CASE) -> dict[str, Any]:
-    """Take the newest checkpoint back into new parts."""
+    """Load the newest checkpoint into new parts."""
     training = Training(folder, case)
     start = time.perf_counter()
     states = storage.load(training.run.checkpoint("latest"), training.parts)
@@ -175,12 +175,12 @@ def load(folder: str, case: Case = CASE) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start, "rows": len(training.table)}
 
 
-def multiply(given: RunDir, folder: Path, count: int = LISTED) -> None:
-    """Make a run with so many checkpoints out of one that has a few."""
+def multiply(run: RunDir, folder: Path, count: int = LISTED) -> None:
+    """Copy the checkpoints of a run until a new run has `count` of them."""
     target = RunDir.claim(folder)
     target.start(config="{}\n", overrides=[], manifest={})
-    dirs = given.checkpoint_dirs()
-    for entry in given.checkpoints.iterdir():
+    dirs = run.checkpoint_dirs()
+    for entry in run.checkpoints.iterdir():
         if entry.is_dir() and entry not in dirs:
             shutil.copytree(entry, target.checkpoints / entry.name, copy_function=os.link)
     for number in range(count):

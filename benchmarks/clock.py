@@ -38,7 +38,7 @@ class Clock:
         self._sizes: list[int] = []
 
     def watch(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Tell whose steps to count."""
+        """Set the optimizers whose steps are counted."""
         self._optimizers = list(optimizers)
         self._sizes = [_size(optimizer) for optimizer in self._optimizers]
         self.parameters = sum(self._sizes)
@@ -59,7 +59,7 @@ class Clock:
         return len(self.marks) == 2
 
     def report(self) -> dict[str, float]:
-        """Return what lies between the marks: env steps, seconds, optimizer steps; and the trained parameters."""
+        """Return env steps, seconds and optimizer steps between the marks, and the number of trained parameters."""
         first, last = self.marks
         metrics: dict[str, float] = {"env_steps": last["step"] - first["step"], "parameters": self.parameters}
         metrics["seconds"] = last["seconds"] - first["seconds"]

@@ -1,7 +1,7 @@
 """Defaults on tasks that no preset tunes, next to the defaults of stable-baselines3.
 
-Each seed is a job of its own whose outcome is saved as it comes; a second call goes on with what is missing. Runs of
-rlrun are a sweep under RLRUN_BENCH_CACHE, which goes on likewise.
+Each seed is a job whose outcome is saved when it ends; a second call runs the missing jobs. Runs of rlrun are a sweep
+under RLRUN_BENCH_CACHE, which a second call resumes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODULE = ["-m", "benchmarks.rivals.training.default_stable_baselines3"]
 SIDES = (RIVAL, "rlrun")
 POLICIES = ("best", "last")  # of a run: of its best evaluation, and at its end
 EVALUATIONS, EPISODES = 20, 10  # a run, on both sides
-FRESH, SEED = 20, 1_000  # episodes by which a policy is judged
+FRESH, SEED = 20, 1_000  # episodes that evaluate a policy
 SEEDS = 5  # of each side that a verdict needs
 RANDOM = 100  # episodes of the random policy
 BEHIND = -0.05  # mean over tasks of (ours - peer) / |peer - random| at least
@@ -51,14 +51,14 @@ class Task:
     alone: bool = False
 
     def command(self) -> list[str]:
-        """Return the overrides of a run of rlrun, but for its seed."""
+        """Return the overrides of a run of rlrun, without its seed."""
         every = self.budget // EVALUATIONS
         task = [f"algorithm={self.algorithm}", f"env.id={self.env}", "preset=null", *self.overrides]
         evaluation = [f"evaluation.every={every}", f"evaluation.episodes={EPISODES}"]
         return [*task, f"stop.env_steps={self.budget}", *evaluation, "logger=[]"]
 
     def job(self, seed: int) -> dict[str, Any]:
-        """Return what the peer is asked for."""
+        """Return the job that the peer gets."""
         return {
             "algorithm": self.algorithm,
             "env": self.env,
@@ -100,7 +100,7 @@ def measure(
         seeds: a run of each side each.
         sides: that are measured now; runs of the other side stay.
         workers: runs of rlrun at a time; the peer's are one at a time.
-        again: the sides' earlier runs of these tasks are forgotten.
+        again: forget the sides' earlier runs of these tasks.
         tasks: the tasks by name.
         folder: of the results.
     """
@@ -120,7 +120,7 @@ def measure(
                     _theirs(name, task, missing, folder)
                 else:
                     _ours(name, task, missing, workers, folder)
-    parts = page.held("defaults", folder=folder)
+    parts = page.load("defaults", folder=folder)
     return {name: summary(tasks[name], parts[name]) for name in names or tasks if name in parts}
 
 
@@ -132,7 +132,7 @@ def _theirs(name: str, task: Task, seeds: list[int], folder: Path) -> None:
             command = [*MODULE, json.dumps(task.job(seed))]
             outcome = run_for_json(command, folder=Path(place), python=python)
             _add(name, task, RIVAL, {"seed": seed, "command": ["python", *command], **outcome}, folder)
-        if "random" not in page.held("defaults", folder=folder)[name]:
+        if "random" not in page.load("defaults", folder=folder)[name]:
             job = json.dumps({**task.job(0), "algorithm": "random", "fresh": RANDOM})
             outcome = run_for_json([*MODULE, job], folder=Path(place), python=python)
             _save(name, task, "random", statistics.mean(outcome["returns"]), folder)
@@ -143,7 +143,7 @@ def _sweep(name: str) -> Path:
 
 
 def _ours(name: str, task: Task, seeds: list[int], workers: int, folder: Path) -> None:
-    """Train by a sweep, which goes on where an earlier one was left; add what its runs came to."""
+    """Train by a sweep, which resumes an earlier one; add the outcomes of its runs."""
     sweep, command = _sweep(name), task.command()
     sweep.parent.mkdir(parents=True, exist_ok=True)
     values = f"seed={','.join(map(str, seeds))}"
@@ -157,8 +157,8 @@ def _ours(name: str, task: Task, seeds: list[int], workers: int, folder: Path) -
     for summary_file in sorted(sweep.glob("jobs/*/summary.json")):
         seed = json.loads((summary_file.parent / "manifest.json").read_text())["seed"]
         if seed in seeds:
-            overrides = ["rlrun", "train", *command, f"seed={seed}"]
-            _add(name, task, "rlrun", {"seed": seed, "command": overrides, **_evaluated(summary_file.parent)}, folder)
+            typed = ["rlrun", "train", *command, f"seed={seed}"]
+            _add(name, task, "rlrun", {"seed": seed, "command": typed, **_evaluated(summary_file.parent)}, folder)
 
 
 def _evaluated(run_dir: Path) -> dict[str, Any]:
@@ -176,17 +176,17 @@ def _evaluated(run_dir: Path) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    overrides = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(overrides, capture_output=True, text=True, check=False).stdout.strip()
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _runs(name: str, task: Task, side: str, folder: Path) -> list[dict[str, Any]]:
-    """Return the runs of a side so far, unless they were asked for something else than now."""
-    part = page.held("defaults", folder=folder).get(name, {})
-    return part.get(side, []) if part.get("overrides", {}).get(side) == _asked(task, side) else []
+    """Return the runs of a side so far, unless a run was requested otherwise than now."""
+    part = page.load("defaults", folder=folder).get(name, {})
+    return part.get(side, []) if part.get("overrides", {}).get(side) == _request(task, side) else []
 
 
-def _asked(task: Task, side: str) -> list[str]:
+def _request(task: Task, side: str) -> list[str]:
     return task.command() if side == "rlrun" else [REQUIREMENTS[RIVAL], json.dumps({**task.job(0), "seed": None})]
 
 
@@ -199,11 +199,11 @@ def _add(name: str, task: Task, side: str, outcome: dict[str, Any], folder: Path
 
 
 def _save(name: str, task: Task, side: str, value: Any, folder: Path) -> None:
-    part = page.held("defaults", folder=folder).get(name, {})
-    overrides = part.get("overrides", {})
+    part = page.load("defaults", folder=folder).get(name, {})
+    requests = part.get("overrides", {})
     if side in SIDES:
-        overrides = {**overrides, side: _asked(task, side)}
-    part = {**part, "overrides": overrides, side: value}
+        requests = {**requests, side: _request(task, side)}
+    part = {**part, "overrides": requests, side: value}
     page.save("defaults", {name: summary(task, part)}, folder=folder)
 
 
@@ -242,9 +242,3 @@ def compared(ours: list[float], theirs: list[float], random: float) -> dict[str,
     gain = statistics.mean(ours) - statistics.mean(theirs)
     error = sum(statistics.variance(side) / len(side) for side in (ours, theirs) if len(side) > 1) ** 0.5
     return {"gain": gain, "error": error, "share": gain / abs(statistics.mean(theirs) - random)}
-
-
-def overall(found: dict[str, Any]) -> dict[str, float]:
-    """Return the mean share over the tasks that were compared, of which there is one at least, by policy."""
-    compared_parts = [part["compared"] for part in found.values() if part["compared"]]
-    return {policy: statistics.mean(gaps[policy]["share"] for gaps in compared_parts) for policy in POLICIES}

@@ -1,8 +1,8 @@
-"""What `rlrun train --estimate` says of runs, against what they take.
+"""Estimates of `rlrun train --estimate` against the time that runs take.
 
-Each is estimated before and after it is run, for the machine may be busier at one time than at another. What a run
-takes in processor time is estimated from a probe, too, whose clock is that of its process: that depends less on what
-else the machine does.
+Each run is estimated before and after it runs, because the machine may be busier at one time than at another. The
+processor time of a run is estimated as well, by a probe that reads the clock of its process. That depends less on
+other load.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BAR = 0.25  # by how much of the measured time an estimate may be off
 
 
 class Case(NamedTuple):
-    """Words of a run, or of a sweep with so many workers."""
+    """The overrides of a run, or of a sweep and its number of workers."""
 
     overrides: tuple[str, ...]
     workers: int | None = None
@@ -43,7 +43,7 @@ CASES = {
 def measure(chosen: list[str] | None = None, *, seconds: float = PROBE, overrides: list[str] | None = None) -> Any:
     """Estimate and run each of some cases.
 
-    seconds: of a probe; words: further ones for every case.
+    seconds: of a probe; overrides: further ones for every case.
     """
     results = {}
     for name in chosen or CASES:
@@ -73,26 +73,26 @@ def measured(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def estimated(case: Case, folder: Path, seconds: float) -> dict[str, Any]:
-    """Return what is said of a case, by a process of its own: seconds and bytes."""
+    """Return the estimate of a case, made in a separate process: seconds and bytes."""
     workers = ["--workers", str(case.workers or 1)]
     return run_for_json(["-m", "benchmarks.estimate", str(seconds), *workers, *case.overrides], folder=folder)
 
 
 def in_processor_time(case: Case, folder: Path, seconds: float) -> float:
-    """Return the processor seconds that a run is said to take."""
+    """Return the estimated processor seconds of a run."""
     probed = run(["-m", "benchmarks.estimate", str(seconds), "--processor", *case.overrides], folder=folder)
     cost = Cost(**json.loads(probed.output.strip().splitlines()[-1]))
     return cost.seconds + probed.processor_seconds - cost.probed
 
 
-def main(overrides: list[str]) -> int:
-    """Say what a case takes, or what a probe found whose clock is that of its process."""
+def main(arguments: list[str]) -> int:
+    """Print the estimate of a case, or the cost that a probe measured by the clock of its process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("seconds", type=float)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--processor", action="store_true")
     parser.add_argument("overrides", nargs="*")
-    args = parser.parse_intermixed_args(overrides)
+    args = parser.parse_intermixed_args(arguments)
     if args.processor:
         from rlrun.analysis.estimate.probe import measure as probe
 

@@ -1,4 +1,4 @@
-"""Speed kept: processor time of rlrun at another commit over that of this working tree, in turns.
+"""Speed kept: processor time of rlrun at another commit over that of this working tree; the two alternate.
 
 Each tree runs its own `benchmarks.peers`, so each gets the overrides that it understands.
 """
@@ -66,7 +66,7 @@ def _git(*arguments: str) -> str:
 
 
 def measure_case(name: str, trees: dict[str, Path], rounds: int) -> dict[str, Any]:
-    """Run both trees in turn, and compare them round by round."""
+    """Run both trees, one after the other, and compare them round by round."""
     history = []
     for number in range(rounds):
         entry: dict[str, Any] = {"load": load()}

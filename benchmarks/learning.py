@@ -1,8 +1,8 @@
 """What runs learn: each claim over five seeds with one set of numbers, through the command.
 
 A return is that of the best checkpoint by the run's own evaluations, over 20 fresh episodes with
-another seed; the run's own best and last evaluation stand beside it. Toys with known answers are
-trained by the Python twin, in processes of their own.
+another seed; the run's own best and last evaluation are saved with it. Toys with known answers are
+trained by `rlrun.train`, in separate processes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def succeeded(overrides: list[str], folder: Path) -> float:
     return float(fresh(overrides, folder, episodes=100)["mean_return"])
 
 
-def beside_constraint(overrides: list[str], folder: Path) -> float:
+def constraint_distance(overrides: list[str], folder: Path) -> float:
     """Return how far the mean cost of the last policy, as it acts, is from what is allowed, as a share of that."""
     run_dir = folder / "run"
     run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
@@ -85,7 +85,7 @@ def _expert_and_clone(expert: list[str], overrides: list[str], folder: Path) -> 
 
 
 def lacks_with(override: str) -> Measured:
-    """Return a measurement that trains twice; the share of a run's return that it lacks with a word more.
+    """Return a measurement that trains twice; the share of a run's return that it lacks with one more override.
 
     Both are tried on the same episodes.
     """
@@ -112,7 +112,7 @@ def answer(check: str) -> Measured:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a pair of algorithm and environment is held to.
+    """The bar of an algorithm on an environment.
 
     overrides: of the run; measured: gives one number a seed; bar: that this number must reach, or stay
     within; of 5 seeds `enough` must.
@@ -156,7 +156,7 @@ WALKED = {"rnd": ("+with=rnd", "intrinsic.rnd.weight={}"), "icm": ("+with=icm", 
 
 
 def noise(algorithm: str, *settings: str) -> tuple[str, ...]:
-    """Return the words of a run that clones a straight line, the policy of an expert whose noise fades slowly."""
+    """Return the overrides of a run that clones a straight line, the policy of an expert whose noise fades slowly."""
     return f"algorithm={algorithm}", "+with=offline_alone", "algorithm.hidden=[]", *settings, "stop.updates=4_000"
 
 
@@ -193,8 +193,8 @@ CLAIMS = {
     "sac-pointmass-diayn": Claim(
         ("algorithm=sac", "env=pointmass", "+with=diayn", "stop.env_steps=6_000"),
         0.9,
-        unit="share of steps whose skill is told",
-        measured=answer("skills_told"),
+        unit="share of steps whose skill is identified",
+        measured=answer("skills_identified"),
     ),
     **{
         f"dqn-{kind}-cartpole": Claim((f"preset=dqn_{kind}_cartpole", "stop.env_steps=50_000"), 475.0, enough=4)
@@ -221,7 +221,7 @@ CLAIMS = {
         ("algorithm=seditor", "env=constrainedbandit", "stop.env_steps=20_000"),
         0.2,
         unit="distance of the cost from what is allowed, as a share of that",
-        measured=beside_constraint,
+        measured=constraint_distance,
         enough=4,
         at_most=True,
     ),
@@ -254,7 +254,7 @@ CLAIMS = {
         ),
         0.05,
         unit="distance of the cost from what is allowed, as a share of that",
-        measured=beside_constraint,
+        measured=constraint_distance,
         at_most=True,
     ),
     "sac-hitthemiddle": Claim(
@@ -358,7 +358,7 @@ def measure(
     Args:
         names: of claims; None = all.
         seeds: one run each.
-        workers: runs side by side.
+        workers: runs at a time.
         overrides: further ones for every run, such as a small budget to try this file.
     """
     seeds = list(seeds)

@@ -1,6 +1,6 @@
-"""Processes of environments that leave, again and again: the run ends with 1, and a line names what left, and how.
+"""Processes of environments that stop: the run exits with 1, and one line names the process and the cause.
 
-By a signal, by an exit that says that all is well, by an exception: train, and resume from a checkpoint before it.
+They stop by a signal, by an exit with code 0, or by an exception, while training and after a resume.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import numpy as np
 from tests.forked import start
 
 PATIENCE = 300.0  # seconds in which a process must end
-EXIT = r"benchmarks/leaving.py:\d+ in leave called sys.exit\(0\) before the work was complete"
-WAYS = {  # how it leaves -> what is said, of an environment in a process of its own, and of one that collects
+EXIT = r"benchmarks/leaving.py:\d+ in leave called {}\(0\) before the work was complete"
+WAYS = {  # how the process stops -> the cause in the error message
     "SIGKILL": "it was killed by SIGKILL",
     "SIGSEGV": "it was killed by SIGSEGV",
-    "os._exit": "it left with exit code 0",
-    "sys.exit": EXIT,
+    "os._exit": EXIT.format(r"os\._exit"),
+    "sys.exit": EXIT.format(r"sys\.exit"),
     "raise": "Odd: the fox met the hen",
 }
-GONE = ("SIGKILL", "SIGSEGV", "os._exit")  # without a word
+GONE = ("SIGKILL", "SIGSEGV")  # the process sends no message
 PLACES = {
     "env": (("env.vectorization=async", "num_envs=2"), "the process of env [01] is gone: ", r"in env [01]: \S*"),
     "collector": (
@@ -38,7 +38,7 @@ PLACES = {
         r"collector: its process failed: .*in env 0: \S*",
     ),
 }
-WORDS = (
+OVERRIDES = (
     *("algorithm=dqn", "env.target=benchmarks.leaving.Leaving", "algorithm.hidden=[8]", "algorithm.batch_size=4"),
     *("algorithm.warmup_steps=20", "memory.length=500", "stop.env_steps=100_000", "checkpoint.every=10"),
     *("evaluation.every=0", "logger=[]"),
@@ -92,7 +92,7 @@ def one_cell(*, times: int, workers: int) -> dict[str, Any]:
     with ThreadPoolExecutor(workers) as pool:
         endings = list(pool.map(lambda case: _both(*case), cases))
     wrong = [message for messages in endings for message in messages if message is not None]
-    result: dict[str, Any] = {"words": list(WORDS), "wanted": 2 * len(cases), "kills": 2 * len(cases) - len(wrong)}
+    result: dict[str, Any] = {"words": list(OVERRIDES), "wanted": 2 * len(cases), "kills": 2 * len(cases) - len(wrong)}
     result |= {"resumes": len(cases), "passed": not wrong, "wrong": wrong[:20]}
     result["wall_seconds"] = round(time.perf_counter() - begun, 1)
     print(f"leaving: {result['kills']} of {result['wanted']} as they should", *wrong[:20], sep="\n", flush=True)
@@ -104,7 +104,7 @@ def _both(place: str, way: str) -> list[str | None]:
     overrides, gone, failed = PLACES[place]
     pattern = (gone if way in GONE else failed) + WAYS[way]
     with TemporaryDirectory() as folder:
-        command = ["train", *WORDS, *overrides, f"env.kwargs.way={way}", "--run-dir", "run"]
+        command = ["train", *OVERRIDES, *overrides, f"env.kwargs.way={way}", "--run-dir", "run"]
         return [
             _wrong(f"{place}-{way}", request, pattern, Path(folder))
             for request in (command, ["resume", "run", "--trust", "benchmarks"])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-import numpy  # noqa: F401 - what it brings is told
+import numpy  # noqa: F401 - its version is recorded
 from threadpoolctl import threadpool_info
 
 PRODUCTS = "numpy's products"

@@ -53,7 +53,7 @@ def measure_cases(cases: dict[str, Case], *, rivals: list[str], rounds: int) -> 
 
 
 def measure_case(name: str, case: Case, sides: list[Side], absent: Absent, rounds: int) -> dict[str, Any]:
-    """Have all sides fill their memories, then time them in turn."""
+    """Have all sides fill their memories, then time one after the other."""
     absent, sizes = dict(absent), {}
     for side in sides:
         try:
@@ -66,7 +66,7 @@ def measure_case(name: str, case: Case, sides: list[Side], absent: Absent, round
             sizes[side.name] = answer["bytes"]
     present = [side for side in sides if side.name in sizes]
     for side in present:
-        side.seconds()  # not counted: who was prepared first has waited for the others, and its memory is cold
+        side.seconds()  # not counted: the side prepared first waited for the others, and its memory is cold
     speeds, loads = [], []
     for number in range(rounds):
         loads.append(load())

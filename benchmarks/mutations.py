@@ -1,7 +1,7 @@
 """Lines of shipped code changed one at a time, at a commit before and today: do tests notice?
 
 `python -m benchmarks.mutations --against COMMIT` runs the cases of mutations.yaml in a worktree of each commit and
-prints a table. A case is done once: results/mutations.json is written after each, and a second call goes on from there.
+prints a table. It writes results/mutations.json after each case, and a second call runs the missing cases.
 The exit status is 1 if a change that was caught before is not caught today.
 """
 

@@ -1,4 +1,4 @@
-"""What a sweep costs beside its jobs: 100 jobs of 1 s each, on two workers of this machine."""
+"""What a sweep costs in addition to its jobs: 100 jobs of 1 s each, on two workers of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.waiting import SECONDS
 JOBS, WORKERS, STEPS = 100, 2, 10
 BAR = 1.3  # times what the jobs take alone
 GROWTH = 1.1  # of the memory at a fifth of the way
-WORDS = (
+OVERRIDES = (
     *("algorithm=dqn", "env.target=benchmarks.waiting.Wait", f"stop.env_steps={STEPS}", "algorithm.hidden=[8]"),
     *("algorithm.warmup_steps=5", "algorithm.updates_per_step=1", "algorithm.batch_size=2", "memory.length=500"),
     *("evaluation.every=0", "logger=[]"),
@@ -51,11 +51,11 @@ def one(jobs: int) -> dict[str, float]:
     """Run a sweep once."""
     with TemporaryDirectory() as folder:
         sweep = Path(folder) / "sweep"
-        overrides = [*WORDS, f"seed=range({jobs})", "--sweep-dir", str(sweep), "--workers", str(WORKERS)]
+        arguments = [*OVERRIDES, f"seed=range({jobs})", "--sweep-dir", str(sweep), "--workers", str(WORKERS)]
         log = Path(folder) / "log.txt"
         with log.open("w") as out:
             begun = time.perf_counter()
-            command = [sys.executable, "-m", "rlrun", "train", "-m", *overrides]
+            command = [sys.executable, "-m", "rlrun", "train", "-m", *arguments]
             process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=out, stderr=out)
         sizes: list[tuple[int, float]] = []
         watcher = threading.Thread(target=_watch, args=(process.pid, sweep / "jobs", sizes), daemon=True)

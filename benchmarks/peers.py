@@ -1,6 +1,6 @@
-"""Training at steady state beside other libraries', on the same work: processes take turns, ratios within a round.
+"""Training at steady state next to other libraries', on the same work: processes take turns, ratios within a round.
 
-Every side runs in a process of its own, a peer in an environment of its own, and is looked at alike
+Every side runs in a separate process, a peer in its own environment, and is measured alike
 (`rivals/training/meter.py`): environment steps a second, seconds to the first of them, peak memory, optimizer steps.
 """
 
@@ -24,13 +24,13 @@ from benchmarks.speed import spread
 from rlrun import config as configuration
 
 RLRUN, BARE, SB3, CLEANRL = "rlrun", "bare loop", "stable-baselines3", "cleanrl"
-NATIVE = "rlrun, native lanes"
+NATIVE = "rlrun, native envs"
 LOW = "rlrun, bf16"
-COMPILED = ", compiled"  # what the name of a side ends with that has its updates compiled
-VARIANTS = {NATIVE: ("env.vectorization=native",), LOW: ("precision=bf16",), RLRUN: ()}  # rlrun with further words
+COMPILED = ", compiled"  # suffix of a side whose updates are compiled
+VARIANTS = {NATIVE: ("env.vectorization=native",), LOW: ("precision=bf16",), RLRUN: ()}  # rlrun with further overrides
 VARIANTS |= {side + COMPILED: (*overrides, "compile=true") for side, overrides in VARIANTS.items()}
 PEERS = (BARE, SB3, CLEANRL, "sheeprl", "tianshou", "torchrl", f"torchrl{COMPILED}")
-OURS = {**dict.fromkeys(VARIANTS, "rlrun"), BARE: "bare", CLEANRL: "cleanrl"}  # need no environment of their own
+OURS = {**dict.fromkeys(VARIANTS, "rlrun"), BARE: "bare", CLEANRL: "cleanrl"}  # run in this environment
 LACKS = {"sheeprl": {"dqn": "has no DQN", "td3": "has no TD3"}}  # by peer
 NOT_ASKED = "not asked for"
 SLACK = 0.01  # of updates: a window may end within a cycle
@@ -59,13 +59,13 @@ class Case(NamedTuple):
         return self.overrides[0].removeprefix("algorithm=")
 
     def bars_of(self, sides: Iterable[str]) -> list[Bar]:
-        """Return the bars beside those sides: rlrun is to be faster than every peer that has the algorithm."""
+        """Return the bars of those sides: rlrun has to be faster than every peer that has the algorithm."""
         covered = {BARE, *(bar.peer for bar in self.bars)}
         peers = [side for side in sides if side in PEERS and self.algorithm not in LACKS.get(side, {})]
         return [*self.bars, *(Bar(peer, 1.0) for peer in peers if peer not in covered)]
 
     def work(self, side: str) -> dict[str, Any]:
-        """Return what a side is told; the same numbers for all."""
+        """Return the job of a side; the same numbers for all."""
         overrides = [*self.overrides, *VARIANTS.get(side, ()), *QUIET]
         config = configuration.compose(overrides).config
         return Work(
@@ -85,7 +85,7 @@ ZOO_DQN = (  # the settings that stable-baselines3's zoo tuned
     *("algorithm.n_step=1", "algorithm.double=false", "algorithm.warmup_steps=1_000", "memory.length=100_000"),
     *("algorithm.tau=1", "algorithm.target_every=128", "algorithm.epsilon.last=0.04", GREEDY),
     "algorithm.huber=1.0",  # its loss
-    "algorithm.collect_steps=256",  # as its `train_freq`; tianshou and torchrl are told the same
+    "algorithm.collect_steps=256",  # as its `train_freq`; the same for tianshou and torchrl
 )
 FUSED = RLRUN + COMPILED
 SOFT = (Bar(BARE, 0.97), Bar(SB3, 1.9), Bar(SB3, 2.2, LOW + COMPILED))
@@ -110,7 +110,7 @@ PARTS = (*CASES, *SOLVED, "begin")
 
 
 def measure(names: list[str] | None = None, *, peers: list[str] | None = None, rounds: int = 5) -> dict[str, Any]:
-    """Return what all sides did in each part.
+    """Return the figures of all sides in each part.
 
     names: of PARTS; None or [] for all.
     peers: which of them take part in the cases; None or [] for all.
@@ -128,14 +128,14 @@ def measure(names: list[str] | None = None, *, peers: list[str] | None = None, r
 
 
 def measure_case(name: str, case: Case, *, peers: list[str], rounds: int) -> dict[str, Any]:
-    """Let all sides run in turn; who fails once is left out from then on, with the reason."""
+    """Run all sides, one after the other; a side that fails once is left out after that, with the reason."""
     absent = {peer: NOT_ASKED for peer in PEERS if peer not in peers}
     absent |= {peer: LACKS[peer][case.algorithm] for peer in peers if case.algorithm in LACKS.get(peer, {})}
     sides = [RLRUN, *case.variants, *(peer for peer in peers if peer not in absent)]
     records: list[dict[str, Any]] = []
     for number in range(rounds):
         before, turns = load(), {}
-        at = number % len(sides)  # nobody always comes after the same one
+        at = number % len(sides)  # no side always runs after the same one
         for side in (*sides[at:], *sides[:at]):
             try:
                 turns[side] = turn(case, side)
@@ -161,15 +161,15 @@ def turn(case: Case, side: str) -> dict[str, Any]:
     module = OURS.get(side) or library.replace("-", "_")
     python = Path(sys.executable) if side in OURS else interpreter(library)
     with TemporaryDirectory() as place:
-        overrides = ["-m", "benchmarks.rivals.training.turn", module, json.dumps(case.work(side))]
-        result = run_for_json(overrides, folder=Path(place), python=python)
+        arguments = ["-m", "benchmarks.rivals.training.turn", module, json.dumps(case.work(side))]
+        result = run_for_json(arguments, folder=Path(place), python=python)
     return {**result, "speed": result["env_steps"] / result["seconds"]}
 
 
 def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return, by side, that it updated its parameters more or less often than rlrun a step of the environment.
 
-    A side without any optimizer of torch's, which would count, is not looked at.
+    Sides without an optimizer of torch are not compared, because nothing counts their updates.
     """
     rates = {side: result["updates"] / result["env_steps"] for side, result in turns.items() if result["parameters"]}
     return {
@@ -180,7 +180,7 @@ def other_work(turns: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def summary(case: Case, rounds: list[dict[str, Any]], absent: dict[str, str]) -> dict[str, Any]:
-    """Return medians with their range, ratios to every side that stayed, and which bars are met.
+    """Return medians with their range, ratios to every remaining side, and which bars are met.
 
     A bar against a side that should have been measured and was not is missed.
     """

@@ -1,6 +1,6 @@
 """Soft actor-critic in one file of plain torch, for one continuous action. Nothing here is of rlrun.
 
-`bare.py` and its like have rlrun's networks: beside them one sees what the trainer costs. Beside this, all of it.
+`bare.py` uses rlrun's networks: compared with it, one sees the cost of the trainer. Compared with this, the whole cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOG_STD = (-20.0, 2.0)
 def mlp(inputs: int, hidden: list[int], outputs: int) -> nn.Sequential:
     """Return dense layers with rectifiers between them."""
     sizes = [inputs, *hidden]
-    layers = [(nn.Linear(*pair), nn.ReLU()) for pair in pairwise(sizes)]
+    layers = [(nn.Linear(*size), nn.ReLU()) for size in pairwise(sizes)]
     return nn.Sequential(*chain.from_iterable(layers), nn.Linear(sizes[-1], outputs))
 
 

@@ -30,7 +30,7 @@ SAMPLERS: dict[str, Callable[[int], Sampler]] = {
 
 
 def right(state: Array) -> Array:
-    """Return the action that goes on."""
+    """Return the action that continues the episode."""
     return state % 2
 
 

@@ -1,4 +1,4 @@
-"""Measured work runs in processes of its own, one thread each, with a scratch folder to work in."""
+"""Run measured work in separate processes of one thread, each in a scratch folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS
 
 
 class Failed(Exception):
-    """A measured process did not end well."""
+    """A measured process failed."""
 
 
 class Finished(NamedTuple):
@@ -25,23 +25,23 @@ class Finished(NamedTuple):
 
 
 def run(
-    overrides: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None
+    arguments: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None
 ) -> Finished:
     """Run a Python process in a folder, with the benchmarks importable.
 
-    overrides: what follows `python`, such as `["-m", "rlrun", "--help"]`; python: the interpreter.
+    arguments: what follows `python`, such as `["-m", "rlrun", "--help"]`; python: the interpreter.
     tree: another checkout, whose benchmarks and source are imported instead.
 
     Raises:
-        Failed: it ended with an error.
+        Failed: it exited with an error.
     """
     output, errors = folder / f"{os.urandom(4).hex()}.out", folder / f"{os.urandom(4).hex()}.err"
     with output.open("w") as out, errors.open("w") as err:
-        process = subprocess.Popen([python, *overrides], cwd=folder, env=environment(tree), stdout=out, stderr=err)
+        process = subprocess.Popen([python, *arguments], cwd=folder, env=environment(tree), stdout=out, stderr=err)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise Failed(f"python {' '.join(overrides)} exited with {process.returncode}: {errors.read_text()[-2_000:]}")
+        raise Failed(f"python {' '.join(arguments)} exited with {process.returncode}: {errors.read_text()[-2_000:]}")
     return Finished(output.read_text(), usage.ru_utime + usage.ru_stime)
 
 
@@ -54,8 +54,8 @@ def environment(tree: Path | None = None) -> dict[str, str]:
 
 
 def run_for_json(
-    overrides: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None
+    arguments: list[str], *, folder: Path, python: Path | str = sys.executable, tree: Path | None = None
 ) -> dict[str, Any]:
-    """Run a Python process whose last line is one JSON object; arguments as those of `run`."""
-    result: dict[str, Any] = json.loads(run(overrides, folder=folder, python=python, tree=tree).output.splitlines()[-1])
+    """Run a Python process whose last line is one JSON object; the parameters are those of `run`."""
+    result: dict[str, Any] = json.loads(run(arguments, folder=folder, python=python, tree=tree).output.splitlines()[-1])
     return result

@@ -1,7 +1,7 @@
-"""Runs that are killed again and again, and end as the run that was not.
+"""Runs that are killed many times, and end like the uninterrupted run.
 
 Each cell trains once without a stop, and once more while SIGKILL hits the process at random moments, every other time
-amidst the writing of a checkpoint; `rlrun resume` goes on each time. Parameters, optimizers, memory, generators and
+during the writing of a checkpoint; `rlrun resume` continues each time. Parameters, optimizers, memory, generators and
 metrics must be the same bits at the end, and no checkpoint that shows may be damaged. Processes are children of one
 that has imported everything already, so that what takes time is training, not importing.
 """
@@ -49,12 +49,12 @@ def available() -> list[str]:
 
 
 def measure(names: list[str] | None = None, *, kills: int = KILLS, workers: int = 2) -> dict[str, Any]:
-    """Return what became of each cell.
+    """Return the outcome of each cell.
 
     Args:
         names: of cells and `PARTS`; None = all that can run here.
-        kills: of each; and how often each way to leave is tried.
-        workers: cells side by side.
+        kills: of each; and how often each way to stop is tried.
+        workers: cells at a time.
     """
     names = names or [*available(), *PARTS]
     cells = [name for name in names if name not in PARTS]
@@ -100,7 +100,7 @@ def attacks_held() -> dict[str, Any]:
 
 
 def one_cell(name: str, *, kills: int) -> dict[str, Any]:
-    """Train without a stop and with many; a cell that fails is told, and stops no other."""
+    """Train without a stop and with many; an error is in the result, and stops no other cell."""
     overrides, begun = list(CELLS[name]), time.perf_counter()
     result: dict[str, Any] = {"words": overrides, "wanted": kills, "passed": False}
     with TemporaryDirectory() as place:
@@ -124,7 +124,7 @@ def one_cell(name: str, *, kills: int) -> dict[str, Any]:
                 **vars(story),
                 "identical": same,
                 "resume": resume,
-                "passed_over": log.read_text().count("going on"),
+                "passed_over": log.read_text().count("resuming from checkpoint"),
             }
             clean = not story.damaged and not result["left_behind"] and story.kills == kills
             result["passed"] = all(same.values()) and clean and resume == "exact"
@@ -140,7 +140,7 @@ def one_cell(name: str, *, kills: int) -> dict[str, Any]:
 
 
 def _outlived(process: Child) -> bool:
-    """Tell whether workers of a process are still there some seconds after its end, and end them."""
+    """Return True if workers of a process still run some seconds after its end, and kill them."""
     with contextlib.suppress(ProcessLookupError):
         for _ in range(100):
             os.killpg(process.pid, 0)

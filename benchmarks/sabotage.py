@@ -9,7 +9,7 @@ import numpy as np
 
 
 class TimeLimitTerminates(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tell a time limit as an end of the task, as environments did before there were two words for it."""
+    """Report a time limit as termination, as environments did before truncation had its own flag."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)

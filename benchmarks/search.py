@@ -30,8 +30,8 @@ SIDES = {
     "random": ("sweep.sampler=random", "sweep.pruner=none"),
 }
 VALUES = ("algorithm.lr=tag(log,interval(1e-5,1e-1))", "algorithm.target_every=tag(log,int(interval(1,2000)))")
-WORDS = (*surface.WORDS, *VALUES)
-# The algorithm's own values are no trial: they would be the same head start on both sides, but hide who finds them.
+OVERRIDES = (*surface.OVERRIDES, *VALUES)
+# The algorithm's own values are no trial: they would help both sides alike, and hide which side finds them.
 SWEEP = (
     *("+sweep=optuna", f"sweep.trials={TRIALS}", f"sweep.seeds={SEEDS}", f"sweep.top={TOP}"),
     *(f"sweep.fresh_seeds={FRESH}", "sweep.start=false"),
@@ -51,13 +51,15 @@ def measure(
     Args:
         parts: which of `PARTS`; none = all.
         seeds: of the studies of real runs on CartPole, one search and one of trials at random each.
-        workers: jobs side by side.
+        workers: jobs at a time.
         overrides: further ones for every run, such as a small budget to try this file.
     """
     overrides = tuple(overrides)
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         "cartpole": lambda: cartpole(seeds, workers=workers, overrides=overrides),
-        "drawn": lambda: drawn(surface.measure(workers=workers, overrides=(*surface.WORDS, *overrides)), range(DRAWN)),
+        "drawn": lambda: drawn(
+            surface.measure(workers=workers, overrides=(*surface.OVERRIDES, *overrides)), range(DRAWN)
+        ),
         "quadratic": lambda: quadratic(range(STUDIES)),
     }
     return {name: measures[name]() for name in parts or PARTS}
@@ -66,10 +68,10 @@ def measure(
 def cartpole(seeds: Iterable[int], *, workers: int, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """Return what DQN comes to with the best learning rate and target period of each side.
 
-    Studies of other seeds that were measured earlier with the same words stay.
+    Studies of other seeds that were measured earlier with the same overrides stay.
     """
-    overrides = [*WORDS, *SWEEP, *overrides]
-    earlier = page.held("search").get("cartpole", {})
+    overrides = [*OVERRIDES, *SWEEP, *overrides]
+    earlier = page.load("search").get("cartpole", {})
     studies = {study["seed"]: study for study in earlier["studies"]} if earlier.get("words") == overrides else {}
     for seed in seeds:
         studies[seed] = {"seed": seed, **{side: one(side, seed, overrides, workers) for side in SIDES}}
@@ -85,7 +87,7 @@ def verdict(studies: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def one(side: str, seed: int, overrides: list[str], workers: int) -> dict[str, Any]:
-    """Return what one side of a study finds with runs of its own."""
+    """Return the best values that one side of a study finds with real runs."""
     start, before = time.perf_counter(), load()
     with TemporaryDirectory() as folder:
         arguments = [*overrides, *SIDES[side], f"sweep.seed={seed}", "--sweep-dir", "sweep", "--workers", str(workers)]
@@ -108,7 +110,7 @@ def one(side: str, seed: int, overrides: list[str], workers: int) -> dict[str, A
 
 
 class _Plan(SearchPlan):
-    """A plan whose words are those of no config."""
+    """A plan whose overrides belong to no config."""
 
     start = {}  # type: ignore[assignment]
     evaluations = None  # type: ignore[assignment]
@@ -174,8 +176,8 @@ def quadratic(seeds: Iterable[int]) -> dict[str, Any]:
     """Return what each side finds on a noisy quadratic of three numbers, the largest value of which is 0."""
     studies = []
     for seed in seeds:
-        pair = {side: {"mean": _sought(sampler, seed)} for side, sampler in (("search", "tpe"), ("random", "random"))}
-        studies.append({"seed": seed, **pair, "cmaes": {"mean": _sought("cmaes", seed)}})
+        means = {side: {"mean": _sought(sampler, seed)} for side, sampler in (("search", "tpe"), ("random", "random"))}
+        studies.append({"seed": seed, **means, "cmaes": {"mean": _sought("cmaes", seed)}})
     cmaes = statistics.mean(study["cmaes"]["mean"] for study in studies)
     comparison = verdict(studies)
     comparison["means"]["cmaes"] = cmaes

@@ -45,7 +45,7 @@ LOOPS: dict[str, bare.Loop] = {
 
 
 class Case(NamedTuple):
-    """A run to measure: its words, its bare loop, and the least share of the bare loop's speed."""
+    """A run to measure: its overrides, its bare loop, and the least share of the bare loop's speed."""
 
     overrides: tuple[str, ...]
     loop: str
@@ -99,7 +99,7 @@ CASES = {
 
 
 def measure_rlrun(case: Case, *, first: int, last: int) -> dict[str, float]:
-    """Train as the command does, with a probe beside the algorithm's own callbacks."""
+    """Train as the command does, with a probe next to the algorithm's own callbacks."""
     probe = [f"+callbacks.probe={{_target_:benchmarks.probe.Probe,first:{first},last:{last}}}"]
     keep_freed_memory()
     with TemporaryDirectory() as folder:
@@ -111,7 +111,7 @@ def measure_rlrun(case: Case, *, first: int, last: int) -> dict[str, float]:
 def measure_bare(
     case: Case, *, first: int, last: int, loops: Mapping[str, bare.Loop] = MappingProxyType(LOOPS)
 ) -> dict[str, float]:
-    """Run a hand-written loop with the numbers that the same words compose to."""
+    """Run a hand-written loop with the numbers that the same overrides compose to."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     clock = Clock(first=first, last=last)
@@ -131,7 +131,7 @@ SIDES = {"rlrun": measure_rlrun, "bare": measure_bare, "plain": partial(measure_
 
 
 def main(side: str, case: str, first: str, last: str) -> None:
-    """Measure one side and print what was found."""
+    """Measure one side and print the result."""
     print(json.dumps(SIDES[side](CASES[case], first=int(first), last=int(last))))
 
 

@@ -1,4 +1,4 @@
-"""From the command to its end: CartPole solved, beside stable-baselines3 with its own tuned settings; the first step.
+"""From the command to its end: CartPole solved, next to stable-baselines3 with its own tuned settings; the first step.
 
 Whole processes are timed, imports and all.
 """
@@ -74,10 +74,10 @@ def _ours(algorithm: str, seed: int) -> dict[str, Any]:
 def _theirs(algorithm: str, seed: int, python: Path) -> dict[str, Any]:
     task = {"algorithm": algorithm, "seed": seed, "budget": BUDGETS[algorithm]}
     task |= {"return": RETURN, "every": EVERY, "episodes": EPISODES}
-    overrides = ["-m", "benchmarks.rivals.training.tuned_stable_baselines3", json.dumps(task)]
+    arguments = ["-m", "benchmarks.rivals.training.tuned_stable_baselines3", json.dumps(task)]
     with TemporaryDirectory() as place:
         begun = time.perf_counter()
-        result = run_for_json(overrides, folder=Path(place), python=python)
+        result = run_for_json(arguments, folder=Path(place), python=python)
         return {"seconds": time.perf_counter() - begun, **result}
 
 
@@ -98,8 +98,8 @@ def begin(*, rounds: int) -> dict[str, Any]:
 def first_step(command: Iterable[str], **options: Any) -> float:
     """Return seconds from the start of a process to the first step that it takes in a Pendulum."""
     with TemporaryDirectory() as place:
-        overrides = ["-m", BEGIN, str(time.time()), "Pendulum-v1", *command]
-        return float(run_for_json(overrides, folder=Path(place), **options)["seconds"])
+        arguments = ["-m", BEGIN, str(time.time()), "Pendulum-v1", *command]
+        return float(run_for_json(arguments, folder=Path(place), **options)["seconds"])
 
 
 def _told(sides: dict[str, dict[str, Any]]) -> str:

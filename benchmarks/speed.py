@@ -21,7 +21,7 @@ def measure(names: list[str] | None = None, *, rounds: int = 5) -> dict[str, Any
 
 
 def measure_case(name: str, case: Case, *, rounds: int) -> dict[str, Any]:
-    """Let both sides run in turn, and compare them round by round."""
+    """Run both sides, one after the other, and compare them round by round."""
     rows = []
     for number in range(rounds):
         before = load()

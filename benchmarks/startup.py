@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.process import run
 from benchmarks.speed import spread
 
-WORDS = ("algorithm=sac", "env=cartpole")
+OVERRIDES = ("algorithm=sac", "env=cartpole")
 BARS = {"help": 0.3, "config": 1.0, "first_step": 5.0}
 
 
@@ -28,7 +28,7 @@ def one_round(folder: Path) -> dict[str, float]:
     """Measure each command once."""
     return {
         "help": run(["-m", "rlrun", "--help"], folder=folder).processor_seconds,
-        "config": run(["-m", "rlrun", "config", *WORDS], folder=folder).processor_seconds,
+        "config": run(["-m", "rlrun", "config", *OVERRIDES], folder=folder).processor_seconds,
         "first_step": first_step(folder),
     }
 
@@ -37,5 +37,5 @@ def first_step(folder: Path) -> float:
     """Train, with a wrapper that ends the run as its environment is stepped for the first time."""
     note = folder / "first_step"
     wrapper = f"env.wrappers=[{{_target_:benchmarks.probe.FirstStep,_partial_:true,path:{note}}}]"
-    run(["-m", "rlrun", "train", *WORDS, wrapper, "--run-dir", str(folder / "run")], folder=folder)
+    run(["-m", "rlrun", "train", *OVERRIDES, wrapper, "--run-dir", str(folder / "run")], folder=folder)
     return float(note.read_text())

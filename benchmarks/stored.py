@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.process import run, run_for_json
 
-Fresh = Callable[[list[str], Path], float]  # words of a run and a folder -> mean return of fresh episodes
+Fresh = Callable[[list[str], Path], float]  # overrides of a run and a folder -> mean return of fresh episodes
 
 EXPERT = ("algorithm=sac", "env=pendulum", "stop.env_steps=10_000", "logger=[]")
 HALF = (

@@ -23,7 +23,7 @@ from rlrun.runs.directory import RunDir
 RATES = (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 PERIODS = (1, 9, 26, 76, 225, 670, 2000)
 SEEDS = 4
-WORDS = (
+OVERRIDES = (
     *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[64]", "algorithm.batch_size=64"),
     *("algorithm.tau=1.0", "algorithm.epsilon.steps=2_000", "algorithm.warmup_steps=500"),
     *("algorithm.updates_per_step=0.5", "stop.env_steps=10_000"),
@@ -34,7 +34,7 @@ WORDS = (
 Curves = dict[str, list[list[float]]]  # "rate period" -> for each seed the mean returns of its evaluations
 
 
-def measure(*, workers: int = 2, rates: Any = RATES, periods: Any = PERIODS, overrides: Any = WORDS) -> Curves:
+def measure(*, workers: int = 2, rates: Any = RATES, periods: Any = PERIODS, overrides: Any = OVERRIDES) -> Curves:
     """Train at every point of the grid; some hundred runs."""
     with TemporaryDirectory() as folder:
         swept = [f"algorithm.lr={','.join(map(str, rates))}", f"algorithm.target_every={','.join(map(str, periods))}"]
@@ -72,7 +72,7 @@ class Surface:
         runs = np.array([curves[key] for _, key in sorted(zip(points, curves, strict=True))])  # [points, seeds, time]
         self.runs = runs.reshape(*shape, *runs.shape[1:])
         self.mean = self.runs.mean(2)  # [rates, periods, time]
-        # A mean of few runs lies nearer to them than the mean of many would.
+        # A mean of few runs is closer to them than the mean of many would be.
         self.luck = (self.runs - self.mean[:, :, None]) * math.sqrt(runs.shape[1] / (runs.shape[1] - 1))
 
     def expected(self, rate: float, period: float) -> Any:
@@ -90,7 +90,7 @@ class Surface:
 
     @property
     def best(self) -> float:
-        """The largest mean of an expected curve; it lies at a point of the grid."""
+        """The largest mean of an expected curve; it is at a point of the grid."""
         return float(self.mean.mean(-1).max())
 
     def _place(self, value: float, axis: int) -> tuple[int, float]:

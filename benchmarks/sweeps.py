@@ -1,8 +1,8 @@
-"""A sweep that is killed twice with all its processes, and ends as the one that was not; by each launcher.
+"""A sweep that is killed twice with all its processes, and ends like an uninterrupted one; by each launcher.
 
-24 jobs, four at a time. SIGKILL hits the coordinator and whatever descends from it at two random moments; `rlrun
-resume` goes on each time. Every job must have finished once, gone on from the checkpoint that it had, and ended with
-the bits of the job that nobody disturbed.
+24 jobs, four at a time. SIGKILL hits the coordinator and all its descendants at two random moments, and `rlrun resume`
+continues each time. Every job must finish once, resume from its own checkpoint, and end bit by bit like the job of the
+uninterrupted sweep.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ LAUNCHERS = {
 
 
 def measure(launchers: list[str] | None = None, *, jobs: tuple[str, ...] = JOBS) -> dict[str, Any]:
-    """Return what became of a sweep by each launcher.
+    """Return the outcome of a sweep by each launcher.
 
     Args:
         launchers: None = all.
-        jobs: words of the sweep.
+        jobs: overrides of the sweep.
     """
     with TemporaryDirectory() as place:
         folder = Path(place)
@@ -55,7 +55,7 @@ def measure(launchers: list[str] | None = None, *, jobs: tuple[str, ...] = JOBS)
 
 
 def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
-    """Kill and resume a sweep; compare it with the one named `whole` that lies beside it."""
+    """Kill and resume a sweep; compare it with the sweep `whole` in the same folder."""
     overrides, begun, dice = [*jobs, *LAUNCHERS[name]], time.perf_counter(), random.Random(name)
     sweep = folder / name
     total = len(list((folder / "whole" / "jobs").iterdir())) * _budget(jobs)
@@ -69,7 +69,7 @@ def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
             result["kills"].append(_at_a_kill(sweep))
             process = _start(["resume", name, *LAUNCHERS[name]], folder)
         _end(process, folder)
-        result |= _episode_end(sweep, folder / "whole", result["kills"])
+        result |= _outcome(sweep, folder / "whole", result["kills"])
     except Failed as error:
         result["error"] = str(error).strip().splitlines()[-1]
     for kill in result["kills"]:
@@ -79,8 +79,8 @@ def one(name: str, folder: Path, jobs: tuple[str, ...]) -> dict[str, Any]:
     return result
 
 
-def _episode_end(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return how the jobs of a sweep have ended."""
+def _outcome(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how the jobs of a sweep ended."""
     keys = [entry.key for entry in JobStore(whole / "jobs.sqlite").entries()]
     same = [compare(whole / "jobs" / key, sweep / "jobs" / key) for key in keys]
     result = {
@@ -95,19 +95,21 @@ def _episode_end(sweep: Path, whole: Path, kills: list[dict[str, Any]]) -> dict[
 
 
 def _started_over(run: Path, kills: list[dict[str, Any]]) -> bool:
-    """Tell whether a job did not go on from the checkpoint that it had at a kill, or a later one."""
-    had = [kill["checkpoints"][run.name] for kill in kills if run.name in kill["checkpoints"]]
+    """Return True if a job did not resume from its checkpoint of a kill, or a later one."""
+    checkpoints = [kill["checkpoints"][run.name] for kill in kills if run.name in kill["checkpoints"]]
     resumed = json.loads((run / "manifest.json").read_text()).get("resumed", [])
-    from_ = [entry["checkpoint"] for entry in resumed if entry["checkpoint"] is not None]
-    return any(not any(name >= least for name in from_) for least in had)
+    starts = [entry["checkpoint"] for entry in resumed if entry["checkpoint"] is not None]
+    return any(not any(name >= least for name in starts) for least in checkpoints)
 
 
 def _at_a_kill(sweep: Path) -> dict[str, Any]:
-    """Return how many jobs were in which state, and the checkpoints of those that had begun and not ended."""
+    """Return how many jobs were in which state, and the checkpoints of unfinished jobs."""
     states = Counter(entry.state for entry in JobStore(sweep / "jobs.sqlite").entries())
     unfinished = [run for run in _runs(sweep) if not run.summary.exists()]
-    had = {run.path.name: (run.checkpoints / "latest").read_text().strip() for run in unfinished if _newest(run)}
-    return {"states": dict(states), "with_a_checkpoint": len(had), "checkpoints": had}
+    checkpoints = {
+        run.path.name: (run.checkpoints / "latest").read_text().strip() for run in unfinished if _newest(run)
+    }
+    return {"states": dict(states), "with_a_checkpoint": len(checkpoints), "checkpoints": checkpoints}
 
 
 def _runs(sweep: Path) -> list[RunDir]:
@@ -133,11 +135,11 @@ def _budget(overrides: tuple[str, ...]) -> int:
     )
 
 
-def _start(overrides: list[str], folder: Path) -> subprocess.Popen[bytes]:
+def _start(arguments: list[str], folder: Path) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     with open(folder / "log.txt", "ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "rlrun", *overrides, "--workers", str(WORKERS)],
+            [sys.executable, "-m", "rlrun", *arguments, "--workers", str(WORKERS)],
             cwd=folder,
             env={**os.environ, **THREADS, "PYTHONPATH": paths},
             stdout=log,

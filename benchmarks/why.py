@@ -1,6 +1,6 @@
-"""What `rlrun why` says of runs that were spoilt on purpose, and of runs that nothing is wrong with.
+"""Diagnoses by `rlrun why` of runs with a planted fault, and of healthy runs.
 
-Thresholds were chosen by runs of seeds 10 to 12, of these cases and others; these seeds were then measured once.
+The thresholds were chosen by runs of seeds 10 to 12, of these and further cases; these seeds were then measured once.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from benchmarks.machine import load
 from benchmarks.process import run, run_for_json
 
 ALWAYS = ("log.every=250", "logger=[]")  # short runs, so many records
-SEEDS = 3  # 0, 1, 2, in turn
+SEEDS = 3  # 0, 1, 2, and again
 BARS = {"sabotaged": 10, "healthy": 12}
 
 
 class Case(NamedTuple):
-    """Words of a run, and the cause that was planted; None = nothing is wrong."""
+    """The overrides of a run, and the planted cause; None = a healthy run."""
 
     overrides: str
     cause: str | None = None
 
 
 def wrapped(name: str, **arguments: float) -> str:
-    """Return the word that puts a wrapper of `benchmarks.sabotage` around an environment."""
+    """Return the override that puts a wrapper of `benchmarks.sabotage` around an environment."""
     options = "".join(f", {key}: {value}" for key, value in arguments.items())
     return f"env.wrappers=[{{_target_: benchmarks.sabotage.{name}, _partial_: true{options}}}]"
 
@@ -100,7 +100,7 @@ GROUPS = {"sabotaged": SABOTAGED, "healthy": HEALTHY}
 
 
 def measure(chosen: list[str] | None = None) -> dict[str, Any]:
-    """Train the runs of each group, or of some, and ask what is wrong with them."""
+    """Train the runs of each group, or of some, and diagnose them."""
     return {name: summary(name, [one(*job) for job in seeded(GROUPS[name])]) for name in chosen or GROUPS}
 
 
@@ -110,7 +110,7 @@ def seeded(cases: dict[str, Case]) -> list[tuple[str, Case, int]]:
 
 
 def one(name: str, case: Case, seed: int) -> dict[str, Any]:
-    """Train a run and ask what is wrong with it."""
+    """Train a run and diagnose it."""
     overrides = overrides_of(case.overrides)
     with TemporaryDirectory() as folder:
         begun = time.perf_counter()
@@ -126,12 +126,12 @@ def one(name: str, case: Case, seed: int) -> dict[str, Any]:
 
 
 def overrides_of(text: str) -> list[str]:
-    """Return the words of a case; what stands behind a semicolon is one."""
+    """Return the overrides of a case; the text after a semicolon is a single one."""
     plain, _, more = text.partition(";")
     return [*plain.split(), *([more] if more else [])]
 
 
 def summary(group: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Hold what was said to the bar of a group."""
+    """Return the runs of a group, how many diagnoses are right, and whether its bar is met."""
     right = sum(row["right"] for row in runs)
     return {"runs": runs, "right": right, "bar": BARS[group], "passed": right >= BARS[group]}

@@ -42,7 +42,7 @@ class Case(NamedTuple):
     @property
     def what(self) -> str:
         """Say what a call does."""
-        envs = "one lane" if self.envs == 1 else f"{self.envs} envs at once"
+        envs = "one env" if self.envs == 1 else f"{self.envs} envs at once"
         kinds = {
             "insert": f"insert, {envs}, episodes of {EPISODE} steps",
             "sample": f"sample {COUNT} transitions",

@@ -1,6 +1,6 @@
 """The other end of a worker: a side that is asked to prepare a case and to time it, again and again.
 
-What a side prints, and how it failed, stands in its log beside the environments.
+What a side prints, and how it failed, is in its log next to the environments.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ import gymnasium
 from benchmarks.rivals.training.stable_baselines3 import made
 
 
-def main(algorithm: str, given: str, seed: str) -> None:
+def main(algorithm: str, numbers_json: str, seed: str) -> None:
     """Train, play, and print what came out."""
-    numbers = json.loads(given)
+    numbers = json.loads(numbers_json)
     begun = time.perf_counter()
     learner = made(algorithm, numbers["env"], numbers, int(seed))
     learner.learn(numbers["budget"])

@@ -1,6 +1,6 @@
-"""One side, in a process that lives through all cases: python -m benchmarks.rivals.worker MODULE.
+"""One side, in a process that runs all cases: python -m benchmarks.rivals.worker MODULE.
 
-Answers each line of JSON by one: {"about": true} says what the side is, {"prepare": [fields of a case]}
+Answers each line of JSON by one: {"about": true} returns how the side is used, {"prepare": [fields of a case]}
 fills a memory and finds out how many calls take a while, {"time": true} makes them.
 """
 
@@ -45,7 +45,7 @@ class Worker:
         return {"seconds": self.time() / self.calls}
 
     def about(self) -> dict[str, Any]:
-        """Tell what the side is and how it is used."""
+        """Return how the side is used, and its versions."""
         versions = {name: metadata.version(name) for name in (self.side.PACKAGE, "torch", "numpy")}
         return {"how": (self.side.__doc__ or "").splitlines()[0], "versions": versions}
 

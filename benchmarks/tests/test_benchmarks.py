@@ -122,7 +122,7 @@ def test_speed_kept_divides_the_processor_time_before_by_that_after(load, monkey
     assert result["geometric_mean"] == pytest.approx(1.8**0.5)
     assert not result["passed"]  # one case below its bar is enough
     assert order[:4] == ["after", "before", "before", "after"]
-    assert "met" in "\n".join(load("page").kept(result))
+    assert "met" in "\n".join(load("sections_of_cost").kept(result))
 
 
 def test_speed_kept_refuses_unequal_work_and_leaves_no_tree(load, monkeypatch):
@@ -173,15 +173,11 @@ def test_claim_may_miss_as_many_seeds_as_it_says(load, missed, passed):
     assert learning.summary(learning.CLAIMS["sac-cartpole"], runs, extra=[])["passed"] is passed
 
 
-@pytest.mark.parametrize(
-    ("describe_error", "ratio", "passed"), [(8.0, 0.8, True), (7.0, 0.7, False), (13.0, 1.3, False)]
-)
-def test_estimates_are_held_against_the_time_that_a_run_took(
-    load, monkeypatch, tmp_path, describe_error, ratio, passed
-):
+@pytest.mark.parametrize(("estimated", "ratio", "passed"), [(8.0, 0.8, True), (7.0, 0.7, False), (13.0, 1.3, False)])
+def test_estimates_are_held_to_measured_time(load, monkeypatch, tmp_path, estimated, ratio, passed):
     estimate, process, page = load("estimate"), load("process"), load("page")
     monkeypatch.setattr(estimate, "run", lambda overrides, folder: process.Finished("", 5.0))
-    monkeypatch.setattr(estimate, "estimated", lambda case, folder, seconds: {"seconds": describe_error, "bytes": 1})
+    monkeypatch.setattr(estimate, "estimated", lambda case, folder, seconds: {"seconds": estimated, "bytes": 1})
     monkeypatch.setattr(estimate, "in_processor_time", lambda case, folder, seconds: 4.0)
     monkeypatch.setattr(estimate.time, "perf_counter", iter([100.0, 110.0]).__next__)
     cases = estimate.measure(["ppo-cartpole"])
@@ -270,7 +266,7 @@ def test_memory_of_a_full_table_is_counted():
     assert sizes["grown"] >= 0.9 * sizes["stored"]
 
 
-def test_calls_of_a_case_are_counted_anew(load, monkeypatch):
+def test_calls_of_a_case_are_counted_again(load, monkeypatch):
     module, case = load("rivals.worker"), load("rivals.case").CASES["sample256"]._replace(capacity=1_000)
     worker, timed = module.Worker("columns"), []
     monkeypatch.setattr(worker, "time", lambda: timed.append(worker.calls) or 0.01 * worker.calls)
@@ -331,7 +327,7 @@ def test_seeds_are_read_as_ranges_and_lists(load):
         ("memory --rivals cpprb", [], ["cpprb"]),
     ],
 )
-def test_parts_and_rivals_are_chosen_by_words(load, overrides, parts, rivals):
+def test_parts_and_rivals_are_chosen(load, overrides, parts, rivals):
     args = load("__main__").parser().parse_args(overrides.split())
     assert (args.memory, args.rivals, args.rounds) == (parts, rivals, 5)
 
@@ -364,14 +360,14 @@ def test_a_stall_is_held_to_its_bar(load, monkeypatch, tmp_path, stall, passed):
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("side", ["sync", "thread"])
-def test_time_beside_and_in_between_is_taken(load, monkeypatch, side):
+def test_time_of_stepping_is_measured(load, monkeypatch, side):
     asynchronous = load("asynchronous")
-    monkeypatch.setattr(asynchronous, "WORDS", (*asynchronous.WORDS, *SMALL, "stop.env_steps=60"))
+    monkeypatch.setattr(asynchronous, "OVERRIDES", (*asynchronous.OVERRIDES, *SMALL, "stop.env_steps=60"))
     assert 0.009 < asynchronous.one(side, "1", first=25, last=55) < 1.0
 
 
 @pytest.mark.parametrize(("seconds", "passed"), [(0.011, True), (0.013, False)])
-def test_stepping_beside_learning_is_held_to_its_bar(load, monkeypatch, tmp_path, seconds, passed):
+def test_asynchronous_steps_are_held_to_their_bar(load, monkeypatch, tmp_path, seconds, passed):
     asynchronous, page = load("asynchronous"), load("page")
     sync = {"1": 0.012, "2": 0.014, "4": 0.02, "8": 0.04}
     monkeypatch.setattr(asynchronous, "one", lambda side, updates: sync[updates] if side == "sync" else seconds)
@@ -452,7 +448,7 @@ def test_a_search_is_held_to_trials_at_random(load, monkeypatch, tmp_path):
     about |= {"seconds": 3.0, "trials": {"complete": 20, "pruned": 10}}
     means = {"search": 290.0, "random": 300.0}
     monkeypatch.setattr(search, "one", lambda side, seed, overrides, workers: {"mean": means[side], **about})
-    monkeypatch.setattr(page, "held", lambda name, **options: {})
+    monkeypatch.setattr(page, "load", lambda name, **options: {})
     monkeypatch.setattr(search.surface, "measure", lambda **options: valley(luck=10.0))
     for name, number in (("TRIALS", 12), ("STUDIES", 1), ("DRAWN", 8)):
         monkeypatch.setattr(search, name, number)
@@ -528,13 +524,13 @@ def test_runs_to_be_diagnosed_can_be_made(load, tmp_path, monkeypatch):
     assert causes <= {rule.name for rule in RULES}
 
 
-def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(load, tmp_path, monkeypatch):
-    beside, page = load("beside"), load("page")
-    monkeypatch.setattr(beside, "interpreter", lambda name: Path("python"))
+def test_returns_of_earlier_seeds_stay(load, tmp_path, monkeypatch):
+    halfcheetah, page = load("halfcheetah"), load("page")
+    monkeypatch.setattr(halfcheetah, "interpreter", lambda name: Path("python"))
     monkeypatch.setattr(
-        page, "held", lambda name, folder=tmp_path: json.loads((folder / f"{name}.json").read_text())["found"]
+        page, "load", lambda name, folder=tmp_path: json.loads((folder / f"{name}.json").read_text())["found"]
     )
-    (tmp_path / "beside.json").write_text('{"found": {}}')
+    (tmp_path / "halfcheetah.json").write_text('{"found": {}}')
     numbers = {}
 
     def rival(overrides, *, folder, python=None):
@@ -543,14 +539,14 @@ def test_learning_beside_a_rival_keeps_earlier_seeds_and_says_who_came_further(l
         numbers.update(json.loads(overrides[3]))
         return {"returns": [40.0 + float(overrides[4]), 60.0], "seconds": 9.0}
 
-    monkeypatch.setattr(beside, "run", lambda overrides, folder: None)
-    monkeypatch.setattr(beside, "run_for_json", rival)
+    monkeypatch.setattr(halfcheetah, "run", lambda overrides, folder: None)
+    monkeypatch.setattr(halfcheetah, "run_for_json", rival)
     for seeds, mean, passed in (([0, 1], 50.25, True), ([60], 60.166, False)):
-        parts = beside.measure(["td3-halfcheetah"], seeds=seeds)
+        parts = halfcheetah.measure(["td3-halfcheetah"], seeds=seeds)
         part = parts["td3-halfcheetah"]
         assert part["means"] == pytest.approx({"rlrun": 60.0, "rival": mean}, abs=1e-3)
         assert part["passed"] is passed
-        page.save("beside", parts, folder=tmp_path)
+        page.save("halfcheetah", parts, folder=tmp_path)
     assert [run["seed"] for run in part["runs"]] == [0, 1, 60]
     assert (numbers["env"], numbers["budget"], numbers["policy_every"]) == ("HalfCheetah-v5", 50_000, 2)
     page.write(folder=tmp_path)

@@ -1,4 +1,4 @@
-"""Training beside other libraries is looked at alike on all sides, and held to its bars."""
+"""Training next to other libraries is measured alike on all sides, and held to its bars."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 
 def turned(speed, *, steps=30, parameters=7):
-    """Return what a side tells of its turn."""
+    """Return the report of a side."""
     record = {"env_steps": 20, "seconds": 20 / speed, "steps_of_optimizers": 2 * steps, "parameters": parameters}
     record["updates"] = steps
     return {**record, "first_step": 1.5, "megabytes": 300.0, "versions": {"it": "1.2.3", "torch": "2"}}
 
 
-def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypatch, tmp_path):
+def test_peers_are_held_to_equal_work(load, monkeypatch, tmp_path):
     peers, page, process = load("peers"), load("page"), load("process")
     requests = {}
 
@@ -39,7 +39,7 @@ def test_training_beside_peers_is_held_to_bars_and_to_equal_work(load, monkeypat
     part = parts["ppo-cartpole"]
     assert part["ratio"]["rlrun"]["stable-baselines3"]["median"] == pytest.approx(2.0)
     ours, rival = (
-        ("rlrun", "rlrun, native lanes", "rlrun, compiled", "rlrun, native lanes, compiled"),
+        ("rlrun", "rlrun, native envs", "rlrun, compiled", "rlrun, native envs, compiled"),
         "stable-baselines3",
     )
     assert list(part["sides"]) == [*ours, "bare loop", "stable-baselines3"]
@@ -73,7 +73,7 @@ def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
     monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
     meter, reports = load("rivals.training.meter"), []
     weight, bias, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
-    meter.Meter(first=10, last=30, begun=0.0, told=reports.append).watch("CartPole-v1")
+    meter.Meter(first=10, last=30, begun=0.0, report=reports.append).watch("CartPole-v1")
     optimizer, rare, _ = (torch.optim.Adam([parameter]) for parameter in (weight, bias, idle))  # the last never steps
     env = gymnasium.make("CartPole-v1")
     envs = gymnasium.make_vec("CartPole-v1", 5, vectorization_mode="vector_entry_point")
@@ -183,7 +183,7 @@ def test_loops_of_our_own_do_the_work_of_a_run(load, monkeypatch, tmp_path, name
                 kind = load_env_creator(entry)
                 patch.setattr(kind, "step", kind.step)
             patch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
-            meter.Meter(first=first, last=last, begun=task.begun, told=over).watch(task.env)
+            meter.Meter(first=first, last=last, begun=task.begun, report=over).watch(task.env)
             with pytest.raises(Over):
                 load(f"rivals.training.{peers.OURS[side]}").train(task)
     assert peers.other_work(reports) == {}

@@ -19,7 +19,7 @@ class Beginning(Meter):
 
     def look(self) -> None:
         super().look()
-        self.told({"seconds": self.first_step})
+        self.report({"seconds": self.first_step})
 
 
 def main(begun: str, env: str, module: str, *overrides: str) -> None:
@@ -31,7 +31,7 @@ def main(begun: str, env: str, module: str, *overrides: str) -> None:
         print(json.dumps(metrics), file=answers, flush=True)
         _exit(0)
 
-    Beginning(first=1, last=1, begun=float(begun), told=report).watch(env)
+    Beginning(first=1, last=1, begun=float(begun), report=report).watch(env)
     sys.argv = [module, *overrides]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -83,10 +83,10 @@ def at_random(job: dict[str, Any]) -> dict[str, Any]:
     return {"returns": returns(lambda _: space.sample(), job["env"], job["fresh"], job["fresh_seed"])}
 
 
-def main(given: str) -> None:
+def main(job_json: str) -> None:
     """Do the job, and print what came out."""
     torch.set_num_threads(1)
-    job = json.loads(given)
+    job = json.loads(job_json)
     outcome = at_random(job) if job["algorithm"] == "random" else trained(job)
     print(json.dumps({**outcome, "versions": {name: metadata.version(name) for name in PACKAGES}}))
 

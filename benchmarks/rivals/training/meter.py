@@ -1,7 +1,7 @@
-"""Clocks that look at any training loop alike, through the environment that it steps.
+"""Clocks that measure any training loop alike, through the environment that it steps.
 
-The class of the environment is what every library calls in the end, so that nothing has to be known of loops,
-callbacks or trainers. A mark is made as a step begins: all work that earlier steps led to is done then.
+Every library calls the class of the environment in the end, so a meter needs no loop, callback or trainer. A mark is
+made when a step begins: all work of earlier steps is done then.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gymnasium.envs.registration import load_env_creator
 
 from benchmarks.clock import Clock
 
-Told = Callable[[dict[str, float]], None]
+Report = Callable[[dict[str, float]], None]
 
 
 class Meter:
-    """Count environment steps from the first on, and tell what lies between two of them."""
+    """Count environment steps from the first on, and report the time between two of them."""
 
-    def __init__(self, *, first: int, last: int, begun: float, told: Told) -> None:
+    def __init__(self, *, first: int, last: int, begun: float, report: Report) -> None:
         self.clock = Clock(first=first, last=last)
-        self.begun, self.told = begun, told
+        self.begun, self.report = begun, report
         self.steps, self.first_step = 0, 0.0
         self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
 
@@ -70,7 +70,7 @@ class Meter:
         if not self.clock.marks:
             self.clock.watch(optimizer for optimizer in self.optimizers if optimizer.state)
         if self.clock.note(self.steps):
-            self.told({**self.clock.report(), "first_step": self.first_step, "megabytes": peak()})
+            self.report({**self.clock.report(), "first_step": self.first_step, "megabytes": peak()})
 
 
 def peak() -> float:

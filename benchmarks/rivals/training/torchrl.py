@@ -249,7 +249,7 @@ def actor_of(env: EnvBase, numbers: Numbers) -> ProbabilisticActor:
 
 
 def on_policy(work: Work, env: EnvBase) -> None:
-    """Learn from rollouts; advantages are told anew in each epoch, as the scripts have it."""
+    """Learn from rollouts; advantages are computed again in each epoch, as in the scripts."""
     numbers, clipped = work.numbers, work.algorithm == "ppo"
     actor = actor_of(env, numbers)
     network = MLP(num_cells=list(numbers["hidden"]), out_features=1, activation_class=nn.Tanh)

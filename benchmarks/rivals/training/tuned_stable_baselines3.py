@@ -68,9 +68,10 @@ TUNED = {
 }
 
 
-def main(given: str) -> None:
+def main(task_json: str) -> None:
     """Train, and print what came out."""
-    task, seed = json.loads(given), json.loads(given)["seed"]
+    task = json.loads(task_json)
+    seed = task["seed"]
     torch.set_num_threads(1)
     tuned = TUNED[task["algorithm"]]
     watch = EvalCallback(

@@ -1,6 +1,6 @@
 """A side's turn, in a process of its own: python -m benchmarks.rivals.training.turn PEER WORK.
 
-Prints one JSON object: what lies between the marks, seconds to the first environment step, peak memory, versions.
+Prints one JSON object: the counts between the marks, seconds to the first environment step, peak memory, versions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from benchmarks.rivals.training.meter import Meter
 from benchmarks.rivals.training.work import Work
 
 PACKAGES = ("torch", "numpy", "gymnasium")
-LIMIT = 900  # seconds; who takes longer is ended, and has no figures
+LIMIT = 900  # seconds; a side that takes longer is stopped, without figures
 
 
-def main(peer: str, given: str) -> None:
+def main(peer: str, work_json: str) -> None:
     """Train until the window is over, and end there: whatever a library does at its end is not measured."""
-    work = Work(**json.loads(given))
+    work = Work(**json.loads(work_json))
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not come between
     torch.set_num_threads(1)
@@ -36,7 +36,7 @@ def main(peer: str, given: str) -> None:
         print(json.dumps({**metrics, "versions": versions}), file=answers, flush=True)
         _exit(0)
 
-    Meter(first=work.first, last=work.last, begun=work.begun, told=report).watch(work.env)
+    Meter(first=work.first, last=work.last, begun=work.begun, report=report).watch(work.env)
     side = importlib.import_module(f"benchmarks.rivals.training.{peer}")
     side.train(work)
 

@@ -1,4 +1,4 @@
-"""What a side is asked to do, told in one line of JSON and known without rlrun."""
+"""The job of a side, which travels as one line of JSON and needs no rlrun."""
 
 from __future__ import annotations
 

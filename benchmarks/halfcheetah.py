@@ -1,4 +1,4 @@
-"""SAC and TD3 on HalfCheetah beside those of stable-baselines3: the same numbers, the same episodes to be judged by."""
+"""SAC and TD3 on HalfCheetah next to those of stable-baselines3: the same numbers, the same fresh episodes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SIDES = ("rlrun", "rival")
 def measure(
     names: Iterable[str] = (), *, seeds: Iterable[int] = range(3), workers: int = 2, overrides: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return what both sides come to, by case; runs of other seeds that were measured earlier stay.
+    """Return the returns of both sides by case; runs of other seeds that were measured earlier stay.
 
     Args:
         names: of `CASES`; none = all.
         seeds: a run of each side each.
-        workers: runs side by side.
+        workers: runs at a time.
         overrides: further ones, such as a small budget to try this file.
     """
     python, seeds = interpreter(RIVAL), list(seeds)
@@ -42,17 +42,17 @@ def measure(
 
 
 def _case(name: str, overrides: list[str], seeds: list[int], workers: int, python: Path) -> dict[str, Any]:
-    earlier = page.held("beside").get(name, {})
+    earlier = page.load("halfcheetah").get(name, {})
     runs = {record["seed"]: record for record in earlier["runs"]} if earlier.get("words") == overrides else {}
     jobs = [(side, seed) for seed in seeds for side in SIDES]
     with ThreadPoolExecutor(workers) as pool:
-        done = list(
+        results = list(
             pool.map(
                 lambda job: _ours(overrides, job[1]) if job[0] == "rlrun" else _theirs(overrides, *job[1:], python),
                 jobs,
             )
         )
-    for (side, seed), result in zip(jobs, done, strict=True):
+    for (side, seed), result in zip(jobs, results, strict=True):
         runs.setdefault(seed, {"seed": seed})[side] = result
         print(f"{name} seed {seed} {side}: {result['mean']:.1f} ({result['seconds']:.0f} s)", flush=True)
     ordered = [runs[seed] for seed in sorted(runs)]

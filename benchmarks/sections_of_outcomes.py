@@ -1,0 +1,273 @@
+"""Sections of the page of results about what runs learn and whether they survive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.tables import Lines, table, verdict
+
+
+def learning(result: dict[str, Any]) -> Lines:
+    """Returns and answers that runs learn."""
+    heads = ["run", "what", "bar", "seeds", "met in", "values", "seconds", "date"]
+    rows = []
+    for name, claim in result.items():
+        runs = claim["runs"]
+        values = ", ".join(map(_learned, runs))
+        bar = f"{'≤' if claim['at_most'] else '≥'} {claim['bar']:g}, {claim['enough']}: {verdict(claim)}"
+        seeds = ", ".join(str(run["seed"]) for run in runs)
+        seconds = sum(run["wall_seconds"] for run in runs) / len(runs)
+        rows.append(
+            [name, claim["unit"], bar, seeds, claim["held"], values, f"{seconds:.0f}", claim["machine"]["date"]]
+        )
+    overrides = [f"* {name}: `{' '.join(claim['words'])}`" for name, claim in result.items()]
+    return [*table(heads, rows), "", *overrides]
+
+
+def _learned(run: dict[str, Any]) -> str:
+    """Return the value of a run, with its last evaluation if there is one."""
+    last = run.get("evaluations", {}).get("last")
+    value = "failed" if run["value"] is None else f"{run['value']:.4g}"
+    return value if last is None else f"{value} (last evaluation {last:.4g})"
+
+
+def chain(result: dict[str, Any]) -> Lines:
+    """Number of updates, uniform and by priority."""
+    heads = ["length", "rows", "updates, uniform", "updates, prioritized", "ratio of medians", "bar"]
+    rows = []
+    for length, case in result.items():
+        counts = [", ".join(f"{count:,}" for count in case[name]) for name in ("uniform", "prioritized")]
+        bar = f"≤ {case['bar']:g}: {verdict(case)}"
+        rows.append([length, f"{2 ** (int(length) + 1) - 2:,}", *counts, f"{case['ratio']:.2f}", bar])
+    how = (
+        "The blind cliffwalk of arXiv 1511.05952: one row has a reward; updates of one row until all values are right."
+    )
+    return [how, "", *table(heads, rows)]
+
+
+def resilience(result: dict[str, Any]) -> Lines:
+    """Runs that were killed, against uninterrupted ones; then attacks by untrusted runs."""
+    attacked, result = (
+        attacks(result.get("attacks")),
+        {name: cell for name, cell in result.items() if name != "attacks"},
+    )
+    groups = list(dict.fromkeys(group for cell in result.values() for group in cell.get("identical", ())))
+    heads = [
+        "run",
+        "kills",
+        "inside a write",
+        "resumes",
+        "damaged",
+        "passed over",
+        "workers left",
+        *groups,
+        "bar",
+        "seconds",
+        "date",
+    ]
+    rows = []
+    for name, cell in result.items():
+        counts = [f"{cell['kills']} of {cell['wanted']}" if "kills" in cell else cell["error"]]
+        counts += [str(cell.get(key, "")) for key in ("inside_a_write", "resumes")]
+        counts += [str(len(cell["damaged"])) if "damaged" in cell else ""]
+        counts += [str(cell.get(key, "")) for key in ("passed_over", "left_behind")]
+        same = [{True: "identical", False: "differ"}.get(cell.get("identical", {}).get(group), "") for group in groups]
+        rows.append([name, *counts, *same, verdict(cell), f"{cell['wall_seconds']:.0f}", cell["machine"]["date"]])
+    how = (
+        "Each run once without a stop, and once killed by SIGKILL at random moments and resumed by the command. The "
+        "last checkpoints and the metrics, without times, are compared bit by bit. Inside a write: kills that left a "
+        "half-written checkpoint; damaged: visible checkpoints that did not verify after a kill; passed over: "
+        "checkpoints that a resume could not use; workers left: processes of environments that outlived the killed "
+        "process. leaving: processes (of an environment, or of a collector) that stopped by SIGKILL, SIGSEGV, "
+        "`os._exit(0)`, `sys.exit(0)` or an exception, while training and after a resume; its kills are runs that "
+        "ended with exit code 1 and a line that names the process and the cause."
+    )
+    overrides = [f"* {name}: `{' '.join(cell['words'])}`" for name, cell in result.items()]
+    return [how, "", *table(heads, rows), "", *overrides, *attacked]
+
+
+def attacks(result: dict[str, Any] | None) -> Lines:
+    """Attacks by overrides and configs of untrusted runs."""
+    if result is None:
+        return []
+    how = (
+        f"{result['attacks']} attacks by overrides and configs of untrusted runs and sweeps, each on those commands of "
+        f"{', '.join(f'`{command}`' for command in result['commands'])} that it concerns. An attack failed if the "
+        "command ended with exit code 2 and one line, no code of the run was executed, no file outside the config "
+        "folders was read, no file of the user was changed, and no secret was printed. A job of a sweep is tried in "
+        f"the process that runs it. {verdict(result)}, {result['wall_seconds']:.0f} s, {result['machine']['date']}."
+    )
+    rows = [[shape, str(count)] for shape, count in result["trials"].items()]
+    wrong = [f"* {name}: {'; '.join(trial['faults'])}" for name, trial in result["wrong"].items()]
+    return ["", how, "", *table(["shape", "trials"], rows), *wrong]
+
+
+def sweeps(result: dict[str, Any]) -> Lines:
+    """Sweeps that were killed with all their processes, against an uninterrupted one."""
+    groups = list(dict.fromkeys(group for case in result.values() for group in case.get("identical", ())))
+    counted = ["completed", "finished once", "started over"]
+    heads = ["launcher", "at the kills", *counted, *groups, "bar", "seconds", "date"]
+    rows = []
+    for name, case in result.items():
+        states = [", ".join(f"{count} {state}" for state, count in kill["states"].items()) for kill in case["kills"]]
+        counts = [str(case.get(key.replace(" ", "_"), "")) for key in counted]
+        same = [f"{case['identical'][group]} of {case['jobs']}" if "jobs" in case else "" for group in groups]
+        outcome = "; ".join(states) if "jobs" in case else case["error"]
+        rows.append([name, outcome, *counts, *same])
+        rows[-1] += [verdict(case), f"{case['wall_seconds']:.0f}", case["machine"]["date"]]
+    how = (
+        "A sweep, four jobs at a time, whose processes were all killed by SIGKILL at two random moments and which was "
+        "resumed by the command, against an uninterrupted one. Finished once: jobs that one process completed; started "
+        "over: jobs that did not resume from their checkpoint; then the number of jobs that are identical, bit by bit."
+    )
+    overrides = [f"* {name}: `{' '.join(case['words'])}`" for name, case in result.items()]
+    return [how, "", *table(heads, rows), "", *overrides]
+
+
+def search(result: dict[str, Any]) -> Lines:
+    """A search against random trials."""
+    shown = {"drawn": _drawn, "cartpole": _cartpole, "quadratic": _quadratic}
+    return [line for name, part in result.items() for line in (*shown[name](part), "")][:-1]
+
+
+def _drawn(part: dict[str, Any]) -> Lines:
+    curves = list(part["curves"].values())
+    counts = {side: f"{number:.0f}" for side, number in part["evaluations"].items()}
+    return [
+        f"DQN on CartPole, learning rate and target period: {len(curves)} points, {len(curves[0])} runs at each, were "
+        f"measured once; {part['studies']} studies of 30 trials, of {part['seeds']} runs each, draw theirs from these "
+        f"on both sides. The answer of a study is expected to come to {part['means']['search']:.1f} by the search "
+        f"(tpe, pruned; {counts['search']} evaluations a study), {part['means']['random']:.1f} at random "
+        f"({counts['random']}); {part['best']:.1f} is the most that there is. Gain {part['gain']:.1f} with a standard "
+        f"error of {part['error']:.1f}, bar: more than two of these: {verdict(part)}; ahead in "
+        f"{part['ahead']} studies. The number of runs a trial, and how long a median waits, were chosen on these "
+        "curves, so the gain is a flattering one.",
+    ]
+
+
+def _cartpole(part: dict[str, Any]) -> Lines:
+    rows = []
+    for study in part["studies"]:
+        for side in part["sides"]:
+            result = study[side]
+            counts = ", ".join(f"{number} {state}" for state, number in result["trials"].items())
+            low, high = result["interval"]
+            row = [f"{result['mean']:.1f} [{low:.1f}, {high:.1f}]", f"{result['searched']:.1f}", counts]
+            row += [f"{result['env_steps']:,.0f}", f"{result['seconds']:.0f}", f"`{' '.join(result['values'])}`"]
+            rows.append([str(study["seed"]), side, *row])
+    heads = ["study", "side", "mean over fresh seeds", "in the search", "trials", "steps", "seconds", "values"]
+    first = part["studies"][0]["search"]
+    return [
+        f"The same by real studies, the best of each side over the same {len(first['scores'])} fresh seeds. On average "
+        f"{part['means']['search']:.1f} by the search, {part['means']['random']:.1f} at random; ahead in "
+        f"{part['ahead']} of {len(part['studies'])} studies: {verdict(part)}.",
+        "",
+        *table(heads, rows),
+        "",
+        f"* `{' '.join(part['words'])}`",
+        *(f"* {side}: `{' '.join(overrides)}`" for side, overrides in part["sides"].items()),
+    ]
+
+
+def _quadratic(part: dict[str, Any]) -> Lines:
+    means = part["means"]
+    return [
+        f"A noisy quadratic of three numbers, whose largest value is 0, {len(part['studies'])} studies of as many "
+        f"trials: on average {means['search']:.3f} by tpe, {means['cmaes']:.3f} by cmaes, {means['random']:.3f} at "
+        f"random; tpe ahead in {part['ahead']}: {verdict(part)}.",
+    ]
+
+
+def why(result: dict[str, Any]) -> Lines:
+    """Diagnoses of runs with and without a planted fault."""
+    lines: Lines = []
+    what = {"sabotaged": "the planted cause is named first", "healthy": "no fault is named"}
+    for group, part in result.items():
+        rows = []
+        for run in part["runs"]:
+            causes = ", ".join(run["said"]) or "nothing"
+            counts = [str(run["checks"]), str(run["unmade"]), str(run["seconds"])]
+            rows.append([run["name"], str(run["seed"]), causes, "right" if run["right"] else "wrong", *counts])
+        heads = ["run", "seed", "causes, in order", "", "checks", "not made", "seconds"]
+        bar = f"{part['right']} of {len(part['runs'])}, bar ≥ {part['bar']}: {verdict(part)}"
+        date = part["machine"]["date"]
+        lines += [f"{group.capitalize()} runs, {date}: {what[group]} in {bar}.", "", *table(heads, rows), ""]
+        lines += [*(f"* {run['name']}: `{' '.join(run['words'])}`" for run in part["runs"]), ""]
+    return lines[:-1]
+
+
+def halfcheetah(result: dict[str, Any]) -> Lines:
+    """Off-policy algorithms next to a rival's."""
+    rows = []
+    for name, part in result.items():
+        for run in part["runs"]:
+            values = [f"{run[side]['mean']:.0f} ({run[side]['seconds']:.0f} s)" for side in ("rlrun", "rival")]
+            rows.append([name, str(run["seed"]), *values])
+        rows.append([name, "mean", *(f"{part['means'][side]:.0f}" for side in ("rlrun", "rival"))])
+    verdicts = [f"* {name}, at least the rival's mean: {verdict(part)}" for name, part in result.items()]
+    rival = next(iter(result.values()))["requirement"]
+    return [
+        f"Mean return of 20 fresh episodes by the last policy, the same numbers on both sides ({rival}); seconds of "
+        "training in parallel, so speeds are not compared here.",
+        "",
+        *table(["case", "seed", "rlrun", "stable-baselines3"], rows),
+        "",
+        *verdicts,
+    ]
+
+
+def defaults(result: dict[str, Any]) -> Lines:
+    """Defaults on tasks without a preset, next to a peer's."""
+    rows, compared = [], [part["compared"] for part in result.values() if part["compared"]]
+    for name, part in result.items():
+        for policy in ("best", "last"):
+            sides = [_mean_and_seeds(part.get(side), policy) for side in ("rlrun", "stable-baselines3")]
+            random = f"{part['random']:.1f}" if "random" in part else ""
+            row = [name, policy, *sides, random, "", "", ""]
+            if part["compared"]:
+                gap = part["compared"][policy]
+                verdict = "met" if gap["gain"] >= -2 * gap["error"] else "missed"
+                row[5:] = [f"{gap['gain']:.1f} ± {gap['error']:.1f}", f"{gap['share']:.2f}", verdict]
+            rows.append(row)
+    heads = ["task", "policy", "rlrun", "stable-baselines3", "at random", "difference", "share", "≥ -2 errors"]
+    lines = [
+        "Mean return of 20 fresh episodes, of each seed in brackets, by the policy of the best evaluation and by the "
+        "last one; each library with its own defaults, rlrun with `preset=null`. The error is the standard error of "
+        "the difference; the share is the difference over the peer's distance from the policy at random.",
+        "",
+        *table(heads, rows),
+        "",
+    ]
+    for policy in ("best", "last") if compared else ():
+        share = sum(gaps[policy]["share"] for gaps in compared) / len(compared)
+        verdict = "met" if share >= -0.05 else "missed"
+        lines.append(f"* mean share of {len(compared)} tasks, {policy} policy: {share:.2f}, bar ≥ -0.05: {verdict}")
+    for name, part in result.items():
+        bar = ""
+        if part["reached"] is not None:
+            what = f"best ≥ {part['bar']:g}" if part["fall"] is None else f"last within {part['fall']:g} of the best"
+            wanted = "their mean" if part["enough"] is None else f"{part['enough']} of 5"
+            verdict = "met" if part["bar_met"] else "missed"
+            bar = f"; {what}: {part['reached']} of {len(part['rlrun'])}, bar {wanted}: {verdict}"
+        lines.append(f"* {name}: `{' '.join(part['command'])}`{bar}")
+    return lines
+
+
+def _mean_and_seeds(runs: list[dict[str, Any]] | None, policy: str) -> str:
+    means = [sum(run[policy]) / len(run[policy]) for run in runs or []]
+    return f"{sum(means) / len(means):.1f} ({', '.join(f'{mean:.1f}' for mean in means)})" if means else ""
+
+
+def values(result: dict[str, Any]) -> Lines:
+    """Learned values next to known ones."""
+    rows = []
+    for name, case in result.items():
+        shown = [", ".join(f"{value:.3f}" for value in case[key]) for key in ("values", "true")]
+        rows.append([name, *shown, f"{case['error']:.1%}", f"≤ {case['bar']:.0%}: {verdict(case)}"])
+    missed = sum(not case["passed"] for case in result.values())
+    return [
+        "One state, or two that alternate, whose values follow from a linear equation; see `tests/values/known.py`. "
+        f"The error is the largest of the states', as a share of the value. {len(result)} cases, {missed} missed.",
+        "",
+        *table(["case", "learned", "true", "error", "bar"], rows),
+    ]
