@@ -39,7 +39,15 @@ def start(overrides: list[str], *, folder: Path, log: Path, module: str = "rlrun
     return Child(serve, module, overrides, [str(log), str(log)], str(folder), paths=PATHS)
 
 
-class Forked(Child):
+class Started(Child):
+    """A child that is read as a `subprocess.Popen`."""
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+
+class Forked(Started):
     """What `python -m` starts.
 
     overrides: of the command, in this process's folder; module: that is run.
@@ -51,10 +59,6 @@ class Forked(Child):
         for path in (self._out, self._err):
             path.touch()
         super().__init__(serve, module, overrides, [str(self._out), str(self._err)], paths=PATHS)
-
-    @property
-    def returncode(self) -> int | None:
-        return self.poll()
 
     def printed(self) -> str:
         """Return what was printed so far."""
@@ -79,6 +83,6 @@ def unroll(connection: Connection) -> None:
     serve(connection.fileno(), os.getppid())
 
 
-def worker(connection: Connection) -> Child:
+def worker(connection: Connection) -> Started:
     """Start what `rlrun.collect.links` starts in an interpreter of its own; it finds the same modules."""
-    return Child(unroll, connection, paths=[*sys.path, PATHS[0]])
+    return Started(unroll, connection, paths=[*sys.path, PATHS[0]])

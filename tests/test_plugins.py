@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from tests.command import code_of
 
 import rlrun
 from rlrun.analysis import doctor
@@ -139,16 +140,12 @@ def test_the_users_own_files_go_before_its_and_its_before_ours(site):
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
+def call(capsys):
     """Call the command; return exit code, standard output and standard error."""
-    from rlrun.cli.main import main
 
     def run(*overrides):
-        monkeypatch.setattr(sys, "argv", ["rlrun", *overrides])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        return (exit_info.value.code, *capsys.readouterr())
+        return (code_of(*overrides), *capsys.readouterr())
 
     return run
 

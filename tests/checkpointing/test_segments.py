@@ -73,20 +73,6 @@ def test_every_checkpoint_holds_what_the_table_held(tmp_path, monkeypatch, whole
 
 
 @KINDS
-def test_a_table_that_goes_on_from_disk_is_the_one_that_never_stopped(tmp_path, whole):
-    first = make(whole, 2, length=30, min_length=3)
-    play(first, np.random.default_rng(0), 60, end=0.3)
-    keep(first, tmp_path / "a")
-    second = make(whole, 2, length=30, min_length=3)
-    second.load_state_dict(storage.load(tmp_path / "a")["memory"])
-    for table in (first, second):
-        play(table, np.random.default_rng(1), 50, end=0.3)
-        table.sample(8)
-    assert storage.digest(first.state_dict()) == storage.digest(second.state_dict())
-    assert all(np.array_equal(first.storage.rows()[name], block) for name, block in second.storage.rows().items())
-
-
-@KINDS
 def test_only_what_changed_is_written(tmp_path, whole):
     table, random = make(whole, length=200), np.random.default_rng(0)
     play(table, random, 150)

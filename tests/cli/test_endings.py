@@ -191,15 +191,10 @@ def hindered(forked):
     return train
 
 
-def test_a_signal_that_a_finaliser_swallowed_still_stops_the_run(write, project, hindered):
-    write("swallowed.py", SWALLOWED)
-    assert hindered(signal.SIGTERM, "env.target=swallowed.Swallowed", seconds=25)[0] == 75
-    assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
-
-
-def test_signal_while_the_environment_resets_stops_the_run(write, project, hindered):
-    write("slow.py", SLOW)
-    assert hindered(signal.SIGTERM, "env.target=slow.Slow", seconds=15)[0] == 75
+@pytest.mark.parametrize(("code", "name"), [(SWALLOWED, "Swallowed"), (SLOW, "Slow")])
+def test_signal_before_the_first_step_stops_the_run(code, name, write, project, hindered):
+    write("waiting.py", code)
+    assert hindered(signal.SIGTERM, f"env.target=waiting.{name}", seconds=25)[0] == 75
     assert json.loads((project / "run" / "status.json").read_text())["status"] == "stopped"
 
 

@@ -241,45 +241,6 @@ def test_hostile_value_is_refused(case, run, rlrun, canary):
     refused(rlrun(*COMMANDS["resume" if case in ATTRIBUTES else turn(case)]), canary, *parts)
 
 
-INI = """[loggers]
-keys=root
-[handlers]
-keys=evil
-[formatters]
-keys=
-[logger_root]
-handlers=evil
-[handler_evil]
-class=StreamHandler
-args=(__import__("os").system("touch $CANARY"),)
-"""
-
-
-@pytest.mark.parametrize("name", ["logging.config", "evil.Env"])
-def test_the_name_of_a_folder_is_no_permission(name, run, rlrun, canary, project, tmp_path_factory, monkeypatch):
-    (project / "evil.ini").write_text(INI)
-    installed = tmp_path_factory.mktemp("installed")
-    (installed / "evil.py").write_text(EVIL)
-    monkeypatch.syspath_prepend(str(installed))
-    target = {"logging.config": "logging.config.fileConfig"}.get(name, name)
-    with (run / "overrides.txt").open("a") as file:
-        file.write(f"env.id=null\nenv.target={target}\nenv.kwargs={{fname: evil.ini}}\n")
-    run.rename(project / name)
-    start = ("train", "--from", name, "stop.env_steps=60", "--run-dir", "second")
-    refused(rlrun(*start), canary, target)
-    assert not (project / "second").exists()
-    refused(rlrun(*start, "init.rename={evil: networks.q, logging: networks.q}"), canary, target)
-
-
-def test_what_was_unpacked_with_a_run_is_not_imported(run, rlrun, canary, project):
-    (project / "archive").mkdir()
-    run.rename(project / "archive" / "run1")
-    (project / "archive" / "helper.py").write_text(EVIL)
-    change(project / "archive" / "run1", env__id=None, env__target="archive.helper.Env")
-    for command, *overrides in (COMMANDS["eval"], COMMANDS["resume"]):
-        refused(rlrun(command, "archive/run1", *overrides[1:]), canary, "archive.helper.Env", "not trusted")
-
-
 def test_a_run_brings_no_plugin_along(run, rlrun, canary, monkeypatch):
     """Also where the user stands in it."""
     (run / "plugged").mkdir()
@@ -293,18 +254,6 @@ def test_a_run_brings_no_plugin_along(run, rlrun, canary, monkeypatch):
     monkeypatch.chdir(run)
     refused(rlrun("train", "--from", ".", "stop.env_steps=60"), canary, "plugged.Env", "not trusted")
     refused(rlrun("resume", ".", "stop.env_steps=60"), canary, "plugged.Env", "not trusted")
-
-
-def test_the_users_own_resolvers_are_not_for_others(run, rlrun, canary):
-    from omegaconf import OmegaConf
-
-    OmegaConf.register_new_resolver("run_text", lambda text: exec(text))
-    try:
-        change(run, seed='${run_text:"import evil"}')
-        for command in ("eval", "resume"):
-            refused(rlrun(*COMMANDS[command]), canary, "run_text")
-    finally:
-        OmegaConf.clear_resolver("run_text")
 
 
 # --- the files of a run
@@ -709,22 +658,6 @@ def test_a_hostile_file_in_a_folder_of_configs_is_refused(content, project, rlru
 
 
 # --- who says so
-
-
-def start(*overrides: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "rlrun", *overrides]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
-
-
-@pytest.mark.parametrize("command", ["eval", "resume"])
-def test_a_process_of_its_own_refuses_the_same(command, run, canary):
-    change(run, env__id=None, env__target="evil.Env")
-    overrides = [str(run) if override == "run" else override for override in COMMANDS[command]]
-    folder = {"eval": run, "resume": run / "checkpoints"}[command]  # where evil.py lies, and no project is
-    process = start(*overrides, cwd=folder)
-    assert (process.returncode, process.stdout) == (2, "")
-    assert process.stderr.startswith("rlrun: env.target: evil.Env comes with the run and is not trusted; stand in ")
-    assert process.stderr.count("\n") == 1
 
 
 def test_a_run_is_at_home_in_its_project(run, rlrun, write, project, monkeypatch):

@@ -128,19 +128,15 @@ def failing(outcome, project, pattern):
     assert status(project) == "failed"
 
 
+@pytest.mark.parametrize("collects", [False, True], ids=["env", "collector"])
 @pytest.mark.parametrize("way", WAYS)
-def test_the_process_of_an_environment_that_leaves_is_named(way, rlrun, tiny_run, project):
-    overrides = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "env.vectorization=async", "num_envs=2")
-    failing(tiny_run(*DQN, *overrides), project, WAYS[way])
-    failing(rlrun("resume", "run"), project, WAYS[way])
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_process_that_collects_and_leaves_is_named(way, rlrun, tiny_run, project, monkeypatch, children):
+def test_process_that_leaves_is_named(way, collects, rlrun, tiny_run, project, monkeypatch, children):
     monkeypatch.setattr(links, "_start", children.worker)
-    pattern = WAYS[way].replace("the process of env [01]", "collector: its process").replace("[01]", "0")
-    overrides = ("+with=async", "env.target=mine.Leaving", f"env.kwargs.way={way}")
-    failing(tiny_run(*DQN, *overrides), project, pattern)
+    pattern = WAYS[way]
+    if collects:
+        pattern = pattern.replace("the process of env [01]", "collector: its process").replace("[01]", "0")
+    where = ["+with=async"] if collects else ["env.vectorization=async", "num_envs=2"]
+    failing(tiny_run(*DQN, "env.target=mine.Leaving", f"env.kwargs.way={way}", *where), project, pattern)
     failing(rlrun("resume", "run"), project, pattern)
 
 

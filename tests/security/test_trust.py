@@ -354,16 +354,6 @@ def test_plugins_are_admitted(stand, monkeypatch):
 # --- beyond imports
 
 
-def test_attributes_lead_to_data_only():
-    config = {"a": {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 3}, "b": "${a.in_features}"}
-    with trust.limited():
-        assert build(config, "b") == 2
-        for path in ("__init__", "__class__", "forward", "weight.tolist", "_parameters", "__init__.__globals__"):
-            with pytest.raises(BuildError, match="is code, not data"):
-                build({**config, "b": f"${{a.{path}}}"}, "b")
-    assert callable(build({**config, "b": "${a.forward}"}, "b"))
-
-
 def test_what_is_filled_in_names_no_resolver_either():
     box = {"_target_": "rlrun.memory.Column", "_args_": ["$", [], "float32"]}
     with trust.limited(), pytest.raises(BuildError, match=r"oc\.env"):
