@@ -1,4 +1,4 @@
-"""Learning from data that is there: epochs of a data set, each row once."""
+"""Epochs of a data set, each with every row once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ from rlrun.runs.files import main_memory, reason
 
 
 class DatasetLoader:
-    """Serve a data set in batches: every row once an epoch, in an order drawn anew for each.
+    """Serves a data set in batches: every row once an epoch, in a random order.
 
-    A data set is arrays by name, or the path of an `.npz`; a table (its complete rows, as it serves
-    them), or what a memory was stored in (a file, `minari:DATASET`); or a torch Dataset or sequence of
-    tuples, dicts or arrays, whose items are read once and kept as arrays (or, in a `rlrun.memory.Lazy`,
-    when they are asked for). Doubles become singles.
+    A data set is one of these:
+
+    * arrays by name, or the path of an `.npz`
+    * a table, a stored memory, or `minari:DATASET`: their complete rows
+    * a torch Dataset or a sequence of tuples, dicts or arrays, whose items are read once; with `rlrun.memory.Lazy` each
+      batch reads its items
+
+    Numbers of double precision become float32.
 
     Args:
         dataset: what to learn from.
@@ -101,12 +105,12 @@ class DatasetLoader:
         return batch if self.device.type == "cpu" else map_tree(lambda value: value.to(self.device), batch)
 
     def ready(self) -> bool:
-        """Tell whether the next batch depends on nothing that is still to come: always."""
+        """Return True: no environment step comes before the next batch."""
         return True
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """What batches are drawn from, where it is a table."""
+        """The table of the batches, if the data set is one."""
         return (self.source.table,) if isinstance(self.source, TableRows) else ()
 
     def state_dict(self) -> dict[str, Any]:
@@ -125,7 +129,7 @@ class DatasetLoader:
 
 
 class TableRows:
-    """The complete rows of a table that nobody adds to, in the order of their slots."""
+    """The complete rows of a table that does not change, in the order of their slots."""
 
     def __init__(self, table: Table, columns: Sequence[str] | None = None) -> None:
         self.table = table
@@ -148,10 +152,10 @@ class TableRows:
         return len(self._starts)
 
     def batch(self, rows: Array) -> Batch:
-        """Return some rows [B] as tensors with memory of their own.
+        """Return some rows [B] as tensors that own their memory.
 
         Raises:
-            RlrunError: somebody wrote to the table within an epoch.
+            RlrunError: the table changed within an epoch.
         """
         if self._version != self.table.index.version:
             raise RlrunError("loader.dataset: the table changed within an epoch; ReplayLoader serves one that grows")
@@ -166,16 +170,23 @@ def _open(dataset: Any, columns: Sequence[str] | None) -> Columns | Items | Tabl
         if str(dataset).endswith(".npz"):
             return Columns(read_arrays(Path(dataset)), columns)
         dataset = table_of(str(dataset))
-    return TableRows(dataset, columns) if isinstance(dataset, Table) else source_of(dataset, columns)
+    if isinstance(dataset, Table):
+        return TableRows(dataset, columns)
+    if isinstance(dataset, Mapping):
+        return Columns(dataset, columns)
+    tensors = getattr(dataset, "tensors", None)
+    if isinstance(tensors, tuple) and columns is not None and len(columns) == len(tensors):  # a TensorDataset
+        return Columns(dict(zip(columns, tensors, strict=True)), columns)
+    return Items(dataset.dataset, columns) if isinstance(dataset, Lazy) else Items(dataset, columns).read()
 
 
 SHARE = 2  # the items of a Dataset may fill one part in so many of this machine's memory
 
 
 class Lazy:
-    """Marks a Dataset whose items are read when a batch asks for them, each time anew.
+    """A Dataset that every batch reads its items from.
 
-    For what is larger than memory, or is different each time. Otherwise items are read once, at the start.
+    For items that are larger than memory, or random. Items of other data sets are read once, at the start.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -208,7 +219,7 @@ class Columns:
 
 
 class Items:
-    """The items of a Dataset, read when they are asked for.
+    """The items of a Dataset, read for each batch.
 
     Raises:
         ConfigError: it has no length or no items, or its items are not as wanted.
@@ -260,7 +271,7 @@ class Items:
         if size > limit:
             raise ConfigError(
                 f"loader.dataset: its {count:,} items take {size / 1e9:.1f} GB of memory, more than "
-                f"{limit / 1e9:.1f} GB; rlrun.memory.Lazy around it reads them when they are asked for"
+                f"{limit / 1e9:.1f} GB; rlrun.memory.Lazy around it reads them for each batch"
             )
         columns = map_tree(lambda leaf: np.empty((count, *leaf.shape), leaf.dtype), first)
         leaves = flat(columns)
@@ -291,22 +302,6 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ConfigError(f"loader.dataset: {path} cannot be read: {reason(error)}") from error
 
 
-def source_of(dataset: Any, columns: Sequence[str] | None) -> Columns | Items:
-    """Return the rows of arrays by name, or of a Dataset.
-
-    Raises:
-        ConfigError: it is nothing to learn from.
-    """
-    if isinstance(dataset, Lazy):
-        return Items(dataset.dataset, columns)
-    if isinstance(dataset, Mapping):
-        return Columns(dataset, columns)
-    tensors = getattr(dataset, "tensors", None)
-    if isinstance(tensors, tuple) and columns is not None and len(columns) == len(tensors):  # a TensorDataset
-        return Columns(dict(zip(columns, tensors, strict=True)), columns)
-    return Items(dataset, columns).read()
-
-
 def _parts(item: Any) -> Sequence[Any]:
     return item if isinstance(item, tuple | list) else (item,)
 
@@ -322,4 +317,4 @@ def _arrays(tree: Any, name: str) -> Tree:
 
 
 def _take(rows: Array, column: Array) -> Tensor:
-    return torch.from_numpy(column.take(rows, axis=0, mode="clip"))  # the rows are right; "clip" spares their check
+    return torch.from_numpy(column.take(rows, axis=0, mode="clip"))  # the rows are valid; "clip" saves their check

@@ -1,15 +1,14 @@
-"""Which slots of a table hold which step of which episode.
+"""The episode and the step of each slot of a table.
 
-Every slot carries a stamp: the episode's number in the high bits, the step within the episode in
-the low ones. Two slots T steps apart belong to one unbroken episode exactly if their stamps differ
-by T, so a window is tested at its two ends, whatever its length. Stamps have 32 bits until an episode
-has too many rows for that, or there are too many episodes; from then on 64. An episode of L rows takes L + 1
-slots: the last holds only the last observation, so the observation after a row is always in a slot
-of its own and never stored twice. A row is complete once that next observation is stored.
+Every slot has a stamp: the episode's number in the high bits, the step within the episode in the low ones. A window of
+T rows lies in one episode exactly if the stamps of its two ends differ by T. Stamps have 32 bits, and 64 once an
+episode has too many rows or there are too many episodes.
 
-Episodes have numbers, which are used again once an episode is gone. Two kinds of index place them:
-`RingIndex` (each env overwrites its oldest rows) and `PoolIndex` (whole episodes leave as an
-ejector decides).
+An episode of L rows takes L + 1 slots; the last one has only the last observation. So every observation is stored once,
+in a slot of its own. A row is complete once the observation after it is stored.
+
+Later episodes get the numbers of those that left. There are two indices: in a `RingIndex` each env overwrites its
+oldest rows; in a `PoolIndex` whole episodes leave, as an ejector chooses.
 """
 
 from __future__ import annotations
@@ -73,20 +72,27 @@ class EpisodeIndex(ABC):
 
     @abstractmethod
     def advance(self, env_index: int | Array | None) -> Any:
-        """Give envs their next slot: [n], or a slice for a single env.
+        """Return the next slot of envs: [n], or a slice for a single env.
 
         env_index: a number, an array of numbers, or None for all envs.
         """
 
+    def _write(self, rounds: int) -> None:
+        """Note that each env writes up to `rounds` rows, and widen stamps before a step has too many bits."""
+        self.version += 1
+        self._left -= rounds
+        if self._left < 0:
+            self._recount(rounds)
+
     def _recount(self, rounds: int) -> None:
-        """Find out for how many rounds steps fit in their bits, after the next few."""
+        """Compute for how many rounds after the next ones steps fit in their bits."""
         longest = int((self.written - self.first[self.open]).max())
         if longest + rounds >= 1 << self.bits:  # the largest step stays free: after it comes the next episode's first
             self._widen()
         self._left = (1 << self.bits) - 1 - longest - rounds
 
     def _widen(self) -> None:
-        """Go over to stamps of 64 bits."""
+        """Change to stamps of 64 bits."""
         old, used = self.stamp, self.used()
         steps = old[used] & ((1 << self.bits) - 1)
         self.stamp = np.full(self.size, EMPTY, np.int64)
@@ -109,31 +115,31 @@ class EpisodeIndex(ABC):
 
     @abstractmethod
     def extend(self, env_index: int, count: int) -> Array:
-        """Give one env its next `count` slots at once, at most as many as it has."""
+        """Return the next `count` slots of one env, at most as many as it has."""
 
     @abstractmethod
     def drop(self, episodes: Array) -> None:
-        """Forget closed episodes [n]; their numbers become free."""
+        """Drop closed episodes [n]; their numbers become free."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Forget the rows of open episodes, which begin anew."""
+        """Drop the rows of open episodes, which begin again."""
 
     @abstractmethod
     def resize(self, size: int) -> tuple[Array, Array]:
-        """Grow to `size` slots; return the old slots that hold something, and where each lies now."""
+        """Grow to `size` slots; return the old slots in use, and their new numbers."""
 
     def close(self, envs: Array) -> tuple[Any, Array]:
         """End the open episodes of envs [n] and open the next.
 
-        Returns the slots for their last observations, and the numbers of the ended ones [n]; -1 for
-        episodes that were too short and are gone at once.
+        Returns the slots of their last observations, and the numbers of the closed episodes [n]; -1 for episodes that
+        were too short and are dropped.
         """
         slots = self.advance(envs)
         return slots, self.end(envs, slots)
 
     def end(self, envs: Array, slots: Any) -> Array:
-        """Do what `close` does with envs whose newest slots hold the last observations."""
+        """End the open episodes of envs whose newest slots have the last observations, as `close` does."""
         episodes = self.open[envs]
         short = self.written[envs] - self.first[episodes] <= self.min_length
         self.status[episodes] = CLOSED
@@ -154,7 +160,7 @@ class EpisodeIndex(ABC):
 
     @abstractmethod
     def _end(self, episodes: Array, slots: Any) -> None:
-        """Note that episodes are over, their last observations being at these slots."""
+        """Note that episodes are over; slots: of their last observations."""
 
     def grow(self) -> None:
         """Double the numbers that episodes can have; at least as many as there are envs become free."""
@@ -181,18 +187,18 @@ class EpisodeIndex(ABC):
         """Return the step of the newest stored observation, of some episodes or by number of all; -1 for none."""
 
     def held(self, episodes: Array) -> Array:
-        """Return how many slots episodes [n] take, rows that lost the frames before them included."""
+        """Return the slots that episodes [n] take, including rows whose earlier frames were overwritten."""
         oldest = np.maximum(self.oldest(episodes) - self.margin, 0)
         slots: Array = self.newest(episodes) - oldest + 1
         return slots
 
     def alive(self) -> Array:
-        """Tell by number which episodes can be sampled."""
+        """Return by number which episodes can be sampled."""
         shown: Array = (self.status == CLOSED) | ((self.status == OPEN) & (self.newest() + 1 >= self.min_length))
         return shown
 
     def closed(self) -> Array:
-        """Tell by number which episodes are over and still stored, at least partly."""
+        """Return by number which episodes are over and at least partly stored."""
         over: Array = (self.status == CLOSED) & (self.newest() >= self.oldest() - self.margin)
         return over
 
@@ -229,16 +235,16 @@ class EpisodeIndex(ABC):
 
     @abstractmethod
     def full(self) -> bool:
-        """Tell whether every slot is taken."""
+        """Return True if every slot is in use."""
 
     @property
     @abstractmethod
     def extent(self) -> int:
-        """How many slots there are to draw from; while it stays the same, `spread` does."""
+        """The number of slots to draw from; `spread` depends on nothing else."""
 
     @abstractmethod
     def spread(self, uniform: Array) -> Array:
-        """Map numbers [n] from [0, 1) evenly to slots of a part that holds all rows; some may hold nothing."""
+        """Map numbers [n] from [0, 1) evenly to slots that include all rows; some may be free."""
 
     @abstractmethod
     def after(self, slots: Array, steps: int | Array) -> Array:
@@ -253,7 +259,7 @@ class EpisodeIndex(ABC):
         """Return the slots [n, length] that follow one another from each start, itself the first."""
 
     def unbroken(self, slots: Array, ends: Array, length: int) -> Array:
-        """Tell which windows of `length` rows, from slot to end, are complete rows of a single episode."""
+        """Return which windows of `length` rows, from slot to end, are complete rows of a single episode."""
         here = self.stamp.take(slots, mode="clip")
         valid: Array = self.stamp.take(ends, mode="clip") - here == length
         valid &= self.complete.take(slots, mode="clip")
@@ -264,19 +270,19 @@ class EpisodeIndex(ABC):
         return valid
 
     def within(self, slots: Array, steps: Array) -> Array:
-        """Tell which of the steps from the first of each run of slots [..., k + 1] are complete rows: [..., k]."""
+        """Return which of the steps after the first of each run of slots [..., k + 1] are complete rows: [..., k]."""
         stamp = self.stamp.take(slots, mode="clip")
         valid: Array = stamp[..., 1:] - stamp[..., :1] == steps[1:]
         return valid
 
-    # -- checkpoints, and what is believed of one --------------------------------------------------
+    # -- checkpoints ---------------------------------------------------------------------------
 
     def used(self) -> Array:
-        """Return the slots that hold something."""
+        """Return the slots in use."""
         return np.flatnonzero(self.stamp != EMPTY)
 
     def changed(self) -> Array:
-        """Return the slots that were given out since `settle` and still hold something, ascending."""
+        """Return the slots that were written since `settle` and are in use, ascending."""
         if self._rewritten:
             return self.used()
         slots = np.sort(self._taken())
@@ -285,15 +291,15 @@ class EpisodeIndex(ABC):
 
     @abstractmethod
     def _taken(self) -> Array:
-        """Return slots that were given out since `settle`; those that hold nothing any more may be among them."""
+        """Return the slots that were written since `settle`; some may be free again."""
 
     def settle(self) -> None:
-        """From here on count what changes anew."""
+        """Count changes from here."""
         self._settled = self.written.copy()
         self._rewritten = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the index; stamps of used slots only."""
+        """Return the index, with stamps of the slots in use."""
         used = self.used()
         rows = {"used": torch.from_numpy(used), "stamp": torch.from_numpy(self.stamp[used])}
         return self.books() | rows
@@ -305,7 +311,7 @@ class EpisodeIndex(ABC):
         return state | {"size": self.size, "too_short": self.too_short, "bits": self.bits}
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Refuse a state of a table of another size, and one in which a number points to nowhere.
+        """Refuse a state of a table of another size, or with numbers out of range.
 
         Raises:
             RlrunError: names what is wrong; nothing was changed.
@@ -327,7 +333,7 @@ class EpisodeIndex(ABC):
         self._check_stamps(state, arrays)
 
     def _bounds(self, arrays: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
-        """Return below what each number has to be."""
+        """Return the number that each value must be less than."""
         numbers = len(arrays["lane"])
         bounds = {"written": LONGEST, "open": numbers, "lane": self.num_envs, "status": CLOSED + 1}
         return bounds | {"free": numbers, "_previous": self.size + 1}
@@ -347,7 +353,7 @@ class EpisodeIndex(ABC):
             raise RlrunError("memory: the saved index is damaged: a slot belongs to no episode")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back a state of a table of the same size.
+        """Load a state of a table of the same size.
 
         Raises:
             RlrunError: the sizes differ, or the state is damaged; nothing was changed.
@@ -375,7 +381,7 @@ def env_numbers(env_index: int | Array | None, num_envs: int) -> Array:
 
 
 def grown(values: Array, size: int, fill: int = 0) -> Array:
-    """Return values [n, …] with so much of `fill` behind them that they are `size`, or as they are."""
+    """Return values [n, …], extended by `fill` to `size` if they are fewer."""
     missing = size - len(values)
     return (
         values if missing <= 0 else np.concatenate([values, np.full((missing, *values.shape[1:]), fill, values.dtype)])

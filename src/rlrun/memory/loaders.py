@@ -1,11 +1,11 @@
-"""Iterables of batches: a loader decides when to collect and when to learn."""
+"""Iterables of batches, which decide when to collect and when to learn."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlrun.core.errors import ConfigError, did_you_mean, require_at_least
 from rlrun.core.spaces import map_tree
@@ -37,36 +37,26 @@ class Steps(Protocol):
         """Make at least so many environment steps; return how many were made."""
 
 
-class Ahead(Steps, Protocol):
-    """A collector that steps beside learning."""
-
-    def take(self) -> int:
-        """Store the environment steps that are there, maybe none, without waiting; return how many these were."""
-
-
 class ReplayLoader:
-    """Collect a little, learn a little: `updates_per_step` updates for each environment step.
+    """Alternates between collecting and learning: `updates_per_step` updates for each environment step.
 
-    First come `warm_up` steps with random actions, less what the table holds already (an import), and as many more as
-    it takes until the table holds a window; with 0 the agent acts from the first step. `steps_per_update`, where given,
-    replaces `updates_per_step`. Steps are made in whole rounds of the envs, so several updates may
-    follow one round; none is lost. `collect_steps` are made at a time, and the updates that they make due follow
-    one another: with 256 of them at half an update a step, 128. Without a collector nothing is collected: the table is
-    all there is. With a collector that steps beside learning, `steps_per_update` 0 waits for none: updates take what
-    is there.
-    A run that goes on with an empty table (memory was not saved) fills it anew first, by its own agent.
+    First come `warm_up` random steps, minus the rows of the table (after an import), and more until the table has a
+    window. All envs step together, so several updates may follow one round. `collect_steps` steps are made at a time;
+    with 256 of them and half an update a step, 128 updates follow.
+
+    Without a collector the table does not change. An asynchronous collector with `steps_per_update` 0 makes no update
+    wait. A resumed run whose memory was not saved first fills the table by its own agent.
 
     Args:
-        table: what batches are drawn from, and what the collector writes to.
-        collector: makes the steps; None = the table is all there is.
+        table: a table or a `Mix`; the collector writes to it.
+        collector: makes the steps; None = nothing is collected.
         batch: windows of a batch.
         length: steps of a window.
         updates_per_step: updates for each environment step.
-        steps_per_update: its inverse, in its place; 0 = updates wait for no step.
+        steps_per_update: its inverse, which replaces it; 0 = updates wait for no step.
         collect_steps: steps made at a time.
         warm_up: steps with random actions before the first update.
-        offline: so many updates come before the first environment step, from what the table holds; its agent has
-            learned then, so no warm-up follows.
+        offline: updates before the first environment step, from the rows of the table; no warm-up follows them.
         data_group: name of the batches.
     """
 
@@ -99,8 +89,8 @@ class ReplayLoader:
         self.warm_up = 0 if offline else warm_up
         self.offline = offline
         self.data_group = data_group
-        # what is learned from as it comes, without a pace
-        self.ahead = cast(Ahead, collector) if steps_per_update == 0 and hasattr(collector, "take") else None
+        # a collector that steps in processes of its own; its `take` stores the steps that are there, without waiting
+        self.ahead: Any = collector if steps_per_update == 0 and hasattr(collector, "take") else None
         if self.ahead is not None:
             if collect_steps > 1:
                 raise ConfigError(
@@ -142,11 +132,11 @@ class ReplayLoader:
         return {self.data_group: self.table.sample(self.batch, self.length)}
 
     def _before_steps(self) -> bool:
-        """Tell whether the next update is one of those that come before the first environment step."""
+        """Return True if the next update comes before the first environment step."""
         return self.start is None and self._since is None and self.updates < self.offline
 
     def _prepare(self, collector: Steps) -> None:
-        """Warm up, or fill a table anew whose rows were not saved; either goes on where the run was left amidst it."""
+        """Warm up, or fill a table whose rows were not saved; a resumed run continues either."""
         now, learning = collector.steps, self.start is not None
         if not learning and self._since is None:
             self._since, self._until = now, now + self.warm_up - max(now, len(self.table))
@@ -159,7 +149,7 @@ class ReplayLoader:
             self._since = None
 
     def _fill(self, collector: Steps, *, random: bool) -> None:
-        """Collect to where filling ends, and further until the table holds a window."""
+        """Collect until the last step of the warm-up, and further until the table has a window."""
         fill, warned = getattr(collector, "fill", collector.collect), False
         while True:
             missing = self._until - collector.steps
@@ -186,16 +176,15 @@ class ReplayLoader:
         return self.start + due - self.collector.steps
 
     def ready(self) -> bool:
-        """Tell whether the next batch comes without a step of the environment before it."""
+        """Return True if no environment step comes before the next batch."""
         if self.start is None:
             return self._before_steps()
         return self.ahead is None and self._missing() <= 0
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """What batches are drawn from."""
-        mixed: tuple[Table, ...] | None = getattr(self.table, "tables", None)
-        return (cast(Table, self.table),) if mixed is None else mixed
+        """Tables of the batches."""
+        return tuple(getattr(self.table, "tables", (self.table,)))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the schedule."""
@@ -208,10 +197,9 @@ class ReplayLoader:
 
 
 class CollectLoader:
-    """Collect, and nothing else: an empty batch after every so many environment steps.
+    """Only collects: serves an empty batch after every `every` environment steps.
 
-    So whoever counts updates counts these rounds, and whatever is due between updates comes between them.
-    A run that was left amidst a round goes on to its end.
+    Callbacks count these rounds as updates. A run that stopped during a round finishes it.
 
     Args:
         collector: makes the steps.
@@ -268,7 +256,7 @@ def chosen(columns: Sequence[str] | None, names: Sequence[str]) -> tuple[str, ..
 
 
 def placed(groups: Groups, loader: Any) -> Groups:
-    """Return batches that a checkpoint held, where those of this loader lie."""
+    """Return batches of a checkpoint on the device of this loader's batches."""
     loader = getattr(loader, "loader", loader)  # of a prefetch
     device = getattr(loader, "device", None)
     tables = getattr(loader, "tables", ())

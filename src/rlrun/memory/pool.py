@@ -15,11 +15,10 @@ ROOM = 16  # entries that a new episode gets in the log
 
 
 class PoolIndex(EpisodeIndex):
-    """Slots are taken from a stack of free ones, and go back to it when their episode is dropped.
+    """Slots come from a stack of free ones, and return to it when their episode is dropped.
 
-    Rows of an episode lie anywhere; a log of slots, in which each episode has a contiguous stretch,
-    says where. A stretch that becomes too small moves to the end of the log with twice the room; a
-    log that is full is made anew without the gaps. Both move slot numbers only, never rows.
+    The rows of an episode are at any slots. A log has their numbers, in one contiguous section for each episode. A full
+    section moves to the end of the log with twice the room; a full log is compacted. Rows never move.
     """
 
     saved: ClassVar[tuple[str, ...]] = (
@@ -43,10 +42,7 @@ class PoolIndex(EpisodeIndex):
 
     def advance(self, env_index: int | Array | None) -> Any:
         envs = env_numbers(env_index, self.num_envs)
-        self.version += 1
-        self._left -= 1
-        if self._left < 0:
-            self._recount(1)
+        self._write(1)
         episodes = self.open[envs]
         places = self.start[episodes] + self.rows[episodes]
         if (places >= self.limit[episodes]).any():
@@ -63,10 +59,7 @@ class PoolIndex(EpisodeIndex):
         return slots
 
     def extend(self, env_index: int, count: int) -> Array:
-        self.version += 1
-        self._left -= count
-        if self._left < 0:
-            self._recount(count)
+        self._write(count)
         episode = int(self.open[env_index])
         if self.start[episode] + self.rows[episode] + count > self.limit[episode]:
             self._reserve(episode, count)
@@ -90,7 +83,7 @@ class PoolIndex(EpisodeIndex):
         return slots
 
     def _reserve(self, episode: int, more: int) -> None:
-        """Move an episode's stretch to where it can grow by at least `more`, and to twice its size."""
+        """Move an episode's section to a place where it can grow by `more`, and to twice its size."""
         length = int(self.rows[episode] - self.gone[episode])
         room = max(2 * length, length + more, ROOM)
         if self._tip + room > len(self.log):
@@ -101,7 +94,7 @@ class PoolIndex(EpisodeIndex):
         self.limit[episode] = self._tip = new + room
 
     def _tidy(self, room: int) -> None:
-        """Make the log anew without gaps, and with place for `room` more."""
+        """Compact the log, with space for `room` more slots."""
         episodes = np.flatnonzero(self.status != FREE)
         lengths = (self.rows - self.gone)[episodes]
         wanted = np.where(self.status[episodes] == CLOSED, lengths, np.maximum(2 * lengths, ROOM))
@@ -208,7 +201,6 @@ class PoolIndex(EpisodeIndex):
         return used, used
 
     def _taken(self) -> Array:
-        """Episodes tell by their first row's count in their env and the steps from there: no slot is marked."""
         since = self._settled[self.lane] - self.first  # the first new step of each episode
         fresh = np.flatnonzero((self.status != FREE) & (self.rows > since))
         slots = self.slots_of(fresh)
@@ -216,9 +208,9 @@ class PoolIndex(EpisodeIndex):
         return slots[step >= since[episode]]
 
     def books(self) -> dict[str, Any]:
-        """Return the index without the slots in use and their stamps, nor what follows from these.
+        """Return the index without slots in use and stamps, and without the log, which follows from them.
 
-        The log follows from stamps; free slots that were never taken lie at the bottom of the stack, the last first.
+        Free slots that were never taken are at the bottom of the stack, the last one first.
         """
         freed = torch.from_numpy(self._stack[self.size - self._high : self.vacant].copy())
         return super().books() | {"freed": freed, "high": self._high, "tip": self._tip, "log_size": len(self.log)}

@@ -14,10 +14,10 @@ SLOT, STAMP, COUNT = range(3)
 
 
 class RingIndex(EpisodeIndex):
-    """Each env owns `slots` neighboring slots and writes them round and round.
+    """Each env has a ring of `slots` neighboring slots.
 
-    An env counts what it has written; the slot of count c is `c % slots`, and the counts below
-    `written - slots` are overwritten. An episode leaves row by row.
+    An env counts its rows; row c is in slot `c % slots`, and rows below `written - slots` are overwritten. An episode
+    leaves row by row.
     """
 
     saved: ClassVar[tuple[str, ...]] = (*EpisodeIndex.saved, "last", "_lanes", "_previous")
@@ -34,13 +34,10 @@ class RingIndex(EpisodeIndex):
         self.written = self._lanes[COUNT]
         # slot of each env's newest row, if its episode is open
         self._previous = np.full(num_envs, self.size, np.int64)
-        self._room = slots  # rounds until the first env begins its ring anew
+        self._room = slots  # rounds until the first env is at the end of its ring
 
     def advance(self, env_index: int | Array | None) -> Any:
-        self.version += 1
-        self._left -= 1
-        if self._left < 0:
-            self._recount(1)
+        self._write(1)
         if self.num_envs == 1 and env_index is None:
             env_index = 0
         if isinstance(env_index, (int, np.integer)):
@@ -59,7 +56,7 @@ class RingIndex(EpisodeIndex):
         return slots
 
     def _advance_one(self, env_index: int) -> Any:
-        """No arrays of one: half the time for a single environment."""
+        """Advance without arrays of one entry, in half the time."""
         if self.min_length > 1:
             return self._advance_some(np.array([env_index]))
         envs = self._lanes
@@ -97,10 +94,7 @@ class RingIndex(EpisodeIndex):
         return self.slots - int((self._lanes[SLOT] - self.base).max())
 
     def extend(self, env_index: int, count: int) -> Array:
-        self.version += 1
-        self._left -= count
-        if self._left < 0:
-            self._recount(count)
+        self._write(count)
         slot, stamp = int(self._lanes[SLOT, env_index]), int(self._lanes[STAMP, env_index])
         base = int(self.base[env_index])
         slots: Array = base + (slot - base + np.arange(count)) % self.slots
@@ -152,11 +146,11 @@ class RingIndex(EpisodeIndex):
         self._previous = np.full(self.num_envs, self.size, np.int64)
 
     def restart(self) -> None:
-        """Begin all rings anew; nothing is stored, and all episodes but the open ones are dropped."""
+        """Begin all rings at slot 0; no rows are stored, and only the open episodes are left."""
         self._lanes[SLOT], self._lanes[COUNT] = self.base, 0
         self.first[:], self.last[:] = 0, 0
         self._room = self.slots
-        self._rewritten = True  # counts begin anew
+        self._rewritten = True  # counts begin at 0
 
     def at(self, episodes: Array, steps: Array | int) -> Array:
         slot: Array = self.base[self.lane[episodes]] + (self.first[episodes] + steps) % self.slots
@@ -189,7 +183,7 @@ class RingIndex(EpisodeIndex):
 
     def after(self, slots: Array, steps: int | Array) -> Array:
         moved: Array = slots + steps
-        if self.num_envs == 1 and isinstance(steps, int) and steps == 1:  # half the time of the way of all others
+        if self.num_envs == 1 and isinstance(steps, int) and steps == 1:  # half the time of the general case
             moved[moved == self.slots] = 0
             return moved
         if self.num_envs == 1:
@@ -202,7 +196,7 @@ class RingIndex(EpisodeIndex):
     def run(self, start: Array, length: int) -> Array:
         steps = np.arange(length)
         slots: Array = start[:, None] + steps
-        split = np.flatnonzero(start % self.slots > self.slots - length)  # few go over the end of their ring
+        split = np.flatnonzero(start % self.slots > self.slots - length)  # few reach the end of their ring
         slots[split] = self.after(start[split, None], steps)
         return slots
 
@@ -210,7 +204,7 @@ class RingIndex(EpisodeIndex):
         old, starts = self.used(), self._oldest_counts()
         env_index = old // self.slots
         oldest = starts[env_index]
-        count = (old - oldest) % self.slots  # counted anew from each env's oldest row, so that its ring begins with it
+        count = (old - oldest) % self.slots  # from each env's oldest row, with which its ring begins
         wider = RingIndex(num_envs=self.num_envs, slots=size // self.num_envs)
         wider.stamp = wider.stamp.astype(self.stamp.dtype)
         new = wider.base[env_index] + count
@@ -235,7 +229,6 @@ class RingIndex(EpisodeIndex):
         return starts
 
     def _taken(self) -> Array:
-        """Each env counts what it writes: no slot is marked."""
         since = np.maximum(self._settled, self._oldest_counts())
         envs = np.flatnonzero(self.written > since)
         runs = [
@@ -248,7 +241,7 @@ class RingIndex(EpisodeIndex):
         super().check_state(state)
         (slot, _, count), written = state["_lanes"].numpy(), state["written"].numpy()
         if (slot // self.slots != np.arange(self.num_envs)).any() or (count != written).any():
-            raise RlrunError("memory: the saved index is damaged: an env goes on where it cannot")
+            raise RlrunError("memory: the saved index is damaged: an env continues outside of its ring")
         over = state["status"].numpy() == CLOSED
         if (state["last"].numpy()[over] >= written[state["lane"].numpy()[over]]).any():
             raise RlrunError("memory: the saved index is damaged: an episode ends after its environment's rows")

@@ -1,4 +1,4 @@
-"""On-policy data: a few steps of all envs, learned from in epochs of minibatches and forgotten."""
+"""On-policy data: rollouts of all envs, served in epochs of minibatches and then dropped."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ from rlrun.memory.transforms import Normalize
 
 
 class RolloutLoader(Seeded):
-    """Collect `horizon` steps of every env, serve them `epochs` times in shuffled minibatches, forget them.
+    """Collects `horizon` steps of every env, serves them `epochs` times in shuffled minibatches, and drops them.
 
-    Adaptors see a rollout once, as windows [N, T, …] over the envs (in memory, envs are neighbors:
-    `x[:, t]` is contiguous) that may hold several episodes; `rows` is None. One that has a method `rollout` is called
-    by that. A minibatch costs one take a column. Where a vector environment resets by itself, its void rows are left
-    out.
+    Adaptors get a rollout once, as windows [N, T, …] that may span several episodes, with `rows` None. The loader calls
+    their method `rollout`, if they have one. Envs are neighbors in memory: `x[:, t]` is contiguous. Void rows of a
+    vector environment that resets itself are left out.
 
-    Where the table keeps a `state`, that of a recurrent network before each step, batches have it whatever `columns`
-    says: [B, S], of the first row of each window; and for windows `valid` and `ended` [B, T], where an episode is over
-    with a row, so that the state begins anew behind it.
+    If the table has a column `state`, of a recurrent network before each step, batches have it whatever `columns` says:
+    [B, S], of the first row of each window. Windows then have `valid` and `episode_end` [B, T], too. The state begins
+    again after a row with `episode_end`.
 
     Args:
-        table: what the collector writes to.
+        table: the collector writes to it.
         collector: makes the steps.
         horizon: steps of every env.
         minibatch: rows of one; they are made equal, so with a remainder they are a little larger; None = all.
         epochs: how often each row is served.
         length: of windows: 1 = single rows [B, …]; the horizon = whole envs [B, T, …]; or a divisor of it, with
             `valid` [B, T] where a row is a transition.
-        unroll: takes the place of `length` where the table keeps a `state`; None = the same.
+        unroll: replaces `length` if the table has a `state`; None = the same.
         columns: names that batches keep; None = all.
-        adaptors: a list, or by name; what one of them `keeps` for a loss of its own stays, too.
+        adaptors: a list, or by name; batches have the names that an adaptor `keeps`, too.
         seed: of the order of rows.
         data_group: name of the batches.
         device: of the batches.
@@ -84,11 +83,15 @@ class RolloutLoader(Seeded):
         self.device = torch.device(device)
         super().__init__(seed)
         names = self._names()
-        beside = [name for name in ("state", "episode_end", "valid") if self.stateful and name in names]
         extra = [name for adaptor in self.adaptors for name in getattr(adaptor, "keeps", ())]
-        self._columns = tuple(dict.fromkeys((*chosen(columns, names), *beside, *extra)))
+        self._columns = self._with_state((*chosen(columns, names), *extra), names)
         self._rollout = self._epochs(minibatch, epochs)  # rows [T * N, …], those of a step side by side
         table.reserve(horizon)
+
+    def _with_state(self, columns: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+        """Return columns, and those that a recurrent network needs."""
+        needed = [name for name in ("state", "episode_end", "valid") if self.stateful and name in names]
+        return tuple(dict.fromkeys((*columns, *needed)))
 
     def _epochs(self, minibatch: int, epochs: int) -> Epochs:
         stride = self.table.num_envs
@@ -121,7 +124,7 @@ class RolloutLoader(Seeded):
             yield {self.data_group: self._rollout.next()}
 
     def renew(self) -> None:
-        """Leave the rest of this rollout out: the next batch comes from a fresh one."""
+        """Drop the rest of this rollout; the next batch comes from a new one."""
         self._rollout.end()
 
     def _collect(self) -> None:
@@ -168,7 +171,7 @@ def _envs_first(array: Array) -> Tensor:
 
 
 class Epochs:
-    """Serve windows of rows in shuffled minibatches, every window once an epoch; of `state` each one's first row.
+    """Serves windows of rows in shuffled minibatches, every window once an epoch; `state` has only first rows.
 
     Args:
         minibatch: rows of one; they are made equal, so with a remainder they are a little larger.
@@ -194,18 +197,18 @@ class Epochs:
 
     @property
     def over(self) -> bool:
-        """Tell whether there is nothing left to serve."""
+        """Return True if all epochs are over."""
         return self.epoch >= self.epochs
 
     def begin(self, rows: Batch, starts: Array) -> None:
-        """Serve these rows from here on, in windows that begin at `starts`."""
+        """Set the rows to serve, in windows that begin at `starts`."""
         self.rows, self.starts = rows, starts
         self.epoch = self.served = self.number = 0
         self._whole = None
         self._shuffle()
 
     def end(self) -> None:
-        """Leave the rest out."""
+        """Drop the rest."""
         self.epoch, self.served = self.epochs, 0
         self.rows, self._whole = {}, None
 
@@ -247,7 +250,7 @@ class Epochs:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is left to serve; the generator's state is its owner's."""
+        """Return the rows and the position; the owner saves the generator."""
         counted = {"epoch": self.epoch, "served": self.served, "number": self.number}
         return {**counted, "rows": _saved(self.rows), "starts": self.starts}
 
@@ -259,7 +262,7 @@ class Epochs:
 
 
 def _take(rows: Array, value: Tensor) -> Tensor:
-    if value.device.type == "cpu":  # numpy takes half the time; the rows are right, "clip" spares it their check
+    if value.device.type == "cpu":  # numpy takes half the time; the rows are valid, "clip" saves their check
         return torch.from_numpy(value.numpy().take(rows, axis=0, mode="clip"))
     index = torch.from_numpy(rows).to(value.device)
     return value.index_select(0, index.flatten()).view(*rows.shape, *value.shape[1:])
@@ -281,10 +284,10 @@ REWARDS = {"reward", "value", "advantage", "return_"}  # columns in the unit of 
 
 
 class PhasicLoader(RolloutLoader):
-    """Serve rollouts; after every `interval` of them further epochs over all their rows, in a data group of its own.
+    """Serves rollouts, and after every `interval` of them more epochs over all their rows in a second data group.
 
-    A batch holds either group, so callbacks of the other one have no turn. Rows come as the rollouts' adaptors left
-    them, but those of `REWARDS` are in the unit of the newest rollout where rewards are divided by running statistics.
+    A batch has one of the groups, and only the callbacks of that group run. The rollouts' adaptors have changed the
+    rows. If running statistics scale rewards, the columns of `REWARDS` have the scale of the newest rollout.
 
     Args:
         interval: rollouts between two phases; 0 = there are none.
@@ -312,8 +315,7 @@ class PhasicLoader(RolloutLoader):
         self.interval = interval
         self.phase_group = phase_group
         self.phase = self._epochs(phase_minibatch, phase_epochs)
-        beside = [name for name in ("state", "episode_end", "valid") if self.stateful and name in self._columns]
-        self._phase_columns = tuple(dict.fromkeys((*chosen(phase_columns, self._columns), *beside)))
+        self._phase_columns = self._with_state(chosen(phase_columns, self._columns), self._columns)
         self._rollouts: list[tuple[Batch, Array]] = []  # rows and windows of each rollout since the last phase
 
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -350,7 +352,7 @@ class PhasicLoader(RolloutLoader):
         self._rollouts.append((rows, self._rollout.starts.copy()))
 
     def _begin(self) -> None:
-        """Begin a phase over all that was kept."""
+        """Begin a phase over all rollouts since the last one."""
         rows = {name: joined([batch[name] for batch, _ in self._rollouts]) for name in self._phase_columns}
         rollout = self.horizon * self.table.num_envs  # rows of one
         starts = np.concatenate([starts + number * rollout for number, (_, starts) in enumerate(self._rollouts)])
