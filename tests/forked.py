@@ -65,7 +65,7 @@ class Forked(Started):
         return self._out.read_text()
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the end; return what was printed, and what was told."""
+        """Wait for the end; return stdout and stderr."""
         self.wait(timeout)
         return self.printed(), self._err.read_text()
 

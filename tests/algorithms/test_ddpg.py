@@ -6,15 +6,8 @@ import pytest
 import torch
 
 from rlrun.algorithms.ddpg import DeterministicPolicyLoss
-from rlrun.callbacks import CriticLoss
 
 from .fixed import CONTINUOUS, column, critics_of, deterministic, sgd
-
-
-def test_critic_loss_is_summed():
-    loss = CriticLoss(critics_of(CONTINUOUS, ([[0.0], [1.0]], [0.0]), ([[0.0], [1.0]], [2.0])), sgd)
-    # they say 0.5 and 2.5 of the action 0.5, whose target is 1
-    assert loss.loss(column(0), column(0.5), torch.tensor([1.0])).tolist() == pytest.approx([0.25 + 2.25])
 
 
 def policy_loss(**options):

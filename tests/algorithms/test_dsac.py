@@ -1,4 +1,4 @@
-"""Distributional soft actor-critic, worked by hand on critics whose quantiles lie on lines."""
+"""Distributional soft actor-critic, worked by hand on critics whose quantiles are linear."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_only_the_representation_loss_sends_gradients():
     before = [parameter.clone() for parameter in network.parameters()]
     batch = {"observation": seen, "next_observation": torch.randn(6, 3), "action": torch.arange(6) % 4}
     first = loss.loss(batch)
-    assert first.tolist() == pytest.approx([np.log(4)] * 6, rel=1e-5)  # nothing is told to begin with
+    assert first.tolist() == pytest.approx([np.log(4)] * 6, rel=1e-5)  # the first prediction is uniform
     for _ in range(60):
         loss.backward(batch)
     assert loss.loss(batch).mean() < 0.5 * first.mean()

@@ -88,14 +88,6 @@ def test_entropies_of_branches_add_up():
     assert float(loss.backward(column(0))["policy_entropy"]) == pytest.approx(7 * 0.562335, abs=1e-4)
 
 
-def test_choices_follow_the_smaller_value():
-    members = ([[0.0, 0.0]], [0.0, 2.0]), ([[0.0, 0.0]], [1.0, 0.5 * math.log(3.0)])
-    critics = critics_of(DISCRETE, *members)
-    policy, _ = policy_of(DISCRETE, critics, alphas=(0.5,))
-    probabilities = policy.choices(critics(column(0))).exp()
-    assert probabilities.tolist()[0] == pytest.approx([0.25, 0.75], abs=1e-6)
-
-
 def test_exploring_samples_playing_takes_best():
     policy, _ = policy_of(MIXED, critics_of(MIXED, *FLAT_MIXED), alphas=(0.2, 0.5))
     torch.manual_seed(0)
@@ -104,13 +96,6 @@ def test_exploring_samples_playing_takes_best():
     assert float(target_subset["level"].detach().std()) > 0.3
     assert best["side"].tolist() == [1] * 5
     assert best["level"].flatten().tolist() == pytest.approx([0.5] * 5)
-
-
-def test_critics_fit_the_stored_choice():
-    members = ([[0.0, 0.0]], [1.0, 2.0]), ([[0.0, 0.0]], [3.0, 5.0])
-    loss = CriticLoss(critics_of(DISCRETE, *members), sgd)
-    losses = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 1.0]))
-    assert losses.tolist() == [1 + 1, 1 + 16]  # (1 - 2)^2 + (3 - 2)^2 and (2 - 1)^2 + (5 - 1)^2
 
 
 def test_critics_fit_the_stored_numbers():

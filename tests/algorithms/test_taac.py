@@ -113,7 +113,7 @@ def test_best_action_has_the_larger_value():
 
 
 def test_rounding_does_not_choose():
-    critics = critics_of(([[0.0], [1.0]], [1e8]))  # single precision tells values here apart by 8
+    critics = critics_of(([[0.0], [1.0]], [1e8]))  # single precision has steps of 8 here
     action, _ = policy_of(critics).advance(column(0), torch.tensor([[0.25, 0.0]]), explore=False)
     assert action.item() == pytest.approx(0.5)
 

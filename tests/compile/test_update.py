@@ -217,7 +217,7 @@ def test_missing_compiler_is_refused(compiler, message, monkeypatch):
 
 
 def halved(number: int, group: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Let rows lie apart from the fourth batch on."""
+    """Give rows a stride from the fourth batch on."""
     if number >= 3:
         group["y"] = torch.stack([group["y"], -group["y"]], 1)[:, 0]
     return group

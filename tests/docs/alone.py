@@ -22,7 +22,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def called(program: Callable[[], object], overrides: list[str], folder: Path, *, script: bool = False) -> Answer:
-    """Call a program with overrides in a folder; return its exit code, what it printed, and what it told.
+    """Call a program with overrides in a folder; return its exit code and its output.
 
     script: it finds modules of the folder before all others, as what `python FILE` runs does.
     """
@@ -44,7 +44,7 @@ def called(program: Callable[[], object], overrides: list[str], folder: Path, *,
 
 @contextmanager
 def _alone(overrides: list[str], folder: Path) -> Iterator[None]:
-    """Stand in a folder with these overrides; what was imported from there is unknown afterwards."""
+    """Work in a folder with these arguments; forget afterwards what was imported from there."""
     here, argv, path, known = Path.cwd(), sys.argv, list(sys.path), set(sys.modules)
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     environment, bytecode, threads = dict(os.environ), sys.dont_write_bytecode, torch.get_num_threads()

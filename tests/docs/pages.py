@@ -32,7 +32,7 @@ class Page(NamedTuple):
 class Block(NamedTuple):
     """A code block.
 
-    kind: one of `KINDS`, or what stands behind its fence, or "" where nothing tells; line: of its first line of code,
+    kind: one of `KINDS`, or the info string of its fence, or "" without any; line: of its first line of code,
     from 1; name: of the comments around it, or of the file that the paragraph before it names.
     """
 
@@ -73,13 +73,13 @@ def blocks(text: str) -> list[Block]:
 def _block(token: Token, around: str, paragraph: str) -> Block:
     assert token.map is not None
     line = token.map[0] + (2 if token.type == "fence" else 1)
-    kind = token.info.split()[0] if token.info.strip() else _told_by(token, around)
+    kind = token.info.split()[0] if token.info.strip() else _kind_of(token, around)
     kind = {"sh": "commands", "bash": "commands"}.get(kind, kind)
     return Block(kind, line, token.content, around if kind == "shown" else _named(paragraph, kind))
 
 
-def _told_by(token: Token, around: str) -> str:
-    """Return the kind of a block behind whose fence nothing stands."""
+def _kind_of(token: Token, around: str) -> str:
+    """Return the kind of a block without an info string."""
     if around:
         return "shown"
     first = token.content.split()[0]
@@ -104,7 +104,7 @@ def commands(block: Block) -> list[tuple[int, str]]:
 
 
 def links(text: str) -> list[Link]:
-    """Return where a page leads: links and images; of what stands in code, none."""
+    """Return where a page leads: links and images, without those in code."""
     return [
         Link(line, str(child.attrGet("href") or child.attrGet("src")))
         for line, child in _inline(text)
@@ -113,7 +113,7 @@ def links(text: str) -> list[Link]:
 
 
 def spans(text: str) -> list[tuple[int, str]]:
-    """Return what stands in backticks within lines of text, with its line."""
+    """Return code spans within text, with their lines."""
     return [(line, " ".join(child.content.split())) for line, child in _inline(text) if child.type == "code_inline"]
 
 

@@ -88,7 +88,7 @@ def keys_of(overrides: list[str]) -> list[str]:
 
 
 EXCUSES = [
-    Excuse(r"launcher=slurm", "wants Slurm; jobs by its twin: tests/sweep/test_launchers.py", _listed),
+    Excuse(r"launcher=slurm", "wants Slurm; its jobs run locally: tests/sweep/test_launchers.py", _listed),
     Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
     Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
     Excuse(

@@ -133,7 +133,7 @@ def set_up(page: str, line: str, folder: Path, store: Store) -> None:
 
 
 def _a_run(store: Store, place: Path, page: str) -> None:
-    """Copy the run that a folder's name tells of, or what the page itself has made there, or the one it is about."""
+    """Copy the run that a folder's name says, or what the page itself has made there, or the one it is about."""
     kind = next((kind for kind in RUNS if kind in str(place)), None)
     runs = sorted(path for path in place.parent.glob("*_s*") if (path / "manifest.json").exists())
     source = runs[-1] if kind is None and runs else store.run(kind or ABOUT.get(page, "dqn-cartpole"))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-# Hands its overrides over, waits, and leaves as it is told to.
+# Passes its arguments on, waits, and exits with the code that it gets.
 CALL = """#!/bin/bash
 mkfifo "$STORY/$$.code"
 printf '%s\\0' "${0##*/}" "$PWD" "$@" > "$STORY/$$.words"
@@ -34,9 +34,9 @@ class Answer(NamedTuple):
 
 
 class Shell:
-    """A shell that stands in a folder, from one line to the next.
+    """A shell that keeps its folder from one line to the next.
 
-    box: a folder for what it needs; programs: names of those that `answer` stands in for; answer: takes a program,
+    box: a folder for what it needs; programs: names of those that `answer` replaces; answer: takes a program,
     its overrides, and the folder in which it was called; scripts: programs that run in the shell, by name.
     """
 
@@ -62,7 +62,7 @@ class Shell:
         os.close(self._asked)
 
     def run(self, line: str) -> Answer:
-        """Run a line; what it printed and told is in `out`, in this order or not."""
+        """Run a line; `out` holds stdout and stderr, in any order."""
         overrides = ["/bin/bash", "-c", f"(exit {self._code})\n{line}{LEAVE}"]  # `$?` is of the line before
         about = {**os.environ, "STORY": str(self._box), "PATH": str(self._box / "bin")}
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}

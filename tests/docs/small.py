@@ -1,4 +1,4 @@
-"""Runs of a moment: the overrides of a page are composed as they stand, and then what they leave open is made small."""
+"""Runs of a moment: the overrides of a page stay, and all other sizes are small."""
 
 from __future__ import annotations
 

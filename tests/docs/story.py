@@ -22,7 +22,7 @@ from .shell import Answer, Shell, whole_lines
 IN_A_PROJECT = (
     "docs/plugins.md",
     "src/rlrun/devtools/template/README.md.template",
-)  # where the reader stands from the first
+)  # where the reader begins
 
 
 class Story:
@@ -94,7 +94,7 @@ class Story:
             self._fault(block.line, fault)
 
     def _python(self, block: Block) -> str:
-        """Execute a block where it stands; one that a paragraph names is a file from then on."""
+        """Execute a block in its folder; one that a paragraph names is a file from then on."""
         if block.name:
             self._write(block, rf"\b{Path(block.name).stem}\b")
         code = "\n" * (block.line - 1) + block.text

@@ -1,4 +1,4 @@
-"""Links of the documentation lead somewhere; what stands in backticks as a command is one."""
+"""Links of the documentation lead somewhere; commands in backticks exist."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_github_and_mkdocs_anchors_agree():
     assert wanted & differing == set()
 
 
-# --- commands amidst text
+# --- commands in text
 
 
 def misnamed(page: Page) -> list[str]:

@@ -135,7 +135,7 @@ def test_other_precisions_change_nothing(precision):
         assert torch.equal(network(value), expected)
 
 
-@pytest.mark.parametrize(("width", "low"), [(181, False), (182, True)])  # 256 x 128 lies between their squares
+@pytest.mark.parametrize(("width", "low"), [(181, False), (182, True)])  # 256 x 128 is between their squares
 def test_narrow_layers_stay_float32(width, low):
     network, value = MLP(3, 4, hidden=(width, width)), torch.ones(512, 3)
     expected = network(value)

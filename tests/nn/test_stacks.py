@@ -482,7 +482,7 @@ def test_changed_outputs_have_no_gradient(way):
 
 
 class Subclass(torch.Tensor):
-    """A tensor that stands for something else."""
+    """A tensor of another class."""
 
 
 INPUTS = {

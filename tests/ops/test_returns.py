@@ -47,14 +47,6 @@ def test_reward_dimensions_are_summed_separately():
     torch.testing.assert_close(apart[..., 1], 2 * ops.gae(3 * ONES, TWOS, TWOS, discount=0.5, **options))
 
 
-def test_target_looks_through_equal_choices():
-    """Golden number 6: switches at the second and third of the observations that steps led to."""
-    value = torch.tensor([[6.0, 7.0, 8.0, 9.0]])
-    options = {"terminated": GOING, "episode_end": GOING, "discount": 0.9}
-    targets = ops.compare_through(ONES, value, switched=at(1, 2), **options)
-    torch.testing.assert_close(targets, torch.tensor([[7.57, 7.3, 8.2, 9.1]]), atol=1e-5, rtol=0)
-
-
 def test_targets_of_all_switches_by_definition():
     patterns = torch.tensor(list(itertools.product([False, True], repeat=5)))
     torch.manual_seed(0)
@@ -128,14 +120,6 @@ def test_lambda_returns_mix_n_step_returns():
     torch.testing.assert_close(
         ops.lambda_return(reward, value, next_value, lambda_=0.7, **options), mixture, atol=1e-4, rtol=0
     )
-
-
-def test_on_policy_v_trace_is_return():
-    reward, value, next_value, _, options = windows(3)
-    target, advantage = ops.v_trace(reward, value, next_value, torch.zeros(5, 9), **options)
-    whole = ops.discounted_return(reward, next_value, **options)
-    torch.testing.assert_close(target, whole)
-    torch.testing.assert_close(advantage, whole - value)
 
 
 def test_v_trace_is_equation_1():
