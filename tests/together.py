@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from tests.forked import PATHS, Child
+from tests.forked import PATHS, Started
 
 from rlrun import ops
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
@@ -177,7 +177,7 @@ def stuck(place: str) -> None:
 def met(folder: Path) -> int:
     """Return how many learners have joined at a place."""
     place = folder / "place"
-    child = Child(stuck, str(place), paths=[*sys.path, PATHS[0]])
+    child = Started(stuck, str(place), paths=[*sys.path, PATHS[0]])
     try:
         with learners.joined(place, COUNT, "gloo"):
             return learners.count()
@@ -188,7 +188,7 @@ def met(folder: Path) -> int:
 def interrupted(folder: Path, signal_after: Callable[[], None]) -> None:
     """Wait for a learner that is stuck, until what a signal raises ends that."""
     place = folder / "place"
-    child = Child(stuck, str(place), paths=[*sys.path, PATHS[0]])
+    child = Started(stuck, str(place), paths=[*sys.path, PATHS[0]])
     with learners.joined(place, COUNT, "gloo"):
         signal_after()
         try:
@@ -200,7 +200,7 @@ def interrupted(folder: Path, signal_after: Callable[[], None]) -> None:
 def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the results of two learners, of which this process is the first."""
     place, result = folder / "place", folder / "result.pt"
-    child = Child(second, str(place), str(result), paths=[*sys.path, PATHS[0]])
+    child = Started(second, str(place), str(result), paths=[*sys.path, PATHS[0]])
     try:
         with learners.joined(place, COUNT, "gloo"):
             tensors = all_of_it()
@@ -229,11 +229,11 @@ def _fail(connection: Connection) -> None:
     _serve(connection)
 
 
-def learner(connection: Connection, work: Callable[[Connection], None] = _serve) -> Child:
+def learner(connection: Connection, work: Callable[[Connection], None] = _serve) -> Started:
     """Start what `rlrun.runs.learners.process_group` starts in an interpreter of its own; it finds the same modules."""
-    return Child(work, connection, paths=[*sys.path, PATHS[0]])
+    return Started(work, connection, paths=[*sys.path, PATHS[0]])
 
 
-def failing(connection: Connection) -> Child:
+def failing(connection: Connection) -> Started:
     """Start a learner that fails as soon as it learns."""
     return learner(connection, _fail)

@@ -299,7 +299,7 @@ def test_a_callback_that_asks_for_an_unknown_name_is_refused_before_any_step(wri
 FILES = {
     "id: [1\nkwargs: {}\n": ["mine.yaml, line 2: not valid YAML"],
     "a: 1\n\tb: 2\n": ["mine.yaml, line 2: not valid YAML"],
-    "id: A-v0\nid: B-v0\n": ["mine.yaml, line 2", "key 'id' stands twice"],
+    "id: A-v0\nid: B-v0\n": ["mine.yaml, line 2", "key 'id' is there twice"],
     "- a\n": ["mine.yaml: wanted keys with values, got a list"],
     "id: ${a.\n": ["mine.yaml:"],
     "id: A-v0\n": ["env: env/mine.yaml has no `_target_`; let it begin with `defaults: [gym, _self_]`"],

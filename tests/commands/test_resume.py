@@ -210,7 +210,7 @@ def test_of_two_resumes_that_overlap_the_later_one_is_refused(left, monkeypatch)
         return real(directory, trace)
 
     monkeypatch.setattr(resuming, "take_over", late)
-    with pytest.raises(RunDirError, match="was gone on with by another process meanwhile; try again"):
+    with pytest.raises(RunDirError, match="was continued by another process meanwhile; try again"):
         rlrun.resume(run.path, ["stop.env_steps=90"])
     assert touched(run.path) == after
     assert [entry["words"] for entry in read(run.manifest)["resumed"]] == [["stop.env_steps=120"]]

@@ -156,9 +156,9 @@ class Evaluator(Callback):
         try:
             result = self._played(step, update) if learners.rank() == 0 else None
         except Stop as stop:
-            learners.told(stop)
+            learners.broadcast(stop)
             raise
-        outcome = learners.told(result)
+        outcome = learners.broadcast(result)
         if isinstance(outcome, Stop):
             raise outcome
         assert outcome is not None

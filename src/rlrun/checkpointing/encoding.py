@@ -43,7 +43,7 @@ def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, 
         rows: of memories: their columns by name.
 
     Raises:
-        ValueError: a marker in the tree has nothing that it could stand for.
+        ValueError: a marker in the tree has no value.
     """
     return _Putter(tensors, rows).put(tree)
 
@@ -61,7 +61,7 @@ class HeldRows:
 class Taker:
     """Walks states; remembers the tensors and rows it has met.
 
-    Without `copy` a tensor that lies on the CPU in memory of its own is shared.
+    Without `copy`, a CPU tensor that owns its memory is shared.
     Rows are noted where a list for them is given; otherwise they become tensors.
     """
 
@@ -70,7 +70,7 @@ class Taker:
     part: str = ""
     tensors: dict[str, Tensor] = field(default_factory=dict)
     _names: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    _memory: set[int] = field(default_factory=set)  # where tensors that were not copied lie
+    _memory: set[int] = field(default_factory=set)  # addresses of tensors that were not copied
 
     def take(self, value: Any, place: str) -> Any:
         if value is None or type(value) in (bool, int, str):
@@ -153,7 +153,7 @@ class Taker:
 
 
 class _Putter:
-    """Puts a tree together; every marker is looked at as if a stranger had written it."""
+    """Rebuild a state from its tree; every marker is checked as if an attacker had written it."""
 
     def __init__(self, tensors: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any] | None]) -> None:
         self._tensors = tensors
@@ -255,7 +255,7 @@ def _shape(shape: Any) -> list[int]:
 def digest(state: Any) -> str:
     """Return a hash of all that a state holds, what depends on the clock left out.
 
-    That is `seconds`, names that end in `_per_second`, and what stands under `time/`. Rows of a memory count as the
+    That is `seconds`, names that end in `_per_second`, and values below `time/`. Rows of a memory count as the
     tensors that they are, in main memory or on disk. The order of a mapping makes no difference.
 
     Raises:
@@ -267,7 +267,7 @@ def digest(state: Any) -> str:
 
 
 def is_clock(name: str) -> bool:
-    """Tell whether a number of this name depends on the clock."""
+    """Return True if a number of this name depends on the clock."""
     return name == "seconds" or name.endswith("_per_second") or name.startswith("time/")
 
 

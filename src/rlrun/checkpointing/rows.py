@@ -80,7 +80,7 @@ class Live:
         return _take(self.blocks[name], self.slots[begin:end])
 
     def copy(self) -> None:
-        """Stay the same from here on, whatever happens to the blocks."""
+        """Copy the rows, so that later changes of the blocks do not matter."""
         if not self._copied:
             self.blocks = {name: np.array(_take(block, self.slots)) for name, block in self.blocks.items()}
             self._copied = True
@@ -142,7 +142,7 @@ class SegmentChain:
         return len(self.links)
 
     def fits(self, home: Path, size: int) -> bool:
-        """Tell whether all that is not changed is in this chain."""
+        """Return True if this chain holds all rows that did not change."""
         return not self.pending and self.home == home and len(self.owner) == size
 
     def add(self, name: str, size: int, slots: Array) -> None:

@@ -86,7 +86,7 @@ class Segment:
 
 
 def _described(count: int, kind: np.dtype, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Return how a column stands in the header: bytes, where the format does not know its numbers."""
+    """Return a column's entry in the header: bytes, if the format lacks its dtype."""
     with contextlib.suppress(TypeError):
         code = CODES.get(torch.from_numpy(np.empty(0, kind)).dtype)
         if code is not None:

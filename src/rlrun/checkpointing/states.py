@@ -166,9 +166,9 @@ def _write_files(directory: Path, taken: Snapshot, rows: list[dict[str, Any]], s
 
 
 def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the stored states by part, after comparing with its hash every file that they lie in.
+    """Return the stored states by part, after comparing each of their files with its hash.
 
-    Rows of memories stay on disk: columns stand for them, which a memory takes piece by piece.
+    Rows of memories stay on disk; a memory reads their columns in pieces.
 
     Raises:
         RunDirError: a file is missing or damaged, or a wanted part is not stored.

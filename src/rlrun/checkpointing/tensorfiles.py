@@ -1,7 +1,7 @@
 """Safetensors files as streams: no second copy in memory, and every byte is hashed on its way.
 
 8 bytes                 length of the header
-header                  JSON: name -> dtype, shape, first and last byte behind the header
+header                  JSON: name -> dtype, shape, first and last byte after the header
 numbers                 one tensor after another, without gaps
 """
 
@@ -110,7 +110,7 @@ def _put(handle: int, digest: Any, data: Any) -> int:
 
 
 class TensorFile:
-    """A file of tensors, open for reading; nothing in it is believed before its hash is right.
+    """A file of tensors, open for reading; its content is used only after a comparison with its hash.
 
     Args:
         path: the file.

@@ -53,7 +53,7 @@ def checkpoints(
 
 
 def cells(report: CheckpointReport, *, names: bool, verified: bool) -> list[str]:
-    """Return what stands in a checkpoint's line."""
+    """Return the cells of a checkpoint's line."""
     marks = [mark for mark in ("latest", "best") if getattr(report, mark)]
     evaluation = report.evaluation or {}
     fresh = evaluation.get("env_steps") in (report.env_steps, 0)  # 0: no environment is stepped
@@ -81,6 +81,6 @@ def _local(time: str) -> str:
 
 
 def _first(report: CheckpointReport) -> str:
-    """Return what is damaged first, without the folder that all checkpoints lie in."""
+    """Return the first damage, without the folder of all checkpoints."""
     message = report.damage[0].replace(f"{report.path.parent}/", "").replace(" is damaged: ", ": ", 1)
     return f"{message} (and {len(report.damage) - 1} more)" if len(report.damage) > 1 else message

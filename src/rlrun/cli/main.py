@@ -124,7 +124,7 @@ def main() -> None:
 
 
 def _is_unread(error: RlrunError) -> bool:
-    """Return True if nobody reads the output any more, as behind `| head`: typer exits then, without a message."""
+    """Return True if the reader of the output is gone, as after `| head`: typer exits then, without a message."""
     if not isinstance(error.__cause__, SystemExit) or not isinstance(error.__cause__.__context__, BrokenPipeError):
         return False
     pipes = select.poll()
@@ -172,7 +172,7 @@ def _usage(error: Any, overrides: Sequence[str]) -> str:
 
 
 def _overrides_without_dashes(overrides: Sequence[str], known: list[str]) -> str:
-    """Return a hint with the overrides that unknown options such as `--algo ppo` stand for."""
+    """Return a hint with the overrides that unknown options such as `--algo ppo` mean."""
     from rlrun.config.peers import override_of
 
     hints = []

@@ -117,7 +117,7 @@ def _composed(overrides: list[str], start: str | None, config_dir: Path | None, 
     """Yield the composed config of a run; what the overrides of another run import is limited until the end.
 
     Raises:
-        ConfigError: an override is wrong, or `--trust` stands without `--from`.
+        ConfigError: an override is wrong, or `--trust` is given without `--from`.
     """
     from rlrun.commands.fork.parents import started
     from rlrun.config import compose

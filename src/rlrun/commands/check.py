@@ -70,7 +70,7 @@ def _no_numbers(experiment: Experiment) -> list[str]:
 
 
 def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:
-    """Yield the images that nobody shrank, and the layers that are larger than they need be."""
+    """Yield images and layers that are larger than they need to be."""
     for path, leaf in leaves(spaces.observation) if spaces is not None else ():
         if isinstance(leaf, Box) and leaf.image and max(leaf.shape) > IMAGE:
             shape = " × ".join(map(str, leaf.shape))

@@ -35,7 +35,7 @@ def serve(handle: int, parent: int) -> None:
     try:
         job: LearnerJob = pickle.loads(connection.recv_bytes())
         threading.Thread(target=_leave_with, args=(connection,), daemon=True).start()
-        trust.limits.extend(job.limits)  # the run may be somebody else's
+        trust.limits.extend(job.limits)  # the run may come from another person
         follow(job, connection)
         code = 0
     except LearnerError:
@@ -43,7 +43,7 @@ def serve(handle: int, parent: int) -> None:
     except BaseException as error:
         try:
             connection.send((describe_error(error), traceback.format_exc()))
-        except OSError:  # nobody is there to hear it
+        except OSError:  # the first learner is gone
             code = AFTER
     sys.stdout.flush()
     sys.stderr.flush()

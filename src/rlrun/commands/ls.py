@@ -66,7 +66,7 @@ def ls(
     Args:
         folder: of one run, of a sweep, or above several.
         status: only runs of this.
-        match: only runs whose path or overrides hold each of these texts; a number behind `=` in any spelling.
+        match: only runs whose path or overrides hold each of these texts; numbers after `=` are compared as numbers.
         sort: by which of `SORTS`; steps, returns and seconds from the largest.
 
     Raises:
@@ -107,7 +107,7 @@ def about(run: RunDir) -> RunRow:
 
 
 def _holds(content: str, text: str) -> bool:
-    """Return True if a text is part of another, as it is or with all numbers behind `=` in one spelling."""
+    """Return True if a text is part of another; numbers after `=` are compared as numbers."""
     spelled = [NUMBER.sub(lambda number: repr(float(number[0])), part) for part in (text, content)]
     return text in content or spelled[0] in spelled[1]
 
@@ -124,5 +124,5 @@ def _number(value: Any) -> int | float | None:
 
 
 def _last(value: int | float | None) -> tuple[bool, float]:
-    """Order numbers from the largest, and what is not known behind them."""
+    """Return a key that sorts numbers from the largest, and unknown ones last."""
     return value is None, -float(value or 0.0)

@@ -1,4 +1,4 @@
-"""Resume a run that ended early, or further than it was meant to go; the Python equivalent of `rlrun resume`.
+"""Resume a run that ended early, or extend a finished one; the Python equivalent of `rlrun resume`.
 
 A resumed run ends as the run would have ended that never stopped and had its budget from the start. Where
 that cannot be, for an environment that does not come back, for a schedule that reads another budget, or on

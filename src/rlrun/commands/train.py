@@ -1,4 +1,4 @@
-"""From overrides to a run: compose, build, train, evaluate. The commands and their Python twins meet here."""
+"""From overrides to a run: compose, build, train, evaluate. Commands and Python calls share this code."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Experiment:
         self._lost: list[str] = []  # what the checkpoint that was restored did not hold
 
     def _require_steps(self) -> None:
-        """Refuse a budget of steps that nobody makes."""
+        """Refuse a budget of environment steps if there is no collector."""
         steps = self.config.stop.env_steps
         if steps is not None and not any("step" in part.provides for part in self.trainer.callbacks.values()):
             raise RequestError(
@@ -226,7 +226,7 @@ class Experiment:
             yield
 
     def _set_lengths(self) -> None:
-        """Write into the config how long memories are whose length nobody set, so that any machine resumes alike."""
+        """Write the default lengths of memories into the config, so that any machine resumes alike."""
         for path, part in self.builder.built.items():
             if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
                 OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
@@ -333,11 +333,11 @@ def train(
     """Train an agent; the Python equivalent of `rlrun train`.
 
     Args:
-        overrides: what stands on the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.
-        start: what stands behind `--from`: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
+        overrides: of the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.
+        start: the value of `--from`: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
         run_dir: where the run goes; None = `runs/<algorithm>-<env>/…`.
         config_dir: the user's own conf folder, in place of `./conf`.
-        trust: packages that the overrides of the run behind `start` may import, beyond those of any run.
+        trust: packages that the overrides of the parent may import, beyond those of any run.
 
     Raises:
         RequestError: the request is wrong; nothing was written.

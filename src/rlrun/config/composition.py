@@ -71,7 +71,7 @@ def compose(
     """Compose `train.yaml` with the overrides of a command line, and check the result.
 
     Precedence: packaged files < the tuned preset < the user's files < overrides. Nothing is built and no
-    class imported. `packaged` stands in for the folder that comes with rlrun; `roots` are the keys
+    class imported. `packaged` replaces the folder that comes with rlrun; `roots` are the keys
     that are read whatever is built; `primary` names another file than `train.yaml`.
 
     Raises: ConfigError, in one line, for whatever is wrong.
@@ -246,7 +246,7 @@ def _is_group(repository: Repository, override: Override) -> bool:
 
 
 def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
-    """Say whether the environment is another one than the env file names."""
+    """Return True if the environment is not the one that the env file names."""
     setters = origins(config, layers)
     for key in NAMES_OF_ENV:
         origin = setters.get(split(key))
@@ -256,7 +256,7 @@ def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
 
 
 def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
-    """Check types, interpolations, values that are still to be given, and keys that nobody reads.
+    """Check types, interpolations, missing values and unread keys.
 
     Raises: ConfigError for the first thing that is wrong.
     """
@@ -284,7 +284,7 @@ def _check_env(composed: Composed) -> None:
 
 
 def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
-    """Refuse what an override or a user's file set and nobody reads.
+    """Refuse an unread key that an override or a user's file set.
 
     A packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
     """

@@ -52,7 +52,7 @@ class Job:
 def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job]:
     """Return a job for each combination of values; the last override with several changes fastest.
 
-    Of combinations that come to the same config the first stands; a warning names the others.
+    Of combinations with the same config the first is kept; a warning names the others.
 
     Raises:
         ConfigError: an override is malformed, the config of one combination is wrong, or two would be the same run; the

@@ -37,7 +37,7 @@ class _Loader(_Base):  # type: ignore[misc]
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key is a single word", key.start_mark)
             if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' is there twice", key.start_mark)
             seen.add(key.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping
@@ -63,7 +63,7 @@ def _measure(text: str) -> None:
         mark: Any = event.start_mark
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
-                raise yaml.MarkedYAMLError(problem="an alias within what it stands for", problem_mark=mark)
+                raise yaml.MarkedYAMLError(problem="an alias within its own node", problem_mark=mark)
             count += sizes[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             count += 1

@@ -70,7 +70,7 @@ def merge(repository: Repository, defaults: Sequence[Any]) -> tuple[DictConfig, 
     config = OmegaConf.create()
     for layer in layers:
         try:
-            with flag_override(config, "no_deepcopy_set_nodes", True):  # what is merged in belongs to nobody else
+            with flag_override(config, "no_deepcopy_set_nodes", True):  # nothing else uses what is merged in
                 config.merge_with(OmegaConf.create(layer.content))
         except OmegaConfBaseException as error:
             raise ConfigError(f"{layer.label}: {one_line(error)}") from error
@@ -87,14 +87,14 @@ def _layer(repository: Repository, default: Any) -> Layer:
     if result is None:
         raise ConfigError(f"there is no config file '{default.config_path}'")
     content = plain(result.config)
-    admit_all_resolvers(content)  # somebody else may have chosen the file
+    admit_all_resolvers(content)  # another person may have chosen the file
     for key in reversed(split(default.package or "")):
         content = {key: content}
     return Layer(result.path, default.config_path, repository.is_ours(default.config_path), content)
 
 
 def _yield_to_own(tuned: Layer, layers: Sequence[Layer]) -> Layer:
-    """Take out of a tuned preset what a user's own file sets, wherever in the order that file stands."""
+    """Return a tuned preset without the keys that a user's own file sets, whatever the order of the files."""
     own = {path for layer in layers if not layer.packaged and layer is not tuned for path, _ in leaves(layer.content)}
     content: dict[str, Any] = {}
     for path, value in leaves(tuned.content):
@@ -162,7 +162,7 @@ def _delete(config: DictConfig, override: Override) -> None:
 
 
 def _inner(config: DictConfig, override: Override) -> str:
-    """Say so where a dict that an override gives holds a key that does not exist."""
+    """Return a message if a dict that an override gives has an unknown key, or an empty string."""
     node = OmegaConf.select(config, override.key, throw_on_resolution_failure=False)
     if not isinstance(node, DictConfig) or not isinstance(override.value, dict):
         return ""
@@ -176,7 +176,7 @@ def _inner(config: DictConfig, override: Override) -> str:
 def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
     """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
 
-    Null, interpolations and whole blocks may stand anywhere. In a packaged file `1` means a whole number and
+    Null, interpolations and whole blocks are always accepted. In a packaged file `1` means a whole number and
     `1.0` any; a user's file is read more freely.
 
     Raises: ConfigError if a value is of another type.

@@ -64,7 +64,7 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
 
 
 def override_of(option: str, value: str, algorithm: str | None = None) -> str | None:
-    """Return the override that an option such as `--learning-rate 1e-3` of another library stands for.
+    """Return the override that an option such as `--learning-rate 1e-3` of another library means.
 
     Args:
         option: with its dashes.

@@ -82,7 +82,7 @@ def search_path(
     for plugin in plugins.installed() if installed is None else installed:
         if plugin.folder is not None:
             by_path.setdefault(plugin.folder, ConfigFolder(plugin.folder, plugin=plugin.name))
-    # In a checkout of rlrun ./conf is the packaged folder itself, and nobody's own.
+    # In a checkout of rlrun ./conf is the packaged folder itself, not a user's.
     return [place for place in by_path.values() if place.path != ours] + [ConfigFolder(ours, packaged=True)]
 
 

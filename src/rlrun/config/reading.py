@@ -1,4 +1,4 @@
-"""Which keys of a config somebody reads, found without building anything."""
+"""Which keys of a config are read, found without building anything."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def resolve_texts(config: Any, read: Mapping[Path, Any]) -> None:
 
 
 def is_object(node: Any) -> bool:
-    """Say whether a node is, or holds, something to be built."""
+    """Return True if a node is, or contains, an object to build."""
     if isinstance(node, Mapping) and "_target_" in node:
         return True
     return any(is_object(entry) for _, entry in children(node))

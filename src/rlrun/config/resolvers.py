@@ -44,7 +44,7 @@ def _texts(node: Any, here: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def resolvers(text: str) -> Iterator[str]:
-    """Yield what stands between each `${` and its colon; a name that is itself computed comes out as it is written."""
+    """Yield the text between each `${` and its colon; a computed name is yielded as it is written."""
     start = text.find("${")
     while start >= 0:
         depth, end = 0, start + 2

@@ -130,7 +130,7 @@ class Repository(ConfigRepository):  # type: ignore[misc]
         return self.cache[config_path]
 
     def is_ours(self, config_path: str) -> bool:
-        """Say whether the packaged folder is where a config path leads."""
+        """Return True if a config path leads to the packaged folder."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         return isinstance(source, PackagedSource)
 
@@ -191,7 +191,7 @@ def _inside(config_path: str) -> tuple[str, bool]:
 
 
 def _preset(config_path: str) -> str:
-    """Return the config path of the preset behind one of the group `tuned`."""
+    """Return the config path of a preset, given one of the group `tuned`."""
     return re.sub(rf"^{TUNED}(?=/|$)", PRESETS, config_path)
 
 
@@ -200,7 +200,7 @@ def _found(config_path: str) -> str:
 
 
 def _chooses(item: Any, groups: tuple[str, ...]) -> bool:
-    """Say whether a line of a defaults list is `override /GROUP: …` for one of the groups."""
+    """Return True if a line of a defaults list is `override /GROUP: …` for one of the groups."""
     if isinstance(item, str):
         return False
     overrides = str(next(iter(item))).split()

@@ -97,7 +97,7 @@ def substitute(value: str, here: Path, read: Any) -> str:
 
 
 def absolute(text: str, here: Path) -> Path:
-    """Return the absolute path for an interpolation that stands at `here`; leading dots are relative."""
+    """Return the absolute path of an interpolation at `here`; leading dots are relative."""
     dots = len(text) - len(text.lstrip("."))
     if not dots:
         return split(text)

@@ -1,7 +1,7 @@
 """Everything that `rlrun` raises on purpose.
 
     RlrunError                 exit code 1: the run failed
-    ├── DataError              the environment gave what nobody can learn from: NaN, infinity, another shape
+    ├── DataError              the environment gave NaN, infinity or another shape
     ├── WorkerError            a collecting worker is gone
     ├── LostRun                another process has taken the run over
     ├── LearnerError           one of several learners is gone, or has other networks than the rest
@@ -53,7 +53,7 @@ class LearnerError(RlrunError):
 
 
 class RequestError(RlrunError):
-    """The user's request cannot be carried out as it stands."""
+    """The user's request cannot be carried out."""
 
     exit_code = 2
 
@@ -148,5 +148,5 @@ def require_at_least(place: str, value: float, least: float) -> None:
 
 
 def printable(text: str) -> str:
-    """Return a text without what would steer a terminal: it may be somebody else's."""
+    """Return a text without control characters: it may come from another person."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rlrun.core.errors import RlrunError
 
-# What says where in a block of numbers a generator stands. Numpy believes it, and would read beyond the block.
+# The position of a generator in its block of numbers. Numpy believes it, and would read beyond the block.
 PLACES = {"MT19937": ("state", "pos", 624), "Philox": (None, "buffer_pos", 4)}
 TORCH_BYTES = 5056  # of a generator on the CPU: seed, numbers left, whether seeded, place, 624 words, and more
 WORDS = 624
@@ -22,7 +22,7 @@ def checked(state: Any) -> Any:
     """Return the state of a numpy generator, if it can be one.
 
     Raises:
-        RlrunError: it is none, or stands outside of its numbers.
+        RlrunError: it is none, or its position is outside of its numbers.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("bit_generator"), str):
         raise RlrunError("the state of a random generator is none")
@@ -62,7 +62,7 @@ def checked_torch(state: Any) -> Tensor:
     """Return the state of torch's generator on the CPU, if it can be one; torch itself looks at each number alone.
 
     Raises:
-        RlrunError: it is none, or stands outside of its numbers.
+        RlrunError: it is none, or its position is outside of its numbers.
     """
     if not isinstance(state, Tensor) or state.dtype != torch.uint8 or state.shape != (TORCH_BYTES,):
         raise RlrunError("the state of torch's random generator is none")

@@ -7,5 +7,5 @@ LAYERS = (
     *("core", "security", "runs", "ops", "nn", "training", "checkpointing", "env", "memory", "collect", "callbacks"),
     *("compile", "algorithms", "config", "loading", "export", "commands", "sweep", "analysis", "devtools", "cli"),
 )
-# Those that a config may name, also one that somebody else wrote; `security.trust` says which of their classes.
+# Those that any config may name, also another person's; `security.trust` says which of their classes.
 PARTS = ("algorithms", "callbacks", "collect", "compile", "core", "env", "export", "memory", "nn", "ops", "training")

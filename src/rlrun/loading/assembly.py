@@ -45,7 +45,7 @@ def prepare_process(config: DictConfig, machine: Machine | None = None) -> str:
 
     Args:
         config: of a run.
-        machine: of a run that goes on; never more threads than there are cores here.
+        machine: of a run that is resumed; never more threads than there are cores here.
 
     Raises:
         RequestError: the device is not there, or this build of torch lacks what makes the products.
@@ -96,7 +96,7 @@ def set_products(config: DictConfig, machine: Machine | None = None) -> None:
 
 
 def _machine() -> dict[str, Any]:
-    """Return what the time of a product hangs on."""
+    """Return all that the time of a product depends on."""
     libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
     # Other packages bring a BLAS of their own, such as OpenCV: a process that imports them must decide alike.
     libraries = [library for library in libraries if "numpy" in library["filepath"]] or libraries

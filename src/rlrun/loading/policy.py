@@ -83,7 +83,7 @@ class Frozen:
 
 @contextmanager
 def frozen(run: Path | str, trust: Iterable[str] = (), *, device: str | None = None) -> Iterator[Frozen]:
-    """Open a run that may be somebody else's, and build its agent and its environment; in the end these are closed.
+    """Open a run that another person may have made, build its agent and environment, and close them in the end.
 
     Args:
         run: a run directory.

@@ -1,4 +1,4 @@
-"""Open a run directory that may be somebody else's: what is read is checked, what its config imports is limited."""
+"""Open a run directory that another person may have made: check its files, and limit the imports of its config."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class RunDir:
         return self._take()
 
     def _take(self) -> bool:
-        """Make the subfolder that marks a folder as taken, in one atomic step; False where somebody was faster."""
+        """Make the subfolder that marks a folder as taken, in one step; False where another process was faster."""
         try:
             self.checkpoints.mkdir()
         except FileExistsError:
@@ -187,7 +187,7 @@ class RunDir:
             known_status = status["status"] in get_args(Status)
             if not known_status or (status["status"] == "running" and not self._is_alive(status, ours)):
                 status["status"] = "interrupted"
-        except (RunDirError, TypeError, ValueError, OverflowError):  # nobody who works on a run leaves such a file
+        except (RunDirError, TypeError, ValueError, OverflowError):  # a running process leaves no such file
             return {**dict.fromkeys(STATUS), "status": "interrupted"}
         return status
 
@@ -237,7 +237,7 @@ class RunDir:
         _told.log(level, "%s", text)
 
     def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
-        """Return all checkpoints, oldest step first; those of another learner that lie in a place of their own."""
+        """Return all checkpoints, oldest step first; or those of another learner, in its folder."""
         paths = folder.iterdir() if (folder := place or self.checkpoints).is_dir() else ()
         return sorted((path for path in paths if CHECKPOINT.fullmatch(path.name)), key=checkpoint_key)
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from rlrun.core.errors import RlrunError
 
-leave = os._exit  # itself, also while `refused` stands in its place
+leave = os._exit  # the original, also while `refused` replaces it
 
 
 def describe_error(error: BaseException) -> str:

@@ -63,7 +63,7 @@ def require_idle(run: RunDir, *, ours: bool = False) -> None:
         silent = datetime.fromisoformat(status["heartbeat"]) + timedelta(seconds=SILENT)
         sure = not ours and locks.is_held(run.lock)
         raise RunDirError(
-            f"{run.path} is in progress: process {status['pid']} on {status['host']} works on it, last heard of at "
+            f"{run.path} is in progress: process {status['pid']} on {status['host']} works on it, last heartbeat "
             f"{status['heartbeat']}; end that process"
             + ("" if sure else f", or, if it is gone, wait until {silent.isoformat()}")
         )
@@ -94,7 +94,7 @@ def take_over(run: RunDir, trace: object = ...) -> Iterator[None]:
     try:
         require_idle(run, ours=locked)
         if trace is not ... and trace_of(run) != trace:
-            raise RunDirError(f"{run.path} was gone on with by another process meanwhile; try again")
+            raise RunDirError(f"{run.path} was continued by another process meanwhile; try again")
         try:
             tokens[run.path] = locks.sign(handle, locked=locked)
         except OSError as error:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], fits: Callable[[Any], bool]) -> T:
-    """Return the first answer to a question; find it, where nobody has on this machine.
+    """Return the first answer that this machine found to a question; find it if there is none.
 
     Where no cache can be written, it is found each time.
 

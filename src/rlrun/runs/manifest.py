@@ -68,7 +68,7 @@ def cores() -> int:
 
 
 def gpu(device: str) -> str | None:
-    """Return what stands behind a device of CUDA, or None."""
+    """Return the name of a CUDA device, or None."""
     if not device.startswith("cuda"):
         return None
     import torch

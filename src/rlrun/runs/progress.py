@@ -27,7 +27,7 @@ def last_line(path: Path) -> str | None:
 
 
 def progress(metrics: Path) -> dict[str, float]:
-    """Return the newest values of a run's metrics, as far as they stand near the end of the file."""
+    """Return the newest values of a run's metrics, as far as they are near the end of the file."""
     values: dict[str, float] = {}
     for line in _tail(metrics).splitlines():
         record = record_of(line) or {}  # the first line may be cut off, and the last one is being written

@@ -9,7 +9,7 @@ import time
 from types import FrameType
 
 # The interrupt that a handler raises is lost where python swallows what is raised, in a finaliser for one;
-# so whoever takes over looks here, too.
+# so the handlers of a run look here, too.
 received: list[int] = []
 
 TWICE = 1.0  # seconds in which signals are one: `timeout` sends it to a process and to the group that it is in
@@ -26,7 +26,7 @@ def repeated(number: int) -> bool:
 
 
 def restart() -> None:
-    """Let any signal count: nobody is about to leave on an earlier one."""
+    """Let the next signal count, whatever came before."""
     _counted.clear()
 
 

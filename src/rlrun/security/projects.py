@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def provides(folder: Path, name: str) -> bool:
-    """Say whether a dotted name leads to a file of a project, and make it importable then.
+    """Return True if a dotted name leads to a file of a project, and make it importable then.
 
     A project's modules are in its folder or its `src/`. Code inside a run directory is never trusted.
     """
@@ -28,7 +28,7 @@ def provides(folder: Path, name: str) -> bool:
 
 
 def find(module: str, folders: Iterable[Path]) -> bool:
-    """Say whether a top-level module can be imported, after adding the first folder that has it where need be."""
+    """Return True if a top-level module can be imported, after adding the first folder that has it where need be."""
     if module in sys.modules or _spec(module) is not None:
         return True
     for folder in folders:
@@ -39,7 +39,7 @@ def find(module: str, folders: Iterable[Path]) -> bool:
 
 
 def in_a_run(folder: Path) -> bool:
-    """Say whether a folder is that of a run or a sweep, or inside one."""
+    """Return True if a folder is that of a run or a sweep, or inside one."""
     notes = (("manifest.json", "config.yaml"), ("sweep.json", "jobs.sqlite"))
     above = {path for place in (folder.absolute(), folder.resolve()) for path in (place, *place.parents)}
     return any(all((path / name).is_file() for name in names) for path in above for names in notes)

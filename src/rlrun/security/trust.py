@@ -1,10 +1,10 @@
-"""What the config of a run may import: a run directory can be somebody else's, and a name in a config is code.
+"""What the config of a run may import: another person may have made a run directory, and a name in a config is code.
 
 The overrides that a user typed and the files of the user's own `conf/` name whatever they like. `NEVER` catches
 mistakes among them; it is no fence. While `limited` holds, a config names only:
 
 * what cannot do harm with arguments of its own (`PARTS`),
-* modules of the project in which the user stands,
+* modules of the project in the working directory,
 * installed plugins, and what `--trust` names.
 
 The limits are of the whole process. Worker processes that are forked inherit them, threads do, and learners receive
@@ -91,7 +91,7 @@ ENVIRONMENTS = (
     *(f"gymnasium.envs.{name}" for name in "box2d classic_control mujoco phys2d tabular toy_text".split()),  # noqa: SIM905
     *("ale_py", "minigrid", "rlrun.env"),
 )
-# Of what `${name:…}` computes: nothing from outside of the config, no text read as a config, nobody's own code.
+# Of what `${name:…}` computes: nothing from outside of the config, no text read as a config, no user's code.
 RESOLVERS = ("oc.select", "oc.dict.keys", "oc.dict.values", "oc.deprecated")
 
 limits: list[Limit] = []  # those in force; a name has to pass all of them
@@ -102,7 +102,7 @@ class Limit:
 
     Args:
         packages: named by `--trust`.
-        folder: where the user stands; None where that is no project.
+        folder: the working directory; None where that is no project.
         project: the folder of the user's own code when the run was started, as the run says.
         run: the run directory.
         typed: config key -> value, what the user typed; a value that is a name may be imported, too.
@@ -130,7 +130,7 @@ class Limit:
             self.carried = {run.resolve().relative_to(root.resolve()).parts[0] for root in arrived}
 
     def allows(self, name: str) -> bool:
-        """Say whether a dotted name may be imported."""
+        """Return True if a dotted name may be imported."""
         if any(part.startswith("__") for part in name.split(".")):
             return False
         if within(name, self.packages):
@@ -141,7 +141,7 @@ class Limit:
         return (own is not None and projects.provides(own, name)) or within(name, plugins.packages())
 
     def allows_object(self, target: Any, text: str) -> bool:
-        """Say whether what a name led to may be called."""
+        """Return True if what a name led to may be called."""
         if text in self.packages or text in ELEMENTWISE:
             return True
         name, home = definition(target), getattr(target, "__module__", None)
@@ -217,17 +217,17 @@ def require_of_use(packages: Iterable[str]) -> None:
 
 
 def is_limited() -> bool:
-    """Say whether configs are restricted now."""
+    """Return True if configs are restricted now."""
     return bool(limits)
 
 
 def is_foreign(block: str) -> bool:
-    """Say whether configs are restricted now and the user typed no key of a block."""
+    """Return True if configs are restricted now and the user typed no key of a block."""
     return any(not any(within(key, [block]) for key in limit.keys) for limit in limits)
 
 
 def within(name: str, packages: Iterable[str]) -> bool:
-    """Say whether a dotted name is one of the packages or inside one."""
+    """Return True if a dotted name is one of the packages or inside one."""
     return f"{name}.".startswith(tuple([f"{package}." for package in packages]))
 
 
@@ -241,7 +241,7 @@ def admit(name: str, text: str, place: str) -> None:
 
     Args:
         name: of what is about to be imported.
-        text: as it stands in the config.
+        text: as written in the config.
         place: where.
 
     Raises:
@@ -311,9 +311,9 @@ def admit_writing(text: str, path: Path | None, may_go: Callable[[Path], bool], 
     """Let a config have something written: inside of its run, where the user says so, or a zip that takes nothing away.
 
     Args:
-        text: as it stands in the config.
+        text: as written in the config.
         path: the file; None where it is no file of its own, but a dataset.
-        may_go: tells of a file that is there whether it may be replaced.
+        may_go: returns True if an existing file may be replaced.
         place: where the config names it.
 
     Raises:
@@ -328,10 +328,10 @@ def admit_writing(text: str, path: Path | None, may_go: Callable[[Path], bool], 
 
 
 def admit_place(text: str, path: Path | None, place: str) -> None:
-    """Let a config have something read, or a folder used, which lies inside of its run, or where the user says so.
+    """Let a config read a file or use a folder inside its run, or one that the user names.
 
     Args:
-        text: as it stands in the config.
+        text: as written in the config.
         path: the file or folder; None where it is a dataset.
         place: where the config names it.
 
@@ -344,7 +344,7 @@ def admit_place(text: str, path: Path | None, place: str) -> None:
 
 
 def is_place(text: str) -> bool:
-    """Say whether `--trust` names a file, a folder or a dataset, no package."""
+    """Return True if `--trust` names a file, a folder or a dataset, no package."""
     return "/" in text or ":" in text
 
 

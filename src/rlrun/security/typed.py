@@ -11,7 +11,7 @@ ID = re.compile(r"([^\W\d][\w.]*):.+")  # my_package:Id
 
 
 def texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text in a nest of values, behind the last override of the key that it stands under."""
+    """Yield every text in a nest of values, after the last name of its key."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from texts(value, str(name).rpartition(".")[2])

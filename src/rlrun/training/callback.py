@@ -19,7 +19,7 @@ EVENTS = (
 
 
 class Hook(NamedTuple):
-    """A hook that somebody overrode: what to call, the arguments it asks for, and the name to show."""
+    """A hook that was overridden: what to call, the arguments it asks for, and the name to show."""
 
     method: Callable[..., Any]
     arguments: Mapping[str, inspect.Parameter]
@@ -44,10 +44,10 @@ class Callback:
 
     data_group: str | None = None  # whose names the batch hooks see first
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
-    requested_names: frozenset[str] | None = None  # those of `provides` that somebody reads; None = no plan yet
+    requested_names: frozenset[str] | None = None  # those of `provides` that are read; None = no plan yet
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; who overrides them sets it
     leads: bool = False  # it looks on or writes, and changes nothing of training: of several learners the first has it
-    only_provides: bool = False  # it does nothing but provide names: where nobody asks for them, that is a mistake
+    only_provides: bool = False  # it only provides names: if no hook asks for them, that is a mistake
     by_turns: bool = False  # others train the same parameters, each in phases of its own
     ends: bool = False  # its end_cycle may end training, so it is called after all others
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
@@ -119,7 +119,7 @@ class Callback:
         """Count an update of the data group, whether it was due or not."""
 
     def asked_for(self, name: str) -> bool:
-        """Tell whether anybody may ask for one of the names that this callback provides."""
+        """Return True if a hook may ask for this name, which this callback provides."""
         return self.requested_names is None or name in self.requested_names
 
     def note(self, path_of: Callable[[object], str]) -> str:
@@ -127,7 +127,7 @@ class Callback:
         return ""
 
     def hook(self, event: str) -> Hook | None:
-        """Return the hook for an event, or None where nobody overrode it."""
+        """Return the hook for an event, or None if it was not overridden."""
         if getattr(type(self), event) is getattr(Callback, event):
             return None
         hook = self.hook_of(getattr(self, event), event)

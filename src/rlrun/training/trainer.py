@@ -36,7 +36,7 @@ class Trainer:
         callbacks: by name.
         loader: of batches.
         around: entered for each batch, around `begin_batch`, `backward` and `end_batch`: what acts, steps environments
-            or evaluates stands outside of it.
+            or evaluates is outside of it.
         fuse: makes the calls of an update from its hooks; None = one call each.
 
     Raises:

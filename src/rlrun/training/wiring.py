@@ -124,7 +124,7 @@ def _provided_in(callback: Callback) -> str | None:
 
 
 def _in_time(provider: Callback, event: str, reader: Callback) -> bool:
-    """Tell whether a callback has provided its names before a reader's hook of this event first runs."""
+    """Return True if a callback provides its names before a reader's hook of this event first runs."""
     begins = provider.data_group is None and provider.hook("begin_training") is not None
     first = "begin_training" if begins else _provided_in(provider)
     if first is None or EVENTS.index(first) > EVENTS.index(event):

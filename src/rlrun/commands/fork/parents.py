@@ -36,8 +36,8 @@ LOAD = "load"  # the other values, skip and reinit, both mean: initialized
 class Parent:
     """What a new run starts from."""
 
-    path: Path  # a checkpoint's folder, or a file; or the run, of which the newest good checkpoint is meant
-    run: RunDir | None = None  # its run; None for a file, or a checkpoint's folder that lies in no run
+    path: Path  # a checkpoint's folder, or a file; a run means its newest good checkpoint
+    run: RunDir | None = None  # its run; None for a file, or a checkpoint's folder outside a run
 
 
 def find(text: str) -> Parent:
@@ -84,7 +84,7 @@ def started(
 ) -> Iterator[Composed]:
     """Compose the config of a run that starts from another: the parent's overrides first, then these.
 
-    The parent can be somebody else's, so what its overrides import is limited for as long as the block lasts
+    Another person may have made the parent, so the imports of its overrides are limited while the block lasts
     (`rlrun.security.trust`); what the user's overrides and files name is free.
 
     Args:
@@ -95,7 +95,7 @@ def started(
 
     Raises:
         RunDirError: there is nothing to start from, or the file of the parent's overrides cannot be read.
-        ConfigError: the overrides do not compose, alone or behind those of the parent.
+        ConfigError: the overrides do not compose, alone or after those of the parent.
     """
     packages = list(packages)
     trust.require_of_use(packages)
@@ -224,11 +224,11 @@ class Settings:
         """
         new_names: dict[str, str] = {}
         for old, new in self.rename.items():
-            meant = {name: new_name for name in names if (new_name := _rename(old, new, name)) is not None}
-            if not meant:
+            renamed = {name: new_name for name in names if (new_name := _rename(old, new, name)) is not None}
+            if not renamed:
                 near = did_you_mean(old.removesuffix(".*"), names)
                 raise ConfigError(f"init.rename: the parent holds nothing named '{old}'{near}")
-            new_names |= meant
+            new_names |= renamed
         taken: dict[str, str] = {}
         for name, new_name in new_names.items():
             if new_name in taken:

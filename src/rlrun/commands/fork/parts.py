@@ -251,15 +251,15 @@ class TargetNetwork(Counters):
 
 
 def kept(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
-    """Return what an optimizer keeps for a parameter after its first step, found by a step on a stand-in."""
+    """Return what an optimizer keeps for a parameter after its first step, found by a step on a copy."""
     group = next(group for group in optimizer.param_groups if any(member is parameter for member in group["params"]))
-    stand_in = nn.Parameter(torch.zeros_like(parameter))
-    stand_in.grad = torch.zeros_like(parameter)
+    trial_parameter = nn.Parameter(torch.zeros_like(parameter))
+    trial_parameter.grad = torch.zeros_like(parameter)
     trial = copy.copy(optimizer)
-    trial.param_groups = [{**group, "params": [stand_in]}]
+    trial.param_groups = [{**group, "params": [trial_parameter]}]
     trial.state = defaultdict(dict)
     trial.step()
-    return dict(trial.state[stand_in])
+    return dict(trial.state[trial_parameter])
 
 
 def _difference(current: Any, value: Any) -> str | None:

@@ -191,7 +191,7 @@ class _Taker:
         settings.require_met(self.kinds, self.parts)
 
     def wants(self, part: str) -> bool:
-        """Tell whether a part of the parent is worth reading: memories that nobody wants are not."""
+        """Return True if a part of the parent is needed; memories are read only if they are loaded."""
         here = {part} | {new for old, new in self.settings.rename.items() if matches(old, part)}
         return not all(path in self.tables and not self.settings.loads(path, "memory") for path in here)
 
@@ -210,7 +210,7 @@ class _Taker:
         origin = f"{source.place}" if steps is None else f"{source.place} ({steps:,} env steps, {updates:,} updates)"
         self.report = ForkReport(origin, [entry for group in entries.values() for entry in group])
         self._require_fit(source, nodes)
-        self._tell()
+        self._note_networks()
         self._settle_import(nodes)
         return self.report
 
@@ -273,8 +273,8 @@ class _Taker:
                 why = f": {names_differ(tensors, self.tensors)}"
             raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{why}")
 
-    def _tell(self) -> None:
-        """Say where no network was taken over."""
+    def _note_networks(self) -> None:
+        """Note in the report that no network was loaded."""
         if self.tensors and self.loaded.isdisjoint(self.tensors):
             paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
             begun = any(self.values.get(path, {}).get("start") is not None for path in paces)

@@ -4,11 +4,9 @@ Each holds all networks. What is computed over a batch and has a part in trainin
 functions here; so every learner takes the same step, which is that of one process on the whole batch. They are called
 by all learners in the same order, and in a process that learns alone they do nothing.
 
-Gradients are averaged by `torch.distributed.all_reduce`, not by its DistributedDataParallel. That wraps a module and
-hears of what goes through its `forward`, whereas a loss here asks networks by other methods (`act`, `heads`, …).
-Around a whole loss it gives the same gradients, but in buckets of its own, where here they lie in one tensor already;
-for two layers of 64 it was not faster than the one call that averages this. What it can do beyond, send the first
-gradients while the last are computed, is for networks of another size.
+Gradients are averaged by `torch.distributed.all_reduce`, not by its DistributedDataParallel. That wraps a module's
+`forward`, whereas a loss here calls other methods of networks (`act`, `heads`, …). It sends gradients while others are
+computed, which does not pay for small networks.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ if TYPE_CHECKING:  # commands that look at checkpoints only do without torch
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=7)  # one evaluates, the others wait; one that is gone is noticed at once all the same
-PAUSE = timedelta(seconds=1)  # in waiting: python hears signals only between calls, and another one may be stuck
+PAUSE = timedelta(seconds=1)  # of waiting: python handles signals only between calls, and another learner may be stuck
 
 _rank, _count = 0, 1
 _cause: Callable[[], LearnerError] | None = None  # asked why another one is gone
@@ -114,7 +112,7 @@ def _call(function: Callable[..., Any], *args: Any) -> Any:
 
 def _send(function: Callable[..., Any], value: Tensor, *args: Any) -> Tensor:
     """Exchange a tensor in place by what all learners call."""
-    if value.is_cuda:  # which nobody waits for here
+    if value.is_cuda:  # which is not waited for here
         _call(function, value, *args)
     else:
         _call(_wait, _call(partial(function, async_op=True), value, *args))
@@ -176,7 +174,7 @@ def to_number(number: int) -> int:
     return int(first_(torch.tensor(number)))
 
 
-def told(value: T, learner: int = 0) -> T:
+def broadcast(value: T, learner: int = 0) -> T:
     """Return what the first learner has, or another one, whatever it is."""
     if _count == 1:
         return value
@@ -196,7 +194,7 @@ def every(flag: bool) -> bool:
 
 def gathered(value: T) -> list[T]:
     """Return what each learner has, in their order."""
-    return [told(value, learner) for learner in range(_count)]
+    return [broadcast(value, learner) for learner in range(_count)]
 
 
 def require_same(modules: Mapping[str, nn.Module]) -> None:
@@ -209,7 +207,7 @@ def require_same(modules: Mapping[str, nn.Module]) -> None:
         path: [float(tensor.detach().double().sum()) for tensor in (*module.parameters(), *module.buffers())]
         for path, module in modules.items()
     }
-    first = told(sums)
+    first = broadcast(sums)
     differs = [path for path, numbers in sums.items() if repr(numbers) != repr(first.get(path))]
     if unequal := [path for paths in gathered(differs) for path in paths]:
         raise LearnerError(f"learners={_count}: {unequal[0]} is not the same in all of them")

@@ -1,4 +1,4 @@
-"""The first learner's side of the others: it starts them, hears how they are, and ends them."""
+"""The first learner starts the others, receives their state, and ends them."""
 
 from __future__ import annotations
 
