@@ -1,4 +1,4 @@
-"""Several sources of batches at once: side by side as data groups, or mixed within a batch."""
+"""Several sources of batches: as several data groups, or mixed within a batch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from rlrun.memory.table import Table
 
 
 class JointLoader:
-    """Ask several loaders for a batch each, in their order, and hand all on together.
+    """Serves the batches of several loaders together, as several data groups.
 
-    A loader whose data group is called `default` gives it the name that the loader has here; other
-    groups keep theirs. It ends as soon as one of the loaders does. A loader that collects stands
-    before those that draw from what it collects.
+    A data group `default` gets the name of its loader here; other groups keep theirs. It ends as soon as one of the
+    loaders does. A loader that collects must come before those that draw from the same table.
 
     Args:
         loaders: by name; or as arguments of their own: `JointLoader(real=…, imagined=…)`.
@@ -78,20 +77,20 @@ class JointLoader:
             yield merged if self.nested is None else {self.nested: merged}
 
     def ready(self) -> bool:
-        """Tell whether no loader makes a step of the environment before its next batch."""
+        """Return True if no loader makes an environment step before its next batch."""
         return all(loader.ready() for loader in self.parts.values())
 
     @property
     def tables(self) -> tuple[Table, ...]:
-        """What batches are drawn from."""
+        """Tables of the batches."""
         return tuple(table for loader in self.parts.values() for table in loader.tables)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all loaders by name, and what some have given for a batch that is not complete."""
+        """Return the states of all loaders by name, and their batches for an incomplete joint batch."""
         return {"parts": {part: loader.state_dict() for part, loader in self.parts.items()}, "given": self._given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Let every loader go on where it was."""
+        """Load the states of all loaders."""
         for part, loader in self.parts.items():
             loader.load_state_dict(state["parts"][part])
         self._given = {part: placed(groups, self.parts[part]) for part, groups in state["given"].items()}
@@ -109,8 +108,8 @@ class _Part:
     longest: int = 0  # steps of the longest window that it was seen to hold
 
     def holds(self, length: int) -> bool:
-        """Tell whether the table holds a window; looks closely only until it does."""
-        if not self.table.index.complete[:-1].any():  # empty, perhaps anew
+        """Return True if the table has a window; counts windows only until it has one."""
+        if not self.table.index.complete[:-1].any():  # empty, perhaps again
             self.longest = 0
         elif self.longest < length and self.table.windows(length):
             self.longest = length
@@ -118,11 +117,10 @@ class _Part:
 
 
 class Mix:
-    """Several tables that are sampled as one, each for its share of every sample.
+    """Several tables that are sampled as one, each with its share of every sample.
 
-    Shares count in proportion to one another. What rounding takes from a table in one sample it is
-    owed in the next, so over many each has its exact share. A table without a window leaves its
-    share to the others. It can stand wherever a loader wants a table, and takes feedback.
+    Shares are relative. Rounding errors of one sample are corrected in the next, so shares are exact over time. A table
+    without a window leaves its share to the others. A loader takes a `Mix` as its table, with feedback.
 
     Args:
         parts: each `{table, share}`, in a list or by name.
@@ -166,7 +164,7 @@ class Mix:
         return (*names, "weight") if self._weighs and "weight" not in names else names
 
     def sample(self, count: int, length: int = 1) -> Batch:
-        """Draw windows from all tables: rows of the first, then of the second, and so on.
+        """Return windows of all tables: rows of the first, then of the second, and so on.
 
         Raises:
             RlrunError: no table holds a window, or the columns do not fit together.
@@ -207,7 +205,7 @@ class Mix:
         return list(counts.values())
 
     def feedback(self, priority: Tensor) -> None:
-        """Hand each table the part of the newest sample's priorities that is its own; [B] or [B, T].
+        """Pass to each table its part of the newest sample's priorities, [B] or [B, T].
 
         Raises:
             RlrunError: there was no sample yet.
@@ -223,7 +221,7 @@ class Mix:
         return sum(part.table.windows(length) for part in self.parts)
 
     def full(self) -> bool:
-        """Tell whether all tables are full."""
+        """Return True if all tables are full."""
         return all(part.table.full() for part in self.parts)
 
     def __len__(self) -> int:
@@ -231,21 +229,21 @@ class Mix:
         return min(len(part.table) for part in self.parts)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what rounding owes each table, and what each was seen to hold."""
+        """Return the rounding errors of each table, and its longest known window."""
         owed, longest = ({part.name: getattr(part, name) for part in self.parts} for name in ("owed", "longest"))
         return {"owed": owed, "held": longest, "holding": self._holding}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on owing the same."""
+        """Load what `state_dict` returned."""
         for part in self.parts:
             part.owed, part.longest = state["owed"][part.name], state["held"][part.name]
         self._holding = list(state["holding"])
 
 
 class MixLoader(ReplayLoader):
-    """Draw every batch from several tables, each its share; nothing is collected.
+    """Draws every batch from several tables by their shares, without collecting.
 
-    To collect as well, give a `ReplayLoader` a `Mix` for its table.
+    A `ReplayLoader` with a `Mix` as its table collects, too.
     """
 
     def __init__(
@@ -260,7 +258,7 @@ class MixLoader(ReplayLoader):
         super().__init__(table=self.mix, collector=None, batch=batch, length=length, data_group=data_group)
 
     def feedback(self, priority: Tensor) -> None:
-        """Hand each table the priorities of its rows in the newest batch."""
+        """Pass to each table the priorities of its rows in the newest batch."""
         self.mix.feedback(priority)
 
     def state_dict(self) -> dict[str, Any]:

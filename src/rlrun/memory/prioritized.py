@@ -1,4 +1,4 @@
-"""Prioritized experience replay (Schaul et al. 2015, arXiv 1511.05952): surprising windows come more often."""
+"""Prioritized experience replay (Schaul et al. 2015, arXiv 1511.05952): windows by their errors."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ ANNEALED = Linear(first=0.4, last=1.0, steps=100_000)
 
 
 class Prioritized(Seeded, Sampler):
-    """The chance of a window goes with a power of its priority, and `weight` corrects the bias.
+    """Draws windows with a chance in proportion to a power of their priority; `weight` corrects the bias.
 
-    A window's priority is that of its first row. Feedback of [B] is for first rows; with feedback of [B, T] every row
-    gets a priority of its own, or with `mix` the first row alone gets `mix` · the largest + (1 - `mix`) · the mean of
-    its window (R2D2, Kapturowski et al. 2019; there `mix` is 0.9). Rows that nobody fed back yet have the largest
-    priority so far. Feedback for rows that were overwritten in the meantime is ignored.
+    The priority of a window is that of its first row. Feedback [B] is for first rows; feedback [B, T] is for every row.
+    With `mix` it sets only the first row, to `mix` · the largest + (1 - `mix`) · the mean of its window (R2D2,
+    Kapturowski et al. 2019, where `mix` is 0.9). New rows have the largest priority so far. Feedback for rows that were
+    overwritten since the sample is ignored.
 
     Args:
         alpha: power of the priority; 0 = uniform (eq. 1).
-        beta: power of the weights (N · P)^-beta, which are divided by the largest of the batch; 1 corrects all of the
-            bias; a function of the number of picks, or a number.
-        epsilon: added to every priority, so that none is never drawn again.
-        mix: share of the largest priority of a window; None = every row its own.
-        stratified: draw one window from each of B equal parts of the sum, which spreads a batch evenly.
+        beta: power of the weights (N · P)^-beta, as a number or a function of the number of picks. The largest weight
+            of a batch is 1. 1 corrects all of the bias.
+        epsilon: added to every priority, so that every row can be drawn.
+        mix: share of the largest priority of a window; None = each row has its own.
+        stratified: draw one window from each of B equal parts of the sum.
         seed: of the draws.
 
     Raises:
@@ -108,7 +108,7 @@ class Prioritized(Seeded, Sampler):
         return prefix
 
     def _fits(self, start: Array, length: int) -> Array:
-        """Tell which rows begin a window."""
+        """Return which rows begin a window."""
         index = self.index
         if length == 1 and not index.margin:
             fits: Array = index.complete.take(start, mode="clip")
@@ -116,11 +116,7 @@ class Prioritized(Seeded, Sampler):
         return index.unbroken(start, index.after(start, length), length)
 
     def _replace(self, start: Array, length: int) -> Array:
-        """Draw others for those that begin no window.
-
-        Each is drawn from all windows, by its priority alone. So chances stay exact where the first ones were drawn
-        from parts of the sum, too.
-        """
+        """Replace rows that begin no window by draws from all windows, which keeps the chances exact."""
         count, accepted = len(start), self._sift(start, length)
         tries = int(1.25 * (count - len(accepted)) * count / max(len(accepted), 1)) + 8
         for _ in range(ROUNDS):
@@ -131,13 +127,13 @@ class Prioritized(Seeded, Sampler):
         return accepted if len(accepted) == count else self._list(accepted, count, length)
 
     def _sift(self, start: Array, length: int) -> Array:
-        """Return those of the rows that begin a window; a rounding error may have led to others."""
+        """Return the rows that begin a window; rounding errors may have found others."""
         fits = self._fits(start, length) & (self.tree.get(start) > 0.0)
         self._bury(start[~fits])
         return start[fits]
 
     def _bury(self, slots: Array) -> None:
-        """Set to zero what begins no window until it is written anew: slots of dropped rows, last observations."""
+        """Set slots of dropped rows and of last observations to zero."""
         index, slots = self.index, slots[slots < self.index.size]  # a rounding error may lead behind the last
         stamp = index.stamp[slots]
         over = index.status[np.where(stamp == EMPTY, 0, stamp >> index.bits)] == CLOSED
@@ -146,7 +142,7 @@ class Prioritized(Seeded, Sampler):
             self.tree.set(dead, 0.0)
 
     def _list(self, accepted: Array, count: int, length: int) -> Array:
-        """Complete a sample from a list of all windows, for few slots begin one."""
+        """Complete a sample from a list of all windows; used if few slots begin one."""
         windows = self.index.windows(length)
         episode = np.repeat(np.arange(len(windows)), windows)
         if not len(episode):
@@ -158,9 +154,7 @@ class Prioritized(Seeded, Sampler):
         return np.concatenate([accepted, start[np.minimum(drawn, len(start) - 1)]])
 
     def feedback(self, rows: Rows, priority: Tensor) -> None:
-        """Learn how surprising the rows of a pick were, such as by the size of their TD errors.
-
-        priority: [B] or [B, T], from zero.
+        """Set the priorities of the rows of a pick, such as the size of their TD errors: [B] or [B, T], from zero.
 
         Raises:
             RlrunError: the shape is another, or a number is negative, infinite or NaN.
@@ -193,7 +187,7 @@ class Prioritized(Seeded, Sampler):
         return mixed
 
     def _still(self, rows: Rows, slots: Array) -> Array | None:
-        """Tell which slots hold what they held when they were picked, and no padding; None for all."""
+        """Return which slots have the same rows as when they were picked, without padding; None for all."""
         keep = rows.valid if slots.ndim == 2 else None
         if rows.stamp is None or rows.version == self.index.version:
             return keep
@@ -219,7 +213,7 @@ class Prioritized(Seeded, Sampler):
 PENDING = 1024  # changes before sums are updated without being asked for
 BITS = 4
 FAN = 1 << BITS
-# row @ BEFORE: what lies before each number of a row; a product takes half the time of numpy's cumsum
+# row @ BEFORE: the sum before each number of a row; a product takes half the time of numpy's cumsum
 BEFORE = np.triu(np.ones((FAN, FAN)), 1)
 
 
@@ -237,10 +231,9 @@ LAST = _lasts()
 class SumTree:
     """A number of at least zero in each slot; finds the slots in which parts of their sum end.
 
-    Blocks of 16 slots have a sum, and so have groups of 16 blocks; above them stand the cumulative sums of all groups.
-    A tree of two children a node would have twenty levels for a million slots, each several calls of numpy. Sums are
-    made anew from what is beneath them, never added to, so they do not drift, whatever the history; this waits until
-    they are asked for, so that several changes cost one.
+    It has the sums of blocks of 16 slots, of groups of 16 blocks, and the cumulative sums of the groups. A binary tree
+    of a million slots would have twenty levels with several NumPy calls each. Sums are computed from the level below,
+    so they never drift, and only when they are read.
     """
 
     def __init__(self, size: int) -> None:
@@ -250,7 +243,7 @@ class SumTree:
         self._sums = np.zeros(groups * FAN)
         self._blocks = self._sums.reshape(-1, FAN)  # by group
         self._groups = np.zeros(groups)
-        self._edges = np.zeros(groups + 1)  # what lies before each group, and all
+        self._edges = np.zeros(groups + 1)  # sums before each group, and of all
         # numbers from zero on are in the order of their bits, and whole numbers are compared faster
         self._inner = self._edges[1:-1].view(np.int64)
         self._summands, self._running = torch.from_numpy(self._groups), torch.from_numpy(self._edges[1:])
@@ -281,8 +274,7 @@ class SumTree:
     def find(self, prefix: Array) -> Array:
         """Return the slots [B] in which parts of the total end; prefix: [B] in [0, total).
 
-        Ascending ones are found faster. One that is a rounding error away from the end of a block may lead to a slot
-        of zero there.
+        Ascending parts are found faster. Rounding errors at the end of a block may find a slot of zero.
         """
         if self._changed:
             self._add_up()
@@ -301,7 +293,7 @@ class SumTree:
     def _add_up(self) -> None:
         blocks = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
         self._changed.clear()
-        # einsum's sum of a row is the same, bit for bit, whichever rows stand beside it: nothing depends on history
+        # einsum's sum of a row is the same, bit for bit, whatever the other rows are: nothing depends on history
         if 2 * len(blocks) < len(self._sums):
             self._sums[blocks] = np.einsum("ij->i", self._slots.take(blocks, axis=0, mode="clip"))
             groups = blocks >> BITS
@@ -317,7 +309,7 @@ class SumTree:
         return {"leaves": torch.from_numpy(self.leaves[: used[-1] + 1 if len(used) else 0].copy())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back the numbers of a tree of the same size."""
+        """Load the numbers of a tree of the same size."""
         leaves = state["leaves"].numpy()
         self.leaves[:] = 0.0
         self.leaves[: len(leaves)] = leaves
@@ -325,7 +317,7 @@ class SumTree:
 
 
 def _child(before: Array, rest: Array) -> Array:
-    """Return the number [B] of the child in which `rest` [B] of a sum ends; before: [B, 16], what lies before each."""
+    """Return the number [B] of the child in which `rest` [B] of a sum ends; before: [B, 16], the sum before each."""
     passed = np.packbits(before <= rest[:, None]).view(np.uint16)
     child: Array = LAST.take(passed)
     return child

@@ -38,7 +38,7 @@ class EpisodeState(Enum):
 
 @dataclass
 class MetaData:
-    """What an environment tells of an agent that no network reads."""
+    """Information about an agent that no network reads."""
 
     info: dict[str, float] = field(default_factory=dict)
     info_lists: dict[str, list[float]] = field(default_factory=dict)
@@ -94,11 +94,11 @@ class MemoryProxy:
         self._open: dict[AgentId, _Open] = {}
 
     def add(self, observations: Mapping[AgentId, DictObservation], responses: Mapping[AgentId, DictResponse]) -> None:
-        """Take in one round: what each agent saw, and how each that goes on responded.
+        """Add one round: the observation of each agent, and the response of each whose episode continues.
 
         Raises:
-            RlrunError: an agent runs or begins out of turn, or has no response; nothing was taken in.
-            DataError: an observation or a reward is NaN or infinite; nothing was taken in.
+            RlrunError: an agent has the wrong state, or no response; nothing was added.
+            DataError: an observation or a reward is NaN or infinite; nothing was added.
         """
         for agent, seen in observations.items():
             self._check(agent, seen, agent in responses)
@@ -175,9 +175,9 @@ class MemoryProxy:
         return next(iter(tree.values()))
 
     def interrupt(self) -> None:
-        """Close every open episode as cut off: the environment began anew, and will not go on with them.
+        """End every open episode as interrupted, because the environment was reset.
 
-        The last response of each is left out, for nobody knows what came of it.
+        The last response of each has no outcome, and is left out.
         """
         for agent, episode in list(self._open.items()):
             del self._open[agent]
@@ -186,7 +186,7 @@ class MemoryProxy:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Agents under way, and what was left out so far."""
+        """Numbers of agents with open episodes, and of episodes and agents that were left out."""
         return {"agents/open": len(self._open), "agents/too_short": self.short, "agents/unknown": self.unknown}
 
     def state_dict(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class MemoryProxy:
         return {"short": self.short, "unknown": self.unknown, "open": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Load what `state_dict` returned."""
         self.short, self.unknown = state["short"], state["unknown"]
         self._open = {agent: _unpack(packed) for agent, packed in state["open"].items()}
 

@@ -1,4 +1,4 @@
-"""The writing half of a table: rows, episodes, and what leaves when it is full."""
+"""The writing part of a table: rows, episodes, and drops from a full table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAMP = "stamps of slots"  # the column of the index; no name of one of the stor
 
 
 class Recorder:
-    """Put rows where the index says, and let sampler and ejector know."""
+    """Writes rows to the slots of the index, and notifies sampler and ejector."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class Recorder:
             return PoolIndex(num_envs=num_envs, size=length + num_envs, **options)
         except MemoryError:
             raise ConfigError(
-                f"memory.length: {length:,} transitions are too many for this machine; what notes where each lies is "
-                "always in main memory"
+                f"memory.length: {length:,} transitions are too many for this machine; their index is always in main "
+                "memory"
             ) from None
 
     def add(self, env_index: int | Array | None, row: Mapping[str, Tree]) -> None:
@@ -85,12 +85,12 @@ class Recorder:
 
     @property
     def observed(self) -> bool:
-        """Tell whether somebody learns from rows as they enter."""
+        """Return True if an adaptor learns from new rows."""
         return bool(self._observers)
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Let nobody learn from rows that enter within a `with` block, as they did so before."""
+        """Stop adaptors from learning from new rows within a `with` block."""
         observers, self._observers = self._observers, ()
         try:
             yield
@@ -98,7 +98,7 @@ class Recorder:
             self._observers = observers
 
     def _show(self, row: Mapping[str, Tree], env: Array) -> None:
-        """Show rows [n, …] and the numbers of their environments [n] to whoever learns from them."""
+        """Pass rows [n, …] with the numbers of their environments [n] to adaptors that learn from them."""
         for observe in self._observers:
             observe({**row, "env": env})
 
@@ -156,7 +156,7 @@ class Recorder:
         return {**row, "observation": self.frames.newest(row["observation"])} if self.frames else row
 
     def _make_room(self, count: int) -> None:
-        """Let the ejector drop episodes until there are so many free slots."""
+        """Drop episodes that the ejector picks until there are so many free slots."""
         index = self.index
         assert isinstance(index, PoolIndex)
         if index.vacant < count:
@@ -165,7 +165,7 @@ class Recorder:
             index.shorten(count - index.vacant)
 
     def _recycle(self, count: int) -> None:
-        """Find numbers of episodes that are overwritten, to be used again."""
+        """Free the numbers of overwritten episodes."""
         index = self.index
         assert isinstance(index, RingIndex)
         self._forget(index.gone())
@@ -180,20 +180,20 @@ class Recorder:
         self.index.drop(episodes)
 
     def full(self) -> bool:
-        """Tell whether rows leave from now on for every new one."""
+        """Return True if every new row replaces an old one."""
         return self.index.full()
 
     def clear(self) -> None:
-        """Forget everything that is stored."""
+        """Drop all rows."""
         self._forget(np.flatnonzero(self.index.status == CLOSED))
         for part in (self.sampler, self.ejector):
-            part.forget(self.index.open)  # their numbers stay in use, and begin anew
+            part.forget(self.index.open)  # their numbers stay in use
         self.index.abandon()
         if isinstance(self.index, RingIndex):
             self.index.restart()
 
     def resize(self, length: int) -> None:
-        """Make room for `length` transitions, all envs together; what is stored stays.
+        """Grow to `length` transitions, all envs together, with the stored rows.
 
         Raises:
             ConfigError: the table has more already.
@@ -218,9 +218,9 @@ class Recorder:
         }
 
     def changes(self, home: Path) -> dict[str, Any]:
-        """Return what `stored` does for a checkpoint: of rows those that changed since the one before.
+        """Return the state for a checkpoint, with the rows that changed since the one before.
 
-        home: the folder of segments that checkpoints share; in another one nothing is known to lie yet.
+        home: the folder of segments that checkpoints share; a new folder gets all rows.
         """
         used = self.index.stamp != EMPTY
         if self._chain is None or not self._chain.fits(home, len(used)):
@@ -239,7 +239,7 @@ class Recorder:
         return {"columns": self.storage.changed_state(columns), "index": index, "tags": self.tags.state_dict()}
 
     def put_back(self, state: dict[str, Any]) -> None:
-        """Take back what `stored` returned, or what a checkpoint kept of `changes`.
+        """Load what `stored` returned, or what a checkpoint has of `changes`.
 
         Raises:
             RlrunError: size or columns differ, or the state is damaged; nothing was changed.

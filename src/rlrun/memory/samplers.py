@@ -24,7 +24,7 @@ Reader = Callable[[str, Tree, Array], Tree]
 
 @dataclass
 class Rows:
-    """The rows of one sample, and a way to look around them."""
+    """The rows of one sample; finds the rows before and after them."""
 
     index: Array  # [B] or [B, T] flat slots
     following: Array | None  # the slots of the next observations, like index; None: not looked up yet
@@ -35,7 +35,7 @@ class Rows:
     run: Array | None = None  # [B, T + 1]: index and following are its two ends
     fetch: Callable[[str, Array], Tree] | None = None  # set by the table
     readers: list[tuple[str, Reader]] | None = None  # what adaptors made of columns so far
-    stamp: Array | None = None  # of `start`, as it was when it was picked, where somebody will ask
+    stamp: Array | None = None  # of `start` when it was picked, if the sampler called `mark`
     version: int = -1  # of the index, then
 
     @property
@@ -70,7 +70,7 @@ class Rows:
         return self.where.step(self.index)
 
     def mark(self) -> Rows:
-        """Note what the rows are, to know later whether they still are."""
+        """Store the stamps of the rows, by which later changes are detected."""
         self.stamp, self.version = self.where.stamp.take(self.start, mode="clip"), self.where.version
         return self
 
@@ -97,14 +97,13 @@ class Rows:
         self.readers = [*(self.readers or ()), (column, reader)]
 
     def altered(self, column: str) -> bool:
-        """Tell whether an adaptor changed a top-level column."""
+        """Return True if an adaptor changed a top-level column."""
         return any(name == column for name, _ in self.readers or ())
 
     def onward(self, k: int) -> tuple[Array, Array]:
-        """Look up to `k` steps ahead.
+        """Return the slots of each row and of the `k` after it, and how many of these steps are stored in its episode.
 
-        Returns the slots of each row and of those after it, [B, k + 1], and how many steps lie within
-        the episode as far as it is stored (1 … k), [B]; for windows with T behind B.
+        Their shapes are [B, k + 1] and [B], of windows [B, T, k + 1] and [B, T]; the number of steps is 1 … k.
         """
         if k == 1:  # the sampler has looked already
             return np.stack([self.index, self.successor], -1), np.ones(self.index.shape, np.int64)
@@ -164,7 +163,7 @@ class Sampler(Strategy):
 
     @property
     def learns(self) -> bool:
-        """Tell whether `feedback` changes what is picked."""
+        """Return True if `feedback` changes the next `pick`."""
         return type(self).feedback is not Sampler.feedback
 
     def feedback(self, rows: Rows, priority: Tensor) -> None:
@@ -184,15 +183,15 @@ class Sampler(Strategy):
 
 
 class Uniform(Seeded, Sampler):
-    """Every window is equally likely, however long its episode is.
+    """Draws every window with the same chance, however long its episode is.
 
-    Slots are drawn from the written part of the table and those that begin no window are thrown
-    away. Where most would be (long windows, short episodes), the windows are counted instead.
+    It draws slots of the written part of the table, without those that begin no window. If most slots begin none, it
+    draws from the counted windows.
 
     Args:
         seed: of the draws.
-        weighting: `windows`, or `episodes`: an episode by its number of rows first, then one of its windows, so
-            that windows of short episodes come more often when they are longer than one row.
+        weighting: `windows`, or `episodes`: first an episode by its number of rows, then one of its windows. Longer
+            windows of short episodes are then more likely.
 
     Raises:
         ConfigError: no such weighting.
@@ -238,7 +237,7 @@ class Uniform(Seeded, Sampler):
         return drawn[index.unbroken(drawn, index.after(drawn, length), length)]
 
     def _draw(self, count: int) -> Array:
-        """Return random slots [n] out of a stock: drawn many at once they cost a fifth."""
+        """Return random slots [n] of a stock, at a fifth of the time of single draws."""
         if self._used + count > len(self._stock):
             self._before = self.generator.bit_generator.state
             self._stock, self._used, self._extent = self.generator.random(max(STOCK, count)), 0, -1
@@ -285,12 +284,12 @@ class Uniform(Seeded, Sampler):
 
 
 class Recent(Seeded, Sampler):
-    """A part of each batch begins in the newest rows, all of them equally likely; the rest is another sampler's.
+    """Draws a part of each batch evenly from the newest rows, and the rest by another sampler.
 
-    Where the newest rows are that part of the table anyhow, all is left to the other sampler.
+    If the newest rows are at least that part of the table, the other sampler draws all.
 
     Args:
-        sampler: draws the rest. Feedback of the whole batch goes to it; where it gives weights, new rows count fully.
+        sampler: draws the rest, and gets the feedback of the whole batch. If it has weights, those of new rows are 1.
         share: this part of a batch, rounded up, is new.
         newest: so many rows are new, all envs together.
         seed: of the new part.
