@@ -50,7 +50,7 @@ def steps(run):
     return [int(path.name.split("-")[0]) for path in run.checkpoint_dirs()]
 
 
-def test_first_boundary_at_or_after_each_interval_is_saved(tmp_path):
+def test_saves_at_or_after_each_interval(tmp_path):
     checkpointer, run, _ = begun(tmp_path, keep_last=None)
     for update in range(1, 15):
         checkpointer.end_cycle(update, step=update * 32)
@@ -63,7 +63,7 @@ def test_first_boundary_at_or_after_each_interval_is_saved(tmp_path):
     assert run.checkpoint("latest").name == "0000000416-0000000013"
 
 
-def test_without_environment_updates_name_the_folder(tmp_path):
+def test_updates_name_folders_without_environment(tmp_path):
     checkpointer, run, _ = begun(tmp_path, every=3)
     for update in range(1, 5):
         checkpointer.end_cycle(update)
@@ -90,7 +90,7 @@ def test_saved_state_is_that_of_its_step(tmp_path):
         assert torch.equal(state["weight"], torch.full((3,), float(step)))
 
 
-def test_resumed_rhythm_is_kept(tmp_path):
+def test_resumed_run_keeps_its_interval(tmp_path):
     checkpointer, run, _ = begun(tmp_path, keep_last=None, state={"axis": 150, "update": 15, "best": []})
     for step in (160, 190, 210, 290, 300):
         checkpointer.end_cycle(step // 10, step=step)
@@ -115,48 +115,42 @@ def test_best_is_saved_when_its_update_ends(tmp_path):
     assert run.checkpoint("best") == run.checkpoint("latest") == run.checkpoint(42)
     checkpointer.end_cycle(8, step=48)
     assert steps(run) == [42]
+    checkpointer.end_cycle(9, step=100)
+    checkpointer.mark_best(100, 9)  # of a saved step: the pointer moves at once
+    assert run.checkpoint("best") == run.checkpoint(100)
 
 
-def test_best_of_a_saved_step_is_pointed_to_at_once(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, every=10)
-    checkpointer.end_cycle(10)
-    checkpointer.mark_best(10, 10)
-    assert run.checkpoint("best") == run.checkpoint(10)
-
-
-def test_so_many_that_were_the_best_in_their_time_are_kept(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, every=10, keep_last=1, keep_best=2)
+@pytest.mark.parametrize(("keep_best", "kept"), [(1, [40, 60]), (2, [20, 40, 60])])
+def test_newest_best_checkpoints_are_kept(keep_best, kept, tmp_path):
+    checkpointer, run, _ = begun(tmp_path, every=10, keep_last=1, keep_best=keep_best)
     for update in range(10, 70, 10):
         if update in (10, 20, 40):
             checkpointer.mark_best(update, update)
         checkpointer.end_cycle(update)
-    assert steps(run) == [20, 40, 60]
+    assert steps(run) == kept
     assert run.checkpoint("best") == run.checkpoint(40)
 
 
-def test_an_evaluation_at_the_end_moves_the_pointer_until_the_run_goes_on(tmp_path):
+@pytest.mark.parametrize("earlier", [True, False])
+def test_resume_forgets_the_best_of_the_end(earlier, tmp_path):
     checkpointer, run, _ = begun(tmp_path, every=100, keep_last=1)
-    checkpointer.mark_best(10, 10)
-    checkpointer.end_cycle(10)
+    if earlier:
+        checkpointer.mark_best(10, 10)
+        checkpointer.end_cycle(10)
     checkpointer.mark_best(15, 15, final=True)
     checkpointer.end_training(None, update=15)
     assert run.checkpoint("best") == run.checkpoint(15)
     state = storage.load(run.checkpoint(15), ["checkpointer"])["checkpointer"]
-    assert state == {"axis": 15, "update": 15, "best": [(10, 10)]}
+    assert state == {"axis": 15, "update": 15, "best": [(10, 10)] if earlier else []}
     begun(tmp_path, update=15, state=state)
-    assert run.checkpoint("best") == run.checkpoint(10)
+    if earlier:
+        assert run.checkpoint("best") == run.checkpoint(10)
+    else:
+        with pytest.raises(RunDirError, match="has no checkpoint 'best'"):
+            run.checkpoint("best")
 
 
-def test_a_pointer_of_an_evaluation_that_a_longer_run_never_makes_is_taken_back(tmp_path):
-    checkpointer, run, _ = begun(tmp_path)
-    checkpointer.mark_best(15, 15, final=True)
-    checkpointer.end_training(None, update=15)
-    begun(tmp_path, update=15, state=checkpointer.state_dict())
-    with pytest.raises(RunDirError, match="has no checkpoint 'best'"):
-        run.checkpoint("best")
-
-
-def test_manifest_says_when_and_how_good(tmp_path):
+def test_manifest_has_evaluation_and_time(tmp_path):
     checkpointer, run, _ = begun(tmp_path)
     checkpointer.evaluation = {"mean_return": 7.5, "std_return": 0.5, "episodes": 3, "env_steps": 32}
     checkpointer.end_training(None, update=4, step=40)
@@ -165,16 +159,8 @@ def test_manifest_says_when_and_how_good(tmp_path):
     assert datetime.fromisoformat(note.created).tzinfo is not None
 
 
-def test_old_best_goes_when_a_better_one_came(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, every=10, keep_last=1)
-    for update in (10, 20, 30):
-        checkpointer.mark_best(update, update)
-        checkpointer.end_cycle(update)
-    assert steps(run) == [30]
-
-
 @pytest.mark.parametrize("error", [None, Stop("SIGTERM")])
-def test_end_in_order_is_saved_once(tmp_path, error):
+def test_orderly_end_is_saved_once(tmp_path, error):
     checkpointer, run, _ = begun(tmp_path, every=10)
     for update in range(1, 14):
         checkpointer.end_cycle(update)
@@ -191,21 +177,20 @@ def test_no_checkpoint_is_made_after_an_error(tmp_path):
     assert steps(run) == []
 
 
-@pytest.mark.parametrize(("update", "state"), [(0, None), (500, {"axis": 600, "update": 500, "best": []})])
-def test_stop_amidst_a_warm_up_is_saved_by_its_steps(tmp_path, update, state):
+RESUMED = {"axis": 600, "update": 500, "best": []}
+
+
+@pytest.mark.parametrize(
+    ("update", "step", "state", "saved"),
+    [(0, 700, None, [700]), (500, 700, RESUMED, [700]), (500, None, RESUMED, []), (500, 600, RESUMED, [])],
+)
+def test_stop_is_saved_if_steps_were_made(update, step, state, saved, tmp_path):
     checkpointer, run, _ = begun(tmp_path, update=update, state=state)
-    checkpointer.end_training(Stop("SIGTERM"), update=update, step=700)
-    assert run.checkpoint("latest").name == f"0000000700-{update:010d}"
+    checkpointer.end_training(Stop("SIGTERM"), update=update, step=step)
+    assert steps(run) == saved
 
 
-@pytest.mark.parametrize("step", [None, 600])
-def test_stop_before_anything_happened_saves_nothing(tmp_path, step):
-    checkpointer, run, _ = begun(tmp_path, update=500, state={"axis": 600, "update": 500, "best": []})
-    checkpointer.end_training(Stop("SIGTERM"), update=500, step=step)
-    assert steps(run) == []
-
-
-def test_skipped_parts_are_left_out_with_what_is_beneath(tmp_path):
+def test_skipped_parts_are_left_out(tmp_path):
     parts = {"memory": Counter(), "memory.sampler": Counter(), "memory_of_mine": Counter()}
     checkpointer, run, _ = begun(tmp_path, parts=parts, skip=["memory"])
     checkpointer.end_training(None, update=1)
@@ -220,14 +205,14 @@ def table():
 
 
 @pytest.mark.parametrize(("memory", "saved"), [(True, {"counter", "memory", "replay.goals"}), (False, {"counter"})])
-def test_rows_of_all_tables_are_saved_where_wanted(tmp_path, memory, saved):
+def test_rows_are_saved_if_wanted(tmp_path, memory, saved):
     parts = {"counter": Counter(), "memory": table(), "replay.goals": table()}
     checkpointer, run, _ = begun(tmp_path, parts=parts, memory=memory)
     checkpointer.end_training(None, update=1)
     assert set(storage.load(run.checkpoint())) == saved
 
 
-def test_rows_are_not_read_by_who_wants_other_parts(tmp_path):
+def test_other_parts_load_without_rows(tmp_path):
     checkpointer, run, _ = begun(tmp_path, parts={"counter": Counter(), "memory": table()})
     checkpointer.end_training(None, update=1)
     (run.checkpoint() / "tensors.1.safetensors").write_bytes(b"damage")
@@ -236,39 +221,27 @@ def test_rows_are_not_read_by_who_wants_other_parts(tmp_path):
         storage.load(run.checkpoint())
 
 
-def left(tmp_path, best, **arguments):
-    """Leave a run with checkpoints 10, 20 and 30, the best of which is 20; return the state at `best`."""
-    checkpointer, run, _ = begun(tmp_path, 10, **arguments)
+@pytest.mark.parametrize(
+    ("best", "update", "pointed"), [((10, 20), 20, 20), ((10, 20), 10, 10), ((30,), 20, None), ((), 30, None)]
+)
+def test_resumed_run_restores_the_pointers(best, update, pointed, tmp_path):
+    checkpointer, run, _ = begun(tmp_path, 10)
     states = {}
-    for update in (10, 20, 30):
-        if update in best:
-            checkpointer.mark_best(update, update)
-        checkpointer.end_cycle(update)
-        states[update] = checkpointer.state_dict()
-    return run, states
-
-
-def test_a_resumed_run_points_to_what_it_goes_on_from(tmp_path):
-    run, states = left(tmp_path, best=(10, 20))
-    begun(tmp_path, update=20, state=states[20])
-    assert (run.checkpoint("latest"), run.checkpoint("best")) == (run.checkpoint(20), run.checkpoint(20))
-    begun(tmp_path, update=10, state=states[10])
-    assert (run.checkpoint("latest"), run.checkpoint("best")) == (run.checkpoint(10), run.checkpoint(10))
-
-
-def test_a_best_from_beyond_the_resume_is_forgotten(tmp_path):
-    run, states = left(tmp_path, best=(30,))
-    begun(tmp_path, update=20, state=states[20])
-    with pytest.raises(RunDirError, match="has no checkpoint 'best'"):
-        run.checkpoint("best")
-
-
-def test_a_resumed_run_does_not_save_again_what_it_came_from(tmp_path):
-    run, states = left(tmp_path, best=())
-    checkpointer, _, counter = begun(tmp_path, update=30, state=states[30])
+    for now in (10, 20, 30):
+        if now in best:
+            checkpointer.mark_best(now, now)
+        checkpointer.end_cycle(now)
+        states[now] = checkpointer.state_dict()
+    resumed, _, counter = begun(tmp_path, update=update, state=states[update])
+    assert run.checkpoint("latest") == run.checkpoint(update)
+    if pointed is None:
+        with pytest.raises(RunDirError, match="has no checkpoint 'best'"):
+            run.checkpoint("best")
+    else:
+        assert run.checkpoint("best") == run.checkpoint(pointed)
     counter.count = 5
-    checkpointer.end_training(Stop("30 of 30 updates"), update=30)
-    assert storage.load(run.checkpoint(30))["counter"]["count"] == 0
+    resumed.end_training(Stop("enough"), update=update)  # which does not save it again
+    assert storage.load(run.checkpoint(update))["counter"]["count"] == 0
 
 
 def test_without_directory_nothing_is_saved():
@@ -280,12 +253,12 @@ def test_without_directory_nothing_is_saved():
     assert checkpointer.state_dict() == {"axis": 1, "update": 1, "best": [(1, 1)]}
 
 
-def test_keeping_none_is_refused():
+def test_keep_last_zero_is_refused():
     with pytest.raises(ConfigError, match=r"checkpoint\.keep_last must be at least 1"):
         Checkpointer(1, keep_last=0)
 
 
-def test_checkpoints_from_before_a_resume_push_nothing_out(tmp_path):
+def test_later_checkpoints_are_replaced_after_resume(tmp_path):
     first, run, _ = begun(tmp_path, every=10, keep_last=2)
     for update in (10, 20, 30, 40):
         first.end_cycle(update)
@@ -307,10 +280,12 @@ def test_checkpoint_of_the_same_step_is_replaced(tmp_path):
 
 
 class Slow:
-    """Holds back every write of states until it is let go, or fails."""
+    """Delays every write of states until `go` is set; then raises `error`, if it is set."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, *, go=False):
         self.go, self.error = threading.Event(), None
+        if go:
+            self.go.set()
         write = storage.write
         monkeypatch.setattr(storage, "write", lambda *args: (self.go.wait(), self.fail(), write(*args)))
 
@@ -319,7 +294,7 @@ class Slow:
             raise self.error
 
 
-def test_training_goes_on_while_a_consistent_state_is_written(tmp_path, monkeypatch):
+def test_consistent_state_is_written_during_training(tmp_path, monkeypatch):
     disk, memory = Slow(monkeypatch), table()
     parts = {"counter": Counter(), "memory": memory}
     checkpointer, run, _ = begun(tmp_path, every=1, parts=parts, kind=Checkpointer)
@@ -338,7 +313,7 @@ def test_training_goes_on_while_a_consistent_state_is_written(tmp_path, monkeypa
     assert storage.digest(storage.load(run.checkpoint("latest"))["memory"]) == storage.digest(memory.state_dict())
 
 
-def test_a_save_waits_for_the_one_before(tmp_path, monkeypatch):
+def test_save_waits_for_the_previous_one(tmp_path, monkeypatch):
     disk = Slow(monkeypatch)
     checkpointer, run, counter = begun(tmp_path, every=1, kind=Checkpointer)
     checkpointer.end_cycle(1)
@@ -350,32 +325,25 @@ def test_a_save_waits_for_the_one_before(tmp_path, monkeypatch):
     assert [storage.load(run.checkpoint(step))["counter"]["count"] for step in (1, 2)] == [0, 2]
 
 
-def test_a_failed_write_ends_the_run_at_the_next_update(tmp_path, monkeypatch):
-    disk = Slow(monkeypatch)
-    disk.go.set()
+FULL = "there cannot be written: No space left on device"
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_failed_write_ends_the_run(at_end, tmp_path, monkeypatch):
+    disk = Slow(monkeypatch, go=True)
     checkpointer, run, _ = begun(tmp_path, every=10, kind=Checkpointer)
     checkpointer.end_cycle(10)
     checkpointer.wait()
-    disk.error = RlrunError("there cannot be written: No space left on device")
+    disk.error = RlrunError(FULL)
     checkpointer.end_cycle(20)
     wait([checkpointer._writing])
     with pytest.raises(RlrunError, match="No space left on device"):
-        checkpointer.end_cycle(21)
+        checkpointer.end_training(None, update=20) if at_end else checkpointer.end_cycle(21)
     assert run.checkpoint("latest") == run.checkpoint(10)
 
 
-def test_a_failed_last_write_is_told_at_the_end(tmp_path, monkeypatch):
-    disk = Slow(monkeypatch)
-    disk.error = RlrunError("there cannot be written: No space left on device")
-    checkpointer, _, _ = begun(tmp_path, every=10, kind=Checkpointer)
-    checkpointer.end_cycle(10)
-    disk.go.set()
-    with pytest.raises(RlrunError, match="No space left on device"):
-        checkpointer.end_training(None, update=10)
-
-
 @pytest.mark.parametrize("damage", ["gone", "flipped", "cut"])
-def test_all_rows_are_saved_anew_where_a_segment_was_damaged(tmp_path, damage, caplog, monkeypatch):
+def test_damaged_segment_is_saved_again(tmp_path, damage, caplog, monkeypatch):
     monkeypatch.setattr("rlrun.checkpointing.segments.LONGEST", 1)  # each save merges what was there
     parts = {"memory": table()}
     checkpointer, run, _ = begun(tmp_path, every=1, parts=parts)
@@ -395,47 +363,35 @@ def test_all_rows_are_saved_anew_where_a_segment_was_damaged(tmp_path, damage, c
     assert storage.digest(back) == storage.digest(parts["memory"].state_dict())
 
 
-def losing(tmp_path, **arguments):
-    """Return a checkpointer whose newest segment is about to be found gone."""
+@pytest.mark.parametrize("best", [False, True])
+def test_last_checkpoint_replaces_missing_segment(best, tmp_path, caplog):
     memory = table()
-    checkpointer, run, _ = begun(tmp_path, parts={"memory": memory}, kind=Checkpointer, **arguments)
+    checkpointer, run, _ = begun(tmp_path, 10, parts={"memory": memory}, kind=Checkpointer)
     checkpointer.end_cycle(10)
     checkpointer.wait()
     for segment in (run.checkpoints / "segments").iterdir():
         segment.unlink()
     memory.add(None, {"observation": np.ones((1, 1)), "reward": np.ones(1)})
-    return checkpointer, run
-
-
-def test_the_last_checkpoint_is_made_where_a_segment_is_gone(tmp_path, caplog):
-    checkpointer, run = losing(tmp_path, every=10)
+    if best:
+        checkpointer.mark_best(13, 13)
     checkpointer.end_training(None, update=13)
     assert "is damaged" in caplog.text
     assert run.checkpoint("latest") == run.checkpoint(13)
     assert storage.verify(run.checkpoint(13)) == []
+    assert checkpointer.state_dict()["best"] == ([(13, 13)] if best else [])
+    assert not best or run.checkpoint("best") == run.checkpoint(13)
 
 
-def test_the_best_is_named_where_its_checkpoint_is_saved_at_the_second_try(tmp_path):
-    checkpointer, run = losing(tmp_path, every=10)
-    checkpointer.mark_best(13, 13)
-    checkpointer.end_training(None, update=13)
-    assert run.checkpoint("best") == run.checkpoint("latest") == run.checkpoint(13)
-    assert checkpointer.state_dict()["best"] == [(13, 13)]
-    assert storage.verify(run.checkpoint("best")) == []
-
-
-def test_a_last_checkpoint_that_cannot_be_saved_is_told(tmp_path, monkeypatch):
-    disk = Slow(monkeypatch)
-    disk.go.set()
+def test_unsavable_last_checkpoint_is_reported(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch, go=True)
     disk.error = RunDirError("a segment is damaged")
     checkpointer, _, _ = begun(tmp_path, every=10, kind=Checkpointer)
     with pytest.raises(RlrunError, match="the last checkpoint cannot be saved"):
         checkpointer.end_training(None, update=13)
 
 
-def test_a_best_that_was_not_saved_is_not_counted(tmp_path, monkeypatch):
-    disk = Slow(monkeypatch)
-    disk.go.set()
+def test_unsaved_best_is_not_counted(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch, go=True)
     checkpointer, run, _ = begun(tmp_path, every=10, kind=Checkpointer, keep_last=1)
     checkpointer.mark_best(10, 10)
     checkpointer.end_cycle(10)
@@ -445,15 +401,14 @@ def test_a_best_that_was_not_saved_is_not_counted(tmp_path, monkeypatch):
     checkpointer.end_cycle(20)
     wait([checkpointer._writing])
     disk.error = None
-    checkpointer.end_cycle(21)  # hears of it, and saves anew
+    checkpointer.end_cycle(21)  # finds the failure, and saves again
     checkpointer.wait()
     assert (run.checkpoint("best"), steps(run)) == (run.checkpoint(10), [10, 21])
     assert storage.load(run.checkpoint(21))["checkpointer"]["best"] == [(10, 10)]
 
 
-def test_a_best_of_a_step_whose_save_failed_is_saved_anew(tmp_path, monkeypatch):
-    disk = Slow(monkeypatch)
-    disk.go.set()
+def test_best_of_failed_save_is_repeated(tmp_path, monkeypatch):
+    disk = Slow(monkeypatch, go=True)
     disk.error = RunDirError("a segment is damaged")
     checkpointer, run, _ = begun(tmp_path, every=10, kind=Checkpointer)
     checkpointer.end_cycle(10)
@@ -465,7 +420,7 @@ def test_a_best_of_a_step_whose_save_failed_is_saved_anew(tmp_path, monkeypatch)
     assert run.checkpoint("best") == run.checkpoint(10)
 
 
-def test_records_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
+def test_records_are_synced_before_their_checkpoint(tmp_path, monkeypatch):
     checkpointer, run, _ = begun(tmp_path, every=10)
     run.metrics.write_text("{}\n")
     seen = []
@@ -474,7 +429,7 @@ def test_records_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, mo
     assert seen == [(run.metrics, [])]
 
 
-def test_rows_too_many_to_be_copied_are_written_here_and_now(tmp_path, monkeypatch):
+def test_too_many_rows_are_written_synchronously(tmp_path, monkeypatch):
     monkeypatch.setattr("rlrun.checkpointing.states.main_memory", lambda: 1)
     checkpointer, run, _ = begun(tmp_path, every=1, parts={"memory": table()}, kind=Checkpointer)
     checkpointer.end_cycle(1)

@@ -1,4 +1,4 @@
-"""What goes with the losses of critics: priorities, the scale of targets, values against returns."""
+"""Priorities, the scale of targets, and the bias of values."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Slope(LossCallback):
 
 
 class Listener:
-    """Remembers what it was told."""
+    """Keeps the priorities that it gets."""
 
     def __init__(self):
-        self.told = []
+        self.received = []
 
     def feedback(self, priority):
-        self.told.append(priority.tolist())
+        self.received.append(priority.tolist())
 
 
 class Batches:
@@ -66,33 +66,33 @@ class Batches:
             yield {group: dict.fromkeys(self.given, 10.0**factor * x) for factor, group in enumerate(self.groups)}
 
 
-def told(loader, *, feedback=None, **callbacks):
-    """Train; return what the table was told."""
+def priorities(loader, *, feedback=None, **callbacks):
+    """Train; return the priorities that the table got."""
     table = Listener()
     Trainer({**callbacks, "priority": PriorityFeedback(table, **(feedback or {}))}, loader).train()
-    return table.told
+    return table.received
 
 
 def distance(**options):
     return Distance(nn.Linear(1, 1), sgd, **options)
 
 
-def test_table_is_told_the_errors_of_each_batch():
-    assert told(Batches([1.0, 5.5], [3.0, 2.0]), loss=distance()) == [[2.0, 2.5], [0.0, 1.0]]
-
-
-def test_errors_of_windows_keep_their_shape():
-    assert told(Batches([[1.0, 5.5], [3.0, 2.0]]), loss=distance()) == [[[2.0, 2.5], [0.0, 1.0]]]
-
-
-def test_weights_do_not_count():
-    assert told(Batches([1.0, 5.5], names=("x", "weight")), loss=distance()) == [[2.0, 2.5]]
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        (Batches([1.0, 5.5], [3.0, 2.0]), [[2.0, 2.5], [0.0, 1.0]]),
+        (Batches([[1.0, 5.5], [3.0, 2.0]]), [[[2.0, 2.5], [0.0, 1.0]]]),  # windows keep their shape
+        (Batches([1.0, 5.5], names=("x", "weight")), [[2.0, 2.5]]),  # weights do not count
+    ],
+)
+def test_priorities_are_errors_of_each_batch(batches, expected):
+    assert priorities(batches, loss=distance()) == expected
 
 
 def test_first_loss_counts_unless_another_is_named():
     losses = {"first": distance(), "other": Slope(nn.Linear(1, 1), sgd)}
-    assert told(Batches([1.0, -5.0]), **losses) == [[2.0, 8.0]]
-    assert told(Batches([1.0, -5.0]), feedback={"loss": "other"}, **losses) == [[1.0, 5.0]]
+    assert priorities(Batches([1.0, -5.0]), **losses) == [[2.0, 8.0]]
+    assert priorities(Batches([1.0, -5.0]), feedback={"loss": "other"}, **losses) == [[1.0, 5.0]]
 
 
 def test_each_data_group_has_a_table_of_its_own():
@@ -104,51 +104,55 @@ def test_each_data_group_has_a_table_of_its_own():
         "to_far": PriorityFeedback(far, data_group="far"),
     }
     Trainer(callbacks, Batches([1.0, 4.0], groups=("near", "far"))).train()
-    assert (near.told, far.told) == ([[2.0, 1.0]], [[7.0, 37.0]])
+    assert (near.received, far.received) == ([[2.0, 1.0]], [[7.0, 37.0]])
 
 
-def test_a_batch_that_is_skipped_has_no_errors():
-    class Skip(Callback):
-        data_group = "default"
+class Skip(Callback):
+    data_group = "default"
 
-        def backward(self, update):
-            if update == 2:
-                raise SkipBatch
-
-    assert told(Batches([1.0], [2.0], [5.0]), skip=Skip(), loss=distance()) == [[2.0], [2.0]]
+    def backward(self, update):
+        if update == 2:
+            raise SkipBatch
 
 
-def test_a_loss_without_a_turn_has_no_errors():
-    class Every(Distance):
-        def backward(self, x, weight=None):
-            return super().backward(x) if float(x) != 2.0 else None
-
-    assert told(Batches([1.0], [2.0], [5.0]), loss=Every(nn.Linear(1, 1), sgd)) == [[2.0], [2.0]]
+class Rarely(Distance):
+    def backward(self, x, weight=None):
+        return super().backward(x) if float(x) != 2.0 else None
 
 
-def test_one_loss_a_batch_is_refused():
+@pytest.mark.parametrize(
+    "callbacks", [{"skip": Skip(), "loss": distance()}, {"loss": Rarely(nn.Linear(1, 1), sgd)}], ids=["skip", "rarely"]
+)
+def test_batch_without_loss_has_no_errors(callbacks):
+    assert priorities(Batches([1.0], [2.0], [5.0]), **callbacks) == [[2.0], [2.0]]
+
+
+def test_scalar_loss_is_refused():
     class Summed(Distance):
         def loss(self, x):
             return super().loss(x).sum()
 
     with pytest.raises(RlrunError, match=r"the loss of callbacks\.sum is one number a batch"):
-        told(Batches([1.0]), sum=Summed(nn.Linear(1, 1), sgd))
+        priorities(Batches([1.0]), sum=Summed(nn.Linear(1, 1), sgd))
 
 
-def test_unknown_loss_is_refused_with_the_nearest():
-    wanted = (
-        r"callbacks.priority.loss: wanted a loss of data group 'default', given q_los; .* \(did you mean 'q_loss'\?\)"
-    )
-    with pytest.raises(WiringError, match=wanted):
-        told(Batches([1.0]), feedback={"loss": "q_los"}, q_loss=distance())
+@pytest.mark.parametrize(
+    ("feedback", "callbacks", "message"),
+    [
+        (
+            {"loss": "q_los"},
+            {"q_loss": distance()},
+            r"wanted a loss of data group 'default', given q_los; .*'q_loss'\?",
+        ),
+        ({}, {}, "there is none"),
+    ],
+)
+def test_missing_loss_is_refused(feedback, callbacks, message):
+    with pytest.raises(WiringError, match=message):
+        priorities(Batches([1.0]), feedback=feedback, **callbacks)
 
 
-def test_missing_loss_is_refused():
-    with pytest.raises(WiringError, match="there is none"):
-        told(Batches([1.0]))
-
-
-def test_nothing_is_kept_where_nobody_watches():
+def test_unwatched_loss_keeps_no_elements():
     loss = distance()
     loss.backward(torch.ones(3))
     assert loss.elements is None
@@ -168,7 +172,7 @@ def batch(targets):
     return {"observation": torch.zeros(count, 3), "action": torch.zeros(count, 1), "q_target": target}
 
 
-def test_differences_are_divided_by_the_deviation_of_targets_so_far():
+def test_differences_are_scaled_by_running_deviation():
     loss = loss_of()
     scale, inputs = TargetScale(loss), batch([-100.0, 300.0])
     plain = loss.loss(**inputs)
@@ -181,7 +185,7 @@ def test_differences_are_divided_by_the_deviation_of_targets_so_far():
 
 
 @pytest.mark.parametrize("huber", [None, 1.0])
-def test_errors_are_told_in_the_units_of_rewards(huber):
+def test_errors_have_units_of_rewards(huber):
     loss = loss_of(huber=huber)
     inputs = batch([50.0, -70.0])
     before = loss.error(loss.loss(**inputs))
@@ -197,7 +201,7 @@ def test_padding_leaves_target_scale_alone():
     assert torch.equal(padded.loss.scale, plain.loss.scale)
 
 
-def test_target_scale_continues_after_load():
+def test_target_scale_is_restored():
     first, second = TargetScale(loss_of()), TargetScale(loss_of())
     first.begin_batch(torch.tensor([1.0, 5.0]))
     second.load_state_dict(first.state_dict())
@@ -206,7 +210,7 @@ def test_target_scale_continues_after_load():
     assert torch.equal(first.loss.scale, second.loss.scale)
 
 
-def test_what_has_no_scale_is_refused():
+def test_target_scale_needs_scalar_critics():
     with pytest.raises(ConfigError, match="wanted the loss of critics, got a LossCallback"):
         TargetScale(LossCallback(torch.nn.Linear(1, 1), SGD))
     bins = CriticLoss(Critics(SPACES, hidden=[4], value_head=Bins(11, least=-1.0, largest=1.0)), SGD)
@@ -216,7 +220,7 @@ def test_what_has_no_scale_is_refused():
         TargetScale(loss_of(), speed=0)
 
 
-LEFT = 5.0  # what the first critic says of the one choice, and the second says less of the other
+LEFT = 5.0  # value of the first choice by the first critic
 
 
 class AlwaysLeft:
@@ -238,7 +242,7 @@ def measured(*adaptors, **options):
     critics = Fixed(env.spaces, hidden=[4])
     records = []
 
-    class Told:
+    class Records:
         def write(self, step, update, metrics, *, counted):
             records.append((step, update, metrics, counted))
 
@@ -248,7 +252,7 @@ def measured(*adaptors, **options):
         Table(spaces=env.spaces, length=10, adaptors=adaptors),
         discount=0.5,
         every=10,
-        logger=Told(),
+        logger=Records(),
         **options,
     )
     bias.begin_training({"q_loss": CriticLoss(critics, torch.optim.Adam)})
@@ -271,7 +275,7 @@ def lengths(episodes):
     return counts
 
 
-def test_the_smallest_value_of_what_was_done_is_compared_with_what_followed():
+def test_smallest_value_is_compared_with_return():
     metrics = measured(episodes=3)
     returns = [2.0 - 2.0 ** (1 - steps) for length in lengths(3) for steps in range(1, length + 1)]  # 1 + 1/2 + 1/4 …
     expected = sum(returns) / len(returns)
@@ -280,25 +284,18 @@ def test_the_smallest_value_of_what_was_done_is_compared_with_what_followed():
     )
 
 
-def test_rewards_are_compared_as_they_are_learned_from():
+def test_rewards_are_adapted_as_in_learning():
     plain, scaled = measured(episodes=2), measured(RewardScale(3.0), RewardClip(-1.0, 2.0), episodes=2)
     assert scaled["value_bias/return"] == pytest.approx(2.0 * plain["value_bias/return"])
     assert scaled["value_bias/value"] == plain["value_bias/value"]
 
 
-def test_what_no_episode_pays_is_refused():
-    overrides = ["algorithm=sac", "env=pendulum", "+with=value_bias", "+with=rnd", "algorithm.hidden=[4]"]
-    experiment = Experiment(compose(overrides))
-    with pytest.raises(WiringError, match=r"callbacks\.value_bias: values of what Intrinsic adds to rewards"):
-        experiment.trainer.callbacks["value_bias"].begin_training(experiment.trainer.callbacks)
-
-
-def test_what_is_missing_of_an_episode_is_bootstrapped():
+def test_cut_episode_is_bootstrapped():
     metrics = measured(episodes=3, max_steps=3)  # 1 + (1 + 5 / 2) / 2 and 1 + 5 / 2
     assert metrics["value_bias/return"] == pytest.approx((2.75 + 3.5) / 2)
 
 
-def test_someone_must_learn_critics():
+def test_value_bias_needs_critics():
     env = make("CartPole-v1")
     bias = ValueBias(env, AlwaysLeft(), Table(spaces=env.spaces, length=10), discount=0.9, every=1, logger=None)
     bias.name = "value_bias"
@@ -306,11 +303,21 @@ def test_someone_must_learn_critics():
         bias.begin_training({})
 
 
-@pytest.mark.parametrize("algorithm", ["action_repeat", "taac_l", "sarsa_recurrent"])
-def test_critics_that_want_to_know_more_are_refused(algorithm):
-    experiment = Experiment(compose([f"algorithm={algorithm}", "env=pendulum", "+with=value_bias"]))
-    callbacks = experiment.trainer.callbacks
-    with pytest.raises(WiringError, match="an observation and an action, and these want more"):
+MORE = "an observation and an action, and these want more"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm=action_repeat"], MORE),
+        (["algorithm=taac_l"], MORE),
+        (["algorithm=sarsa_recurrent"], MORE),
+        (["algorithm=sac", "+with=rnd"], r"callbacks\.value_bias: values of what Intrinsic adds to rewards"),
+    ],
+)
+def test_unsuited_critics_are_refused(overrides, message):
+    callbacks = Experiment(compose([*overrides, "env=pendulum", "+with=value_bias"])).trainer.callbacks
+    with pytest.raises(WiringError, match=message):
         callbacks["value_bias"].begin_training(callbacks)
 
 
@@ -333,21 +340,11 @@ class Noise(gymnasium.Env):
         return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
 
 
-def test_one_critic_over_estimates_more_than_the_smaller_of_two(tmp_path: Path):
-    overrides = [
-        "algorithm=td3",
-        "env=gym",
-        f"env.target={__name__}.Noise",
-        "algorithm.hidden=[32,32]",
-        "+with=value_bias",
-    ]
-    overrides += [
-        "algorithm.discount=0.9",
-        "algorithm.batch_size=32",
-        "algorithm.warmup_steps=100",
-        "stop.env_steps=600",
-    ]
-    overrides += ["algorithm.tau=0.05", "value_bias.every=600", "value_bias.episodes=16", "evaluation.every=0"]
+def test_single_critic_overestimates_more(tmp_path: Path):
+    overrides = ["algorithm=td3", "env=gym", f"env.target={__name__}.Noise", "algorithm.hidden=[32,32]"]
+    overrides += ["+with=value_bias", "algorithm.discount=0.9", "algorithm.batch_size=32", "algorithm.tau=0.05"]
+    overrides += ["algorithm.warmup_steps=100", "stop.env_steps=600", "evaluation.every=0"]
+    overrides += ["value_bias.every=600", "value_bias.episodes=16"]
     bias = {}
     for members in (1, 2):
         run = train([*overrides, f"algorithm.ensemble={members}"], run_dir=tmp_path / str(members)).run_dir

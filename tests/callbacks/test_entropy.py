@@ -55,28 +55,18 @@ def test_largest_entropy_is_a_fifth_below_the_first_ones():
 
 
 @pytest.mark.parametrize(
-    ("entropies", "way"),
-    [
-        ((1.0, 0.9), 0.5),  # above and falling
-        ((1.0, 1.1), -1.0),  # above and rising
-    ],
+    ("first", "second", "way"),
+    [(1.0, 0.9, 0.5), (1.0, 1.1, -1.0), (0.4, 0.39, 1.0), (0.4, 0.41, -0.5)],
+    ids=["above, falling", "above, rising", "below, falling", "below, rising"],
 )
-def test_weight_moves_against_the_entropy(entropies, way):
-    target = staged(free=False, window=1)
-    (_, first), (_, second) = fed(target, *entropies)
-    assert first == -FAST  # nothing came before, which counts as rising
-    assert second == -FAST + way * FAST
+def test_weight_moves_against_the_entropy(first, second, way):
+    # nothing came before the first, which counts as rising; a target begins as if above
+    start, rate = (-FAST, FAST) if first > 0.5 else (-0.5 * 0.9 * FAST, 0.9 * FAST)
+    history = fed(staged(free=False, window=1), first, second)
+    assert [log for _, log in history] == [start, start + way * rate]
 
 
-@pytest.mark.parametrize(("entropies", "way"), [((0.4, 0.39), 1.0), ((0.4, 0.41), -0.5)])
-def test_weight_below_the_target(entropies, way):
-    target = staged(free=False, window=1)
-    (_, first), (_, second) = fed(target, *entropies)
-    assert first == -0.5 * 0.9 * FAST  # it began as if above
-    assert second == -0.5 * 0.9 * FAST + way * 0.9 * FAST
-
-
-def test_rate_shrinks_at_crossings_to_the_slow_one_and_is_fast_again_far_below():
+def test_rate_shrinks_at_crossings():
     target = staged(free=False, window=1)
     rates = []
     for entropy in [0.6, 0.4] * 20 + [0.24]:
@@ -103,7 +93,7 @@ def test_parts_have_stages_and_weights_of_their_own():
     assert target.begin_batch(1)["entropy_weight"].tolist() == pytest.approx([0.1, 0.1 * math.exp(-0.001)])
 
 
-def test_rows_that_are_not_valid_do_not_count():
+def test_invalid_rows_do_not_count():
     target = staged(window=1)
     entropy = torch.tensor([[[1.0], [9.0]], [[0.5], [9.0]]])  # [B, T, parts]
     target.end_batch(entropy, torch.tensor([[True, False], [True, False]]))
@@ -116,10 +106,7 @@ def test_target_follows_a_schedule_of_environment_steps():
     target = staged(target=Linear(1.0, 0.0, steps=100))
     target.begin_batch(7, 25)
     assert target.targets.value.tolist() == [0.75]
-
-
-def test_defaults_are_those_of_the_facts():
-    assert EntropyTarget(MIXED).targets.value.tolist() == pytest.approx([math.log(0.2), 0.394398])
+    assert EntropyTarget(MIXED).targets.value.tolist() == pytest.approx([math.log(0.2), 0.394398])  # the defaults
 
 
 def test_unreachable_targets_and_unknown_parts_are_refused():
@@ -142,7 +129,7 @@ def test_gradient_step_has_the_size_of_the_error():
 
 
 @pytest.mark.parametrize("form", ["staged", "sgd"])
-def test_entropy_of_a_policy_with_free_logits_settles_at_the_target(form):
+def test_entropy_settles_at_the_target(form):
     logits = nn.Parameter(torch.zeros(3))
     reward = torch.tensor([0.1, 0.5, 0.9])
     optimizer = torch.optim.SGD([logits], lr=0.2)
@@ -194,11 +181,11 @@ def test_entropy_is_held_while_ppo_learns(name, tmp_path):
     assert sum(entropies) / len(entropies) == pytest.approx(0.394398, rel=0.1)
 
 
-def test_entropy_is_lost_where_nobody_holds_it(tmp_path):
+def test_entropy_is_lost_without_target(tmp_path):
     entropies = entropies_of([], tmp_path / "run")
     assert max(entropies) < 0.05
 
 
-def test_weight_that_no_loss_asks_for_is_refused(tmp_path):
+def test_unread_weight_is_refused(tmp_path):
     with pytest.raises(WiringError, match=r"callbacks\.entropy_target: no loss of data group 'default' asks"):
         train(["algorithm=sac", "env=cartpole", "+with=entropy_target", "logger=[]"], run_dir=tmp_path / "run")

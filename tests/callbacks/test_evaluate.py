@@ -1,4 +1,4 @@
-"""Evaluation keeps its rhythm, remembers the best, and changes no bit of training."""
+"""Evaluation is periodic, keeps the best, and changes no bit of training."""
 
 from __future__ import annotations
 
@@ -72,24 +72,19 @@ def training(every):
 
 
 def test_evaluation_changes_no_bit_of_training():
-    (with_it, networks, table), (without, other_networks, other_table) = training(50), training(0)
-    evaluation = with_it.callbacks["evaluation"]
-    assert evaluation.last["env_steps"] == 120
+    with_it, networks, table = training(50)
+    after = random.random(), np.random.random(), float(torch.rand(()))
+    without, other_networks, other_table = training(0)
+    assert (random.random(), np.random.random(), float(torch.rand(()))) == after
+    assert with_it.callbacks["evaluation"].last["env_steps"] == 120
     assert without.callbacks["evaluation"].last is None
     assert all(torch.equal(a, b) for a, b in zip(networks.parameters(), other_networks.parameters(), strict=True))
     for name, column in table.storage.arrays.items():
         np.testing.assert_array_equal(column, other_table.storage.arrays[name])
 
 
-def test_evaluation_draws_from_no_generator_of_the_process():
-    training(50)
-    after = random.random(), np.random.random(), float(torch.rand(()))
-    training(0)
-    assert (random.random(), np.random.random(), float(torch.rand(()))) == after
-
-
 class Stage:
-    """Stands for an environment; counts what was made and closed."""
+    """A fake environment; counts copies and calls of `close`."""
 
     made = closed = 0
 
@@ -102,8 +97,8 @@ class Stage:
         self.closed += 1
 
 
-class Ears:
-    """Stands for logger and checkpointer."""
+class Listener:
+    """A fake logger and checkpointer."""
 
     def __init__(self):
         self.written, self.best, self.passing = [], [], []
@@ -119,7 +114,7 @@ class Ears:
 
 @pytest.fixture
 def results(monkeypatch):
-    """The returns that evaluations will have, in turn."""
+    """The returns of the next evaluations."""
     returns = [1.0, 5.0, 2.0, 5.0, 3.0]
 
     def play(env, agent, *, episodes, abandon=None, **options):
@@ -132,73 +127,77 @@ def results(monkeypatch):
 
 
 def evaluator(every=50, **options):
-    ears = Ears()
-    return Evaluator(Stage(), None, every=every, logger=ears, checkpointer=ears, **options), ears
+    listener = Listener()
+    return Evaluator(Stage(), None, every=every, logger=listener, checkpointer=listener, **options), listener
 
 
-def steps(ears):
-    return [step for step, _, _ in ears.written]
+def steps(listener):
+    return [step for step, _, _ in listener.written]
 
 
-def test_evaluations_come_at_the_first_update_at_or_after_each_interval(results):
-    callback, ears = evaluator()
+def test_evaluates_at_or_after_each_interval(results):
+    callback, listener = evaluator(episodes=3)
     for update in range(1, 8):
         callback.end_cycle(update, 32 * update)
-    assert steps(ears) == [64, 128, 160, 224]
-    assert callback.env.made == 1
-
-
-def test_updates_count_where_there_is_no_environment(results):
-    callback, ears = evaluator(every=3)
+    assert steps(listener) == [64, 128, 160, 224]
+    assert (callback.env.made, callback.env.envs) == (1, 3)  # no more envs than episodes
+    callback, listener = evaluator(every=3)
+    results.append(1.0)
     for update in range(1, 8):
         callback.end_cycle(update)
-    assert [update for _, update, _ in ears.written] == [3, 6]
+    assert [update for _, update, _ in listener.written] == [3, 6]
 
 
-def test_newest_and_best_are_remembered(results):
-    callback, ears = evaluator(every=10, episodes=2)
+def test_newest_and_best_are_kept(results):
+    callback, listener = evaluator(every=10, episodes=2)
     assert callback.mean_return == -math.inf
     for update in range(1, 6):
         callback.end_cycle(update, 10 * update)
     assert callback.last == {"mean_return": 3.0, "std_return": 0.0, "episodes": 2, "env_steps": 50}
     assert callback.best["mean_return"] == 5.0
-    assert ears.best == [(10, 1), (20, 2), (40, 4)]  # of equals the later
-    assert ears.written[0][2]["evaluation/mean_length"] == 7.0
+    assert listener.best == [(10, 1), (20, 2), (40, 4)]  # of equals the later
+    assert listener.written[0][2]["evaluation/mean_length"] == 7.0
 
 
-def test_a_return_that_is_no_number_is_never_the_best_and_told(results, tmp_path):
+def test_nan_is_reported_and_never_best(results, tmp_path):
     results[:] = [math.nan, math.nan, -7.0, math.nan, -8.0]
-    callback, ears = evaluator(every=10)
+    callback, listener = evaluator(every=10)
     callback.begin_training({}, tmp_path)
     for update in range(1, 6):
         callback.end_cycle(update, 10 * update)
         assert (callback.best is None) == (update < 3)
     assert callback.best["mean_return"] == -7.0
-    assert ears.best == [(30, 3)]
+    assert listener.best == [(30, 3)]
     texts = [f"the evaluation at step {step} has a mean return of nan: it is never the best" for step in (10, 20, 40)]
     assert [line.split(" ", 1)[1] for line in RunDir(tmp_path).log.read_text().splitlines()] == texts
 
 
-@pytest.mark.parametrize("error", [None, Stop("enough")])
-def test_run_ends_with_an_evaluation(results, error):
-    callback, ears = evaluator()
-    for update in (1, 2, 3):
+@pytest.mark.parametrize(
+    ("updates", "every", "error", "evaluated"),
+    [
+        (3, 50, None, [64, 96]),
+        (3, 50, Stop("enough"), [64, 96]),
+        (2, 50, Stop("enough"), [64]),  # not repeated
+        (1, 50, Interrupted("SIGTERM"), []),
+        (1, 50, ZeroDivisionError(), []),
+        (1, 50, KeyboardInterrupt(), []),
+        (5, 0, None, []),
+        (5, None, None, []),
+        (0, 50, Stop("nothing to do"), []),
+    ],
+)
+def test_orderly_run_ends_with_an_evaluation(results, updates, every, error, evaluated):
+    callback, listener = evaluator(every=every)
+    for update in range(1, updates + 1):
         callback.end_cycle(update, 32 * update)
     callback.end_training(error)
-    assert steps(ears) == [64, 96]
-    assert callback.env.closed == 1
+    assert steps(listener) == evaluated
+    assert callback.env.closed == bool(evaluated)
 
 
-def test_last_evaluation_is_not_repeated(results):
-    callback, ears = evaluator()
-    callback.end_cycle(1, 50)
-    callback.end_training(Stop("enough"))
-    assert steps(ears) == [50]
-
-
-def test_a_run_that_is_extended_forgets_the_evaluation_at_its_end(results):
+def test_extended_run_forgets_last_evaluation(results):
     results[:] = [1.0, 9.0]
-    callback, ears = evaluator()
+    callback, listener = evaluator()
     callback.end_cycle(1, 64)
     before = callback.state_dict()
     callback.end_cycle(2, 96)
@@ -206,30 +205,7 @@ def test_a_run_that_is_extended_forgets_the_evaluation_at_its_end(results):
     assert (callback.last["mean_return"], callback.best["mean_return"]) == (9.0, 9.0)
     assert callback.state_dict() == before
     assert (before["last"]["mean_return"], before["best"]["mean_return"]) == (1.0, 1.0)
-    assert (ears.best, ears.passing) == ([(64, 1), (96, 2)], [2, 2])  # neither record nor mark is counted
-
-
-@pytest.mark.parametrize("error", [Interrupted("SIGTERM"), ZeroDivisionError(), KeyboardInterrupt()])
-def test_interrupted_or_failed_run_ends_without(results, error):
-    callback, ears = evaluator()
-    callback.end_cycle(1, 32)
-    callback.end_training(error)
-    assert steps(ears) == []
-
-
-@pytest.mark.parametrize("every", [0, None])
-def test_evaluation_can_be_off(results, every):
-    callback, ears = evaluator(every=every)
-    for update in range(1, 5):
-        callback.end_cycle(update, 1000 * update)
-    callback.end_training(None)
-    assert steps(ears) == []
-
-
-def test_run_without_updates_is_not_evaluated(results):
-    callback, ears = evaluator()
-    callback.end_training(Stop("nothing to do"))
-    assert steps(ears) == []
+    assert (listener.best, listener.passing) == ([(64, 1), (96, 2)], [2, 2])  # neither record nor mark is counted
 
 
 def give_up():
@@ -243,50 +219,44 @@ def test_abandoned_evaluation_stays_due(results):
     with pytest.raises(Interrupted):
         callback.end_cycle(2, 64)
     assert callback.last is None
-    resumed, ears = evaluator()
+    resumed, listener = evaluator()
     resumed.load_state_dict(callback.state_dict())
     resumed.end_cycle(3, 66)
     resumed.end_cycle(4, 100)
-    assert steps(ears) == [66, 100]
+    assert steps(listener) == [66, 100]
 
 
-def test_state_keeps_the_rhythm_and_the_best(results):
+def test_state_keeps_interval_and_best(results):
     callback, _ = evaluator()
     callback.end_cycle(1, 64)
     callback.end_cycle(2, 128)
-    resumed, ears = evaluator()
+    resumed, listener = evaluator()
     resumed.load_state_dict(callback.state_dict())
     resumed.end_cycle(3, 140)
     resumed.end_cycle(4, 150)  # 2.0, which is not the best
-    assert (steps(ears), ears.best, resumed.best) == ([150], [], callback.best)
+    assert (steps(listener), listener.best, resumed.best) == ([150], [], callback.best)
 
 
 @pytest.mark.parametrize(("before", "after", "expected"), [(0, 50, [70, 100]), (50, 0, []), (50, 30, [100])])
 def test_interval_may_change_on_resume(results, before, after, expected):
     callback, _ = evaluator(every=before)
     callback.end_cycle(1, 64)
-    resumed, ears = evaluator(every=after)
+    resumed, listener = evaluator(every=after)
     resumed.load_state_dict(callback.state_dict())
     resumed.end_cycle(2, 70)
     resumed.end_cycle(3, 100)
-    assert steps(ears) == expected
+    assert steps(listener) == expected
 
 
 @pytest.mark.parametrize(("evaluated", "expected"), [(30, [40]), (40, [])])
-def test_run_resumed_at_its_very_end_is_evaluated_unless_it_was(results, evaluated, expected):
+def test_run_resumed_at_its_end_is_evaluated(results, evaluated, expected):
     callback, _ = evaluator(every=10)
     callback.end_cycle(evaluated // 10, evaluated)
-    resumed, ears = evaluator(every=10)
+    resumed, listener = evaluator(every=10)
     resumed.load_state_dict(callback.state_dict())
     resumed.begin_training({}, None, update=4, step=40)
     resumed.end_training(Stop("40 of 40 environment steps"))
-    assert steps(ears) == expected
-
-
-def test_no_more_lanes_than_episodes_are_made(results):
-    callback, _ = evaluator(episodes=3)
-    callback.end_cycle(1, 50)
-    assert callback.env.envs == 3
+    assert steps(listener) == expected
 
 
 class Drawn(Careless):
@@ -302,11 +272,12 @@ def drawn(count=1, render_mode=None):
     return env
 
 
-def test_films_before_the_first_step_are_told_apart_by_updates(tmp_path):
-    def agent(observation, state=None, *, explore=True):
-        return {"action": np.zeros((len(observation), 1), np.float32)}
+def zeros(observation, state=None, *, explore=True):
+    return {"action": np.zeros((len(observation), 1), np.float32)}
 
-    callback = Evaluator(drawn(), agent, every=50, episodes=1, max_steps=1, video=True, offline=100)
+
+def test_offline_videos_are_named_by_updates(tmp_path):
+    callback = Evaluator(drawn(), zeros, every=50, episodes=1, max_steps=1, video=True, offline=100)
     callback.begin_training({}, tmp_path)
     for update, step in ((50, 0), (100, 0), (150, 50)):
         callback.end_cycle(update, step)
@@ -315,7 +286,7 @@ def test_films_before_the_first_step_are_told_apart_by_updates(tmp_path):
     assert names == ["0000000000_offline_0000000050.mp4", "0000000000_offline_0000000100.mp4", "0000000050.mp4"]
 
 
-def test_a_signal_amidst_a_film_leaves_no_half_of_it_and_the_evaluation_due(tmp_path):
+def test_interrupted_video_leaves_evaluation_due(tmp_path):
     calls = []
 
     def abandon():
@@ -323,10 +294,7 @@ def test_a_signal_amidst_a_film_leaves_no_half_of_it_and_the_evaluation_due(tmp_
         if len(calls) == limit:
             raise Interrupted("SIGTERM")
 
-    def agent(observation, state=None, *, explore=True):
-        return {"action": np.zeros((len(observation), 1), np.float32)}
-
-    callback = Evaluator(drawn(), agent, every=50, episodes=1, max_steps=1, video=True)
+    callback = Evaluator(drawn(), zeros, every=50, episodes=1, max_steps=1, video=True)
     callback.begin_training({}, tmp_path)
     callback.abandon, limit = abandon, 2  # a step of the evaluation, then one of the film
     with pytest.raises(Interrupted):

@@ -25,7 +25,7 @@ from rlrun.training.callback import Callback, Stop
 
 
 class Loss(Callback):
-    """Stands for a callback with something to tell."""
+    """A callback with metrics; counts how often they are read."""
 
     reads = 0
 
@@ -36,7 +36,7 @@ class Loss(Callback):
 
 
 class Memory:
-    """A sink that remembers, and fails when asked to."""
+    """A sink that keeps records, or fails."""
 
     writes_files = False
 
@@ -62,6 +62,11 @@ def begun(*into, every=10, callbacks=None, run=None, state=None):
         logger.load_state_dict(state)
     logger.begin_training(callbacks or {"q": Loss()}, run)
     return logger
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDir.claim(tmp_path / "run")
 
 
 def read(run):
@@ -120,7 +125,7 @@ def test_all_tensors_come_over_in_one_copy(monkeypatch):
     assert copies == [(2,)]
 
 
-def test_a_metric_that_is_no_number_is_left_out_with_one_warning(caplog):
+def test_metric_without_number_is_left_out(caplog):
     sink = Memory()
     logger = begun(sink)
     for update in (1, 2):
@@ -134,7 +139,7 @@ def test_a_metric_that_is_no_number_is_left_out_with_one_warning(caplog):
     ]
 
 
-def test_end_writes_what_is_new_once():
+def test_end_writes_new_metrics_once():
     sink = Memory()
     logger = begun(sink)
     logger.end_cycle(5, step=20)
@@ -144,13 +149,9 @@ def test_end_writes_what_is_new_once():
     logger = begun(sink)
     logger.end_training(Stop("over"), update=3, step=6)
     assert [record["updates"] for record in sink.records] == [3]
-    assert sink.closed == [None]
-
-
-def test_sinks_learn_of_a_failure():
-    sink, error = Memory(), ValueError("x")
-    begun(sink).end_training(error, update=0)
-    assert sink.closed == [error]
+    failed, error = Memory(), ValueError("x")
+    begun(failed).end_training(error, update=0)
+    assert (sink.closed, failed.closed) == ([None], [error])
 
 
 def test_failing_sink_is_left_out_with_one_warning(caplog):
@@ -165,8 +166,7 @@ def test_failing_sink_is_left_out_with_one_warning(caplog):
     ]
 
 
-def test_an_update_has_one_record(tmp_path):
-    run = RunDir.claim(tmp_path / "run")
+def test_an_update_has_one_record(run):
     logger = begun(Jsonl(), run=run)
     logger.write(15, 3, {"evaluation/mean_return": 9.0})
     logger.end_cycle(3, step=15)
@@ -186,8 +186,7 @@ def test_an_update_has_one_record(tmp_path):
 
 
 @pytest.mark.parametrize("step", [20, 23])
-def test_a_run_that_goes_on_forgets_the_evaluation_of_the_end_not_the_record_that_was_due(step, tmp_path):
-    run = RunDir.claim(tmp_path / "run")
+def test_resume_forgets_evaluation_of_the_end(step, run):
     logger = begun(Jsonl(), run=run)
     logger.end_cycle(5, step=20)
     logger.write(20, 5, {"evaluation/mean_return": 8.0}, counted=False)
@@ -200,16 +199,15 @@ def test_a_run_that_goes_on_forgets_the_evaluation_of_the_end_not_the_record_tha
     assert (record["env_steps"], record["loss/q"], "evaluation/mean_return" in record) == (20, 0.5, False)
 
 
-def test_number_that_json_lacks_is_null(tmp_path):
-    run = RunDir.claim(tmp_path / "run")
+def test_nan_is_null_in_json(run):
     logger = begun(Jsonl(), run=run)
     logger.write(15, 3, {"loss/q": torch.tensor(float("nan")), "loss/p": float("inf")})
     logger.end_cycle(4, step=16)
     assert (read(run)[0]["loss/q"], read(run)[0]["loss/p"]) == (None, None)
 
 
-def test_full_disk_ends_the_run_by_name(tmp_path, monkeypatch):
-    logger = begun(Jsonl(), run=RunDir.claim(tmp_path / "run"))
+def test_full_disk_ends_the_run(run, monkeypatch):
+    logger = begun(Jsonl(), run=run)
     monkeypatch.setattr(os, "write", lambda handle, data: len(data) - 1)  # the disk took all but the last byte
     logger.write(1, 1, {})
     with pytest.raises(RlrunError, match=r"metrics\.jsonl cannot be written: No space left on device"):
@@ -236,75 +234,59 @@ def test_resumed_metrics_equal_uninterrupted_ones(tmp_path):
     assert steps == [record["env_steps"] for record in read(whole)] == [12, 20, 32, 40, 52, 60, 72, 80]
 
 
-def test_record_of_an_early_end_is_dropped_on_resume(tmp_path):
-    run = RunDir.claim(tmp_path / "run")
+@pytest.mark.parametrize("uncounted", [False, True])
+def test_record_of_the_end_is_dropped_on_resume(uncounted, run):
     logger = begun(Jsonl(), run=run)
     logger.end_cycle(10)
+    if uncounted:
+        logger.write(None, 13, {"evaluation/mean_return": 9.0}, counted=False)
     logger.end_training(Stop("SIGTERM"), update=13)
     assert [record["updates"] for record in read(run)] == [10, 13]
     resumed = begun(Jsonl(), run=run, state=logger.state_dict())
+    assert [record["updates"] for record in read(run)] == [10]
     resumed.end_cycle(20)
     resumed.end_cycle(21)
     assert [record["updates"] for record in read(run)] == [10, 20]
 
 
-def test_record_that_is_not_counted_is_dropped_on_resume(tmp_path):
-    run = RunDir.claim(tmp_path / "run")
+@pytest.mark.parametrize(
+    ("stopped", "steps", "record"),
+    [
+        ((10, 40), [(10, 40), (11, 44), (12, 48)], (10, 40, True)),  # the update owed its record
+        ((2, 12), [(3, 14), (4, 16)], (3, 14, False)),  # stopped during collection: the next update has its own
+    ],
+)
+def test_owed_record_is_written_after_resume(stopped, steps, record, run):
     logger = begun(Jsonl(), run=run)
-    logger.end_cycle(10)
-    logger.write(None, 12, {"evaluation/mean_return": 9.0}, counted=False)
-    logger.end_training(Stop("over"), update=12)
-    assert [record["updates"] for record in read(run)] == [10, 12]
-    begun(Jsonl(), run=run, state=logger.state_dict()).end_cycle(11)
-    assert [record["updates"] for record in read(run)] == [10]
-
-
-def test_record_that_an_update_owed_is_written_on_resume_as_it_was(tmp_path):
-    run = RunDir.claim(tmp_path / "run")
-    logger = begun(Jsonl(), run=run, callbacks={"q": Loss()})
-    logger.end_training(Stop("SIGTERM"), update=10, step=40)  # an evaluation before the logger was given up
+    logger.end_training(Stop("SIGTERM"), update=stopped[0], step=stopped[1])
     state = json.loads(json.dumps(logger.state_dict()))
     resumed = begun(Jsonl(), run=run, state=state, callbacks={"silent": Callback()})
     assert read(run) == []
-    resumed.end_cycle(10, step=40)
-    resumed.end_cycle(11, step=44)
-    (record,) = read(run)
-    assert (record["updates"], record["env_steps"], record["loss/q"]) == (10, 40, 0.5)
-    resumed.end_cycle(12, step=48)
-    assert len(read(run)) == 1
+    for update, step in steps:
+        resumed.end_cycle(update, step=step)
+    (written,) = read(run)
+    assert (written["updates"], written["env_steps"], "loss/q" in written) == record
 
 
-def test_record_of_a_stop_amidst_collection_is_not_taken_for_that_of_an_update(tmp_path):
-    run = RunDir.claim(tmp_path / "run")
-    logger = begun(Jsonl(), run=run, callbacks={"q": Loss()})
-    logger.end_training(Stop("SIGTERM"), update=2, step=12)
-    resumed = begun(Jsonl(), run=run, state=logger.state_dict(), callbacks={"silent": Callback()})
-    resumed.end_cycle(3, step=14)
-    resumed.end_cycle(4, step=16)
-    (record,) = read(run)
-    assert (record["updates"], record["env_steps"], "loss/q" in record) == (3, 14, False)
-
-
-def test_seconds_go_on_after_resume():
+def test_seconds_include_those_before_resume():
     state = {**begun(Memory()).state_dict(), "seconds": 100.0}
     sink = Memory()
-    logger = begun(sink, state=state)
+    logger = begun(Jsonl(), sink, state=state)  # without a directory nothing is written to files
     logger.write(1, 1, {})
     logger.end_cycle(2)
     assert 100 < sink.records[0]["seconds"] < 105
 
 
-def test_run_without_directory_writes_no_files():
-    sink = Memory()
-    logger = begun(Jsonl(), sink)
-    logger.end_cycle(10)
-    logger.end_cycle(11)
-    assert len(sink.records) == 1
+def opened(total=None, **options):
+    """Return a terminal that prints plain lines, and where."""
+    stream = io.StringIO()
+    terminal = Terminal(total, stream=stream, **{"seconds": 0, **options})
+    terminal.open(None, {}, records=0, axis=0)
+    return terminal, stream
 
 
 def test_plain_terminal_prints_one_line_a_record():
-    stream = io.StringIO()
-    terminal = Terminal(1_000_000, seconds=0, stream=stream)
+    terminal, stream = opened(1_000_000)
     logger = begun(terminal, callbacks={"q": Loss(), **{f"long{i}": Loss() for i in range(9)}})
     for update in (10, 20, 30):
         logger.end_cycle(update, step=update * 1000)
@@ -316,25 +298,17 @@ def test_plain_terminal_prints_one_line_a_record():
     assert " to go" in lines[-1]
 
 
-def test_the_time_to_go_waits_until_a_whole_interval_was_learned_in():
-    stream = io.StringIO()
-    terminal = Terminal(5_000, seconds=0, stream=stream)
-    terminal.open(None, {}, records=0, axis=0)
+def test_time_to_go_waits_for_learning():
+    terminal, stream = opened(5_000)
     for step, update, rate in ((500, 0, 9_000.0), (1_000, 1, 8_000.0), (2_000, 500, 40.0)):
-        record = {"env_steps": step, "updates": update, "seconds": 1.0, "time/env_steps_per_second": rate}
-        terminal.write(record)
-        terminal.write({"env_steps": step, "updates": update, "seconds": 1.0, "evaluation/mean_return": 1.0})
+        terminal.write({"env_steps": step, "updates": update, "seconds": 1.0, "time/env_steps_per_second": rate})
     lines = stream.getvalue().splitlines()
-    assert [text.rpartition("  ")[2] for text in lines] == [
-        *["9,000 steps/s"] * 2,
-        *["8,000 steps/s"] * 2,
-        *["1:15 to go"] * 2,
-    ]
+    assert [text.rpartition("  ")[2] for text in lines] == ["9,000 steps/s", "8,000 steps/s", "1:15 to go"]
 
 
 def test_plain_terminal_waits_and_shows_the_last():
-    stream = io.StringIO()
-    logger = begun(Terminal(seconds=1000, stream=stream))
+    terminal, stream = opened(seconds=1000)
+    logger = begun(terminal)
     for update in range(10, 200, 10):
         logger.end_cycle(update, step=update)
     logger.end_training(None, update=190, step=190)
@@ -363,55 +337,44 @@ def test_line_names_what_it_shows():
     assert line({"env_steps": 4096}, total=4000) == "4,096/4,000 steps 100%"
 
 
-def test_tensorboard_reads_back_by_env_steps(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run = RunDir.claim(tmp_path / "run")
-    logger = begun(TensorBoard(), run=run)
-    for update in (10, 20):
-        logger.end_cycle(update, step=update * 4)
-    state = logger.state_dict()
-    logger.end_cycle(30, step=120)  # lost: beyond the checkpoint
-    logger.end_training(None, update=30, step=120)
-    resumed = begun(TensorBoard(), run=run, state=state)
-    resumed.end_cycle(35, step=140)
-    resumed.end_training(None, update=35, step=140)
-    events = EventAccumulator(str(run.tensorboard)).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss/q")] == [(40, 0.5), (80, 0.5), (140, 0.5)]
-
-
 OFFLINE = 40  # updates before the first environment step
 
 
-def switching(*into, run, state=None):
-    logger = Logger(into, every=10, offline=OFFLINE)
-    if state is not None:
-        logger.load_state_dict(state)
-    logger.begin_training({"q": Loss()}, run.path)
-    return logger
-
-
-def test_the_axis_goes_on_where_steps_follow_updates(tmp_path):
+@pytest.mark.parametrize(
+    ("offline", "parts", "lost", "axis", "steps"),
+    [
+        (0, [[(10, 40), (20, 80)], [(35, 140)]], [(30, 120), (35, 140)], [40, 80, 140], [40, 80, 140]),
+        (
+            OFFLINE,
+            [[(10, 0), (20, 0), (40, 0)], [(50, 10)], [(60, 20)]],
+            [(45, 5), (58, 18), (61, 21)],
+            [10, 20, 40, 50, 60, 61],
+            [0, 0, 0, 10, 20, 21],
+        ),
+    ],
+)
+def test_tensorboard_continues_its_axis(offline, parts, lost, axis, steps, run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run, state = RunDir.claim(tmp_path / "run"), None
-    parts = [[(10, 0), (20, 0), (40, 0)], [(50, 10)], [(60, 20)]]
-    lost = [(45, 5), (58, 18), (61, 21)]  # beyond a checkpoint
-    for part, (update, step) in zip(parts, lost, strict=True):
-        logger = switching(TensorBoard(offline=OFFLINE), run=run, state=state)
+    state = None
+    for part, (update, step) in zip(parts, lost, strict=True):  # beyond each checkpoint
+        logger = Logger([TensorBoard(offline=offline)], every=10, offline=offline)
+        if state is not None:
+            logger.load_state_dict(state)
+        logger.begin_training({"q": Loss()}, run.path)
         for at in part:
             logger.end_cycle(at[0], step=at[1])
         state = logger.state_dict()
         logger.end_training(Stop("SIGTERM"), update=update, step=step)
     events = EventAccumulator(str(run.tensorboard)).Reload()
-    assert [event.step for event in events.Scalars("loss/q")] == [10, 20, 40, 50, 60, 61]
-    assert [event.value for event in events.Scalars("env_steps")] == [0, 0, 0, 10, 20, 21]
+    assert [(event.step, event.value) for event in events.Scalars("loss/q")] == [(at, 0.5) for at in axis]
+    assert [event.value for event in events.Scalars("env_steps")] == steps
 
 
 @pytest.mark.parametrize(
     ("offline", "axis", "places"), [(OFFLINE, "axis", [10, 40, 43, 50]), (0, "env_steps", [10, 40, 3, 10])]
 )
-def test_wandb_has_an_axis_of_its_own_where_steps_follow_updates(offline, axis, places, tmp_path, monkeypatch):
+def test_wandb_axis_includes_offline_updates(offline, axis, places, run, tmp_path, monkeypatch):
     logged, defined = [], []
     session = SimpleNamespace(
         step=0,
@@ -421,7 +384,7 @@ def test_wandb_has_an_axis_of_its_own_where_steps_follow_updates(offline, axis, 
     )
     sink = Wandb(mode="offline", offline=offline)
     monkeypatch.setattr(sink._wandb, "init", lambda **named: session)
-    sink.open(RunDir.claim(tmp_path / "run"), {}, records=0, axis=0)
+    sink.open(run, {}, records=0, axis=0)
     for update, step in ((10, 0), (40, 0), (43, 3), (50, 10)):
         sink.write({"env_steps": step, "updates": update, "loss/q": 0.5})
     assert defined == [(axis, {}), ("*", {"step_metric": axis})]
@@ -429,8 +392,7 @@ def test_wandb_has_an_axis_of_its_own_where_steps_follow_updates(offline, axis, 
     assert [record["env_steps"] for record in logged][2:] == [3, 10]
 
 
-def test_wandb_offline_needs_no_network_and_no_random_numbers(tmp_path, capfd):
-    run = RunDir.claim(tmp_path / "run")
+def test_wandb_offline_draws_no_number(run, capfd):
     before = (random.getstate(), np.random.get_state()[2], torch.get_rng_state().sum())
     for update in (10, 20):  # a run and its resume
         logger = begun(Wandb(mode="offline"), run=run)
@@ -444,6 +406,8 @@ def test_wandb_offline_needs_no_network_and_no_random_numbers(tmp_path, capfd):
     printed = capfd.readouterr()
     assert printed.out == ""
     assert [text for text in printed.err.splitlines() if "wandb: offline; to send the run:" not in text] == []
+    settings = logger._all[0]._session.settings
+    assert (settings.disable_code, settings.disable_git) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -455,7 +419,7 @@ def test_wandb_offline_needs_no_network_and_no_random_numbers(tmp_path, capfd):
         ({"logger": ["wandb"]}, "online", "online"),
     ],
 )
-def test_of_a_run_from_elsewhere_nothing_is_sent_that_the_user_did_not_ask_for(typed, given, mode, monkeypatch, caplog):
+def test_untrusted_run_sends_nothing_unasked(typed, given, mode, monkeypatch, caplog):
     monkeypatch.setenv("WANDB_MODE", "online")
     with trust.limited(typed=typed):
         sink = Wandb(mode=given)
@@ -472,10 +436,10 @@ def test_of_a_run_from_elsewhere_nothing_is_sent_that_the_user_did_not_ask_for(t
         ({}, {"WANDB_NAME": "mine", "WANDB_RUN_GROUP": "ours"}, "mine", "ours"),
     ],
 )
-def test_wandb_names_and_groups_a_run_by_its_overrides(given, env, name, group, tmp_path, monkeypatch, caplog):
+def test_wandb_names_a_run_by_overrides(given, env, name, group, run, tmp_path, monkeypatch):
     for key, value in env.items():
         monkeypatch.setenv(key, value)
-    run, options = RunDir.claim(tmp_path / "run"), {}
+    options = {}
     run.overrides.write_text("algorithm=dqn\nenv=cartpole\nseed=3\nlogger=[wandb]\n")
     files = tmp_path / "run" / "wandb" / "offline-run-1" / "files"
     session = SimpleNamespace(step=0, dir=str(files), url="https://there/1", define_metric=lambda *of, **how: None)
@@ -488,28 +452,19 @@ def test_wandb_names_and_groups_a_run_by_its_overrides(given, env, name, group, 
         assert text in run.log.read_text()
 
 
-def test_wandb_leaves_an_active_run_alone(tmp_path):
+def test_wandb_leaves_an_active_run_alone(run, tmp_path):
     import wandb
 
     with wandb.init(mode="offline", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as active:
-        logger = begun(Wandb(mode="offline"), run=RunDir.claim(tmp_path / "run"))
+        logger = begun(Wandb(mode="offline"), run=run)
         logger.end_cycle(10, step=40)
         logger.end_training(None, update=10, step=40)
         assert wandb.run is active
         active.log({"mine": 1})
 
 
-def test_wandb_keeps_no_code_and_asks_no_git(tmp_path):
-    sink = Wandb(mode="offline")
-    sink.open(RunDir.claim(tmp_path / "run"), {}, records=0, axis=0)
-    settings = sink._session.settings
-    sink.close(None)
-    assert (settings.disable_code, settings.disable_git) == (True, True)
-
-
 @pytest.mark.parametrize(("kept", "lost"), [(3, None), (2, None), (1, "metrics.jsonl has lost 1 of 2 records")])
-def test_records_that_are_gone_make_a_resume_approximate(kept, lost, tmp_path):
-    run = RunDir.claim(tmp_path / "run")
+def test_lost_records_make_a_resume_approximate(kept, lost, run):
     run.metrics.write_text('{"env_steps": 1}\n' * kept + '{"env_st')
     logger = Logger([Jsonl()], every=10)
     logger.load_state_dict({**logger.state_dict(), "records": 2})
@@ -520,26 +475,18 @@ def test_records_that_are_gone_make_a_resume_approximate(kept, lost, tmp_path):
 
 
 def test_sinks_are_made_by_name():
-    loggers = make_sinks(["terminal", {"wandb": {"project": "x", "mode": "disabled"}}], total=500)
-    assert [type(sink).__name__ for sink in loggers] == ["Jsonl", "Terminal", "Wandb"]
-    assert loggers[1].total == 500
-    assert [type(sink) for sink in make_sinks(["jsonl"])] == [type(sink) for sink in make_sinks(None)] == [Jsonl]
+    loggers = make_sinks(["jsonl", "terminal", {"wandb": {"project": "x", "mode": "disabled"}}], total=500, offline=40)
+    assert [type(sink) for sink in loggers] == [Jsonl, Terminal, Wandb]
+    assert (loggers[1].total, loggers[1].offline, loggers[2]._offline) == (500, 40, 40)
+    assert [type(sink) for sink in make_sinks(None)] == [Jsonl]
 
 
-def test_sinks_know_of_updates_before_the_first_step():
-    loggers = make_sinks(["jsonl", "terminal", "tensorboard", "wandb"], total=500, offline=40)
-    assert (loggers[1].total, loggers[1].offline, loggers[2]._offline, loggers[3]._offline) == (500, 40, 40, 40)
-
-
-def test_the_terminal_tells_of_updates_before_the_first_step():
-    stream = io.StringIO()
-    terminal = Terminal(100, offline=4_000, seconds=0, stream=stream)
-    terminal.open(None, {}, records=0, axis=0)
+def test_terminal_shows_offline_updates():
+    terminal, stream = opened(100, offline=4_000)
     rates = {"time/updates_per_second": 10.0, "time/env_steps_per_second": 0.0}
     for update in (1_000, 4_000):
         terminal.write({"env_steps": 0, "updates": update, "seconds": 1.0, **rates})
     terminal.write({"env_steps": 50, "updates": 4_050, "seconds": 2.0, "time/env_steps_per_second": 5.0})
-    terminal.close(None)
     assert stream.getvalue().splitlines() == [
         "1,000/4,000 offline updates 25%  10 offline updates/s  5:00 to go",
         "4,000/4,000 offline updates 100%  10 offline updates/s",

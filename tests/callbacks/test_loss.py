@@ -1,4 +1,4 @@
-"""One optimizer, one network, and no gradient anywhere else."""
+"""A loss steps its network, and no other, by one optimizer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import nn
 
 from rlrun import checkpointing as storage
 from rlrun.callbacks import LossCallback, Schedule
+from rlrun.callbacks.loss import dead_units, hidden_layers, update_ratio
 from rlrun.core.errors import ConfigError, DataError
 from rlrun.core.schedules import Linear
+from rlrun.nn import MLP, Ensemble
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
 
@@ -52,22 +54,18 @@ def moved(loss, *arguments, **named):
     return pytest.approx(float(loss.network.w.detach()) - 1.0, abs=1e-6)
 
 
-def test_elements_are_averaged():
-    assert moved(Plain(Line(), sgd), torch.tensor([1.0, 2.0, 6.0])) == -3.0
-
-
-def test_scalar_is_taken_as_it_is():
-    assert moved(Summed(Line(), sgd), torch.tensor([1.0, 2.0, 6.0])) == -9.0
-
-
-def test_elements_are_weighted():
-    weight = torch.tensor([1.0, 0.5, 0.0])
-    assert moved(Plain(Line(), sgd), torch.tensor([1.0, 2.0, 6.0]), weight=weight) == -2.0 / 3
-
-
-def test_weight_of_a_window_counts_for_each_of_its_steps():
-    x = torch.tensor([[1.0, 3.0], [10.0, 10.0]])
-    assert moved(Plain(Line(), sgd), x, weight=torch.tensor([1.0, 0.5])) == -(4 + 10) / 4
+@pytest.mark.parametrize(
+    ("kind", "x", "weight", "expected"),
+    [
+        (Plain, [1.0, 2.0, 6.0], None, -3.0),  # the mean
+        (Summed, [1.0, 2.0, 6.0], None, -9.0),  # a scalar as it is
+        (Plain, [1.0, 2.0, 6.0], [1.0, 0.5, 0.0], -2.0 / 3),
+        (Plain, [[1.0, 3.0], [10.0, 10.0]], [1.0, 0.5], -(4 + 10) / 4),  # a weight of a window
+    ],
+)
+def test_elements_are_weighted_and_averaged(kind, x, weight, expected):
+    given = {} if weight is None else {"weight": torch.tensor(weight)}
+    assert moved(kind(Line(), sgd), torch.tensor(x), **given) == expected
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, -3.0), (5.0, -3.0), (0.5, -0.5)])
@@ -108,7 +106,7 @@ class Two(nn.Module):
 
 
 @pytest.mark.parametrize("by", CLIPPED)
-def test_gradients_are_clipped_by_what_was_said(by):
+def test_gradients_are_clipped_by_each_norm(by):
     limit, ab, c = CLIPPED[by]
     loss = Plain(Two(), sgd, max_grad_norm=limit, grad_clip=by)
     loss.backward(torch.ones(1))
@@ -118,14 +116,14 @@ def test_gradients_are_clipped_by_what_was_said(by):
     assert float(loss.metrics["grad_norm/two"]) == pytest.approx(25.25**0.5)
 
 
-def test_clipping_by_a_wrong_word_or_without_a_limit_is_refused():
+def test_invalid_clipping_is_refused():
     with pytest.raises(ConfigError, match=r"grad_clip: wanted one of global, .*got 'norms'"):
         Plain(Line(), sgd, grad_clip="norms")
     with pytest.raises(ConfigError, match="grad_clip 'value' wants a limit: max_grad_norm"):
         Plain(Line(), sgd, grad_clip="value")
 
 
-def test_a_learning_rate_comes_by_name():
+def test_learning_rate_comes_by_name():
     first, second = Plain(Line(), sgd), Plain(Line(), sgd, schedule=lambda update: 0.25)
     rate = Schedule("learning_rate", Linear(1.0, 0.0, steps=4))  # 0.75 and 0.5 at updates 1 and 2
     Trainer({"first": first, "second": second, "rate": rate}, Batches("x", times=2)).train()
@@ -135,7 +133,7 @@ def test_a_learning_rate_comes_by_name():
     assert second.metrics["learning_rate/second"] == 0.25
 
 
-def test_nobody_asks_for_a_learning_rate_that_nobody_provides():
+def test_learning_rate_is_optional():
     loss = Plain(Line(), sgd)
     (step,) = Trainer({"loss": loss}, Batches("x")).plan.steps["backward"]
     assert step.asks == ("x",)
@@ -157,7 +155,7 @@ def test_gradients_of_other_networks_stay_as_they_are():
     assert float(loss.network.w.detach()) == 0.0
 
 
-def test_gradients_do_not_pile_up():
+def test_gradients_do_not_accumulate():
     loss = Plain(Line(), sgd)
     loss.network.w.grad = torch.tensor(100.0)
     loss.backward(torch.ones(1))
@@ -269,7 +267,7 @@ def test_loss_must_be_written():
 @pytest.mark.parametrize(
     "asks", [lambda loss: loss.metrics, Plain.state_dict, None], ids=["log", "checkpoint", "nobody"]
 )
-def test_a_loss_that_is_not_finite_is_named_with_its_update(asks, monkeypatch):
+def test_infinite_loss_is_named(asks, monkeypatch):
     monkeypatch.setattr("rlrun.callbacks.loss.LOOKED_AT", 4)
     loss = Plain(Line(), sgd)
     loss.name = "line"
@@ -279,8 +277,81 @@ def test_a_loss_that_is_not_finite_is_named_with_its_update(asks, monkeypatch):
         asks(loss) if asks is not None else loss.backward(torch.tensor([1.0]))
 
 
-def test_a_scheduler_that_steps_an_optimizer_is_refused():
+def test_scheduler_of_torch_is_refused():
     with pytest.raises(
         ConfigError, match=r"schedule: wanted a function of the number of updates, as rlrun\.core\.schedules"
     ):
         Plain(Line(), sgd, schedule=partial(torch.optim.lr_scheduler.LinearLR, total_iters=5))
+
+
+# --- how a network takes its updates
+
+
+ADAM = partial(torch.optim.Adam, lr=0.01)
+
+
+class Fit(LossCallback):
+    def loss(self, observation):
+        return (self.network(observation) - 1.0).square().flatten(1).mean(1)
+
+
+def fitted(network, updates=3, optimizer=ADAM):
+    loss = Fit(network, optimizer)
+    loss.name = "fit"
+    for _ in range(updates):
+        loss.backward(torch.randn(16, 3))
+    return loss
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_update_ratio_is_the_newest_step_over_the_weights(fused):
+    torch.manual_seed(0)
+    network = MLP(3, 2, hidden=(8, 8))
+    loss = fitted(network, optimizer=partial(ADAM, fused=fused))
+    matrices = [parameter for parameter in network.parameters() if parameter.dim() > 1]
+    before = [matrix.detach().clone() for matrix in matrices]
+    loss.backward(torch.randn(16, 3))
+    with torch.no_grad():
+        moved = torch.cat([(new - old).flatten() for new, old in zip(matrices, before, strict=True)]).norm()
+        size = torch.cat([matrix.flatten() for matrix in matrices]).norm()
+    assert float(loss.metrics["update_ratio/fit"]) == pytest.approx(float(moved / size), rel=1e-3)
+
+
+def test_update_ratio_needs_adam_and_matrices():
+    assert "update_ratio/fit" not in fitted(MLP(3, 2), optimizer=partial(torch.optim.SGD, lr=0.01)).metrics
+    assert update_ratio(torch.optim.Adam([nn.Parameter(torch.ones(3))])) is None
+
+
+def test_units_without_gradient_are_dead():
+    torch.manual_seed(0)
+    network = MLP(3, 2, hidden=(8, 8), init="orthogonal")
+    whole = float(fitted(network, updates=1).metrics["dead_units/fit"])
+    with torch.no_grad():
+        network[0].bias[:4] = -1e3
+    assert float(fitted(network, updates=1).metrics["dead_units/fit"]) >= max(whole, 4 / 16)
+    assert whole < 4 / 16
+
+
+def test_units_of_every_member_of_an_ensemble_count():
+    torch.manual_seed(0)
+    network = Ensemble(3, 1, members=2, hidden=(8,), activation="tanh")
+    with torch.no_grad():
+        network.layers[0].bias[0] = 100.0  # all units of the first member are at the end of tanh
+    assert float(fitted(network, updates=1).metrics["dead_units/fit"]) == 0.5
+
+
+def test_hidden_layers_precede_activations():
+    network = MLP(3, 2, hidden=(8, 8), layer_norm=True)
+    assert hidden_layers(network) == [layer for layer in network if isinstance(layer, nn.Linear)][:-1]
+    assert hidden_layers(nn.Linear(3, 2)) == []
+    assert dead_units([]) is None
+
+
+def test_reading_metrics_changes_nothing():
+    torch.manual_seed(0)
+    loss = fitted(MLP(3, 2, hidden=(8,)))
+    weights = [parameter.detach().clone() for parameter in loss.parameters]
+    state = torch.random.get_rng_state()
+    assert dict(loss.metrics) == dict(loss.metrics)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(*pair) for pair in zip(weights, loss.parameters, strict=True))

@@ -1,4 +1,4 @@
-"""A number by name, for whoever asks."""
+"""A schedule provides a number by name."""
 
 from __future__ import annotations
 
@@ -42,23 +42,19 @@ class Reader(Callback):
         self.seen.append(beta)
 
 
-def seen(value, **callbacks):
+@pytest.mark.parametrize(
+    ("value", "callbacks", "expected"),
+    [
+        (Linear(0.0, 1.0, steps=20), {"clock": Clock()}, [0.5, 1.0, 1.0, 1.0]),  # environment steps
+        (Linear(0.0, 1.0, steps=4), {}, [0.25, 0.5, 0.75, 1.0]),  # updates
+        (0.4, {}, [0.4] * 4),
+    ],
+)
+def test_number_follows_steps_or_updates(value, callbacks, expected):
     reader, schedule = Reader(), Schedule("beta", value)
     Trainer({"reader": reader, "beta": schedule, **callbacks}, Batches()).train()
+    assert reader.seen == expected
     assert schedule.metrics == {"schedule/beta": reader.seen[-1]}
-    return reader.seen
-
-
-def test_number_follows_environment_steps():
-    assert seen(Linear(0.0, 1.0, steps=20), clock=Clock()) == [0.5, 1.0, 1.0, 1.0]
-
-
-def test_number_follows_updates_without_an_environment():
-    assert seen(Linear(0.0, 1.0, steps=4)) == [0.25, 0.5, 0.75, 1.0]
-
-
-def test_plain_number_stays():
-    assert seen(0.4) == [0.4] * 4
 
 
 def test_number_is_known_before_the_first_update():

@@ -1,4 +1,4 @@
-"""Training ends when it is told to, in order."""
+"""Training ends in order, by a budget or a signal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlrun.training.trainer import Trainer
 
 
 def ends(budget, update, step):
-    """Tell why a budget ends training here; an empty text where it goes on."""
+    """Return why a budget ends training here; an empty text if it does not."""
     try:
         budget.end_cycle(update, step)
     except Stop as stop:
@@ -31,41 +31,34 @@ def ends(budget, update, step):
     return ""
 
 
-@pytest.mark.parametrize(("step", "reason"), [(99, ""), (100, "100 of 100"), (128, "128 of 100 environment steps")])
-def test_environment_steps_end_training(step, reason):
-    assert ends(Budget(env_steps=100), 1, step).startswith(reason)
-    assert bool(ends(Budget(env_steps=100), 1, step)) == bool(reason)
+@pytest.mark.parametrize(
+    ("limits", "update", "step", "reason"),
+    [
+        ({"env_steps": 100}, 1, 99, ""),
+        ({"env_steps": 100}, 1, 100, "100 of 100 environment steps"),
+        ({"env_steps": 100}, 1, 128, "128 of 100 environment steps"),
+        ({"updates": 3}, 2, 900, ""),
+        ({"updates": 3}, 3, 900, "3 of 3 updates"),
+        ({}, 10**12, 10**12, ""),
+    ],
+)
+def test_counters_end_training(limits, update, step, reason):
+    assert ends(Budget(**limits), update, step) == reason
 
 
-def test_updates_end_training():
-    assert [ends(Budget(updates=3), update, 900) for update in (2, 3)] == ["", "3 of 3 updates"]
-
-
-def test_seconds_end_training(monkeypatch):
+@pytest.mark.parametrize("before", [0, 40])
+def test_seconds_end_training(before, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("rlrun.callbacks.stop.time.monotonic", lambda: now[0])
-    budget = Budget(seconds=60)
-    now[0] = 150.0  # building took long; the clock starts with training
+    first, budget = Budget(seconds=60), Budget(seconds=60)
+    now[0] += before
+    budget.load_state_dict(first.state_dict())
+    now[0] = 900.0  # building took long; the clock starts with training
     budget.begin_training()
-    now[0] = 209.0
+    now[0] += 59.0 - before
     assert ends(budget, 1, 1) == ""
-    now[0] = 210.0
+    now[0] += 1.0
     assert ends(budget, 2, 2) == "60 seconds"
-
-
-def test_seconds_before_a_resume_count(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("rlrun.callbacks.stop.time.monotonic", lambda: now[0])
-    first, second = Budget(seconds=60), Budget(seconds=60)
-    now[0] = 140.0
-    state = first.state_dict()
-    now[0] = 900.0
-    second.load_state_dict(state)
-    second.begin_training()
-    now[0] = 919.0
-    assert ends(second, 1, 1) == ""
-    now[0] = 920.0
-    assert ends(second, 2, 2) == "60 seconds"
 
 
 def test_mean_return_of_an_evaluation_ends_training():
@@ -76,10 +69,6 @@ def test_mean_return_of_an_evaluation_ends_training():
     assert ends(budget, 1, 1) == ""
     evaluator.last = {"mean_return": 195.0}
     assert ends(budget, 1, 1) == "evaluation reached a mean return of 195.0"
-
-
-def test_no_limit_never_ends_training():
-    assert ends(Budget(), 10**12, 10**12) == ""
 
 
 def test_explanation_names_the_limits():
@@ -99,7 +88,7 @@ class Batches:
 
 
 class Sender(Callback):
-    """Sends itself signals in the middle of the second update."""
+    """Sends signals to its process during the second update."""
 
     def __init__(self, *signals):
         self.signals, self.episode_end = signals, []
@@ -122,21 +111,22 @@ def test_signal_lets_the_update_finish(number):
 
 
 class Slow(Callback):
-    """Takes long to begin; a signal comes meanwhile."""
+    """Gets a signal during `begin_training`."""
 
     def begin_training(self):
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("it went on")
 
 
-def test_signal_before_the_first_step_leaves_at_once():
+def test_signal_before_first_step_stops():
     state = Trainer({"slow": Slow(), "interrupt": Interrupt()}, Batches()).train()
     assert isinstance(state["stopped_by"], Interrupted)
     assert state["update"] == 0
 
 
-def test_signal_while_collecting_leaves_where_the_collector_asks():
+def test_signal_stops_collection():
     interrupt, steps = Interrupt(), []
+    interrupt.check()
 
     class Collecting(Batches):
         def __iter__(self):
@@ -153,16 +143,8 @@ def test_signal_while_collecting_leaves_where_the_collector_asks():
     assert (steps, state["update"]) == ([0, 1, 2, "the step is finished"], 0)
 
 
-def test_long_work_can_ask_whether_to_give_up():
-    interrupt = Interrupt()
-    interrupt.check()
-    interrupt.requested = "SIGTERM"
-    with pytest.raises(Interrupted, match="SIGTERM"):
-        interrupt.check()
-
-
 @pytest.mark.parametrize("sent", [(), (signal.SIGTERM,)])
-def test_handlers_are_put_back(sent):
+def test_signal_handlers_are_restored(sent):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
     Trainer({"interrupt": Interrupt(), "sender": Sender(*sent)}, Batches()).train()
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
@@ -176,7 +158,7 @@ def test_other_threads_train_without_handlers():
     assert states[0]["update"] == 5
 
 
-def test_signal_in_the_last_evaluation_stops_the_run(monkeypatch):
+def test_signal_stops_last_evaluation(monkeypatch):
     def play(env, agent, *, abandon, **options):
         os.kill(os.getpid(), signal.SIGTERM)
         abandon()
@@ -213,13 +195,13 @@ print("second", flush=True)
 """
 
 
-def test_second_signal_leaves_at_once():
+def test_second_signal_kills_the_process():
     process = subprocess.run([sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=60)
     assert process.returncode == -signal.SIGTERM
     assert process.stdout.split() == ["first"]
 
 
-def test_a_signal_once_more_amidst_the_end_is_the_same_one(monkeypatch):
+def test_repeated_signal_counts_once(monkeypatch):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     signals.listen()
     try:
@@ -277,18 +259,15 @@ def stopped_at(forked, tmp_path, monkeypatch):
     return train
 
 
-def test_terminated_run_leaves_a_checkpoint(stopped_at):
-    run = stopped_at(150)
+@pytest.mark.parametrize("times", [1, 2])
+def test_terminated_run_saves_a_checkpoint(times, stopped_at):
+    run = stopped_at(150, times)
     assert run.checkpoint("latest").name == "0000000150-0000000050"
     assert {"networks.q", "callbacks.q_loss", "collector"} <= set(storage.load(run.checkpoint("latest")))
     assert json.loads((run.path / "summary.json").read_text())["stopped_by"] == "SIGTERM"
 
 
-def test_a_signal_that_comes_twice_at_once_costs_no_checkpoint(stopped_at):
-    assert stopped_at(150, times=2).checkpoint("latest").name == "0000000150-0000000050"
-
-
-def test_run_terminated_in_its_warm_up_loses_none_of_it(stopped_at):
+def test_warm_up_is_saved_when_terminated(stopped_at):
     assert [path.name for path in stopped_at(50).checkpoint_dirs()] == ["0000000050-0000000000"]
 
 
@@ -298,12 +277,12 @@ WARMING = ["algorithm=sac", "env=pendulum", "algorithm.hidden=[8]", "algorithm.w
 @pytest.mark.parametrize(
     ("budget", "steps"), [("env_steps=0", 0), ("updates=0", 0), ("env_steps=30", 32), ("seconds=0", 0)]
 )
-def test_a_budget_holds_before_the_first_update(budget, steps, tmp_path):
+def test_budget_holds_before_first_update(budget, steps, tmp_path):
     summary = train([*WARMING, "num_envs=4", f"stop.{budget}"], run_dir=tmp_path / "run").summary
     assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", steps, 0)
 
 
-def test_a_run_that_ended_in_its_warm_up_is_extended_to_the_longer_one(tmp_path):
+def test_run_ended_in_warm_up_extends_exactly(tmp_path):
     def reached(result):  # but how checkpoints are cut into segments, and when the terminal was written to
         leaves = walk(result.trainer).items()
         return {path: leaf for path, leaf in leaves if "._chain" not in path and "._printed" not in path}

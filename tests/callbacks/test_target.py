@@ -1,4 +1,4 @@
-"""Many critics: who of them counts in targets, and what leads the policy."""
+"""Targets of many critics, and of several steps."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from tests.configs import ALGORITHMS, env_of, keys
+from torch import nn
 
 from rlrun import ops
 from rlrun.algorithms.sac import SoftQTarget
-from rlrun.callbacks import LambdaReturn
+from rlrun.callbacks import LambdaReturn, TargetCallback
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError
@@ -27,7 +28,7 @@ def target(members, target_subset):
     )
 
 
-def test_the_smallest_of_a_random_pair_counts():
+def test_smallest_of_random_pair_counts():
     torch.manual_seed(0)
     q_target, value = target(3, 2), torch.tensor([[1.0], [2.0], [3.0]])
     minima = [q_target.smallest(value).item() for _ in range(3_000)]
@@ -37,28 +38,24 @@ def test_the_smallest_of_a_random_pair_counts():
 
 
 @pytest.mark.parametrize("target_subset", [0, 4])
-def test_no_more_can_be_drawn_than_there_are(target_subset):
+def test_target_subset_is_limited(target_subset):
     with pytest.raises(
         ConfigError, match=f"target_subset: wanted a number from 1 to 3, of critics, got {target_subset}"
     ):
         target(3, target_subset)
 
 
-@pytest.mark.parametrize(("actor_q", "leads"), [("first", 2.0), ("min", 1.0), ("mean", 2.0)])
-def test_what_leads_a_policy(actor_q, leads):
-    assert ops.guiding(torch.tensor([[2.0], [1.0], [3.0]]), actor_q).tolist() == [leads]
+@pytest.mark.parametrize(("actor_q", "value"), [("first", 2.0), ("min", 1.0), ("mean", 2.0)])
+def test_actor_q_combines_critics(actor_q, value):
+    assert ops.guiding(torch.tensor([[2.0], [1.0], [3.0]]), actor_q).tolist() == [value]
 
 
 @pytest.mark.parametrize(
     "algorithm", [name for name in ALGORITHMS if {"target_subset", "layer_norm", "dropout"} <= keys(name)]
 )
-def test_many_regularized_critics_by_plain_numbers(algorithm):
-    overrides = [
-        "algorithm.ensemble=5",
-        "algorithm.target_subset=2",
-        "algorithm.layer_norm=true",
-        "algorithm.dropout=0.01",
-    ]
+def test_critics_are_regularized_by_plain_keys(algorithm):
+    overrides = ["algorithm.ensemble=5", "algorithm.target_subset=2", "algorithm.layer_norm=true"]
+    overrides += ["algorithm.dropout=0.01"]
     overrides += ["algorithm.updates_per_step=20"] + ["algorithm.actor_q=mean"] * (algorithm != "dqn")
     experiment = Experiment(
         compose([f"algorithm={algorithm}", env_of(algorithm), "algorithm.hidden=[8,8]", *overrides])
@@ -70,13 +67,28 @@ def test_many_regularized_critics_by_plain_numbers(algorithm):
     assert experiment.trainer.loader.rate == 20
 
 
-def test_units_are_left_out_of_updates_alone():
+def test_dropout_acts_in_updates_alone():
     critics, seen = Critics(SPACES, hidden=[64], dropout=0.5), (torch.ones(1, 3), torch.ones(1, 1))
     with torch.no_grad():  # acting, and targets
         assert torch.equal(critics(*seen), critics(*seen))
     assert not torch.equal(critics(*seen), critics(*seen))
     critics.eval()
     assert torch.equal(critics(*seen), critics(*seen))
+
+
+def test_target_distance_is_relative():
+    network = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        network.weight[:] = torch.tensor([[3.0, 4.0]])
+    target = TargetCallback(network, tau=0.5)
+    target.name = "q"
+    target.bootstrap(torch.zeros(1), torch.zeros(1, dtype=torch.bool), torch.zeros(1), None)
+    assert float(target.metrics["target_distance/q"]) == 0.0
+    with torch.no_grad():
+        network.weight *= 2.0
+    assert float(target.metrics["target_distance/q"]) == 0.5
+    target.end_batch()
+    assert float(target.metrics["target_distance/q"]) == 0.25
 
 
 STEPS = 4
@@ -110,21 +122,21 @@ def test_worked_numbers():
     assert longer(one_step(), 1.0) == [11.6292, 9.588, 7.32, 4.8]  # the last: 3 + 0.9 · 2
 
 
-def test_what_is_repeated_behind_an_episode_does_not_count():
+def test_repeated_rows_after_an_episode_do_not_count():
     assert longer(one_step(), valid=at(0, 1)) == [6.48, 4.8, 4.8, 4.8]
     assert longer(one_step(), valid=at(0, 1, 2, 3)) == [8.0928, 7.488, 6.48, 4.8]
 
 
-def test_the_batchs_discount_goes_before_and_rewards_may_have_dimensions():
+def test_discount_of_the_batch_goes_first():
     assert longer(one_step(), discount=torch.full((1, STEPS), 0.9)) == [8.0928, 7.488, 6.48, 4.8]
     single, doubled = one_step(), one_step(6.0, 4.0)
     both = {name: torch.stack((single[name], doubled[name]), -1) for name in ("q_target", "reward")}
     value = LambdaReturn(lambda_=2 / 3, discount=0.9).begin_batch(**both, terminated=NEVER, truncated=NEVER)["q_target"]
-    torch.testing.assert_close(value[..., 1], 2.0 * value[..., 0])
+    torch.testing.assert_close(value[..., 1], 2.0 * value[..., 0])  # rewards may have dimensions
     assert round(value[0, 0, 0].item(), 4) == 8.0928
 
 
-def test_what_makes_no_sense_is_refused():
+def test_invalid_lambda_returns_are_refused():
     with pytest.raises(ConfigError, match=r"td_lambda\.lambda: wanted a number from 0 to 1, got 1\.5"):
         LambdaReturn(lambda_=1.5, discount=0.9)
     with pytest.raises(ConfigError, match=r"algorithm\.n_step=1, not 3"):

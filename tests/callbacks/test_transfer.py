@@ -1,4 +1,4 @@
-"""Memories come in before the first step and go out now and then."""
+"""Memories are imported before the first step, and exported periodically."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add(made: Table, number: int) -> None:
 
 
 class Source(Callback):
-    """Stands for loader and collector: ten rows and ten steps an update."""
+    """A fake loader and collector: ten rows and ten steps an update."""
 
     provides = ("step",)
 
@@ -70,7 +70,7 @@ def train(source: Source, callback: Callback, run_dir: Path | None) -> None:
 
 
 class Clock:
-    """A clock that a test moves, and the table's size whenever it was stored."""
+    """A clock that a test moves; keeps the size of the table at each export."""
 
     def __init__(self, monkeypatch: Any) -> None:
         self.now, self.stored = 1000.0, []
@@ -85,36 +85,29 @@ def clock(monkeypatch: Any) -> Clock:
     return Clock(monkeypatch)
 
 
-def test_export_comes_when_steps_are_due_and_at_the_end(clock: Clock, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("updates", "stored"), [(12, [50, 100, 120]), (5, [50])])
+def test_export_is_periodic_and_at_the_end(updates: int, stored: list[int], clock: Clock, tmp_path: Path) -> None:
     memory = table()
-    train(Source(memory, 12), MemoryExport(memory, every=50, min_seconds=0), tmp_path)
-    assert clock.stored == [50, 100, 120]
+    train(Source(memory, updates), MemoryExport(memory, every=50, min_seconds=0), tmp_path)
+    assert clock.stored == stored
 
 
-def test_export_waits_for_the_clock_as_well(clock: Clock, tmp_path: Path) -> None:
+def test_export_waits_for_the_clock(clock: Clock, tmp_path: Path) -> None:
     memory = table()
     moves = {7: lambda: setattr(clock, "now", 1600.0), 8: lambda: setattr(clock, "now", 2199.0)}
     train(Source(memory, 20, moves), MemoryExport(memory, every=50), tmp_path)
     assert clock.stored == [70, 200]
 
 
-def test_nothing_is_stored_twice(clock: Clock, tmp_path: Path) -> None:
-    memory = table()
-    train(Source(memory, 5), MemoryExport(memory, every=50, min_seconds=0), tmp_path)
-    assert clock.stored == [50]
-
-
 @pytest.mark.parametrize(("settings", "count"), [({}, 0), ({"every": 0}, 1), ({"path": "x.zip"}, 1)])
-def test_without_steps_there_is_the_end_only(
-    clock: Clock, tmp_path: Path, settings: dict[str, Any], count: int
-) -> None:
+def test_export_only_at_the_end(clock: Clock, tmp_path: Path, settings: dict[str, Any], count: int) -> None:
     memory = table()
     callback = MemoryExport(memory, **settings)
     train(Source(memory, 5), callback, tmp_path)
     assert (clock.stored, callback.cycle) == ([50] * count, 0)
 
 
-def test_run_that_fails_stores_nothing_at_the_end(clock: Clock) -> None:
+def test_failed_run_exports_nothing(clock: Clock) -> None:
     for error, wanted in ((ValueError(), []), (Stop("enough"), [3])):
         callback = MemoryExport(table(3), path="x.zip")
         callback.end_training(error, 1, 3)
@@ -122,9 +115,7 @@ def test_run_that_fails_stores_nothing_at_the_end(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("path", ["x.zip", "minari:some/thing-v0"])
-def test_a_run_that_ends_before_its_first_step_says_that_nothing_was_stored(
-    clock: Clock, monkeypatch: Any, caplog: Any, path: str
-) -> None:
+def test_run_without_steps_warns_of_export(clock: Clock, monkeypatch: Any, caplog: Any, path: str) -> None:
     monkeypatch.setattr("rlrun.callbacks.transfer.minari.target_of", lambda dataset: None)
     callback = MemoryExport(table(3), path=path, spaces=SPACES)
     callback.end_training(ValueError(), 7, 0)
@@ -135,7 +126,7 @@ def test_a_run_that_ends_before_its_first_step_says_that_nothing_was_stored(
     assert message.endswith(f"{path.removeprefix('minari:')} is not written: the run ended before its first step")
 
 
-def test_resumed_run_keeps_the_rhythm(clock: Clock, tmp_path: Path) -> None:
+def test_resumed_export_keeps_its_interval(clock: Clock, tmp_path: Path) -> None:
     first, second = (MemoryExport(table(), every=50, min_seconds=0, path="x.zip") for _ in range(2))
     first.end_cycle(6, 60)
     second.load_state_dict(first.state_dict())
@@ -144,7 +135,7 @@ def test_resumed_run_keeps_the_rhythm(clock: Clock, tmp_path: Path) -> None:
     assert clock.stored == [0, 0]
 
 
-def test_export_lies_in_the_run(tmp_path: Path) -> None:
+def test_export_is_in_the_run(tmp_path: Path) -> None:
     (tmp_path / "exports").mkdir()
     (tmp_path / "exports" / ".memory.zip.1-1.tmp").write_text("left by a killed process")
     memory = table()
@@ -162,17 +153,18 @@ def test_export_is_public_only_if_asked(tmp_path: Path, public: bool, mode: int)
     assert (tmp_path / "a/b.zip").stat().st_mode & 0o777 == mode
 
 
-def test_import_comes_before_the_first_step(tmp_path: Path, caplog: Any) -> None:
+@pytest.mark.parametrize(("append", "rows"), [(False, 17), (True, 19)])
+def test_import_precedes_the_first_step(append: bool, rows: int, tmp_path: Path, caplog: Any) -> None:
     store(table(7), tmp_path / "memory.zip")
     memory = table(2)
     with caplog.at_level(logging.INFO, "rlrun"):
-        train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip")), None)
-    assert len(memory) == 17
-    assert "7 transitions from" in caplog.text
+        train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip"), append=append), None)
+    assert len(memory) == rows
+    assert f"{rows - 10} transitions" in caplog.text
     assert [record.name for record in caplog.records] == ["rlrun.told"]  # which commands print
 
 
-def test_imported_episode_does_not_go_on_in_the_new_run(tmp_path: Path) -> None:
+def test_imported_open_episode_is_truncated(tmp_path: Path) -> None:
     source, memory = table(), table()
     for number in range(3):
         row = {"observation": np.full((1, 2), 0.1 * number), "action": [0], "reward": [number]}
@@ -184,14 +176,7 @@ def test_imported_episode_does_not_go_on_in_the_new_run(tmp_path: Path) -> None:
     assert [len(episode) for episode in rest] == [1] * 10
 
 
-def test_import_may_keep_what_is_there(tmp_path: Path) -> None:
-    store(table(7), tmp_path / "memory.zip")
-    memory = table(2)
-    MemoryImport(memory, str(tmp_path / "memory.zip"), append=True).restore_state()
-    assert len(memory) == 9
-
-
-def test_several_imports_come_one_after_another(tmp_path: Path) -> None:
+def test_several_imports_are_appended(tmp_path: Path) -> None:
     for rows in (7, 4):
         store(table(rows), tmp_path / f"{rows}.zip")
     memory = table(2)
@@ -200,16 +185,11 @@ def test_several_imports_come_one_after_another(tmp_path: Path) -> None:
     rewards = [episode.row["reward"].tolist() for episode in Stored.of(memory)]
     assert rewards == [[number] for number in (*range(7), *range(4))]
     first.restore_state()  # once only
+    MemoryImport(memory).restore_state()  # of nothing
     assert len(memory) == 11
 
 
-def test_import_of_nothing_changes_nothing() -> None:
-    memory = table(2)
-    MemoryImport(memory).restore_state()
-    assert len(memory) == 2
-
-
-def test_resumed_run_imports_only_what_its_checkpoint_lacks(tmp_path: Path, monkeypatch: Any) -> None:
+def test_resumed_run_imports_missing_memory_only(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     store(table(7), "memory.zip")
     first = MemoryImport(table(), "memory.zip")
@@ -221,17 +201,6 @@ def test_resumed_run_imports_only_what_its_checkpoint_lacks(tmp_path: Path, monk
         second.load_state_dict(first.state_dict())
         second.restore_state()
         assert len(memory) == wanted
-
-
-def test_bad_file_names_the_key_and_leaves_the_table(tmp_path: Path) -> None:
-    store(table(7), tmp_path / "memory.zip")
-    data = bytearray((tmp_path / "memory.zip").read_bytes())
-    data[len(data) // 2] ^= 1
-    (tmp_path / "memory.zip").write_bytes(bytes(data))
-    memory = table(2)
-    with pytest.raises(RequestError, match=r"^memory.import: .*memory.zip is damaged"):
-        train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip")), None)
-    assert len(memory) == 2
 
 
 def test_minari_dataset_is_written_once_at_the_end(tmp_path: Path, monkeypatch: Any) -> None:
@@ -252,12 +221,12 @@ def test_minari_dataset_is_written_once_at_the_end(tmp_path: Path, monkeypatch: 
     ("settings", "message"),
     [({"every": 5, "spaces": SPACES}, "written once, at the end"), ({}, "needs the environment's spaces")],
 )
-def test_minari_dataset_now_and_then_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_periodic_minari_dataset_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MemoryExport(table(), path="minari:lab/rows-v0", **settings)
 
 
-def test_memory_that_is_no_table_is_refused_only_where_one_is_needed() -> None:
+def test_transfer_needs_a_table() -> None:
     assert MemoryImport({"demonstrations": table()}).sources == []
     assert not MemoryExport({"demonstrations": table()}).wanted
     for callback in (MemoryImport, MemoryExport):
@@ -277,12 +246,20 @@ def test_one_run_hands_its_memory_to_the_next(tmp_path: Path, monkeypatch: Any) 
     assert about("both.zip")["rows"] - about("first/exports/memory.zip")["rows"] >= 80
 
 
-@pytest.mark.parametrize("name", ["absent", "cut", "other"])
-def test_bad_import_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: Any, name: str) -> None:
+@pytest.mark.parametrize("name", ["absent", "cut", "flipped", "other"])
+def test_bad_import_ends_a_run_early(tmp_path: Path, monkeypatch: Any, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     store(table(5), "other.zip")
-    Path("cut.zip").write_bytes(Path("other.zip").read_bytes()[:-100])
-    wanted = {"absent": "cannot be read: No such file", "cut": "damaged or cut short", "other": r"of shape \[2\]"}[name]
+    data = bytearray(Path("other.zip").read_bytes())
+    Path("cut.zip").write_bytes(data[:-100])
+    data[len(data) // 2] ^= 1
+    Path("flipped.zip").write_bytes(data)
+    wanted = {
+        "absent": "cannot be read: No such file",
+        "cut": "damaged or cut short",
+        "flipped": "is damaged",
+        "other": r"of shape \[2\]",
+    }[name]
     with pytest.raises(RequestError, match=f"^memory.import: .*{name}.zip .*{wanted}") as raised:
         experiment.train([*WORDS, f"memory.import={name}.zip"], run_dir="run")
     assert raised.value.exit_code == 2

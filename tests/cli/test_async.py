@@ -65,7 +65,7 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
     manifest = json.loads((project / "run" / "manifest.json").read_text())
     assert manifest["resume"] == "approximate"
     assert manifest["resumed"][0]["approximate"] == [
-        "every env: its environment ran ahead, beside learning (process); new episodes begin"
+        "every env: its environment ran ahead of learning (process); new episodes begin"
     ]
 
 

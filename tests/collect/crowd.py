@@ -1,4 +1,4 @@
-"""A toy whose agents come and go."""
+"""A toy with a changing number of agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What agents answer."""
+"""Responses of agents."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_other_actions_are_equally_likely():
     assert np.bincount(action)[:4] / 10_000 == pytest.approx(np.full(4, 0.1), abs=0.01)
 
 
-def test_each_lane_tosses_a_coin_of_its_own():
+def test_envs_explore_independently():
     action = greedy(0.5)(LOOK)["action"]
     assert 300 < (action == 4).sum() < 800
 
 
-def test_epsilon_follows_environment_steps_of_all_lanes():
+def test_epsilon_follows_steps_of_all_envs():
     agent, seen = greedy(Linear(1.0, 0.0, steps=4000)), []
     for _ in range(5):
         seen.append(agent.metrics["explore/epsilon"])
@@ -60,14 +60,14 @@ def test_epsilon_follows_environment_steps_of_all_lanes():
     assert seen == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
 
 
-def test_playing_is_greedy_and_leaves_no_trace():
+def test_greedy_action_changes_no_state():
     agent = greedy(1.0)
     before = agent.state_dict()
     assert (agent(LOOK, explore=False)["action"] == 4).all()
     assert agent.state_dict() == before
 
 
-def test_restored_agent_tosses_the_same_coins():
+def test_restored_agent_explores_alike():
     agent, restored = greedy(Linear(1.0, 0.0, steps=4000)), greedy(Linear(1.0, 0.0, steps=4000), seed=9)
     agent(LOOK)
     restored.load_state_dict(agent.state_dict())
@@ -106,22 +106,17 @@ def soft_agent():
     return PolicyAgent(SoftPolicy(spaces, Critics(spaces, hidden=()), Temperature(spaces), hidden=()))
 
 
-def test_policy_plays_alike_and_explores_anew():
+def test_policy_repeats_best_and_explores():
     torch.manual_seed(0)
     agent = soft_agent()
+    before = torch.get_rng_state()
     play, again = (agent(LOOK, explore=False)["action"] for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
     np.testing.assert_array_equal(play["a"], again["a"])
     np.testing.assert_array_equal(play["k"], again["k"])
     explored = agent(LOOK)["action"]
     assert len(np.unique(explored["a"])) > 900
     assert set(explored["k"]) == {0, 1, 2, 3}
-
-
-def test_playing_takes_no_random_number():
-    agent = soft_agent()
-    before = torch.get_rng_state()
-    agent(LOOK, explore=False)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 class Allowed(EpsilonGreedy):
@@ -137,7 +132,7 @@ class Allowed(EpsilonGreedy):
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
-def test_warm_up_and_epsilon_keep_to_what_an_observation_allows(num_envs):
+def test_random_actions_may_depend_on_observations(num_envs):
     agent = Allowed(Last(), epsilon=1.0, spaces=ARMS, seed=1)
     seen = np.tile(np.array([0, 1, 0, 1, 1], np.float32), (num_envs, 1))
     for act in (agent, random_agent(agent, ARMS.action, seed=5)):
@@ -145,7 +140,7 @@ def test_warm_up_and_epsilon_keep_to_what_an_observation_allows(num_envs):
         assert drawn == {1, 3, 4}
 
 
-def test_what_derives_from_the_protocol_acts_uniformly_in_warm_up():
+def test_warm_up_is_uniform_by_default():
     assert type(random_agent(PolicyAgent(Last()), ARMS.action, seed=5)) is RandomAgent
     assert RandomAgent(ARMS.action, seed=1).initial_state(3) is None
 
@@ -176,17 +171,14 @@ def agents(preprocess):
 
 
 @pytest.mark.parametrize("explore", [True, False])
-def test_functions_are_applied_in_turn(explore):
+def test_preprocess_is_applied_in_order(explore):
     for agent in agents({"add": lambda x: x + 1, "left out": None, "double": lambda x: x * 2}):
         assert agent(np.ones((3, 2), np.float32), explore=explore)["action"].tolist() == [[4.0, 4.0]] * 3
+    for agent in agents(torch.neg):  # one function needs no name
+        assert agent(np.ones((1, 2), np.float32), explore=explore)["action"].tolist() == [[-1.0, -1.0]]
 
 
-def test_one_function_needs_no_name():
-    for agent in agents(torch.neg):
-        assert agent(np.ones((1, 2), np.float32))["action"].tolist() == [[-1.0, -1.0]]
-
-
-def test_acting_reads_statistics_and_never_moves_them():
+def test_acting_never_updates_statistics():
     normalizer = Normalizer(SPACES)
     normalizer.update(torch.tensor([[1.0, 10.0], [3.0, 30.0]]))
     seen = np.array([[3.0, 10.0]], np.float32)
@@ -209,7 +201,7 @@ def test_samples_and_agent_share_one_normalizer(run):
     assert adaptor.normalizer.updates == run.summary["updates"]
 
 
-def test_evaluation_of_the_run_is_that_of_the_live_agent(run):
+def test_evaluation_equals_live_agent(run):
     live = run.trainer.callbacks["evaluation"]
     report = rlrun.evaluate(run.run_dir, episodes=2, seed=live.seed)
     assert report.mean_return == live.last["mean_return"]
@@ -222,7 +214,7 @@ def test_evaluation_depends_on_the_statistics(run):
     assert not np.allclose(agent(look, explore=False)["action"], plain, atol=1e-3)
 
 
-def test_a_checkpoint_holds_the_statistics_once(run):
+def test_checkpoint_holds_statistics_once(run):
     where = run.run_dir / "checkpoints"
     folder = where / (where / "latest").read_text().strip()
     names = [path for path in storage.read_manifest(folder).parts if "norm" in path]

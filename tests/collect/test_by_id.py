@@ -1,4 +1,4 @@
-"""One agent for all ids, and the collector that walks them."""
+"""One agent acts for all ids; the collector stores their episodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sees(value: float, state: EpisodeState = EpisodeState.RUNNING) -> DictObserv
     return DictObservation(state, {"view": np.array([value, 1.0])})
 
 
-def test_agent_is_called_once_for_all_that_go_on() -> None:
+def test_agent_is_called_once_for_all() -> None:
     agent = Counting()
     episode_end = sees(9.0, EpisodeState.TERMINAL)
     responses = AgentProxy(agent, Crowd.spaces)({"a": sees(1.0), "b": episode_end, "c": sees(5.0)}, explore=False)
@@ -50,7 +50,7 @@ def test_agent_is_called_once_for_all_that_go_on() -> None:
     assert responses["c"].array_data["state_value"] == 5.0
 
 
-def test_without_anybody_nobody_is_asked() -> None:
+def test_agent_is_not_called_for_nobody() -> None:
     agent = Counting()
     assert AgentProxy(agent, Crowd.spaces)({4: sees(1.0, EpisodeState.INTERRUPTED)}) == {}
     assert agent.calls == []
@@ -107,7 +107,7 @@ def test_each_response_counts_as_a_step() -> None:
     assert steps - 5 * 7 < len(table) <= steps  # all but what is still under way
 
 
-def test_stored_episodes_are_those_of_the_agents() -> None:
+def test_stored_episodes_are_those_of_agents() -> None:
     table, collector = make()
     collector.begin_training()
     collector.collect(300)
@@ -129,7 +129,7 @@ def test_environment_without_agents_is_an_error() -> None:
         collector.collect(1)
 
 
-def test_numbers_that_are_none_never_reach_the_memory() -> None:
+def test_nan_never_reaches_the_memory() -> None:
     env = Crowd()
     table, collector = make(env)
     collector.begin_training()
@@ -144,7 +144,7 @@ def test_collecting_before_training_is_refused() -> None:
         make()[1].collect(1)
 
 
-def test_a_resumed_collector_goes_on_counting() -> None:
+def test_resumed_collector_continues_counting() -> None:
     _, first = make()
     first.begin_training()
     first.collect(200)
@@ -196,7 +196,7 @@ trainer:
 """
 
 
-def test_dqn_learns_from_agents_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dqn_learns_from_changing_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     from . import crowd

@@ -19,7 +19,7 @@ MODES = [None, *AutoresetMode]
 
 
 class Counting:
-    """Acts 0, 1, 2, … in turn, and says beside it where it was."""
+    """Acts 0, 1, 2, … and adds the place to its response."""
 
     outputs = ("action", "place", "unwanted")
 
@@ -51,25 +51,18 @@ def stored(collector):
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_stored_rows_are_true_transitions(mode, count):
+def test_every_transition_is_stored_once(mode, count):
     collector = collector_of(mode, count)
     collector.collect(30 * count)
-    for env_index, episode, step, *successor, action, reward, terminated, truncated in stored(collector):
+    rows = stored(collector)
+    for env_index, episode, step, *successor, action, reward, terminated, truncated in rows:
         assert successor == [env_index, episode, step + 1]
         assert reward == pytest.approx(step + 1 + action / 10)
         over = step + 1 == LENGTHS[int(episode) % 4]
         assert (terminated, truncated) == (over and episode % 2 == 0, over and episode % 2 == 1)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_no_transition_is_lost_or_doubled(mode, count):
-    collector = collector_of(mode, count)
-    collector.collect(30 * count)
-    rows = [tuple(row[:3]) for row in stored(collector)]
     whole = [(episode, step) for episode in range(30) for step in range(LENGTHS[episode % 4])]
     for env_index in range(count):
-        pairs = [(episode, step) for owner, episode, step in rows if owner == env_index]
+        pairs = [(episode, step) for owner, episode, step, *_ in rows if owner == env_index]
         assert pairs == whole[: len(pairs)]
         assert len(pairs) >= (30 - 11 if mode is AutoresetMode.NEXT_STEP else 30 - 1)
     assert len(collector.table) == len(rows)
@@ -98,7 +91,7 @@ def test_means_are_of_the_newest_episodes():
     assert collector.metrics["episode/return"] == 2.0  # of 1 and 3
 
 
-def test_columns_of_the_agent_are_stored_where_the_memory_has_them():
+def test_columns_of_the_agent_are_stored():
     collector = collector_of(count=3, agent=Counting(), columns={"place": {}})
     collector.collect(60)
     batch = collector.table.sample(200)
@@ -106,7 +99,7 @@ def test_columns_of_the_agent_are_stored_where_the_memory_has_them():
     assert "unwanted" not in batch
 
 
-def test_steps_are_whole_rounds_of_lanes():
+def test_steps_are_whole_rounds():
     collector = collector_of(count=3)
     assert [collector.collect(steps) for steps in (1, 3, 4)] == [3, 3, 6]
     assert collector.begin_batch() == {"step": 12}
@@ -114,7 +107,7 @@ def test_steps_are_whole_rounds_of_lanes():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-def test_bad_reward_is_refused_before_it_is_stored(value):
+def test_bad_reward_is_never_stored(value):
     collector = collector_of(count=2, agent=Still(), poison={("reward", 1, 1): value})
     collector.collect(6)
     before = collector.table.index.written.copy()
@@ -133,7 +126,7 @@ class Diverged(Still):
 
 
 @pytest.mark.parametrize("raising", [False, True])
-def test_a_policy_that_diverged_is_blamed_for_what_the_environment_makes_of_it(raising, monkeypatch):
+def test_diverged_policy_is_named(raising, monkeypatch):
     env = seeded(2)
     if raising:
         monkeypatch.setattr(env.envs[1], "step", lambda action: 1 / 0)
@@ -144,23 +137,17 @@ def test_a_policy_that_diverged_is_blamed_for_what_the_environment_makes_of_it(r
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_bad_observation_is_refused_before_it_is_stored(mode):
-    collector = collector_of(mode, count=2, agent=Still(), poison={("observation", 0, 2): np.nan})
+@pytest.mark.parametrize(("place", "value", "steps"), [((0, 2), np.nan, 2), ((1, 0), np.inf, 6)], ids=["step", "reset"])
+def test_bad_observation_is_never_stored(place, value, steps, mode):
+    collector = collector_of(mode, count=2, agent=Still(), poison={("observation", *place): value})
     collector.collect(2)
     before = collector.table.index.written.copy()
-    with pytest.raises(DataError, match=r"gave observation\[2\] = nan in env 0 after 2 environment steps"):
-        collector.collect(2)
-    assert collector.table.index.written.tolist() == before.tolist()
+    with pytest.raises(DataError, match=rf"gave observation\[2\] = {value} in env 0 after {steps} environment steps"):
+        collector.collect(8)
+    assert place == (1, 0) or collector.table.index.written.tolist() == before.tolist()
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_bad_first_observation_of_an_episode_is_refused(mode):
-    collector = collector_of(mode, agent=Still(), poison={("observation", 1, 0): np.inf})
-    with pytest.raises(DataError, match=r"gave observation\[2\] = inf in env 0 after 3 environment steps"):
-        collector.collect(4)
-
-
-def test_bad_first_observation_of_a_run_is_refused():
+def test_bad_first_observation_is_refused():
     with pytest.raises(DataError, match=r"env 0 after 0 environment steps"):
         collector_of(poison={("observation", 0, 0): np.nan})
 
@@ -173,19 +160,19 @@ def random_actions(seed):
     return [row[6] for row in stored(collector)]
 
 
-def test_warm_up_acts_at_random_and_reproducibly():
+def test_warm_up_is_random_and_reproducible():
     assert random_actions(0) == random_actions(1)
     assert set(random_actions(0)) == {0, 1, 2, 3, 4}
 
 
-def test_lanes_are_seeded_side_by_side():
+def test_envs_have_consecutive_seeds():
     env = labelled(None, 3)
     Collector(env, Still(), Table(spaces=env.spaces, length=30, num_envs=3), seed=40).begin_training()
     assert [single_env.seed for single_env in env.envs] == [40, 41, 42]
 
 
 def resumed(mode, count, steps):
-    """Collect, and go on in another collector with what a checkpoint holds."""
+    """Collect, and resume in another collector from the saved states."""
     original, restored = (collector_of(mode, count, agent=Still(), begun=False) for _ in range(2))
     original.begin_training()
     original.collect(steps)
@@ -197,7 +184,7 @@ def resumed(mode, count, steps):
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_open_episodes_end_where_a_resumed_run_left_them(mode, count):
+def test_resume_ends_open_episodes(mode, count):
     _, collector = resumed(mode, count, 8 * count)  # episode 3 has made two of its four steps
     collector.collect(7 * count)
     window = collector.table.sample(3000, 2)
@@ -207,7 +194,7 @@ def test_open_episodes_end_where_a_resumed_run_left_them(mode, count):
     assert [row[3:6] + row[-2:] for row in last] == [[env_index, 3, 2, 0, 0] for env_index in range(count)]
 
 
-def test_a_resumed_run_begins_other_episodes_than_the_first():
+def test_resume_uses_other_seeds():
     original, restored = resumed(None, 3, 12)
     first, later = ([env.seed for env in collector.env.envs] for collector in (original, restored))
     assert first == [0, 1, 2]
@@ -217,14 +204,14 @@ def test_a_resumed_run_begins_other_episodes_than_the_first():
     assert [env.seed for env in resumed(None, 3, 15)[1].env.envs] != later
 
 
-def test_an_episode_that_was_left_is_not_counted():
+def test_open_episode_is_not_counted():
     _, collector = resumed(None, 1, 5)  # episodes of 3 and 1, and one step of the third
     collector.collect(4)  # episodes of 3 and 1 again
     assert collector.metrics["episode/count"] == 4
     assert collector.metrics["episode/length"] == 2.0
 
 
-def test_without_rows_there_is_nothing_to_end():
+def test_resume_without_rows_ends_nothing():
     original, restored = collector_of(count=2), collector_of(count=2, begun=False)
     original.collect(10)
     restored.load_state_dict(original.state_dict())
@@ -234,7 +221,7 @@ def test_without_rows_there_is_nothing_to_end():
     assert restored.steps == original.steps + 4
 
 
-def test_state_goes_on_where_it_was():
+def test_state_is_restored():
     first, second = collector_of(count=2), collector_of(count=2)
     first.collect(10, random=True)
     state = first.state_dict()

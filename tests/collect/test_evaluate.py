@@ -1,4 +1,4 @@
-"""Exactly the episodes that were asked for, whoever plays them side by side."""
+"""An evaluation plays exactly the episodes wanted, on any number of envs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .probes import Seeded, seeded
 
 
 class Copycat:
-    """Repeats what it sees; counts what it is asked."""
+    """Repeats its observation; keeps the values of `explore`."""
 
     outputs = ("action",)
 
@@ -45,32 +45,20 @@ def by_hand(count, seed, limit=10_000):
     return returns, lengths
 
 
-@pytest.mark.parametrize("episodes", [1, 5, 40])
+@pytest.mark.parametrize(("episodes", "limit"), [(1, None), (5, None), (20, 4), (40, None)])
 @pytest.mark.parametrize("envs", [1, 3, 16])
-def test_episodes_are_the_same_on_any_number_of_lanes(envs, episodes):
-    evaluation = evaluate(seeded(envs), Copycat(), episodes=episodes, seed=100)
-    returns, lengths = by_hand(episodes, seed=100)
+def test_episodes_are_independent_of_envs(envs, episodes, limit):
+    evaluation = evaluate(seeded(envs), Copycat(), episodes=episodes, seed=100, max_steps=limit)
+    returns, lengths = by_hand(episodes, seed=100, limit=limit or 10_000)
     assert evaluation.returns == pytest.approx(returns)
     assert evaluation.lengths == lengths
+    assert limit is None or max(lengths) == limit
     assert evaluation.seeds == list(range(100, 100 + episodes))
+    assert evaluation.mean_return == pytest.approx(np.mean(returns))
+    assert evaluation.std_return == pytest.approx(np.std(returns))
 
 
-def test_short_episodes_are_not_favored():
-    evaluation = evaluate(seeded(16), Copycat(), episodes=20, seed=0)
-    assert evaluation.mean_return == pytest.approx(np.mean(by_hand(20, seed=0)[0]))
-    assert evaluation.std_return == pytest.approx(np.std(by_hand(20, seed=0)[0]))
-
-
-@pytest.mark.parametrize("envs", [1, 3])
-def test_long_episodes_are_cut(envs):
-    evaluation = evaluate(seeded(envs), Copycat(), episodes=20, seed=0, max_steps=4)
-    returns, lengths = by_hand(20, seed=0, limit=4)
-    assert max(evaluation.lengths) == 4
-    assert evaluation.lengths == lengths
-    assert evaluation.returns == pytest.approx(returns)
-
-
-def test_agent_plays_at_its_best_unless_told():
+def test_agent_explores_only_on_request():
     agent = Copycat()
     evaluate(seeded(2), agent, episodes=1, seed=0)
     assert set(agent.explored) == {False}
@@ -78,7 +66,7 @@ def test_agent_plays_at_its_best_unless_told():
     assert agent.explored[-1] is True
 
 
-def test_evaluation_can_be_given_up():
+def test_evaluation_can_be_abandoned():
     calls = []
 
     def abandon():
@@ -94,7 +82,7 @@ def test_evaluation_can_be_given_up():
 
 
 @pytest.mark.parametrize("envs", [1, 3])
-def test_watcher_sees_the_beginning_and_each_step_of_each_episode(envs):
+def test_watcher_sees_every_moment(envs):
     seen = []
     evaluation = evaluate(seeded(envs), Copycat(), episodes=5, seed=20, watch=seen.append)
     for episode, length in enumerate(evaluation.lengths):
@@ -107,7 +95,7 @@ def test_watcher_sees_the_beginning_and_each_step_of_each_episode(envs):
 
 
 class Ending(gymnasium.Env):
-    """Ends after three steps as its options say; tells of success where that is said, too."""
+    """Ends after three steps with these flags and this info."""
 
     observation_space, action_space = Box(-9, 9, (1,), np.float32), Box(-1, 1, (1,), np.float32)
 
@@ -135,7 +123,7 @@ class Ending(gymnasium.Env):
         ({"truncated": True}, 2, "cut"),
     ],
 )
-def test_how_an_episode_ended_is_told(options, limit, ending):
+def test_ending_of_episode_is_reported(options, limit, ending):
     env = SyncEnv([Ending(**options) for _ in range(2)])
     assert evaluate(env, Copycat(), episodes=3, seed=0, max_steps=limit).endings == [ending] * 3
 
@@ -150,12 +138,12 @@ def test_how_an_episode_ended_is_told(options, limit, ending):
         ({"is_success": [1, 0]}, None),
     ],
 )
-def test_success_is_what_the_last_step_says(info, success):
+def test_success_is_that_of_last_step(info, success):
     env = SyncEnv([Ending(terminated=True, info=info) for _ in range(2)])
     assert evaluate(env, Copycat(), episodes=3, seed=0).successes == [success] * 3
 
 
-def test_generators_of_the_process_are_put_back_whatever_happens():
+def test_process_generators_are_restored():
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
     expected = random.random(), np.random.random(), float(torch.rand(()))
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
@@ -165,7 +153,7 @@ def test_generators_of_the_process_are_put_back_whatever_happens():
     assert (random.random(), np.random.random(), float(torch.rand(()))) == expected
 
 
-def test_policies_play_in_evaluation_mode_and_go_back():
+def test_policies_play_in_evaluation_mode():
     class Dropping(torch.nn.Module):
         modes = ()
 

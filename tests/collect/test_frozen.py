@@ -1,4 +1,4 @@
-"""An agent that was sent elsewhere is the same one, and nothing is shared."""
+"""An agent that is sent to a worker acts as the original, and shares nothing with it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,11 @@ def best(agent, count=5):
     return agent(observation, explore=False)["action"]
 
 
-def test_an_agent_acts_as_before():
+def test_sent_agent_shares_nothing():
     agent = PolicyAgent(ActorCritic(SPACES), preprocess=Normalizer(SPACES))
-    assert np.array_equal(best(thaw(freeze(agent))), best(agent))
-
-
-def test_nothing_is_shared_with_the_original():
-    agent = PolicyAgent(ActorCritic(SPACES))
     sent = thaw(freeze(agent))
     before = best(agent)
+    assert np.array_equal(best(sent), before)
     with torch.no_grad():
         for parameter in sent.policy.parameters():
             parameter.zero_()
@@ -42,7 +38,7 @@ def test_nothing_is_shared_with_the_original():
     assert (best(sent) == 0).all()
 
 
-def test_networks_that_a_policy_only_looks_into_are_sent_too():
+def test_referenced_networks_are_sent():
     critics = Critics(CHOICES, hidden=(8,))
     agent = PolicyAgent(SoftPolicy(CHOICES, critics=critics, temperature=Temperature(CHOICES), hidden=(8,)))
     with torch.no_grad():  # what no state_dict of the policy holds
@@ -52,7 +48,7 @@ def test_networks_that_a_policy_only_looks_into_are_sent_too():
     assert np.array_equal(best(thaw(freeze(agent)), 50), best(agent, 50))
 
 
-def test_the_statistics_that_observations_are_normalized_by_are_sent():
+def test_normalizer_statistics_are_sent():
     normalizer = Normalizer(SPACES)
     agent = PolicyAgent(ActorCritic(SPACES), preprocess={"norm": normalizer})
     normalizer.update(torch.randn(50, 3) * 9 + 4)
@@ -61,7 +57,7 @@ def test_the_statistics_that_observations_are_normalized_by_are_sent():
     assert np.array_equal(best(sent), best(agent))
 
 
-def test_one_network_in_two_places_stays_one():
+def test_shared_network_stays_shared():
     agent = PolicyAgent(ActorCritic(SPACES))
     agent.again = agent.policy
     agent.weight = agent.policy.value_head.weight
@@ -72,33 +68,29 @@ def test_one_network_in_two_places_stays_one():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
-def test_tensors_of_every_kind_come_through(dtype, shape):
+def test_tensors_of_every_dtype_are_sent(dtype, shape):
     tensor = (torch.arange(6)[: torch.Size(shape).numel()].reshape(shape) - 2).to(dtype)
     copy = thaw(freeze({"of": tensor.mT if tensor.ndim == 2 else tensor}))["of"]
     assert copy.dtype == dtype
     assert torch.equal(copy, tensor.mT if tensor.ndim == 2 else tensor)
 
 
-def test_parameters_come_back_without_gradients():
+def test_parameters_are_sent_without_gradients():
     network = nn.Linear(2, 2)
     network(torch.ones(2)).sum().backward()
     copy = thaw(freeze(network))
     assert [(type(p), p.requires_grad, p.grad) for p in copy.parameters()] == [(nn.Parameter, False, None)] * 2
 
 
-def test_an_agent_of_another_device_acts_on_the_cpu():
-    agent = PolicyAgent(ActorCritic(SPACES))
-    agent.device = "cuda:0"
-    assert thaw(freeze(agent)).device == "cpu"
-
-
-def test_counters_are_sent():
+def test_counters_are_sent_and_the_device_is_not():
     agent = EpsilonGreedy(QNetwork(CHOICES), epsilon=Linear(1.0, 0.0, 10), spaces=CHOICES, seed=1)
-    agent.steps = 7
-    assert thaw(freeze(agent)).state_dict() == agent.state_dict()
+    agent.steps, agent.device = 7, "cuda:0"
+    sent = thaw(freeze(agent))
+    assert sent.state_dict() == agent.state_dict()
+    assert sent.device == "cpu"
 
 
-def test_what_cannot_be_sent_is_named():
+def test_unpicklable_agent_is_named():
     agent = PolicyAgent(ActorCritic(SPACES), preprocess=lambda observation: observation)
     with pytest.raises(ConfigError, match=r"^agent: a PolicyAgent cannot be sent to a worker: .*lambda"):
         freeze(agent)

@@ -1,4 +1,4 @@
-"""A lane's state is that of the episode it is in."""
+"""The recurrent state of an env is that of its open episode."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES = [None, *AutoresetMode]
 
 
 class Counting:
-    """Its state is how many steps of the episode it has seen; notes what it was given."""
+    """Its state is the number of steps of the episode so far; keeps its inputs."""
 
     outputs = ("action", "state")
 
@@ -48,7 +48,7 @@ def collector_of(mode, count, table=Table, columns=None):
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_memory_has_the_state_before_each_step(mode, count):
+def test_memory_has_state_before_each_step(mode, count):
     collector = collector_of(mode, count)
     collector.collect(30 * count)
     batch = collector.table.sample(500)
@@ -57,7 +57,7 @@ def test_memory_has_the_state_before_each_step(mode, count):
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_a_rollout_has_the_state_before_each_step(mode):
+def test_rollout_has_state_before_each_step(mode):
     collector = collector_of(mode, 3, Rollout)
     collector.collect(60)
     steps, valid = collector.table.steps(collector.observation)
@@ -66,29 +66,22 @@ def test_a_rollout_has_the_state_before_each_step(mode):
 
 
 @pytest.mark.parametrize("columns", [{}, {"state": {"shape": 1}}], ids=str)
-def test_the_state_goes_on_whether_or_not_it_is_stored(columns):
+def test_state_follows_the_episode(columns):
     collector = collector_of(None, 2, columns=columns)
     collector.collect(40)
     assert all((seen[:, 2] == state[:, 0]).all() for seen, state in collector.agent.given)
 
 
-def test_a_state_is_saved_and_taken_back():
-    collector, restored = collector_of(None, 2), collector_of(None, 2)
-    collector.collect(10)
-    assert collector.state.max() > 0
-    restored.load_state_dict(collector.state_dict())
-    assert np.array_equal(restored.state, collector.state)
-
-
-def test_a_lane_that_was_lost_begins_with_a_fresh_state():
-    collector = collector_of(None, 3)
+def test_state_is_restored_and_reset_for_lost_envs():
+    collector, restored = collector_of(None, 3), collector_of(None, 3)
     collector.collect(6)
-    assert collector.state.tolist() == [[2.0]] * 3
-    collector._break_off(np.array([1]))
-    assert collector.state.tolist() == [[2.0], [0.0], [2.0]]
+    restored.load_state_dict(collector.state_dict())
+    assert restored.state.tolist() == [[2.0]] * 3
+    restored._break_off(np.array([1]))
+    assert restored.state.tolist() == [[2.0], [0.0], [2.0]]
 
 
-def test_random_steps_are_no_state_that_memory_could_keep():
+def test_random_steps_have_no_state():
     collector = collector_of(None, 2)
     with pytest.raises(RequestError, match="random actions have no state, which the memory stores"):
         collector.collect(2, random=True)
@@ -97,7 +90,7 @@ def test_random_steps_are_no_state_that_memory_could_keep():
     assert collector.state.tolist() == [[0.0]] * 2
 
 
-def test_an_agent_without_a_state_has_none():
+def test_stateless_agent_has_no_state():
     env = labelled(None, 2)
     collector = Collector(env, RandomAgent(env.spaces.action, seed=0), Table(spaces=env.spaces, length=60, num_envs=2))
     collector.begin_training()
@@ -106,19 +99,12 @@ def test_an_agent_without_a_state_has_none():
     assert collector.state_dict()["state"] is None
 
 
-@pytest.mark.parametrize("envs", [1, 3])
-def test_every_episode_of_an_evaluation_begins_with_a_fresh_state(envs):
-    env = labelled(None, envs)
+@pytest.mark.parametrize(("envs", "max_steps", "most"), [(1, None, 3), (3, None, 2), (2, 2, 1)])
+def test_evaluated_episodes_begin_with_fresh_state(envs, max_steps, most):
     agent = Counting()
-    evaluation = evaluate(env, agent, episodes=7, seed=5)
+    evaluate(labelled(None, envs), agent, episodes=7, seed=5, max_steps=max_steps)
     assert all((seen[:, 2] == state[:, 0]).all() for seen, state in agent.given)
-    assert max(evaluation.lengths) > 1
-
-
-def test_an_evaluation_that_cuts_episodes_off_begins_anew():
-    agent = Counting()
-    evaluate(labelled(None, 2), agent, episodes=6, seed=0, max_steps=2)
-    assert max(state.max() for _, state in agent.given) == 1
+    assert max(state.max() for _, state in agent.given) == most
 
 
 def test_states_may_be_trees():
@@ -129,7 +115,7 @@ def test_states_may_be_trees():
 
 
 class Summing(torch.nn.Module):
-    """Remembers the sum of what it saw, and acts by it."""
+    """Its state is the sum of its observations, and its action, too."""
 
     state_size = 1
 
@@ -144,7 +130,7 @@ class Summing(torch.nn.Module):
         return torch.zeros(count, 1)
 
 
-def test_a_policy_acts_by_what_its_agent_is_given():
+def test_policy_acts_on_state():
     agent = PolicyAgent(Summing(), preprocess=lambda observation: observation * 10)
     assert agent.outputs == ("action", "state")
     response = agent(np.ones((2, 1), np.float32), agent.initial_state(2) + 5.0, explore=False)

@@ -1,4 +1,4 @@
-"""Rewards of several numbers on their way from environments to memory, metrics and evaluations."""
+"""Rewards of several numbers reach memory, metrics and evaluations."""
 
 from __future__ import annotations
 
@@ -51,25 +51,15 @@ def envs(kind, count=2, **options):
 
 
 class Vector(SyncVectorEnv):
-    """Gymnasium's own has room for one number an env only."""
+    """Gives rewards of two numbers; Gymnasium's own has room for one an env."""
 
     def step(self, actions):
-        paid = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
-        rewards = np.stack([step[1] for step in paid])
-        over = np.array([step[3] for step in paid])
-        seen = np.stack(
-            [env.reset()[0] if self._over[env_index] else paid[env_index][0] for env_index, env in enumerate(self.envs)]
-        )
-        self._over = over
-        return seen, rewards, np.zeros(len(paid), bool), over, {}
-
-    def reset(self, *, seed=None, options=None):
-        self._over = np.zeros(len(self.envs), bool)
-        return super().reset(seed=seed, options=options)
+        self._rewards = np.zeros((self.num_envs, 2))
+        return super().step(actions)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "batched"])
-def test_rewards_of_every_lane_reach_memory_and_metrics(kind):
+def test_rewards_reach_memory_and_metrics(kind):
     env = envs(kind)
     try:
         assert env.spaces.rewards == 2
@@ -92,42 +82,29 @@ def test_rewards_of_every_lane_reach_memory_and_metrics(kind):
     assert collector.tally.reward_steps == collector.steps
 
 
-def test_the_same_state_gives_the_same_metrics():
+def test_tally_restores_every_sum():
     tally, restored = Tally(2, 2, window=4), Tally(2, 2, window=4)
     for count in (1, 2, 3):
         tally.add(np.full((2, 2), count, np.float32), None)
     tally.end(np.array([0]))
     restored.load_state_dict(tally.state_dict())
-    assert (
-        restored.metrics
-        == tally.metrics
-        == {
-            "episode/count": 1,
-            "episode/return": 6.0,
-            "episode/length": 3.0,
-            "episode/return_0": 6.0,
-            "episode/return_1": 6.0,
-        }
-    )
+    means = {"episode/return": 6.0, "episode/length": 3.0, "episode/return_0": 6.0, "episode/return_1": 6.0}
+    assert restored.metrics == tally.metrics == {"episode/count": 1, **means}
     assert restored.agrees(np.array([[0.0, 0.0], [6.0, 5.0]]), np.array([0, 3])).tolist() == [True, False]
     assert (restored.reward_sum.tolist(), restored.reward_steps) == ([12.0, 12.0], 6)
+    restored.add(np.ones((2, 2), np.float32), np.array([True, False]))  # the second row is no transition
+    assert restored.total.tolist() == [[1.0, 1.0], [6.0, 6.0]]
+    assert (restored.reward_sum.tolist(), restored.reward_steps) == ([13.0, 13.0], 7)
 
 
-def test_rows_that_are_none_do_not_count():
-    tally = Tally(2, 2, window=4)
-    tally.add(np.ones((2, 2), np.float32), np.array([True, False]))
-    assert tally.total.tolist() == [[1.0, 1.0], [0.0, 0.0]]
-    assert (tally.reward_sum.tolist(), tally.reward_steps) == ([1.0, 1.0], 1)
-
-
-def test_an_evaluation_has_the_sums_of_all_of_them():
+def test_evaluation_sums_every_reward():
     env = envs("sync", length=4)
     evaluation = evaluate(env, RandomAgent(env.spaces.action, seed=1), episodes=3, seed=0)
     assert evaluation.returns == [10.0] * 3
     assert evaluation.totals == [[10.0, -100.0]] * 3
 
 
-def test_a_rollout_holds_them():
+def test_rollout_holds_every_reward():
     env = envs("sync")
     rollout = Rollout(spaces=env.spaces, num_envs=2)
     rollout.reserve(4)
@@ -139,7 +116,7 @@ def test_a_rollout_holds_them():
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_open_episodes_come_back_with_their_rewards(kind):
+def test_open_episodes_resume_with_rewards(kind):
     saved, outcomes = [], []
     for resumed in (False, True):
         env = envs(kind, length=9)
@@ -157,44 +134,41 @@ def test_open_episodes_come_back_with_their_rewards(kind):
 
 
 @pytest.mark.parametrize(
-    ("shape", "says", "overrides"),
+    ("shape", "says", "message"),
     [
         ((2,), None, r"reward of shape \[2\].*one number"),
         ((), (2,), r"shape \[\].*\[2\]"),
         ((3,), (2,), r"\[3\].*\[2\]"),
     ],
 )
-def test_rewards_of_another_shape_than_was_said_are_refused(shape, says, overrides):
+def test_wrong_reward_shape_is_refused(shape, says, message):
     env = SyncEnv([Two(shape=shape, says=says)])
     env.reset(0)
-    with pytest.raises(RlrunError, match=overrides):
+    with pytest.raises(RlrunError, match=message):
         env.step(np.zeros(1, np.int64))
 
 
-def test_a_reward_space_is_one_row_of_numbers():
+def test_reward_space_has_one_dimension():
     with pytest.raises(SpaceError, match="one dimension"):
         SyncEnv([Two(says=(2, 2))])
     assert SyncEnv([Two(shape=(), says=())]).spaces.rewards == 0
 
 
-def test_costs_in_the_info_become_rewards():
+def test_costs_become_rewards():
     env = Costs(Two(shape=(), says=None), names=["energy"])
     env.reset()
     assert env.step(0)[1].tolist() == [1.0, -7.0]
     assert SyncEnv([env]).spaces.rewards == 2
     assert SyncEnv([ActionRepeat(env, 2)]).spaces.rewards == 2
+    repeated = ActionRepeat(Two(), 3)
+    repeated.reset()
+    assert repeated.step(0)[1].tolist() == [6.0, -60.0]
 
 
-def test_a_cost_that_is_not_reported_is_named():
+def test_missing_cost_is_named():
     env = Costs(Two(shape=(), says=None))
     env.reset()
     with pytest.raises(RlrunError, match="no 'cost'; it has energy"):
         env.step(0)
     with pytest.raises(ConfigError, match=r"Costs\.names"):
         Costs(Two(), names=[])
-
-
-def test_repeated_actions_sum_each_reward():
-    env = ActionRepeat(Two(), 3)
-    env.reset()
-    assert env.step(0)[1].tolist() == [6.0, -60.0]

@@ -1,4 +1,4 @@
-"""Videos hold the pictures that were drawn, appear whole or not at all, and are refused where none can be made."""
+"""Videos hold every picture, appear whole or not at all, and are refused early where none can be made."""
 
 from __future__ import annotations
 
@@ -77,23 +77,21 @@ def shades(path):
 
 @pytest.mark.parametrize("size", [(32, 48), (33, 49)])
 @pytest.mark.parametrize("form", ["mp4", "gif"])
-def test_a_video_has_the_picture_of_the_reset_and_of_each_step(form, size, tmp_path):
+def test_video_has_reset_and_every_step(form, size, tmp_path):
     paths = film(painted(size=size), tmp_path, form)
     assert [path.name for path in paths] == [f"0.{form}", f"1.{form}"]
     assert sorted(tmp_path.iterdir()) == paths
     for length, path in zip((3, 4), paths, strict=True):
         assert shades(path) == pytest.approx([20 * step for step in range(length + 1)], abs=3)
+    if form == "mp4":  # odd sides are padded
+        even = (size[1] + size[1] % 2, size[0] + size[0] % 2)
+        assert next(imageio_ffmpeg.read_frames(str(paths[0])))["source_size"] == even
 
 
-def test_sides_that_the_encoder_cannot_have_lose_no_row(tmp_path):
-    (path,) = film(painted(size=(33, 49)), tmp_path, "mp4", episodes=1)
-    assert next(imageio_ffmpeg.read_frames(str(path)))["source_size"] == (50, 34)
-
-
-@pytest.mark.parametrize(("describe_error", "fps"), [(25, 25.0), (12.5, 12.5), (None, 30.0), (0, 30.0), ("x", 30.0)])
-def test_pace_is_what_the_environment_says(describe_error, fps, tmp_path):
+@pytest.mark.parametrize(("render_fps", "fps"), [(25, 25.0), (12.5, 12.5), (None, 30.0), (0, 30.0), ("x", 30.0)])
+def test_fps_is_that_of_the_environment(render_fps, fps, tmp_path):
     env = painted()
-    env.envs[0].metadata = {"render_fps": describe_error}
+    env.envs[0].metadata = {"render_fps": render_fps}
     assert fps_of(env) == fps
     mp4, gif = (film(env, tmp_path, form, episodes=1)[0] for form in ("mp4", "gif"))
     assert next(imageio_ffmpeg.read_frames(str(mp4)))["fps"] == pytest.approx(fps, rel=0.01)
@@ -102,7 +100,7 @@ def test_pace_is_what_the_environment_says(describe_error, fps, tmp_path):
     assert np.mean(delays[:-1]) == pytest.approx(1000 / fps, abs=4)  # whole hundredths of a second
 
 
-def test_a_gif_of_a_fast_environment_leaves_pictures_out_but_not_the_last(tmp_path):
+def test_fast_gif_skips_pictures_but_the_last(tmp_path):
     env = painted()
     env.envs[0].metadata = {"render_fps": 125}
     (path,) = film(env, tmp_path, "gif", episodes=1)  # a reset and three steps
@@ -111,27 +109,18 @@ def test_a_gif_of_a_fast_environment_leaves_pictures_out_but_not_the_last(tmp_pa
         assert image.info["duration"] == pytest.approx(1000 * 3 / 125, abs=10)
 
 
-def hidden(folder):
-    return [path for path in folder.iterdir() if path.name.startswith(".")]
-
-
-def until(ready, seconds=30.0):
-    """Wait for the encoder, which is a process of its own."""
-    end = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError()])
-def test_an_episode_that_did_not_end_leaves_no_file(error, tmp_path):
+def test_interrupted_episode_leaves_no_file(error, tmp_path):
     seen = []
 
     def fail(now):
         seen.append({path.name for path in tmp_path.iterdir() if not path.name.startswith(".")})
         recorder(now)
         if now.episode == 1 and now.step == 2:
-            until(lambda: hidden(tmp_path))
+            until = time.monotonic() + 30.0  # the encoder is a process of its own
+            while not list(tmp_path.glob(".*")):
+                assert time.monotonic() < until
+                time.sleep(0.01)
             raise error
 
     env = painted()
@@ -142,7 +131,7 @@ def test_an_episode_that_did_not_end_leaves_no_file(error, tmp_path):
     assert seen[4:] == [{"0.mp4"}] * 3
 
 
-def test_an_older_video_stays_until_the_new_one_is_whole(tmp_path):
+def test_old_video_stays_until_replaced(tmp_path):
     (tmp_path / "0.mp4").write_text("old")
     encoder = VideoEncoder(tmp_path / "0.mp4", (32, 48, 3), 25.0)
     encoder.write(np.zeros((32, 48, 3), np.uint8))
@@ -152,14 +141,28 @@ def test_an_older_video_stays_until_the_new_one_is_whole(tmp_path):
     assert len(shades(tmp_path / "0.mp4")) == 4
 
 
-def test_an_encoder_that_fails_is_told_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules["rlrun.collect.video"].FORMATS, "mp4", ("-f", "nonsense"))
-    with pytest.raises(RlrunError, match=r"0\.mp4 cannot be written: .*nonsense"):
-        film(painted(), tmp_path, "mp4")
+def growing():
+    env = painted()
+    env.envs[0].picture = lambda: np.zeros((32 + 2 * env.envs[0].steps, 48, 3), np.uint8)
+    return env
+
+
+@pytest.mark.parametrize(
+    ("build", "output", "message"),
+    [
+        (painted, ("-f", "nonsense"), r"0\.mp4 cannot be written: .*nonsense"),
+        (growing, None, r"a picture of \[34, 48, 3\] after one of \[32, 48, 3\]"),
+    ],
+)
+def test_failed_encoding_leaves_nothing(build, output, message, tmp_path, monkeypatch):
+    if output is not None:
+        monkeypatch.setitem(sys.modules["rlrun.collect.video"].FORMATS, "mp4", output)
+    with pytest.raises(RlrunError, match=message):
+        film(build(), tmp_path, "mp4")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_a_file_is_told(tmp_path):
+def test_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "film").write_text("")
     with pytest.raises(RlrunError, match="cannot be written: "):
         VideoEncoder(tmp_path / "film" / "0.mp4", (32, 48, 3), 25.0)
@@ -167,39 +170,28 @@ def test_a_folder_that_is_a_file_is_told(tmp_path):
         Stage(painted(), episodes=1, film=Film(tmp_path / "film"))
 
 
-PICTURES = {
-    "nothing": (lambda: None, "NoneType"),
-    "text": (lambda: "a", "str"),
-    "gray": (lambda: np.zeros((32, 48), np.uint8), r"\[32, 48\] uint8"),
-    "floats": (lambda: np.zeros((32, 48, 3)), r"\[32, 48, 3\] float64"),
-}
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_what_is_no_picture_is_refused_before_the_first_step(name, tmp_path):
-    picture, pattern = PICTURES[name]
-    with pytest.raises(RequestError, match=f"--video: environment 'painted' cannot be drawn: .*: {pattern}"):
+@pytest.mark.parametrize(
+    ("picture", "kind"),
+    [
+        (lambda: None, "NoneType"),
+        (lambda: "a", "str"),
+        (lambda: np.zeros((32, 48), np.uint8), r"\[32, 48\] uint8"),
+        (lambda: np.zeros((32, 48, 3)), r"\[32, 48, 3\] float64"),
+    ],
+)
+def test_invalid_picture_is_refused_early(picture, kind, tmp_path):
+    with pytest.raises(RequestError, match=f"--video: environment 'painted' cannot be drawn: .*: {kind}"):
         Stage(painted(picture=picture), episodes=1, film=Film(tmp_path))
 
 
-def test_an_environment_that_draws_nothing_is_refused():
+def test_environment_without_pictures_is_refused():
     env = painted()
     env.envs[0].metadata = {"render_modes": ["human"]}
-    with pytest.raises(
-        RequestError, match=r"environment 'painted' draws no pictures \(rgb_array\), it renders only hu"
-    ):
+    with pytest.raises(RequestError, match=r"'painted' draws no pictures \(rgb_array\), it renders only hu"):
         screen("evaluation.video", env)
 
 
-def test_a_picture_of_another_size_is_refused(tmp_path):
-    env = painted()
-    env.envs[0].picture = lambda: np.zeros((32 + 2 * env.envs[0].steps, 48, 3), np.uint8)
-    with pytest.raises(RlrunError, match=r"a picture of \[34, 48, 3\] after one of \[32, 48, 3\]"):
-        film(env, tmp_path, "mp4")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_encoder_without_its_program_is_refused(monkeypatch):
+def test_missing_encoder_is_refused(monkeypatch):
     def missing():
         raise RuntimeError("No ffmpeg exe could be found.\nInstall ffmpeg")
 
@@ -212,7 +204,7 @@ def test_an_encoder_without_its_program_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(("filmed", "expected"), [(None, 5), (2, 2), (9, 5)])
-def test_only_the_first_episodes_are_filmed_and_all_are_played(filmed, expected, tmp_path):
+def test_first_episodes_are_filmed(filmed, expected, tmp_path):
     with Stage(painted(), episodes=5, seed=3) as stage:
         plain, none = stage.play(still)
     with Stage(painted(), episodes=5, seed=3, film=Film(tmp_path, "gif", filmed)) as stage:
@@ -232,7 +224,7 @@ class Growing(Painted):
         return super().reset(seed=self.before)
 
 
-def test_the_look_before_the_first_step_counts_for_nothing(tmp_path):
+def test_rehearsal_changes_no_episode(tmp_path):
     def copy(count=1, render_mode=None):
         env = SyncEnv([Growing() for _ in range(count)])
         env.copier = copy

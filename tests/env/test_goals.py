@@ -21,7 +21,7 @@ def test_goal_environment_passes_the_checker(env: Any) -> None:
     check_env(env(), skip_render_check=True)
 
 
-def test_one_bit_flips_and_the_goal_terminates() -> None:
+def test_bit_flips_and_goal_terminates() -> None:
     env = BitFlip(3)
     env.reset(seed=0)
     env.achieved, env.desired = np.float32([0, 1, 0]), np.float32([1, 1, 0])
@@ -30,16 +30,13 @@ def test_one_bit_flips_and_the_goal_terminates() -> None:
     assert (reward, terminated, truncated, info["is_success"]) == (-1.0, False, False, False)
     assert env.step(2)[1:4] == (-1.0, False, False)
     assert env.step(0)[1:] == (0.0, True, False, {"is_success": True})  # on the last step; it ended, not cut off
-
-
-def test_episode_of_bits_is_cut_off_after_n_steps() -> None:
     env = BitFlip(2)
     env.reset(seed=0)
     env.achieved, env.desired = np.float32([0, 0]), np.float32([1, 1])
     assert [env.step(0)[1:4] for _ in range(2)] == [(-1.0, False, False), (-1.0, False, True)]
 
 
-def test_start_and_goal_of_bits_differ_and_every_wrong_bit_costs_one() -> None:
+def test_every_wrong_bit_costs_one() -> None:
     env, returns = BitFlip(), []
     for seed in range(300):
         observation, _ = env.reset(seed=seed)
@@ -50,7 +47,7 @@ def test_start_and_goal_of_bits_differ_and_every_wrong_bit_costs_one() -> None:
     assert np.mean(returns) == pytest.approx(-4.0, abs=0.3)
 
 
-def test_point_moves_by_its_stride_and_walls_stop_it() -> None:
+def test_goal_point_moves_within_walls() -> None:
     env = PointReach()
     env.reset(seed=0)
     env.achieved, env.desired = np.float32([0.95, 0.0]), np.float32([1.0, -0.1])
@@ -60,7 +57,7 @@ def test_point_moves_by_its_stride_and_walls_stop_it() -> None:
     assert env.step(np.float32([-0.1, 0.0]))[1] == -1.0
 
 
-def test_straight_way_to_the_point_has_the_stated_return() -> None:
+def test_straight_way_has_known_return() -> None:
     env, returns = PointReach(), []
     for seed in range(300):
         observation, truncated = env.reset(seed=seed)[0], False
@@ -99,14 +96,14 @@ DESIRED = np.array([[0.1, 0.0], [1.0, 2.0], [2.0, 0.25]], np.float32)
 
 
 @pytest.mark.parametrize(("kind", "at_once"), [("batch", True), ("single", False)])
-def test_function_is_called_row_by_row_only_where_it_must_be(kind: str, at_once: bool) -> None:
+def test_reward_function_is_batched_if_possible(kind: str, at_once: bool) -> None:
     reward = GoalReward(make(target=f"{__name__}.Robot", kwargs={"kind": kind}))
     assert reward(ACHIEVED, DESIRED).tolist() == [0.0, -1.0, 0.0]
     assert reward._reward.at_once is at_once
     assert reward(ACHIEVED[:1], DESIRED[1:2]).tolist() == [-1.0]
 
 
-def test_windows_and_nothing_at_all_are_taken_too() -> None:
+def test_windows_and_empty_batches_have_rewards() -> None:
     reward = GoalReward(make(target=f"{__name__}.Robot"))
     window = reward(np.stack([ACHIEVED, DESIRED]), np.stack([DESIRED, DESIRED]))
     assert window.tolist() == [[0.0, -1.0, 0.0], [0.0, 0.0, 0.0]]
@@ -114,7 +111,7 @@ def test_windows_and_nothing_at_all_are_taken_too() -> None:
     assert reward(ACHIEVED[:0], DESIRED[:0]).shape == (0,)
 
 
-def test_end_that_the_environment_tells_for_one_row_only_is_asked_row_by_row() -> None:
+def test_scalar_end_is_computed_by_row() -> None:
     reward = GoalReward(make(target=f"{__name__}.Robot"))
     assert reward.terminated is not None
     assert reward.terminated(ACHIEVED, DESIRED).tolist() == [False, False, False]
@@ -128,13 +125,13 @@ class Doubled(gymnasium.Wrapper[Any, Any, Any, Any]):
         return 2.0 * self.env.get_wrapper_attr("compute_reward")(*goals)
 
 
-def test_function_is_found_through_wrappers_the_outermost_first() -> None:
+def test_outermost_reward_function_counts() -> None:
     target, clock = f"{__name__}.Robot", lambda env: gymnasium.wrappers.TimeLimit(env, 5)
     assert GoalReward(make(target=target, wrappers=[clock]))(ACHIEVED, DESIRED).tolist() == [0.0, -1.0, 0.0]
     assert GoalReward(make(target=target, wrappers=[Doubled, clock]))(ACHIEVED, DESIRED).tolist() == [0.0, -2.0, 0.0]
 
 
-def test_lanes_in_other_processes_are_asked_through_a_copy() -> None:
+def test_worker_envs_use_a_copy() -> None:
     env = make(target="rlrun.env.goals.BitFlip", kwargs={"n": 2}, vectorization="async", num_envs=2)
     try:
         assert GoalReward(env)(ACHIEVED[:, :2], ACHIEVED[:, :2]).tolist() == [0.0, 0.0, 0.0]
@@ -142,14 +139,21 @@ def test_lanes_in_other_processes_are_asked_through_a_copy() -> None:
         env.close()
 
 
-def test_function_that_reads_the_info_is_explained() -> None:
-    with pytest.raises(RlrunError, match=r"'robot': compute_reward failed .* with an empty info: KeyError: 'reward'"):
-        GoalReward(make(target=f"{__name__}.Robot", kwargs={"kind": "info"}))(ACHIEVED, DESIRED)
-
-
-def test_environment_without_the_function_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'cartpole' has no compute_reward.*achieved_goal and desired_goal"):
-        GoalReward(make("CartPole-v1"))
+@pytest.mark.parametrize(
+    ("build", "error", "message"),
+    [
+        (
+            lambda: make(target=f"{__name__}.Robot", kwargs={"kind": "info"}),
+            RlrunError,
+            r"'robot': compute_reward failed .* with an empty info: KeyError: 'reward'",
+        ),
+        (lambda: make("CartPole-v1"), ConfigError, r"'cartpole' has no compute_reward.*achieved_goal and desired_goal"),
+        (lambda: make(target="rlrun.env.goals.BitFlip", kwargs={"n": 0}), ConfigError, "whole number above 0, got 0"),
+    ],
+)
+def test_unusable_goal_environment_is_refused(build: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        GoalReward(build())(ACHIEVED, DESIRED)
 
 
 class Places(gymnasium.Env[Any, Any]):
@@ -164,12 +168,7 @@ class Places(gymnasium.Env[Any, Any]):
         return np.where((achieved_goal == desired_goal) & (achieved_goal >= 6), 1.0, 0.0)
 
 
-def test_goals_are_shown_to_the_environment_as_it_writes_them() -> None:
+def test_reward_function_gets_original_goals() -> None:
     reward = GoalReward(make(target=f"{__name__}.Places"))  # stored choices count from 0
     assert reward(np.array([0, 1, 2]), np.array([0, 1, 1])).tolist() == [0.0, 1.0, 0.0]
     assert reward.terminated is None
-
-
-def test_no_bits_are_refused() -> None:
-    with pytest.raises(ConfigError, match="whole number above 0, got 0"):
-        BitFlip(0)

@@ -1,4 +1,4 @@
-"""What an environment gives is looked at once: refused where it cannot be stored, else one warning of a kind."""
+"""The first outputs of an environment are checked: refused if they cannot be stored, else one warning of a kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOOD = np.zeros(3, np.float32)
 
 
 class Gives(gymnasium.Env):
-    """Gives what it is told to."""
+    """Gives these outputs."""
 
     def __init__(self, first=GOOD, observation=GOOD, reward=0.0, terminated=False, space=BOX):
         self.observation_space, self.action_space = space, Discrete(2)
@@ -60,7 +60,7 @@ class OfGym(Gives):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("old", ["step", "reset()", "bare"])
-def test_an_environment_for_gym_is_told_what_gymnasium_expects(kind, old):
+def test_gym_environment_is_explained(kind, old):
     expected = r"step\(action\)" if old == "step" else r"reset\(\*, seed"
     with pytest.raises(RlrunError, match=rf"OfGym': .* failed in env [01]: .*; Gymnasium expects {expected}"):
         walk(kind, f"{__name__}.OfGym", old=old)
@@ -89,14 +89,8 @@ REFUSED = [
     ({"terminated": "no"}, r"step.* it gave terminated of str 'no'; wanted True or False"),
     ({"space": NESTED}, r"reset.* it gave an observation of type ndarray, without the part 'seen'"),
     ({"space": NESTED, "first": {"seen": GOOD}}, r"of type dict, without the part 'side' of its observation_space"),
-    (
-        {"space": NESTED, "first": {"seen": GOOD, "side": 2}},
-        r"with part 'side' from 2 to 2, out of its bounds; .* Discrete",
-    ),
-    (
-        {"space": Tuple([BOX]), "first": 7},
-        r"reset.* it gave an observation of type int, without the part '0'",
-    ),
+    ({"space": NESTED, "first": {"seen": GOOD, "side": 2}}, r"with part 'side' from 2 to 2, out of .* Discrete"),
+    ({"space": Tuple([BOX]), "first": 7}, r"reset.* it gave an observation of type int, without the part '0'"),
 ]
 
 
@@ -105,7 +99,7 @@ CASES = [("sync", *case) for case in REFUSED] + [("async", *REFUSED[index]) for 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("kind", "given", "message"), CASES)
-def test_what_cannot_be_stored_is_refused(kind, given, message):
+def test_unstorable_output_is_refused(kind, given, message):
     with pytest.raises(RlrunError, match=rf"env.target '{TARGET}'.*{message}") as caught:
         walk(kind, **given)
     assert caught.value.exit_code == 1
@@ -120,13 +114,13 @@ REMARKS = [
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize(("given", "message"), REMARKS, ids=[message for _, message in REMARKS])
-def test_what_is_stored_as_something_else_is_one_warning(kind, given, message, caplog):
+def test_cast_output_is_one_warning(kind, given, message, caplog):
     with caplog.at_level(logging.WARNING, "rlrun"):
         walk(kind, **given)
     assert [record.message.startswith(f"env.target '{TARGET}': {message}") for record in caplog.records] == [True]
 
 
-def test_an_evaluation_does_not_repeat_a_warning(caplog):
+def test_copy_repeats_no_warning(caplog):
     env = make(target=TARGET, kwargs={"terminated": None, "first": [0.0, -3.0, 0.0]})
     with caplog.at_level(logging.WARNING, "rlrun"):
         for vec_env in (env, env.copy()):
@@ -140,7 +134,7 @@ def test_an_evaluation_does_not_repeat_a_warning(caplog):
     ("first", "cause"), [(ValueError("no reset"), "ValueError: no reset"), (None, "TypeError: cannot unpack")]
 )
 @pytest.mark.parametrize("again", [False, True], ids=["first", "restart"])
-def test_an_error_in_reset_names_environment_and_number(first, cause, again):
+def test_error_in_reset_names_its_env(first, cause, again):
     env = make(target=TARGET, num_envs=2)
     if again:
         env.reset(0)
@@ -150,7 +144,7 @@ def test_an_error_in_reset_names_environment_and_number(first, cause, again):
     assert caught.value.exit_code == 1
 
 
-def test_an_error_of_a_whole_vector_environment_names_it():
+def test_error_of_vector_environment_names_it():
     class Broken(SyncVectorEnv):
         def reset(self, **options):
             raise ValueError("no reset")

@@ -17,43 +17,31 @@ NESTED = theirs.Dict(
 )
 
 
-def test_double_box_becomes_float32():
-    space = from_gymnasium(theirs.Box(-1.0, 2.0, (3,), np.float64), "x")
-    assert isinstance(space, Box)
-    assert (space.dtype, space.shape, space.high.dtype) == ("float32", (3,), np.float32)
+@pytest.mark.parametrize(
+    ("space", "action", "dtype"),
+    [
+        (theirs.Box(-1.0, 2.0, (3,), np.float64), False, "float32"),
+        (theirs.Box(0, 255, (16, 16, 1), np.uint8), False, "uint8"),
+        (theirs.Box(0, 1, (2,), np.int32), False, "int32"),
+        (theirs.Box(0, 1, (2,), np.uint16), False, "int32"),
+        (theirs.Box(0, 1, (2,), np.bool_), False, "uint8"),
+        (theirs.Box(0, 9, (2,), np.int32), True, "float32"),
+    ],
+)
+def test_box_has_a_dtype_of_torch(space, action, dtype):
+    box = from_gymnasium(space, "x", action=action)
+    assert isinstance(box, Box)
+    assert (box.dtype, box.shape, box.high.dtype, box.image) == (dtype, space.shape, dtype, len(space.shape) == 3)
 
 
-def test_pixels_stay_bytes():
-    space = from_gymnasium(theirs.Box(0, 255, (16, 16, 1), np.uint8), "x")
-    assert isinstance(space, Box)
-    assert space.dtype == "uint8"
-    assert space.image
-
-
-@pytest.mark.parametrize(("given", "kept"), [(np.int32, "int32"), (np.uint16, "int32"), (np.bool_, "uint8")])
-def test_whole_number_box_keeps_its_range(given, kept):
-    assert from_gymnasium(theirs.Box(0, 1, (2,), given), "x").dtype == kept
-
-
-def test_box_actions_are_float32_whatever_the_environment_takes():
-    assert from_gymnasium(theirs.Box(0, 9, (2,), np.int32), "x", action=True).dtype == "float32"
-
-
-def test_discrete_start_is_kept():
+def test_choices_keep_shape_and_start():
     assert from_gymnasium(theirs.Discrete(4, start=-1), "x") == Discrete(4, start=-1)
-
-
-def test_multi_discrete_keeps_matrix_and_start():
     space = from_gymnasium(theirs.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[0, 1], [2, 3]])), "x")
     assert isinstance(space, MultiDiscrete)
-    assert space.choices == (2, 3, 4, 5)
-    assert space.start.tolist() == [[0, 1], [2, 3]]
-
-
-def test_multi_binary_is_choices_of_two():
-    space = from_gymnasium(theirs.MultiBinary(3), "x")
-    assert isinstance(space, MultiDiscrete)
-    assert (space.choices, space.dtype) == ((2, 2, 2), "int8")
+    assert (space.choices, space.start.tolist()) == ((2, 3, 4, 5), [[0, 1], [2, 3]])
+    bits = from_gymnasium(theirs.MultiBinary(3), "x")
+    assert isinstance(bits, MultiDiscrete)
+    assert (bits.choices, bits.dtype) == ((2, 2, 2), "int8")
 
 
 def test_nested_parts_are_named():
@@ -75,7 +63,7 @@ def test_largest_double_is_no_bound(recwarn):
     assert not recwarn.list
 
 
-def test_lane_and_batch_readers_agree():
+def test_row_and_batch_readers_agree():
     envs = [{"pair": (np.int64(3 + i), np.array([i, 0.5])), "bits": np.array([i, 1], np.int8)} for i in range(2)]
     buffer, write = empty(from_gymnasium(NESTED, "x"), 2), row_writer(NESTED)
     for env_index, value in enumerate(envs):
@@ -107,20 +95,21 @@ def test_scaled_actions_never_leave_the_space():
     assert all(space.contains(action) for action in write(np.array([[1.0] * 3, [-1.0] * 3], np.float32)))
 
 
-def test_unbounded_actions_pass_unchanged():
-    assert action_writer(theirs.Box(-np.inf, np.inf, (1,)), 1)(np.array([[7.5]], np.float32)).tolist() == [[7.5]]
+@pytest.mark.parametrize(
+    ("space", "action", "written"),
+    [
+        (theirs.Box(-np.inf, np.inf, (1,)), np.float32([[7.5]]), [[7.5]]),
+        (theirs.Box(-3.4e38, 3.4e38, (1,), np.float32), np.zeros((1, 1), np.float32), [[0.0]]),  # no overflow
+        (theirs.Box(0, 10, (1,), np.int32), np.array([[0.1], [1.0]]), [[6], [10]]),  # rounded
+        (theirs.Discrete(3, start=5), np.array([2]), [7]),
+    ],
+)
+def test_actions_are_written_for_their_space(space, action, written):
+    assert action_writer(space, len(action))(action).tolist() == written
+    assert action_writer(theirs.Discrete(3), 1) is None  # nothing to convert
 
 
-def test_whole_number_actions_are_rounded():
-    assert action_writer(theirs.Box(0, 10, (1,), np.int32), 2)(np.array([[0.1], [1.0]])).tolist() == [[6], [10]]
-
-
-def test_plain_discrete_action_needs_no_conversion():
-    assert action_writer(theirs.Discrete(3), 1) is None
-    assert action_writer(theirs.Discrete(3, start=5), 1)(np.array([2])).tolist() == [7]
-
-
-def test_nested_actions_come_apart_as_the_environment_wants_them():
+def test_nested_actions_are_split_by_env():
     tree = {"pair": {"0": np.array([0, 2]), "1": np.zeros((2, 2), np.float32)}, "bits": np.array([[0, 1], [1, 1]])}
     batch = action_writer(NESTED, 2)(tree)
     actions = list(row_splitter(NESTED)(batch))
@@ -129,18 +118,13 @@ def test_nested_actions_come_apart_as_the_environment_wants_them():
     assert actions[0]["pair"][1].tolist() == [2.0, 2.0]  # the middle of [0, 4]
 
 
-def test_huge_bounds_do_not_overflow():
-    space = gymnasium.spaces.Box(-3.4e38, 3.4e38, (1,), np.float32)
-    assert action_writer(space, 1)(np.zeros((1, 1), np.float32)).tolist() == [[0.0]]
-
-
 def test_dot_in_a_part_name_is_refused():
     space = gymnasium.spaces.Dict({"arm.pos": gymnasium.spaces.Box(-1, 1, (1,))})
     with pytest.raises(SpaceError, match=r"has a part 'arm.pos'"):
         from_gymnasium(space, "the observation space")
 
 
-def test_a_mission_is_refused_with_what_leaves_it_out():
+def test_mission_of_minigrid_is_explained():
     class MissionSpace(theirs.Text):
         """As MiniGrid calls it."""
 

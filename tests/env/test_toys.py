@@ -6,6 +6,7 @@ from gymnasium.utils.env_checker import check_env
 
 from rlrun.core.errors import ConfigError
 from rlrun.env import make, toys
+from rlrun.env.spaces import empty
 
 ALL = [getattr(toys, name) for name in toys.__all__]
 
@@ -34,34 +35,22 @@ def test_toy_passes_the_checker(env):
 def test_toy_is_deterministic_from_its_seed(name):
     def run():
         env = make(target=f"rlrun.env.toys.{name}", num_envs=2)
-        first, action = env.reset(3), actions_of(env)
-        return first, [env.step(action)[:4] for _ in range(1)]
+        return env.reset(3), env.step(empty(env.spaces.action, 2))[:4]
 
     assert repr(run()) == repr(run())
 
 
-def actions_of(env):
-    """Zeros in the shape of a batch of policy actions."""
-    from rlrun.env.spaces import empty
-
-    return empty(env.spaces.action, env.num_envs)
-
-
-def test_ball_moves_by_its_new_velocity():
+@pytest.mark.parametrize(
+    ("state", "push", "observation", "reward"),
+    [((2.0, 0.25), 0.5, [2.75, 0.75], -7.5625), ((-9.5, -1.0), 0.0, [-10.0, 1.0], -100.0)],
+    ids=["free", "wall"],
+)
+def test_ball_moves_by_its_new_velocity(state, push, observation, reward):
     env = toys.HitTheMiddle()
     env.reset(seed=0)
-    env.position, env.velocity = 2.0, 0.25
-    observation, reward, *_ = env.step(np.array([0.5], np.float32))
-    assert observation.tolist() == [2.75, 0.75]
-    assert reward == -7.5625
-
-
-def test_wall_turns_the_ball_round():
-    env = toys.HitTheMiddle()
-    env.reset(seed=0)
-    env.position, env.velocity = -9.5, -1.0
-    observation, reward, *_ = env.step(np.array([0.0], np.float32))
-    assert (observation.tolist(), reward) == ([-10.0, 1.0], -100.0)
+    env.position, env.velocity = state
+    seen, paid, *_ = env.step(np.array([push], np.float32))
+    assert (seen.tolist(), paid) == (observation, reward)
 
 
 def test_ball_has_31_steps_and_a_known_answer():
@@ -72,12 +61,9 @@ def test_ball_has_31_steps_and_a_known_answer():
     assert mean_return(toys.HitTheMiddle(), lambda o: np.zeros(1)) < -900
 
 
-@pytest.mark.parametrize("group", [0, 1, 2])
-def test_bandit_pays_the_mean(group):
-    assert episode(toys.Bandit(), lambda o: group, seed=0) == ([(0.1, 0.5, 0.9)[group]], True, False)
-
-
-def test_noisy_bandit_pays_the_mean_on_average():
+def test_bandit_pays_the_mean():
+    for arm, mean in enumerate((0.1, 0.5, 0.9)):
+        assert episode(toys.Bandit(), lambda o, arm=arm: arm, seed=0) == ([mean], True, False)
     assert mean_return(toys.Bandit(means=[1.0, 2.0], noise=1.0), lambda o: 1, 1000) == pytest.approx(2.0, abs=0.1)
 
 
@@ -98,36 +84,25 @@ def test_chain_ends_where_it_began(ending):
     np.testing.assert_array_equal(steps[3][0], first)
 
 
-def right(name, o):
-    return {
-        "MixedAction": lambda: {"choice": int(o[0] > 0.5), "level": o},
-        "DictObservation": lambda: int(o["level"][o["side"]] > 0),
-        "ImageObservation": lambda: int(o[:, 8:].mean() > o[:, :8].mean()),
-        "MultiDiscreteAction": lambda: np.floor(o * [2, 3, 4]).astype(int),
-        "TupleSpaces": lambda: (o[0], o[1].astype(np.float32)),
-        "DiscreteStart": lambda: o + 4,
-    }[name]()
+QUIZZES = {  # the right answer, and the return of random ones
+    "MixedAction": (lambda o: {"choice": int(o[0] > 0.5), "level": o}, 10 / 3),
+    "DictObservation": (lambda o: int(o["level"][o["side"]] > 0), 5.0),
+    "ImageObservation": (lambda o: int(o[:, 8:].mean() > o[:, :8].mean()), 5.0),
+    "MultiDiscreteAction": (lambda o: np.floor(o * [2, 3, 4]).astype(int), 130 / 36),
+    "TupleSpaces": (lambda o: (o[0], o[1].astype(np.float32)), 25 / 6),
+    "DiscreteStart": (lambda o: o + 4, 2.5),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "random"),
-    [
-        ("MixedAction", 10 / 3),
-        ("DictObservation", 5.0),
-        ("ImageObservation", 5.0),
-        ("MultiDiscreteAction", 130 / 36),
-        ("TupleSpaces", 25 / 6),
-        ("DiscreteStart", 2.5),
-    ],
-)
-def test_quiz_has_its_known_answer(name, random):
-    env = getattr(toys, name)()
+@pytest.mark.parametrize("name", QUIZZES)
+def test_quiz_has_its_known_answer(name):
+    env, (answer, random) = getattr(toys, name)(), QUIZZES[name]
     env.action_space.seed(0)
-    assert mean_return(env, lambda o: right(name, o), 20) == pytest.approx(10.0)
+    assert mean_return(env, answer, 20) == pytest.approx(10.0)
     assert mean_return(env, lambda o: env.action_space.sample(), 400) == pytest.approx(random, abs=0.3)
 
 
-def test_channels_first_picture_is_bright_on_the_side_asked_for():
+def test_channels_first_picture_has_bright_half():
     env = toys.ImageObservation(channels_first=True)
     image, _ = env.reset(seed=1)
     assert image.shape == (3, 16, 16)
@@ -146,7 +121,7 @@ def recalled(env, answer):
 
 
 @pytest.mark.parametrize("gap", [1, 5])
-def test_a_sign_is_asked_for_when_it_is_gone(gap):
+def test_recall_needs_memory(gap):
     env = toys.Recall(gap)
     rewards, terminated, truncated = episode(env, lambda observation: 1, seed=0)
     assert (len(rewards), terminated, truncated) == (gap + 1, True, False)
@@ -154,14 +129,10 @@ def test_a_sign_is_asked_for_when_it_is_gone(gap):
     assert recalled(env, lambda sign, _: int(sign > 0)) == 1.0
     assert recalled(env, lambda sign, _: int(sign < 0)) == 0.0
     assert 0.4 < recalled(env, lambda sign, observation: int(observation[0] > 0)) < 0.6
+    assert recalled(toys.Recall(gap, continuous=True), lambda sign, _: np.array([0.1 * sign], np.float32)) == 1.0
 
 
-def test_a_sign_may_be_answered_by_a_number():
-    env = toys.Recall(continuous=True)
-    assert recalled(env, lambda sign, _: np.array([0.1 * sign], np.float32)) == 1.0
-
-
-def test_a_maze_ends_at_the_side_that_is_turned_to():
+def test_maze_pays_the_side_of_the_sign():
     env = toys.TMaze(length=3)
 
     def turning(sign, observation):
@@ -174,7 +145,7 @@ def test_a_maze_ends_at_the_side_that_is_turned_to():
     assert (len(rewards), terminated) == (4, True)
 
 
-def test_a_maze_is_walked_forward_only_and_not_for_ever():
+def test_maze_moves_forward_and_is_truncated():
     env = toys.TMaze(length=2)
     env.reset(seed=0)
     assert env.step(1)[0].tolist() == [0.0, 1.0, 0.0]  # turning in the corridor moves nothing
@@ -186,37 +157,39 @@ def test_a_maze_is_walked_forward_only_and_not_for_ever():
 
 
 @pytest.mark.parametrize("broken", [lambda: toys.Recall(gap=0), lambda: toys.TMaze(length=0)])
-def test_a_memory_task_without_a_gap_is_refused(broken):
+def test_memory_task_without_gap_is_refused(broken):
     with pytest.raises(ConfigError, match="must be at least 1, not 0"):
         broken()
 
 
-def test_corridor_is_walked_by_who_knows_the_way():
+def test_corridor_has_a_hidden_way():
     env = toys.Corridor(length=8)
     rewards, terminated, truncated = episode(env, lambda o: env.onward[o.argmax()], seed=0)
     assert (rewards, terminated, truncated) == ([0.0] * 7 + [1.0], True, False)
     assert set(env.onward.tolist()) == {0, 1}  # no single action leads on everywhere
     rewards, terminated, truncated = episode(env, lambda o: 1 - env.onward[o.argmax()], seed=0)
     assert (rewards, terminated, truncated) == ([0.0] * 16, False, True)
-
-
-def test_corridor_leads_back_a_cell_and_out_of_the_first_nowhere():
-    env = toys.Corridor(length=5)
     cells = [env.reset(seed=0)[0].argmax()]
     for on in (0, 1, 1, 0, 1):
         cells.append(env.step(env.onward[cells[-1]] if on else 1 - env.onward[cells[-1]])[0].argmax())
     assert cells == [0, 0, 1, 2, 1, 2]
 
 
-def test_corridor_is_hardly_ever_walked_by_chance():
-    rng = np.random.default_rng(0)
-    env = toys.Corridor(length=6)
+def corridor_success(length):
+    """Return the share of episodes of `Corridor` that arrive by uniformly random actions."""
+    moves = 0.5 * (np.eye(length + 1, k=1) + np.eye(length + 1, k=-1))
+    moves[0, 0], moves[-1] = 0.5, np.eye(length + 1)[-1]
+    return np.linalg.matrix_power(moves, 2 * length)[0, -1]
+
+
+def test_random_corridor_success_is_rare():
+    rng, env = np.random.default_rng(0), toys.Corridor(length=6)
     arrived = np.mean([episode(env, lambda o: rng.integers(2), seed=0)[1] for _ in range(3_000)])
-    assert arrived == pytest.approx(env.success(), abs=0.02)
-    assert toys.Corridor().success() == pytest.approx(1 / 7_656, rel=1e-3)
+    assert arrived == pytest.approx(corridor_success(6), abs=0.02)
+    assert corridor_success(toys.Corridor().length) == pytest.approx(1 / 7_656, rel=1e-3)
 
 
-def test_point_moves_by_a_tenth_and_not_through_walls():
+def test_point_moves_within_walls():
     env = toys.PointMass()
     start = env.reset(seed=0)[0]
     assert np.abs(start).max() <= 0.05
@@ -228,7 +201,7 @@ def test_point_moves_by_a_tenth_and_not_through_walls():
     assert env.step(np.zeros(2))[2:4] == (False, True)
 
 
-def test_road_pays_the_metres_that_the_goal_comes_nearer():
+def test_road_pays_metres_towards_the_goal():
     env = toys.Road()
     observation, _ = env.reset(seed=0)
     distance = np.linalg.norm(observation["goal"])

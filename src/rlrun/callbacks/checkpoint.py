@@ -1,4 +1,4 @@
-"""Keep a run's state on disk."""
+"""Save checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ _messages = logging.getLogger("rlrun")
 
 
 class Checkpointer(Callback):
-    """Save every part that has a state: now and then, at the end, and when an evaluation was the best so far.
+    """Save every part that has a state: periodically, at the end, and after the best evaluation so far.
 
-    It stands after every callback whose `end_cycle` or `end_training` changes a state, so that
-    what is saved is the state between two updates. Training waits only while what changed is copied;
-    a thread writes it meanwhile, and its failure ends the run at the next update.
+    It comes after every callback whose `end_cycle` or `end_training` changes a state, so it saves the state between two
+    updates. Training waits only for a copy of the changes. A thread writes them; its failure ends the run at the next
+    update.
 
-    Of several learners each saves all that it has, the first one where a run of one learner does, the others in a
-    folder of their own beside that. They do so here and now, the first one last: where its checkpoint is, all are.
+    Each of several learners saves its own state, the first one in the usual place, the others in folders next to it.
+    They write synchronously, the first one last: its checkpoint exists only if all do.
 
     Args:
         every: environment steps (updates, where there is no collector); 0 or None = not by steps.
-        keep_last: so many of the newest stay; None = all.
-        keep_best: keep the checkpoint of the best evaluation, too; or of so many that were the best in their time.
+        keep_last: how many of the newest are kept; None = all.
+        keep_best: keep the checkpoint of the best evaluation, too; a number: those of so many successive best ones.
         seconds: between checkpoints, at most.
-        memory: save the rows of replay memories, too; without them a resumed run collects anew before it learns.
-        skip: config paths of parts that are left out, with everything beneath them.
+        memory: save the rows of replay memories, too; without them a resumed run collects again before it learns.
+        skip: config paths of parts that are left out, with all inside them.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
 
     Attributes:
-        evaluation: the newest evaluation, which checkpoints name; whoever evaluates sets it.
+        evaluation: the newest evaluation, set by the evaluator; manifests of checkpoints have it.
 
     Raises:
         ConfigError: `keep_last` is below one.
@@ -82,10 +82,10 @@ class Checkpointer(Callback):
         self._newest = (0, 0)  # … of the newest checkpoint
         self._due = following(0, every)
         self._deadline = math.inf
-        self._saved: tuple[int, int] | None = None  # what lies on disk as this process knows it
-        self._best: list[tuple[int, int]] = []  # of evaluations that were the best in their time, newest first
-        self._wanted: tuple[int, int] | None = None  # as the best, and not saved yet
-        self._final = False  # the one that is wanted was evaluated only because the run ended
+        self._saved: tuple[int, int] | None = None  # the newest checkpoint that this process saved
+        self._best: list[tuple[int, int]] = []  # of successive best evaluations, newest first
+        self._wanted: tuple[int, int] | None = None  # the best, if it is not saved yet
+        self._final = False  # True if `_wanted` was evaluated only because the run ended
         self._before: tuple[Any, ...] | None = None  # these three, before the newest was saved as the best
         self._run: RunDir | None = None
         self._place = Path()  # of this learner's checkpoints
@@ -120,19 +120,19 @@ class Checkpointer(Callback):
             self._save(axis, update)
 
     def mark_best(self, step: int, update: int, *, final: bool = False) -> None:
-        """Keep the state after this update as the best; it is saved when all callbacks are done with the update.
+        """Keep the state after this update as the best; it is saved at the end of the update.
 
         Args:
             step: environment step (update, where there is no collector).
             update: the newest update.
-            final: it was evaluated only because the run ends. A longer run would not have been there: its state does
-                not know of it, and when this run is resumed, the best is again the one before.
+            final: True if it was evaluated only because the run ends. A longer run would not have this evaluation:
+                a resume returns to the best one before.
         """
         if not self.keep_best:
             return
         self._wanted, self._final = (step, update), final
         if self._saved == self._wanted:
-            self.wait()  # which finds out whether it was saved
+            self.wait()  # `_saved` is reset if that failed
         if self._saved == self._wanted:
             self._count_best()
             if self._run is not None and learners.rank() == 0:
@@ -141,7 +141,7 @@ class Checkpointer(Callback):
             self._due = min(self._due, step)
 
     def _count_best(self) -> bool:
-        """Note the checkpoint that is being saved as the best, if it is the one that is wanted."""
+        """Count the newest checkpoint as the best, if it is `_wanted`; return True if so."""
         if self._wanted is None or self._wanted != self._newest:
             return False
         if not self._final:
@@ -152,29 +152,29 @@ class Checkpointer(Callback):
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
         axis = update if step is None else step
         self.wait()
-        # a state after an error inside an update is no good
+        # a state after an error inside an update is inconsistent
         in_order = error is None or isinstance(error, Stop) or getattr(error, "whole", False)
         moved = axis > self._first[0] or update > self._first[1]
         if not in_order or not moved:
             return
-        for _ in range(2):  # once more, with every row, where a segment of before turns out to be damaged
+        for _ in range(2):  # again, with every row, if an earlier segment is damaged
             if self._saved != (axis, update):
                 self._save(axis, update, last=True)
         if self._run is not None and self._saved != (axis, update):
             raise RlrunError(f"{self._run.checkpoints}: the last checkpoint cannot be saved: segments are damaged")
 
     def wait(self) -> None:
-        """Return once the newest checkpoint is on disk; where earlier segments are damaged, the next one has all rows.
+        """Wait for the newest checkpoint; if earlier segments are damaged, the next one has all rows.
 
         Raises:
-            RlrunError: the disk did not take it; the one before is as it was.
+            RlrunError: it cannot be written; the previous one is unchanged.
         """
         writing, self._writing = self._writing, None
         try:
             if writing is not None:
                 writing.result()
         except RunDirError as error:
-            _messages.warning("%s; everything is saved anew", error)
+            _messages.warning("%s; everything is saved again", error)
             self._due = 0
             self._forget()
         except BaseException:
@@ -182,7 +182,7 @@ class Checkpointer(Callback):
             raise
 
     def _forget(self) -> None:
-        """Take back that the newest checkpoint was saved, and what hangs on it."""
+        """Restore the state before the newest checkpoint, which was not saved."""
         self._saved, before = None, self._before
         if before is not None:
             self._best = before[0]
@@ -190,7 +190,7 @@ class Checkpointer(Callback):
                 self._wanted, self._final = before[1:]
 
     def _save(self, axis: int, update: int, *, last: bool = False) -> None:
-        """Copy what changed and let it be written; the last time it is written here and now."""
+        """Copy the changes and write them in a thread; the last ones are written synchronously."""
         self.wait()
         self._newest = (axis, update)
         self._due = following(axis, self.every)
@@ -220,7 +220,7 @@ class Checkpointer(Callback):
             self.wait()
 
     def _write_together(self, run: RunDir, taken: storage.Snapshot, best: bool) -> None:
-        """Write what all learners have; the first one waits for the others.
+        """Write the states of all learners; the first one waits for the others.
 
         Raises:
             LearnerError: their networks have become different.
@@ -241,15 +241,15 @@ class Checkpointer(Callback):
         is_best: bool,
         best: Sequence[tuple[int, int]],
     ) -> None:
-        """Write a checkpoint, then let the pointers name it, then delete what nobody needs any more."""
+        """Write a checkpoint, then the pointers to it, then delete old ones."""
         name = checkpoint_name(*newest)
         require_own(run)
-        sync(run.metrics)  # the records that the logger's state counts are there if it is
+        sync(run.metrics)  # the state of the logger counts these records
         storage.write(run.checkpoints / name, taken)
         point(run, "latest", name)
         if is_best:
             point(run, "best", name)
-        with contextlib.suppress(OSError):  # what cannot be deleted does no harm
+        with contextlib.suppress(OSError):  # a file that cannot be deleted is harmless
             retire(run, newest, {checkpoint_name(*key) for key in best}, keep_last=self.keep_last)
 
     def note(self, path_of: Callable[[object], str]) -> str:
@@ -273,7 +273,7 @@ def point(run: RunDir, pointer: str, name: str) -> None:
 
 
 def point_back(run: RunDir, newest: tuple[int, int], best: Sequence[tuple[int, int]]) -> None:
-    """Let the pointers name what a resumed run goes on from and what was its best, and nothing beyond it."""
+    """Let the pointers name the checkpoint of a resume and the best one until then."""
     point(run, "latest", checkpoint_name(*newest))
     names = [checkpoint_name(*key) for key in best]
     there = [name for name in names if (run.checkpoints / name).is_dir()]
@@ -284,13 +284,13 @@ def point_back(run: RunDir, newest: tuple[int, int], best: Sequence[tuple[int, i
 
 
 def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: int | None) -> None:
-    """Delete old checkpoints of all learners; those beyond the newest, from before a resume, are to be replaced."""
+    """Delete old checkpoints of all learners; later ones, from before a resume, stay until they are replaced."""
     if keep_last is None:
         return
     past = [path for path in run.checkpoint_dirs() if checkpoint_key(path) <= newest]
     named = best | {_pointed(run, "best")}
     protected = named | {path.name for path in past[-keep_last:]}
-    for place in places_in(run.checkpoints):  # another learner may have some that the first one never came to write
+    for place in places_in(run.checkpoints):  # another learner may have some that the first one did not write
         there = [path for path in run.checkpoint_dirs(place) if checkpoint_key(path) <= newest]
         retired = [path for path in there if path.name not in protected]
         for path in retired:
@@ -300,4 +300,4 @@ def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: i
 
 
 def _pointed(run: RunDir, pointer: str) -> str:
-    return run.pointed(pointer) or ""  # absent or damaged: it is written anew
+    return run.pointed(pointer) or ""  # absent or damaged: it is written again

@@ -1,4 +1,4 @@
-"""What the losses of critics have in common, the scale of their targets, and what their errors tell a memory."""
+"""The loss of critics, the scale of its targets, and priorities by its errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlrun.training.callback import Callback
 
 
 class CriticLoss(LossCallback):
-    """Distance of what each member tells of the action taken to the common target, summed over members.
+    """The distance between the values of members and the common target, summed over members.
 
     Args:
         network: the critics.
@@ -33,8 +33,8 @@ class CriticLoss(LossCallback):
         self.codec = network.codec
         self._raw_output, self.value_head = value_head_of(network)
         self.huber = huber
-        self.scale: Tensor | None = None  # of differences, where somebody sets it: `TargetScale`
-        self._newest: Tensor | None = None  # told of the newest update's actions, [M, B], [M, B, N] or [M, R, B]
+        self.scale: Tensor | None = None  # of differences; set by `TargetScale`
+        self._newest: Tensor | None = None  # values of the newest update's actions, [M, B], [M, B, N] or [M, R, B]
         self._target: Tensor | None = None  # of these
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
@@ -47,17 +47,17 @@ class CriticLoss(LossCallback):
         return self.value_head.distance(values, q_target, huber=self.huber).sum(0)
 
     def scaled(self, values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both as they are compared."""
+        """Return both, multiplied by the scale."""
         return (values, target) if self.scale is None else (values * self.scale, target * self.scale)
 
     def raw_output(self, observation: Tree, c: Tensor | None) -> Tensor:
-        """Return what members tell: [M, B], or [M, B, K] of each choice; as `value_head` says, of several numbers."""
+        """Return the output of members, in numbers of `value_head`: [M, B], or [M, B, K] of each choice."""
         return self._raw_output(observation, c)
 
     def error(self, elements: Tensor) -> Tensor:
-        """Return the TD error [B] that gives this loss if all members make it; for one member its own.
+        """Return the TD error [B] that gives this loss if all members have it.
 
-        Of distributions it is the distance of their means, averaged over members.
+        For distributions it is the distance of their means, averaged over members.
         """
         if self._newest is None or self._target is None:
             return ops.error_size(elements, huber=self.huber)
@@ -76,10 +76,10 @@ class CriticLoss(LossCallback):
 
 
 class TargetScale(Callback):
-    """Have a critics' loss see values and targets divided by the running deviation of targets.
+    """Divide values and targets by the running deviation of targets, in a loss of critics.
 
-    The step that a learning rate makes then does not depend on the size of rewards, and a Huber loss turns at so many
-    deviations. Values themselves stay in the units of rewards.
+    So the size of steps does not depend on that of rewards, and the threshold of a Huber loss counts in deviations.
+    Values stay in the units of rewards.
 
     Args:
         loss: of the critics.
@@ -87,8 +87,7 @@ class TargetScale(Callback):
         data_group: of the critics.
 
     Raises:
-        ConfigError: that loss is none of critics, or compares no numbers, or those of several rewards, or the speed is
-            not above 0.
+        ConfigError: the loss is none of critics, or classifies, or has several rewards; or the speed is not above 0.
     """
 
     data_group: str | None = "default"
@@ -129,14 +128,14 @@ class TargetScale(Callback):
 
 
 class PriorityFeedback(Callback):
-    """After each update, tell a table the size of every element's error in the batch that it gave.
+    """Give a table the absolute TD error of every element of its batch, after each update.
 
-    The size of a TD error is what Schaul et al. (arXiv 1511.05952) call the priority of proportional replay. It is
-    worked out from the elements' losses, which are squares or Huber's, before weights and averages.
+    These are the priorities of proportional replay (Schaul et al., arXiv 1511.05952). They are computed from the
+    elements' losses before weights and means.
 
     Args:
         table: where batches of the data group come from.
-        loss: name of the callback whose losses count; None = the first loss of the data group.
+        loss: name of a loss callback; None = the first loss of the data group.
         data_group: of the batches.
     """
 
@@ -168,7 +167,7 @@ class PriorityFeedback(Callback):
 
     def end_batch(self) -> None:
         source = self._source
-        if source is None or source.elements is None:  # that loss had no turn in this update
+        if source is None or source.elements is None:  # the loss was not due in this update
             return
         elements, source.elements = source.elements, None
         if elements.ndim == 0:

@@ -1,4 +1,4 @@
-"""Periodic evaluation on environments of its own, which changes no bit of training."""
+"""Periodic evaluation on separate environments; it changes no bit of training."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rlrun.training.callback import Callback, Stop
 
 
 class Evaluator(Callback):
-    """Play some episodes of the frozen agent every so many environment steps, and once at the end.
+    """Evaluate the frozen agent every so many environment steps, and once at the end.
 
-    Every evaluation plays the same episodes, started by `seed`, `seed + 1`, … Of several learners the first one plays.
+    Every evaluation plays the same episodes, started by `seed`, `seed + 1`, … The first of several learners plays.
 
     Args:
         env: what to copy; training's own envs are never touched.
-        agent: what acts, at its best.
+        agent: what acts, without exploration.
         every: environment steps (updates, where there is no collector); 0 or None = never, not even at the end.
         episodes: an evaluation.
         seed: of the first episode.
@@ -80,7 +80,7 @@ class Evaluator(Callback):
         self.reward_sum: Any = np.zeros(getattr(getattr(env, "spaces", None), "rewards", 0))  # of all evaluations: [R]
         self.reward_steps = 0
         self._envs: Env | None = None
-        self._due = self._newest()  # as of the newest evaluation that was due
+        self._due = self._newest()  # results at the newest evaluation that was due
         self._run: RunDir | None = None
         self._warned = False  # that a video could not be made
         self._now: tuple[int | None, int] = (None, 0)  # environment step and update of the newest finished update
@@ -104,7 +104,7 @@ class Evaluator(Callback):
             due, self._next = self._next, (clock // self.every + 1) * self.every
             try:
                 self._evaluate(step, update)
-            except Stop:  # abandoned: it is still due when the run goes on
+            except Stop:  # abandoned: it is still due after a resume
                 self._next = due
                 raise
             self._due = self._newest()
@@ -144,7 +144,7 @@ class Evaluator(Callback):
             record = {f"evaluation/{name}": value for name, value in summary.items()}
             record |= by_reward("evaluation", result.totals)
             self.logger.write(step, update, record, counted=not final)
-        value = result.mean_return  # of equals the later is the best; nan never is
+        value = result.mean_return  # the later of equals is the best; nan never is
         if not math.isnan(value) and (self.best is None or not value < self.best["mean_return"]):
             self.best = dict(self.last)  # of its own, as it is after a resume
             if self.checkpointer is not None:
@@ -152,7 +152,7 @@ class Evaluator(Callback):
         return result
 
     def _by_the_first(self, step: int | None, update: int) -> Evaluation:
-        """Let the first learner play, and tell the others what came of it: a result, or that it was given up."""
+        """Let the first learner play, and send the result, or its stop, to the others."""
         try:
             result = self._played(step, update) if learners.rank() == 0 else None
         except Stop as stop:
@@ -174,7 +174,7 @@ class Evaluator(Callback):
                 message = f"the evaluation at {clock} has a mean return of nan: it is never the best"
                 self._run.tell(message, logging.WARNING)
             if self.video and self._run is not None:
-                offline = step == 0 and self.offline > 0  # updates tell its evaluations apart, no step does
+                offline = step == 0 and self.offline > 0  # its evaluations differ in updates, not in steps
                 clock = f"{update if step is None else step:010d}"
                 self._film(self._run, f"{clock}_offline_{update:010d}.mp4" if offline else f"{clock}.mp4")
         return result
@@ -194,7 +194,7 @@ class Evaluator(Callback):
         return self.last, self.best, self._evaluated, self.reward_sum, self.reward_steps
 
     def _film(self, run: RunDir, name: str) -> None:
-        """Play the first episode once more, where pictures are drawn; what goes wrong there is told once."""
+        """Record the first episode again, as a video; report only the first error."""
         try:
             env_index = videos.screen("evaluation.video", self.env)
             with closing(env_index), videos.VideoRecorder(env_index, lambda now: run.videos / name) as watch:
@@ -204,14 +204,14 @@ class Evaluator(Callback):
         except Exception as error:
             if not self._warned:
                 self._warned = True
-                with suppress(RlrunError):  # a full disk is told where the run itself needs it
+                with suppress(RlrunError):  # the run itself reports a full disk
                     run.tell(f"no video of this evaluation: {' '.join(str(error).split())}; training goes on")
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{self.episodes} episodes every {self.every:,} steps" if self.every else "off"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state without the evaluation at the very end: a run that goes on never made it."""
+        """Return the state without the evaluation at the end, which an extended run never makes."""
         last, best, evaluated, reward_sum, reward_steps = self._due
         state = {"last": last, "best": best, "next": self._next if self.every else 0, "evaluated": evaluated}
         return state | ({"reward_sum": reward_sum, "reward_steps": reward_steps} if len(self.reward_sum) else {})

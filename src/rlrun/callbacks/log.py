@@ -1,4 +1,4 @@
-"""Write down what happens: metrics of all callbacks, on one axis, to any number of sinks."""
+"""Write the metrics of all callbacks to sinks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _messages = logging.getLogger("rlrun")
 class Logger(Callback):
     """Read the metrics of all callbacks at an interval, and write one record to every sink.
 
-    A record is `{"env_steps", "updates", "seconds", **metrics}`; without a collector `env_steps`
-    is 0 and the axis is updates. Each update has one record at most: it stays open, so that evaluations of the same
-    update join it, and is written when the next update ends, or with the end of training.
+    A record is `{"env_steps", "updates", "seconds", **metrics}`. Without a collector `env_steps` is 0 and the axis is
+    updates. Each update has one record at most. It stays open for evaluations of the same update, and is written at the
+    end of the next update or of training.
 
     Only `seconds`, names under `time/` and names ending in `_per_second` depend on the clock. A sink that fails is
-    left out with one warning, unless what it raises is an `RlrunError`. It stands after the evaluator, whose last
-    record it closes on.
+    removed with one warning, unless it raises an `RlrunError`. The logger comes after the evaluator, to end with its
+    last record.
 
     Args:
         sinks: where records go.
@@ -37,7 +37,7 @@ class Logger(Callback):
         offline: updates before the first environment step; every so many of them, and the last, count as well.
 
     Attributes:
-        approximate: what a sink has lost of the records before a resume, or None.
+        approximate: why a sink lacks records from before a resume, or None.
     """
 
     cycle = 1
@@ -57,7 +57,7 @@ class Logger(Callback):
         self._newest = 0  # axis of the newest counted record
         self._open: Record | None = None  # of the newest update that has any; counted as soon as it is written
         self._uncounted: Record = {}  # of the end of training
-        self._pending: Record | None = None  # was due when training was left before it could be counted
+        self._pending: Record | None = None  # was due when training stopped before it was counted
         self._due = following(0, every)
         self._left_out: set[str] = set()  # metrics that are no numbers
 
@@ -97,7 +97,7 @@ class Logger(Callback):
             step: environment step; None without a collector.
             update: gradient update.
             metrics: full name -> number or scalar tensor.
-            counted: False: a run that goes on beyond this point forgets them.
+            counted: False: a resumed run forgets them.
 
         Raises:
             RlrunError: the metrics file cannot be written.
@@ -113,7 +113,7 @@ class Logger(Callback):
         try:
             self._write_open(step, update)
             if update > self._last["updates"] or (step or 0) > self._last["env_steps"]:
-                # A run that goes on from here forgets this record, unless the update owed one.
+                # A resumed run forgets this record, unless it was due.
                 record = self._collect(step, update)
                 self._pending = record if axis_of(record) >= self._due else None
                 self._uncounted = {**self._uncounted, **record}
@@ -142,7 +142,7 @@ class Logger(Callback):
         return {"env_steps": step or 0, "updates": update, "seconds": seconds, **self._numbers(metrics), **rates}
 
     def _numbers(self, metrics: Mapping[str, Any]) -> dict[str, float | int]:
-        """Return metrics as numbers, without those that are none."""
+        """Return metrics as numbers; leave out others."""
         unfit = {name: what for name, value in metrics.items() if (what := unfit_for(value)) is not None}
         for name in unfit.keys() - self._left_out:
             _messages.warning("metric '%s' has %s and is left out: a metric is one number", name, unfit[name])
@@ -196,7 +196,7 @@ class Logger(Callback):
 
 
 def unfit_for(value: Any) -> str | None:
-    """Return what a metric has that is no number; None for a number."""
+    """Return why a metric is no number; None if it is one."""
     if isinstance(value, Tensor):
         return None if value.numel() == 1 else f"the shape {list(value.shape)}"
     try:
@@ -207,7 +207,7 @@ def unfit_for(value: Any) -> str | None:
 
 
 def to_host(metrics: Mapping[str, Any]) -> dict[str, float | int]:
-    """Return python numbers, in the same order; all tensors of a device come over in one copy."""
+    """Return Python numbers, in the same order; one copy for all tensors of a device."""
     numbers: dict[str, Any] = dict(metrics)
     by_device: dict[torch.device, list[str]] = {}
     for name, value in numbers.items():

@@ -1,7 +1,6 @@
-"""The one place where gradients are taken, and how a network takes its training.
+"""Losses: the one place where gradients are taken, and metrics of the updates that they make.
 
-The latter is read off what the newest update left behind, only when metrics are read: nothing there runs a network
-or draws a number, as gradients and the optimizer's averages lie there anyway.
+Metrics use the gradients and optimizer states of the newest update. Reading them runs no network and draws no number.
 """
 
 from __future__ import annotations
@@ -29,29 +28,26 @@ ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 class LossCallback(Callback):
     """Step one optimizer on one network, by the loss that a subclass defines.
 
-    A subclass writes `loss`, whose arguments are looked up by name; it returns the loss of
-    each element, or that and a dict of named tensors for later callbacks (declared in
-    `provides`). With several learners the gradients of all of them are averaged before they are
-    clipped. If the data group holds `weight` ([B], importance or validity), elements
-    are weighted by it. If somebody provides `learning_rate`, a `Schedule` say, each update
-    is made with that.
+    A subclass writes `loss`, whose arguments are looked up by name. It returns the loss of each element, or that and a
+    dict of named tensors for later callbacks (declared in `provides`). Gradients of several learners are averaged
+    before they are clipped. Elements are weighted by `weight` ([B]) of the data group, if there is one. Each update
+    uses `learning_rate`, if a `Schedule` provides it.
 
-    Whoever sets `veto` is asked before each step, given what the loss names; it returns True to leave the step out.
-    Whoever sets `watched` finds the loss of each element of the newest update in `elements`, [B] or
-    [B, T] without weights, and the errors behind it by `error`.
+    `veto`, if set, gets the named tensors before each step, and returns True to skip the step. If `watched` is set,
+    `elements` has the loss of each element of the newest update, [B] or [B, T] without weights; `error` gives the
+    errors behind it.
 
     Args:
-        network: what is trained; one without parameters is only evaluated.
+        network: trained; one without parameters is only evaluated.
         optimizer: a partial, completed with the network's parameters.
         max_grad_norm: clip gradients to this; None = never.
-        grad_clip: what must not be larger: the norm of all gradients together (global), that of each parameter's
+        grad_clip: what is limited: the norm of all gradients together (global), that of each parameter's
             (parameter), each number (value), or each parameter's norm as a share of the parameter's own (adaptive);
             none = the norm is only logged.
         data_group: name of the batches that are learned from.
-        every: updates of the data group from one in which the network learns to the next; what the loss provides is
-            absent between them, so whoever asks for it learns as rarely.
-        schedule: learning rate of this loss alone, as a function of the number of updates made; it goes before
-            `learning_rate` from elsewhere.
+        every: the network learns in every n-th update of the data group; others lack what the loss provides, so its
+            readers learn as rarely.
+        schedule: learning rate of this loss alone, as a function of its updates; it replaces `learning_rate`.
         compile: run `loss` through `torch.compile`, where the whole update is not (`rlrun.compile`).
 
     Raises:
@@ -79,7 +75,7 @@ class LossCallback(Callback):
         self.optimizer = optimizer(self.parameters) if self.parameters else None
         self._gradients = Gradients(self.parameters)
         self._hidden = hidden_layers(network)
-        # What is left of an update of this loss is changed by the next one of another, sooner or later than it is read.
+        # Another loss may overwrite gradients before metrics are read.
         self.by_turns = getattr(network, "by_turns", False)
         self._stepper = None if self.optimizer is None else Stepper(self.optimizer)
         require_one_of("grad_clip", grad_clip, ops.CLIPS)
@@ -96,13 +92,13 @@ class LossCallback(Callback):
         self.turns = 0  # updates of the data group so far, those in which the network does not learn among them
         self.watched = False
         self.elements: Tensor | None = None
-        self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then weighting is its own affair
+        self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then it weights elements itself
         self._compile = compile
         self._compiled: Callable[..., Any] | None = None
         self._last: Tensor | None = None  # loss of the newest update
         self._losses = torch.empty(0)  # of the updates since they were looked at
         self._places: Sequence[Tensor] = ()  # of each of them
-        self._unseen = 0  # how many there are
+        self._unseen = 0  # number of updates in `_losses`
         self._norm: Tensor | None = None
         self._rate: float | None = None  # of learning, at the newest update, where it was given
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
@@ -140,7 +136,7 @@ class LossCallback(Callback):
         if self._weighs and weight is not None:
             optional["weight"], weight = weight, None
         of = self.loss
-        if self._compile and not torch.compiler.is_compiling():  # otherwise somebody compiles more than this loss
+        if self._compile and not torch.compiler.is_compiling():  # otherwise the whole update is compiled
             if self._compiled is None:  # only now, as it imports the compiler
                 # random numbers are drawn as ever, so that no more than roundings change
                 self._compiled = torch.compile(of, options={"fallback_random": True})
@@ -165,7 +161,7 @@ class LossCallback(Callback):
 
     def _step(self, loss: Tensor, step: Stepper, rate: float | None) -> None:
         self._gradients.clear()
-        # Given shares in place of the mean, torch would import its compiler. Other networks keep no gradient.
+        # A gradient per element would make torch import its compiler. Other networks get no gradient.
         torch.autograd.backward(loss, inputs=self.parameters)
         self._gradients.settle()
         self._gradients.average()
@@ -186,7 +182,7 @@ class LossCallback(Callback):
         if not self._places:
             self._losses = torch.zeros(LOOKED_AT, device=self._last.device)
             self._places = self._losses.unbind()
-        self._places[self._unseen].copy_(self._last)  # kept one by one, they would scatter the heap
+        self._places[self._unseen].copy_(self._last)  # single tensors would fragment the heap
         self._unseen += 1
         if self._unseen == LOOKED_AT:
             self._require_finite()
@@ -204,7 +200,7 @@ class LossCallback(Callback):
         losses.zero_()
 
     def set_rate(self, rate: float | None) -> None:
-        """Let the optimizer step with the learning rate of the schedule, or else with the one that is given."""
+        """Set the learning rate of the optimizer: that of the schedule, or else the given one."""
         self._rate = rate if self.schedule is None else self.schedule(self.updates)
         if self._rate is not None and self.optimizer is not None:
             for group in self.optimizer.param_groups:
@@ -213,12 +209,12 @@ class LossCallback(Callback):
     def limit_gradients(self, flat: Tensor | None = None) -> None:
         """Limit the parameters' gradients, and keep their norm.
 
-        flat: all of them one behind the other, where they lie so.
+        flat: all gradients in one tensor, if they are stored so.
         """
         by = self.grad_clip
         if self.max_grad_norm is None and by != "none":
             return
-        if flat is not None and by in ("global", "value", "none"):  # whatever parameter a number belongs to
+        if flat is not None and by in ("global", "value", "none"):  # the parameter of a number does not matter
             self._norm = ops.clip_([flat], largest=self.max_grad_norm, by=by)
             return
         present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
@@ -275,7 +271,7 @@ class LossCallback(Callback):
 def _check_schedule(schedule: Schedule | None) -> None:
     try:
         float(0.0 if schedule is None else schedule(0))
-    except Exception as error:  # whatever a function raises that wants something else than a number
+    except Exception as error:  # a function of something else may raise anything
         raise ConfigError(
             "schedule: wanted a function of the number of updates, as rlrun.core.schedules has them (Linear, Step, …); "
             f"schedulers of torch.optim step an optimizer by themselves: {error}"
@@ -283,7 +279,7 @@ def _check_schedule(schedule: Schedule | None) -> None:
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as the numbers that are logged, for a checkpoint: not every update makes all of them anew."""
+    """Return metrics as numbers, for a checkpoint."""
     numbers = {name: value for name, value in metrics.items() if not isinstance(value, Tensor) or value.numel() == 1}
     return {name: float(value.float()) if isinstance(value, Tensor) else value for name, value in numbers.items()}
 
@@ -294,9 +290,9 @@ def _weighted(value: Tensor, weight: Tensor) -> Tensor:
 
 
 class BonusLoss(LossCallback):
-    """Train the network behind a bonus on what that network saw, and report the mean bonus.
+    """Train the network of a bonus, and log the mean bonus.
 
-    A subclass writes `loss`, which asks for the view of its bonus by name, and ends it with `counted`.
+    A subclass writes `loss`, which asks for the inputs of its bonus by name, and returns `counted`.
     """
 
     def __init__(self, network: nn.Module, optimizer: Optimizer, **options: Any) -> None:
@@ -316,9 +312,9 @@ class BonusLoss(LossCallback):
 
 @torch.no_grad()
 def update_ratio(optimizer: torch.optim.Optimizer) -> Tensor | None:
-    """Return the size of the newest step of Adam as a share of the size of what it moves, both as Euclidean norms.
+    """Return the Euclidean norm of the newest step of Adam, relative to that of the weights.
 
-    None for other optimizers, before the first step, and where only single numbers are trained.
+    None for other optimizers, before the first step, and without matrices.
     """
     if not isinstance(optimizer, ADAMS):
         return None
@@ -342,9 +338,9 @@ def update_ratio(optimizer: torch.optim.Optimizer) -> Tensor | None:
 
 @torch.no_grad()
 def dead_units(layers: Sequence[nn.Module]) -> Tensor | None:
-    """Return the share of hidden units through which the newest update sent no gradient at all.
+    """Return the share of hidden units without any gradient in the newest update.
 
-    A rectifier that is off, or a tanh that is at its end, for every row of the batch is such a unit.
+    Such a unit is a rectifier that is off, or a saturated tanh, for every row of the batch.
 
     layers: hidden ones, as `hidden_layers` finds them.
     """
@@ -353,7 +349,7 @@ def dead_units(layers: Sequence[nn.Module]) -> Tensor | None:
 
 
 def hidden_layers(network: nn.Module) -> list[nn.Module]:
-    """Return the layers of a network behind which an activation stands."""
+    """Return the layers of a network that are followed by an activation."""
     layers: list[nn.Module] = []
     for module in network.modules():
         if isinstance(module, Ensemble):

@@ -1,4 +1,4 @@
-"""What the losses of policies have in common: of soft ones, and of actor-critic methods."""
+"""Losses of soft policies, and of actor-critic methods."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from rlrun.nn import (
 
 
 class SoftPolicyLoss(LossCallback):
-    """Minus the value of the policy's own actions and their entropy, which the temperature prices.
+    """Minus the value of the policy's own actions and of their entropy, weighted by the temperature.
 
     Args:
         network: the policy.
-        critics: who values its actions.
+        critics: of its actions.
         temperature: α.
-        actor_q: whose value counts: the first one's, the smallest, or the mean.
+        actor_q: the value that counts: of the first critic, the smallest, or the mean.
 
     Raises:
         ConfigError: there is no such actor_q.
@@ -85,7 +85,7 @@ class SoftPolicyLoss(LossCallback):
     @torch.no_grad()
     def metrics(self) -> Mapping[str, Any]:
         gaussian = self.policy.gaussian
-        if self._observation is None or type(gaussian) is not SquashedGaussian:  # another's might draw numbers
+        if self._observation is None or type(gaussian) is not SquashedGaussian:  # others might draw numbers
             return super().metrics
         return {**super().metrics, "action/saturated": ops.saturated(gaussian.mode(self._observation))}
 
@@ -107,14 +107,14 @@ class ActorCriticNetwork(Protocol):
 
 
 class ActorCriticLoss(LossCallback):
-    """An objective to be made large, the distance of values to returns, and a bonus for entropy.
+    """An objective to maximize, the distance of values to returns, and a bonus for entropy.
 
-    A subclass writes `loss`, and ends it with `total`. It may ask for `entropy_weight`, a number or one for each part
-    of the action, so that whoever provides one by that name (a schedule, an entropy target) goes before the constant.
-    For recurrent networks it asks for `state`, `ended` and `valid`, which a loader of rollouts provides with them.
+    A subclass writes `loss`, and returns `total`. It may ask for `entropy_weight`, a number or one for each part of the
+    action: a schedule or an entropy target then replaces the constant. For recurrent networks it asks for `state`,
+    `episode_end` and `valid`, which a loader of rollouts provides.
 
     Args:
-        network: acts and judges.
+        network: policy and values.
         value_weight: of the distance between value and return.
         entropy_weight: of the entropy; 0 = no bonus.
         normalize: give the advantages of each minibatch mean 0 and standard deviation 1.
@@ -149,13 +149,16 @@ class ActorCriticLoss(LossCallback):
     def evaluate_actions(
         self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
     ) -> Evaluated:
-        """Let the network judge rows [B, …] or windows [B, T, …]; state [B, S] before them, ended [B, T] within."""
+        """Return the network's evaluation of rows [B, …] or windows [B, T, …].
+
+        state: [B, S], before the windows; episode_end: [B, T].
+        """
         if state is None and episode_end is None:
             return self.actor_critic.evaluate_actions(observation, action)
         return self.actor_critic.evaluate_actions(observation, action, state, episode_end)
 
     def prepared(self, advantage: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Return advantages as the objective takes them."""
+        """Return advantages, normalized and clipped for the objective."""
         if self.normalize:
             advantage = ops.normalized(advantage, valid)
         return advantage if self.advantage_clip is None else advantage.clamp(-self.advantage_clip, self.advantage_clip)
@@ -169,9 +172,9 @@ class ActorCriticLoss(LossCallback):
         entropy_weight: float | Tensor | None = None,
         valid: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each element, and `policy_entropy` [..., parts] where anybody asks for it.
+        """Return the loss of each element, and `policy_entropy` [..., parts] if it is asked for.
 
-        valid: [B, T] where a row is a transition; the others weigh nothing, and the mean is that of the rest.
+        valid: [B, T], True for transitions; other rows have no weight in the mean.
         """
         self._newest = (evaluated, return_, valid)
         loss = self.value_weight * distance - objective

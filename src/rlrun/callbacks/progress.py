@@ -1,4 +1,4 @@
-"""What a person at a terminal sees of a run; everything is formatted here, at the logger's interval."""
+"""The progress of a run on a terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SHOWN_LOSSES = 4
 
 
 class Terminal:
-    """One live line on a terminal; elsewhere plain lines, now and then. Both on standard error, never wrapped.
+    """One live line on a terminal; elsewhere plain lines at an interval. Both on standard error, never wrapped.
 
     Args:
         total: environment steps (updates, without an environment) of the whole run.
-        offline: updates before the first environment step; a line tells how many of them are made until then.
+        offline: updates before the first environment step; until then a line counts these.
         seconds: between plain lines, at least.
         stream: standard error unless given.
     """
@@ -35,7 +35,7 @@ class Terminal:
         self.seconds = seconds
         self.stream = stream
         self._known: dict[str, Any] = {}
-        self._first: int | None = None  # updates of the first record with any: what came before was warm-up
+        self._first: int | None = None  # updates of the first record after warm-up
         self._unseen = False
         self._printed = -math.inf
         self._live: Any = None
@@ -50,7 +50,7 @@ class Terminal:
         self._unseen = True
         if self._first is None and record["updates"]:
             self._first = record["updates"]
-        pause = self.seconds if self._live is None else 0.1  # redrawing faster than the eye costs time
+        pause = self.seconds if self._live is None else 0.1  # faster redrawing costs time
         if time.monotonic() - self._printed >= pause:
             self._show()
 
@@ -98,9 +98,9 @@ def line(
     with_bar: bool = False,
     to_go: bool = True,
 ) -> str:
-    """Return a record in one line: progress, returns, losses, speed, and if it is wanted the time to go.
+    """Return a record in one line: progress, returns, losses, speed, and with `to_go` the remaining time.
 
-    Before the first environment step of a run with `offline` updates it is the progress of these.
+    Before the first environment step of a run with `offline` updates the progress counts these.
     """
     unit = "steps" if record["env_steps"] else "offline updates" if offline else "updates"
     total = offline if offline and not record["env_steps"] else total

@@ -1,4 +1,4 @@
-"""Any number as a function of time, by name, and when periodic work is due."""
+"""Numbers as functions of time, and times of periodic work."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Schedule(Callback):
 
 
 def due_offline(update: int, every: int | None, offline: int) -> bool:
-    """Tell whether periodic work is due among the updates before the first environment step, where steps count.
+    """Return True if periodic work is due after this update before the first environment step.
 
     every: so many of them; the last one counts, too.
     offline: how many there are.
@@ -58,5 +58,5 @@ def due_offline(update: int, every: int | None, offline: int) -> bool:
 
 
 def following(now: int, every: int | None) -> int:
-    """Return the next multiple of `every` after `now`, so that a resumed run keeps the rhythm; None or 0 = never."""
+    """Return the next multiple of `every` after `now`, so that a resumed run keeps the interval; None or 0 = never."""
     return (now // every + 1) * every if every else NEVER

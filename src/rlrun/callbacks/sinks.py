@@ -1,4 +1,4 @@
-"""Where records of metrics go."""
+"""Sinks of metric records: files, terminal and services."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rlrun.runs.files import finite, head, reason, write_text
 from rlrun.runs.heartbeat import require_own
 from rlrun.security import trust
 
-NAME_LETTERS = 128  # of a name or group of theirs
+NAME_LETTERS = 128  # in a name or group of wandb
 _messages = logging.getLogger("rlrun")
 
-LONGEST = 1 << 24  # bytes of a line; a longer one is none of ours
+LONGEST = 1 << 24  # bytes of a line
 Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
@@ -33,7 +33,7 @@ class Sink(Protocol):
     writes_files: bool  # left out of a run without a directory
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
-        """Start, or go on after so many records, the last of which stood at `axis`; forget what came later."""
+        """Start, or continue after so many records, the last at `axis`; forget later ones."""
 
     def write(self, record: Record) -> None:
         """Take one record."""
@@ -45,10 +45,10 @@ class Sink(Protocol):
 class Jsonl:
     """`metrics.jsonl`: one JSON object a line; a number that JSON lacks (NaN, infinity) is null.
 
-    Whoever saves a checkpoint sees to it that the lines of before are on disk.
+    The checkpointer syncs the file before it saves a state.
 
     Attributes:
-        approximate: why the file is not that of a run that never stopped, or None.
+        approximate: why the file differs from that of an uninterrupted run, or None.
     """
 
     writes_files = True
@@ -79,7 +79,7 @@ class Jsonl:
 
         Raises:
             RlrunError: the disk does not take it.
-            LostRun: another process works on the run by now.
+            LostRun: another process has taken over the run.
         """
         assert self._handle is not None
         assert self._run is not None
@@ -121,7 +121,7 @@ class TensorBoard:
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
-        purge = axis + 1 if records else 0  # hides what a run that was interrupted wrote beyond its checkpoint
+        purge = axis + 1 if records else 0  # hides records after the checkpoint of an interrupted run
         self._writer = self._make(str(run.tensorboard), purge_step=purge, flush_secs=10)  # type: ignore[no-untyped-call]
 
     def write(self, record: Record) -> None:
@@ -134,12 +134,10 @@ class TensorBoard:
 
 
 class Wandb:
-    """Weights & Biases, offline unless told otherwise; files lie in the run's `wandb/`.
+    """Weights & Biases, by default offline; files are in the run's `wandb/`.
 
-    A run of theirs that is active in this process stays so.
-
-    Of a run from elsewhere nothing is sent, unless the user typed `logger=…`. No code is kept, and git, which runs
-    programs that a repository names, is not asked: the commit is in the run's manifest.
+    An active wandb run of this process stays active. An untrusted run sends nothing, unless the user typed `logger=…`.
+    No code is stored. Git is not called, as it runs programs that a repository names: the manifest has the commit.
 
     Args:
         project: on the server.
@@ -217,7 +215,7 @@ class Wandb:
 
 
 def _identity(note: Path) -> str:
-    """Return the name by which the service knows a run, noted in its folder so that a resumed run goes on with it."""
+    """Return the run's id at the service, stored in its folder for a resume."""
     if note.is_file() and re.fullmatch("[0-9a-f]{8}", text := head(note, 9).decode(errors="replace")):
         return text
     identity = secrets.token_hex(4)  # not from a generator that training uses

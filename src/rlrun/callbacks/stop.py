@@ -1,4 +1,4 @@
-"""When training ends: the budget, or a signal."""
+"""The end of training: by a budget or by a signal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNALS = tuple(
 
 
 class Interrupted(Stop):
-    """A signal asked the run to leave; it can be resumed."""
+    """A signal stopped the run; it can be resumed."""
 
 
 class Budget(Callback):
@@ -65,7 +65,7 @@ class Budget(Callback):
             raise Stop("nothing is to be done: the budget is 0")
 
     def left(self, step: int, wanted: int) -> int:
-        """Return how many of the environment steps that are wanted before an update the budget allows.
+        """Return how many of the wanted environment steps the budget allows.
 
         Raises:
             Stop: none.
@@ -101,10 +101,10 @@ class Budget(Callback):
 
 
 class Interrupt(Callback):
-    """Leave in order on SIGINT, SIGTERM and SIGUSR1; a second signal leaves at once, if it is not the first once more.
+    """Stop in order on SIGINT, SIGTERM and SIGUSR1; a second signal kills the process, unless it repeats the first.
 
-    An update that runs is finished; long work beside updates (collection, evaluation) asks by `check`. Of several
-    learners the first one hears signals, and all of them leave where they `meet`.
+    A running update is finished; long work between updates (collection, evaluation) calls `check`. The first of several
+    learners handles signals, and all of them stop in `meet`.
     """
 
     cycle = 1
@@ -115,7 +115,7 @@ class Interrupt(Callback):
         self._begun = False
         self._previous: dict[int, Any] = {}
 
-    def restore_state(self) -> None:  # the first hook of all: resetting environments may take long
+    def restore_state(self) -> None:  # the first hook of all, as resets may take long
         if not signals.received:
             signals.restart()
         main = threading.current_thread() is threading.main_thread()  # python allows handlers nowhere else
@@ -137,11 +137,11 @@ class Interrupt(Callback):
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.requested = signal.Signals(number).name
-        if not self._begun:  # environments are being made ready: nothing is half done that could be worth keeping
+        if not self._begun:  # during preparation: there is nothing to save
             raise Interrupted(self.requested)
 
     def check(self) -> None:
-        """Raise where the state is a whole one, between two environment steps; not where there are other learners.
+        """Raise between two environment steps, where the state is consistent; not with several learners.
 
         Raises:
             Interrupted: a signal came.
@@ -150,7 +150,7 @@ class Interrupt(Callback):
             self.abandon()
 
     def abandon(self) -> None:
-        """Raise where work can be given up.
+        """Raise where work can be abandoned.
 
         Raises:
             Interrupted: a signal came.
@@ -165,7 +165,7 @@ class Interrupt(Callback):
             Interrupted: a signal came to the first one.
         """
         number = learners.to_number(0 if self.requested is None else signal.Signals[self.requested])
-        if number:  # not of one that came meanwhile, which the others hear of where they meet again
+        if number:  # others learn of a later signal at the next meeting
             self.requested = signal.Signals(number).name
             self.abandon()
 

@@ -1,4 +1,4 @@
-"""Targets of values: from a network that follows another one slowly, and further than one step."""
+"""Targets of values: by target networks, and over several steps."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class TargetCallback(Callback):
     """Keep a target network of a network, and bootstrap from it; a subclass writes `begin_batch`.
 
     Args:
-        network: what is followed.
+        network: of which a target network is kept.
         discount: γ a step; a batch that holds `discount` (n-step returns) goes before it.
-        tau: share of the way by which the target network moves each time.
+        tau: share by which the target network moves towards the network.
         every: updates of the data group between two moves; with `tau` 1 the copy jumps.
         data_group: name of the batches that targets are made for.
     """
@@ -92,7 +92,7 @@ class TargetCallback(Callback):
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 
     def draw_from(self, critics: Any, target_subset: int | None) -> None:
-        """Have so many members of these critics, drawn anew for each target, count; None = all.
+        """Use a random subset of these critics for each target; None = all.
 
         Raises:
             ConfigError: there are fewer.
@@ -105,17 +105,17 @@ class TargetCallback(Callback):
         _, self.value_head = value_head_of(critics)
 
     def smallest(self, value: Tensor) -> Tensor:
-        """Return the smallest value of the members that count, [M, …] -> […]; of several rewards each one's least."""
+        """Return the smallest value of the subset, [M, …] -> […]; for several rewards, each one's smallest."""
         return self.value_head.smallest(self.counting(value))
 
     def counting(self, values: Tensor) -> Tensor:
-        """Return what the members tell that count this time, drawn at random (Chen et al. 2021, arXiv 2101.05982)."""
+        """Return the values of a random subset of members (Chen et al. 2021, arXiv 2101.05982)."""
         if self.target_subset is None:
             return values
         return values[learners.first_(torch.randperm(len(values), device=values.device))[: self.target_subset]]
 
     def catch_up(self) -> None:
-        """Make the target network equal to the network, as it is at the start."""
+        """Make the target network equal to the network."""
         self._follow.move()
 
     def due(self) -> bool:
@@ -214,19 +214,19 @@ class QuantileTarget(TargetCallback, ABC):
 
 
 class LambdaReturn(Callback):
-    """Make one-step targets of a window of steps TD(λ) targets (Sutton & Barto 2018, eq. 12.2, cut off at its end).
+    """Turn one-step targets of a window into TD(λ) targets (Sutton & Barto 2018, eq. 12.2, cut off at its end).
 
-    The later actions of a window are those that were stored: nothing corrects for what the policy would do by now.
-    With λ = 1 a target sums all rewards that the window holds.
+    The later actions of a window are those stored: there is no off-policy correction. With λ = 1 a target sums all
+    rewards of the window.
 
     Args:
-        lambda_: λ, what a longer return counts against the next shorter one.
+        lambda_: λ, the weight of a longer return relative to the next shorter one.
         discount: γ a step; a batch that holds `discount` goes before it.
-        n_step: rewards that the memory sums already; only 1 is understood.
+        n_step: rewards that the memory sums; must be 1.
         data_group: of the windows.
 
     Raises:
-        ConfigError: λ lies outside 0 to 1, or rewards are sums of several steps.
+        ConfigError: λ is not in [0, 1], or rewards are sums of several steps.
     """
 
     data_group: str | None = "default"

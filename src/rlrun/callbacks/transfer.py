@@ -1,4 +1,4 @@
-"""Memories that come from elsewhere, and go elsewhere."""
+"""Import and export of memories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlrun.security import trust
 from rlrun.training.callback import Callback, Hook, Stop
 
 _messages = logging.getLogger("rlrun")
-_told = logging.getLogger("rlrun.told")  # what commands print beside their result
+_told = logging.getLogger("rlrun.told")  # what commands print
 
 
 def _require_table(table: object, key: str) -> None:
@@ -41,7 +41,7 @@ class MemoryImport(Callback):
         ignore_extra: leave out columns that the table does not have, in place of refusing them.
 
     Raises:
-        ConfigError: the memory is no table; or the source is named by a run from elsewhere, and lies outside of it.
+        ConfigError: the memory is no table; or an untrusted run names a source outside its directory.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 
@@ -92,19 +92,19 @@ class MemoryImport(Callback):
 
 
 def sources_of(state: Mapping[str, Any]) -> list[str]:
-    """Return what a saved import took in; older checkpoints hold one source, or none."""
+    """Return the sources of a saved import; older checkpoints have one source, or none."""
     if "sources" in state:
         return list(state["sources"])
     return [state["source"]] if state["source"] is not None else []
 
 
 def _fixed(source: str) -> str:
-    """Return a source that is found from any folder."""
+    """Return a source as an absolute path or a dataset."""
     return source if source.startswith(MINARI) else str(Path(source).expanduser().absolute())
 
 
 def _require_writable(path: Path) -> None:
-    """Refuse a place where no file can be written, before a run has been made for nothing.
+    """Refuse a path that cannot be written, before the run begins.
 
     Raises:
         ConfigError: it is a folder, or there is nowhere to write it.
@@ -117,7 +117,7 @@ def _require_writable(path: Path) -> None:
 
 
 class MemoryExport(Callback):
-    """Store a table now and then, and at the end of training.
+    """Store a table periodically, and at the end of training.
 
     Args:
         table: what to store.
@@ -130,7 +130,7 @@ class MemoryExport(Callback):
 
     Raises:
         ConfigError: a Minari dataset is asked for more than once, or without spaces; the memory is no table; or
-            the path is of a run from elsewhere, and something else lies there, or it is a dataset.
+            an untrusted run names the path of another file, or a dataset.
         RequestError: the Minari dataset exists, or Minari is not installed; before any step was made.
     """
 
@@ -175,7 +175,7 @@ class MemoryExport(Callback):
         self._earliest = 0.0
 
     def hook(self, event: str) -> Hook | None:
-        """Take no part where nothing is wanted."""
+        """Return no hook if nothing is to be exported."""
         return super().hook(event) if self.wanted else None
 
     def restore_state(self) -> None:

@@ -1,4 +1,4 @@
-"""How far values lie from the returns that the policy comes to."""
+"""The bias of critics: their values against the returns of the policy."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from rlrun.training.callback import Callback
 
 
 class ValueBias(Callback):
-    """Play episodes of the frozen agent now and then, and compare the critics with the returns from each step on.
+    """Evaluate the frozen agent periodically, and compare its critics with the returns from each step on.
 
-    As Fujimoto et al. 2018 (arXiv 1802.09477, section 4) show over-estimation: Q(s, a) of the actions taken, of several
-    critics the smallest, minus the discounted sum of the rewards that follow. Where an episode is cut off, the value of
-    its last step stands for what is missing, so that step tells nothing. Critics that learn soft values hold the
-    entropy of the policy, too; such a bias is to be compared between runs, not with zero. Rewards are counted as they
-    are learned from: scaled, clipped, normalized by what the table holds for that.
+    The bias is the smallest Q(s, a) of the critics minus the discounted sum of the rewards that follow (Fujimoto et al.
+    2018, arXiv 1802.09477, section 4). The value of the last step stands for the rest of an episode that is cut off, so
+    that step has no bias. Soft values contain entropy: compare their bias between runs, not with zero. Rewards are
+    changed by the adaptors of the table, as in learning.
 
     Args:
         env: what to copy; training's own envs are never touched.
-        agent: what acts, at its best.
+        agent: what acts, without exploration.
         table: whose adaptors change rewards.
         discount: γ.
         every: environment steps (updates, where there is no collector) between two.
@@ -44,8 +43,8 @@ class ValueBias(Callback):
 
     Raises:
         ConfigError: rewards have several numbers.
-        WiringError: no critics are trained, or they want to know more than an observation and an action, or learn
-            from rewards that no episode pays.
+        WiringError: no critics are trained, or their inputs are more than an observation and an action, or adaptors
+            add other rewards.
     """
 
     cycle = 1
@@ -140,7 +139,7 @@ class ValueBias(Callback):
         return {"made": self._newest}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self._newest, self._next = state["made"], following(state["made"], self.every)  # `every` may be another one
+        self._newest, self._next = state["made"], following(state["made"], self.every)  # `every` may have changed
 
 
 class _Evaluated(Agent):

@@ -1,4 +1,4 @@
-"""From the environment into memory, with the environment stepped beside learning."""
+"""A collector whose environment is stepped in parallel to learning."""
 
 from __future__ import annotations
 
@@ -29,13 +29,11 @@ _messages = logging.getLogger("rlrun")
 class AsyncCollector(Collector):
     """A collector whose environment is stepped by a worker, ahead of learning, up to `queue` steps.
 
-    It is used like any collector: `collect` returns as soon as enough steps are there, which the worker may have
-    made long before. The worker acts by a copy of the agent, which is made anew every `refresh` updates, so actions
-    are those of a policy up to `refresh` updates and `queue` steps old. A rollout therefore stores how likely the
-    acting policy was to act so. Steps count, and episodes are measured, when they are stored.
+    It is used like any collector: `collect` returns as soon as enough steps are stored. The worker acts by a copy of
+    the agent that is replaced every `refresh` updates. So a policy may be `refresh` updates and `queue` steps old.
+    A rollout therefore stores the log_prob of the acting policy. Steps count when they are stored.
 
-    A run that goes on begins new episodes: which steps the worker would have made is not known. What was in the queue
-    was not learned from and is made again.
+    A resumed run begins new episodes, as the state of the worker is not known. Steps in the queue are made again.
 
     Args:
         kind: thread, process, or ray (an actor).
@@ -87,7 +85,7 @@ class AsyncCollector(Collector):
         self.interval = interval
         self.max_unroll = max_unroll
         self.link: Link | None = None
-        self._granted: Go | None = None  # what the worker was told last
+        self._granted: Go | None = None  # the last job of the worker
         self._update = 0
         self._acted = 0  # update that the newest stored action was chosen after
         self._following: Tree = None  # of the newest step: what the worker acted on next, where an episode ended
@@ -97,9 +95,7 @@ class AsyncCollector(Collector):
         self._budget = (callbacks or {}).get("budget")
         self._update = self._acted = update
         if self.observation is not None:
-            self.approximate = (
-                f"every env: its environment ran ahead, beside learning ({self.kind}); new episodes begin"
-            )
+            self.approximate = f"every env: its environment ran ahead of learning ({self.kind}); new episodes begin"
             _messages.warning("resume: approximate: %s", self.approximate)
             self._break_off(np.arange(self.env.num_envs))
         else:
@@ -139,7 +135,7 @@ class AsyncCollector(Collector):
         return {"step": self.steps}
 
     def push(self) -> None:
-        """Let the worker act by the agent as it is now, from its next step on."""
+        """Send the present agent to the worker, for its next steps."""
         self._linked().send(Refresh(freeze(self.agent), self._update))
 
     def collect(self, steps: int, random: bool = False) -> int:
@@ -153,7 +149,7 @@ class AsyncCollector(Collector):
         return self.steps - before
 
     def take(self) -> int:
-        """Store the environment steps that are there, up to `max_unroll`, without waiting; return how many."""
+        """Store the steps that are ready, up to `max_unroll`, without waiting; return how many."""
         if self._signals.requested is not None:
             self._signals.check()
         before, rows = self.steps, self._linked().rows
@@ -172,7 +168,7 @@ class AsyncCollector(Collector):
         return self.link
 
     def _grant(self, target: int | None) -> None:
-        """Let the worker go on, at random exactly as far as is asked for; now and then is often enough."""
+        """Raise the limit of the worker's steps; random ones end exactly at `target`."""
         ahead = self.steps + self.queue
         go = Go(ahead if target is None else min(ahead, target), target is not None)
         if self._granted is not None and self._granted.random == go.random:
@@ -183,10 +179,10 @@ class AsyncCollector(Collector):
         self._linked().send(go)
 
     def _next(self) -> Any:
-        """Return what the worker made next.
+        """Return the next message of the worker.
 
         Raises:
-            WorkerError: it will make no more.
+            WorkerError: it has ended.
             Stop: a signal came.
         """
         link = self._linked()

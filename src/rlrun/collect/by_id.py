@@ -1,4 +1,4 @@
-"""Collection from environments whose agents are known by an id."""
+"""Collection from environments whose agents have ids."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ IDLE = 10_000  # rounds without any agent after which an environment counts as e
 class ByIdEnv(Protocol):
     """An environment with a changing number of agents.
 
-    It takes policy actions: Box actions lie in [-1, 1], choices start at 0. An id stands for one
-    episode of one agent; who begins anew gets a new id, or the old one once its episode is over.
+    It takes policy actions: Box actions in [-1, 1], choices from 0. An id stands for one episode of one agent. The next
+    episode has a new id, or the old one once its episode is over.
     """
 
     @property
@@ -33,10 +33,10 @@ class ByIdEnv(Protocol):
         """Of one agent."""
 
     def dict_reset(self, seed: int | None = None) -> Observations:
-        """Begin anew: every agent there is, as INITIAL."""
+        """Reset; return every agent, as INITIAL."""
 
     def dict_step(self, responses: Responses) -> Observations:
-        """Let each agent act; return every agent there is now, and the last observation of those that ended."""
+        """Step every agent; return the present ones, and the last observation of those that ended."""
 
     def close(self) -> None:
         """Release whatever the environment holds."""
@@ -57,11 +57,11 @@ class AgentProxy:
         self.space = spaces.observation
 
     def __call__(self, observations: Observations, *, explore: bool = True) -> Responses:
-        """Return a response for every id whose episode goes on."""
+        """Return a response for every id with an open episode."""
         return self.respond(self.agent, observations, explore=explore)
 
     def respond(self, act: Callable[..., Response], observations: Observations, **options: Any) -> Responses:
-        """Return a response for every id whose episode goes on, by any function that acts on observations [n, …]."""
+        """Return a response for every id with an open episode, by any function of observations [n, …]."""
         active = [agent for agent, seen in observations.items() if not seen.episode_state.over]
         if not active:
             return {}
@@ -97,10 +97,10 @@ def _stack(space: Space, trees: list[Tree], place: str) -> Tree:
 
 
 class ByIdCollector(Budgeted, Callback):
-    """Step an environment that speaks of agents by id, and store the episode of each.
+    """Step an environment whose agents have ids, and store the episode of each.
 
     Takes the place of `Collector`: provides `step`, where each response of an agent counts as one. In a resumed
-    run the environment begins anew; `approximate` says so.
+    run the environment is reset; `approximate` says so.
 
     Args:
         env: the environment.
@@ -144,8 +144,8 @@ class ByIdCollector(Budgeted, Callback):
         seed = self.seed
         if self._restored:
             seed = branch_seed(self.seed, self.steps)
-            self.approximate = "agents by id: the environment begins anew, and episodes that were open end"
-        self.memory.interrupt()  # what a checkpoint left open goes on nowhere
+            self.approximate = "agents by id: the environment is reset, and open episodes end"
+        self.memory.interrupt()  # open episodes of a checkpoint cannot continue
         self._running = {}
         self.observations = self.env.dict_reset(seed)
         return {"step": self.steps}

@@ -15,7 +15,7 @@ from rlrun.collect.statistics import Tally, observed
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
 from rlrun.core.spaces import take_rows
 from rlrun.core.typing import Array, Tree
-from rlrun.env import Env, Rejoined, Step
+from rlrun.env import Env, Resumed, Step
 from rlrun.memory import Table
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -38,7 +38,7 @@ class NoSignals:
 
 
 class Budgeted(ABC):
-    """A collector that a loader can ask for no more steps than the run's budget allows."""
+    """A collector that makes no more steps than the run's budget allows."""
 
     steps: int
     _budget: Any = None  # the run's, once training has begun
@@ -124,10 +124,10 @@ class Collector(Budgeted, Callback):
         self.env.record()
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode
         if self.observation is None:
-            self._forget_returns(np.arange(self.env.num_envs))  # a fork has them of episodes that do not go on
+            self._forget_returns(np.arange(self.env.num_envs))  # a fork has those of other episodes
             self.observation, self.state = self.env.reset(first), self._initial
         else:
-            self.observation = self._rejoin()
+            self.observation = self._resume()
         require_finite(self.observation, "observation", self.steps)
         return {"step": self.steps}
 
@@ -136,17 +136,17 @@ class Collector(Budgeted, Callback):
         """Environment steps that are made when every env makes one, those of all learners."""
         return self.env.num_envs * learners.count()
 
-    def _rejoin(self) -> Tree:
-        """Bring the envs back to where the run was left, begin new episodes in those that cannot."""
-        rejoined = self.env.resume_episodes(self._signals.check)
-        if rejoined is None:
+    def _resume(self) -> Tree:
+        """Resume the open episodes; begin new ones in envs that cannot."""
+        resumed = self.env.resume_episodes(self._signals.check)
+        if resumed is None:
             why = f"{self.env.name} ({self.env.vectorization}) has no record of its open episodes"
             lost = dict.fromkeys(range(self.env.num_envs), why)
         else:
-            lost = {**self._astray(rejoined), **rejoined.lost}
+            lost = {**self._diverged(resumed), **resumed.lost}
             if not lost:
-                return rejoined.observation
-        self.approximate = told(lost, self.env.num_envs)
+                return resumed.observation
+        self.approximate = describe_lost_envs(lost, self.env.num_envs)
         _messages.warning("resume: approximate: %s; new episodes begin there", self.approximate)
         envs = np.array(sorted(lost))
         self._break_off(envs)
@@ -156,15 +156,15 @@ class Collector(Budgeted, Callback):
         chosen = np.isin(np.arange(self.env.num_envs), envs)
         return self.env.reset_envs(chosen, [seed + env_index for env_index in envs.tolist()])
 
-    def _astray(self, rejoined: Rejoined) -> dict[int, str]:
-        """Compare envs with what was saved of them; return those that differ."""
-        played = rejoined.length >= 0
-        equal = rows_equal(rejoined.observation, self.observation)
-        equal &= ~played | self.tally.agrees(rejoined.episode_return, rejoined.length)
+    def _diverged(self, resumed: Resumed) -> dict[int, str]:
+        """Return the envs that differ from their saved state, with the reason."""
+        played = resumed.length >= 0
+        equal = rows_equal(resumed.observation, self.observation)
+        equal &= ~played | self.tally.agrees(resumed.episode_return, resumed.length)
         return dict.fromkeys(np.flatnonzero(~equal).tolist(), "the environment went another way after the restart")
 
     def _break_off(self, envs: Array) -> None:
-        """End in memory the episodes of envs [n] that were open when the run was left."""
+        """End the open episodes of envs [n] in memory."""
         cut_off, index = (getattr(self.table, name, None) for name in ("cut_off", "index"))
         if cut_off is not None:  # a rollout, of which episodes cannot be left out: to learners they are truncated
             self._forget_returns(cut_off(envs, take_rows(self.observation, envs)))
@@ -177,7 +177,7 @@ class Collector(Budgeted, Callback):
         self.state = restarted(self.state, self._initial, np.isin(np.arange(self.env.num_envs), envs))
 
     def _forget_returns(self, envs: Array) -> None:
-        """Let adaptors know that episodes of envs [n] have ended with rows that they have seen already."""
+        """Notify adaptors that episodes of envs [n] have ended."""
         for adaptor in getattr(self.table, "adaptors", ()):
             if hasattr(adaptor, "break_off"):
                 adaptor.break_off(envs)
@@ -187,7 +187,7 @@ class Collector(Budgeted, Callback):
 
     def end_training(self, error: BaseException | None) -> dict[str, int]:
         self.env.close()
-        return {"step": self.steps}  # a signal amidst collection: later callbacks save the state of now
+        return {"step": self.steps}  # after a signal during collection later callbacks save the present state
 
     def collect(self, steps: int, random: bool = False) -> int:
         """Make at least `steps` environment steps, a multiple of the number of envs.
@@ -236,12 +236,12 @@ class Collector(Budgeted, Callback):
         self._take_in(response, step)
 
     def _require_action(self, response: Response) -> None:
-        """Blame the policy for what an environment made of an action that is not finite."""
+        """Refuse an action that is not finite, naming the policy."""
         policy = type(getattr(self.agent, "policy", self.agent)).__name__
         require_finite(response["action"], "action", self.steps, f"the policy ({policy}) diverged: it")
 
     def _take_in(self, response: Response, step: Step) -> None:
-        """Store what an agent did at the current observations, and what came of it."""
+        """Store the agent's response to the present observations, and its step."""
         try:
             require_finite(step.reward, "reward", self.steps)
             require_finite(step.observation, "observation", self.steps)
@@ -260,7 +260,7 @@ class Collector(Budgeted, Callback):
         if self._keeps_state:
             row["state"] = self.state
         if self._initial is not None:
-            self.state = response.get("state", self.state)  # a random action remembers nothing
+            self.state = response.get("state", self.state)  # a random action keeps the state
         self._store(row, step)
 
     def _store(self, row: dict[str, Tree], step: Step) -> None:
@@ -346,7 +346,7 @@ def branch_seed(seed: int, steps: int) -> int:
 
 
 def rows_equal(first: Tree, second: Tree) -> Array:
-    """Tell row by row whether two trees of arrays [N, …] are equal, bit by bit: [N]."""
+    """Return for each row [N] whether two trees of arrays [N, …] are equal bit by bit."""
     if isinstance(first, dict):
         parts = [rows_equal(part, second[name]) for name, part in first.items()]
         return np.all(parts, axis=0)  # type: ignore[no-any-return]
@@ -354,8 +354,8 @@ def rows_equal(first: Tree, second: Tree) -> Array:
     return np.array([mine.tobytes() == theirs.tobytes() for mine, theirs in pairs])
 
 
-def told(lost: dict[int, str], count: int) -> str:
-    """Say of envs why they were lost, those with one reason together."""
+def describe_lost_envs(lost: dict[int, str], count: int) -> str:
+    """Return why envs were lost, grouped by reason."""
     envs: dict[str, list[int]] = {}
     for env_index, why in sorted(lost.items()):
         envs.setdefault(why, []).append(env_index)

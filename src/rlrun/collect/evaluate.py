@@ -1,4 +1,4 @@
-"""Episodes of a frozen agent, on environments of their own."""
+"""Episodes of a frozen agent, on separate environments."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rlrun.core.typing import Array
 from rlrun.env import Env, Step
 from rlrun.ops.student import mean_interval
 
-ENVS = 16  # episodes side by side; enough to make acting cheap
-SUCCESS = "is_success"  # what an environment's info says at the last step of an episode, where it says so
+ENVS = 16  # parallel episodes; enough to make acting cheap
+SUCCESS = "is_success"  # key in the info of the last step of an episode
 
 
 class Moment(NamedTuple):
-    """An episode as it stands, for who looks on.
+    """The state of an episode, for a watcher.
 
     env, episode: counted from 0; seed: that it was started by; step: how many were made; reward: of the newest one, or
     0; total: the return so far; ending: how it ended, at its last moment.
@@ -41,7 +41,7 @@ Watcher = Callable[[Moment], None]
 
 @dataclass
 class Evaluation:
-    """What some episodes came to; episode i was started by `reset(seed=seeds[i])`.
+    """Results of episodes; episode i was started by `reset(seed=seeds[i])`.
 
     Where rewards have several numbers, `totals` [episodes][R] has the sums of all of them, and `returns` those of the
     first ones. `endings` says `terminated`, `truncated` (by the environment) or `cut` (by `max_steps`); `successes`
@@ -65,7 +65,7 @@ class Evaluation:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the mean return over all episodes that could be played, at 95 %; None of a single episode."""
+        """The 95 % confidence interval of the mean return; None for a single episode."""
         return mean_interval(self.returns)
 
     def then(self, following: Evaluation) -> Evaluation:
@@ -75,7 +75,7 @@ class Evaluation:
 
 
 def stage(env: Env, episodes: int) -> Env:
-    """Return envs like a run's, separate from it, for so many episodes side by side."""
+    """Return separate envs for so many parallel episodes."""
     envs = env.copy(num_envs=min(episodes, ENVS))
     if envs.envs or envs.num_envs == 1:
         return envs
@@ -107,7 +107,7 @@ def evaluate(
         max_steps: end an episode after so many steps.
         explore: act as in training rather than at best.
         watch: called when an episode begins and after each of its steps, before the env is reset.
-        abandon: called at each step; may raise to give up.
+        abandon: called at each step; may raise to stop.
 
     Returns:
         What came out, in the order of the episodes.
@@ -146,7 +146,7 @@ def evaluate(
 
 
 class _Tally:
-    """What each of E episodes came to so far; of rewards with several numbers, `totals` is [E, R], else [E]."""
+    """Results of E episodes so far; for rewards with several numbers, `totals` is [E, R], else [E]."""
 
     def __init__(self, episodes: int, numbers: int, seed: int) -> None:
         self.seed = seed
@@ -174,7 +174,7 @@ class _Tally:
         return episode_end
 
     def show(self, watch: Watcher | None, playing: Array, envs: Array) -> None:
-        """Show the episodes in some envs [N] to who looks on."""
+        """Show the episodes in some envs [N] to a watcher."""
         if watch is None:
             return
         returns, rewards = self._first(self.totals), self._first(self.newest)
@@ -206,7 +206,7 @@ def _success(info: dict[str, Any] | None) -> bool | None:
 
 @contextmanager
 def still(agent: Agent) -> Iterator[None]:
-    """Put an agent's policy into evaluation mode (no dropout, no moving statistics), and back."""
+    """Set an agent's policy to evaluation mode (no dropout, no moving statistics) during the context."""
     policy = getattr(agent, "policy", None)
     if not isinstance(policy, torch.nn.Module):
         yield
@@ -221,7 +221,7 @@ def still(agent: Agent) -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put the process-wide random generators back as they were, whatever happens inside."""
+    """Restore the process-wide random generators after the context."""
     python, legacy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     try:

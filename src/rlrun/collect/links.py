@@ -1,7 +1,6 @@
-"""Acting beside learning: how a worker in a thread, a process or an actor of Ray is started, spoken to, and let go.
+"""Links to a worker in a thread, a process or an actor of Ray: they start it, send jobs, and end it.
 
-`unroll` is what acts, wherever that is; a link starts it and lets it go. Both sides only ever read from an `Inbox`
-that something else fills, so neither can block the other.
+The worker runs `unroll`. Both sides read from an `Inbox` that another thread fills, so neither can block the other.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ GRACE = 3.0  # seconds that a worker has to leave
 
 
 class Link(ABC):
-    """The main side of a worker; `rows` are what it made, closed once it is gone."""
+    """The main side of a worker; `rows` are its messages, closed once it has ended."""
 
     def __init__(self) -> None:
         self.rows, self._jobs = Inbox(), Inbox()
 
     def send(self, job: Any) -> None:
-        """Leave a job for it; never waits."""
+        """Send a job; never waits."""
         self._jobs.put(job)
 
     @abstractmethod
     def alive(self) -> bool:
-        """Whether it may still make something."""
+        """Return True while it is running."""
 
     @abstractmethod
     def cause(self) -> str:
-        """Of a worker that is gone: how it went."""
+        """Return how it ended."""
 
     @abstractmethod
     def close(self) -> bool:
-        """Let it go, by force after some seconds; return whether it is gone."""
+        """End it, by force after some seconds; return True if it has ended."""
 
 
 class ThreadLink(Link):
@@ -79,9 +78,9 @@ class ThreadLink(Link):
 
 
 class ProcessLink(Link):
-    """A worker in a process of its own, a fresh interpreter that runs nothing of the program that started it.
+    """A worker in a new interpreter, which runs no code of the program that started it.
 
-    A thread sends and a thread receives, so that a process that is slow to read or to write keeps nobody waiting.
+    A thread sends and a thread receives, so a slow process never blocks the main one.
     """
 
     def __init__(self, recipe: UnrollRecipe) -> None:
@@ -101,7 +100,7 @@ class ProcessLink(Link):
         return self._process.pid
 
     def _write(self) -> None:
-        with suppress(OSError):  # it is gone, which whoever reads its rows is told
+        with suppress(OSError):  # it has ended; readers of its rows get the error
             while (job := self._jobs.get()) is not None:
                 if isinstance(job, bytes):
                     self._connection.send_bytes(job)
@@ -150,10 +149,10 @@ def _packed(recipe: UnrollRecipe, place: str, way_out: str = "") -> bytes:
 
 
 class Host:
-    """An actor of Ray, on this machine or on another one of its cluster: a thread that unrolls, and what it made."""
+    """An actor of Ray, on any machine of its cluster: a worker in a thread, and its messages."""
 
     def __init__(self, paths: list[str], recipe: bytes) -> None:
-        sys.path += [path for path in paths if path not in sys.path]  # where the user's modules lie
+        sys.path += [path for path in paths if path not in sys.path]  # folders of the user's modules
         self.link = ThreadLink(pickle.loads(recipe))
 
     def post(self, job: Any) -> None:
@@ -161,7 +160,7 @@ class Host:
         self.link.send(job)
 
     def fetch(self, seconds: float) -> list[Any] | None:
-        """Return what was made since the last call, at the latest after so many seconds; None: that was all."""
+        """Return the messages since the last call, after at most so many seconds; None at the end."""
         rows = self.link.rows
         messages = [first] if (first := rows.get(seconds)) is not None else []
         if not messages and rows.closed:
@@ -172,7 +171,7 @@ class Host:
 
 
 class RayLink(Link):
-    """The main side of the actor; Ray is started, and stopped again, where it does not run."""
+    """The main side of the actor; Ray is started and stopped, unless it is running."""
 
     def __init__(self, recipe: UnrollRecipe) -> None:
         super().__init__()
@@ -218,9 +217,9 @@ class RayLink(Link):
 
 
 def serve(handle: int, parent: int) -> None:
-    """Be the process of a `ProcessLink`: unroll what comes over a connection.
+    """Run the process of a `ProcessLink`, with the recipe and jobs of a connection.
 
-    It ends with the process that started it, however that ends.
+    It ends with the process that started it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection, jobs = Connection(handle), Inbox()
@@ -233,7 +232,7 @@ def serve(handle: int, parent: int) -> None:
         code = 0
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # there is nothing to tidy up that is worth the wait
+    os._exit(code)  # skips cleanup, which takes time
 
 
 def _unroll(begun: bytes, connection: Connection, jobs: Inbox) -> None:
@@ -246,15 +245,12 @@ def _unroll(begun: bytes, connection: Connection, jobs: Inbox) -> None:
 
 
 def _give(connection: Connection, message: Any) -> None:
-    """Send a message whole; by itself a connection would leave tensors behind in memory that both would have to share.
-
-    They are part of what some agents count by.
-    """
+    """Send a message by value: a connection alone would put tensors into shared memory."""
     connection.send_bytes(pickle.dumps(message, protocol=5))
 
 
 def _listen(connection: Any, jobs: Inbox, parent: int) -> None:
-    """Take jobs from the connection whatever the worker does; without a parent, see to it that this process ends."""
+    """Take jobs from the connection; end this process after its parent."""
     with suppress(OSError, EOFError):
         while os.getppid() == parent:
             if connection.poll(1.0):

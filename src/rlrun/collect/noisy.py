@@ -1,4 +1,4 @@
-"""Exploring with noise: around an action, correlated in time, or around a mean shifted to where critics hope."""
+"""Exploration by noise: around an action, correlated in time, or around a mean that critics shift."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Noisy(PolicyAgent):
     """Add noise to what a policy does, and keep within the bounds.
 
     Noise is that of Ornstein and Uhlenbeck, as in arXiv 1509.02971: each step's is `1 - damping` of the one before in
-    its env and a draw from a normal distribution. With damping 1 each step's is its own. It goes on over the ends of
-    episodes, and lies around the random actions of a warm-up, too.
+    its env and a draw from a normal distribution. With damping 1 steps are independent. Noise continues over the
+    ends of episodes, and is added to random actions of a warm-up, too.
 
     Args:
         policy: the network.
@@ -82,7 +82,7 @@ class Noisy(PolicyAgent):
         self.damping = damping
         self.steps = 0  # environment steps acted in while exploring
         self.rng = np.random.default_rng(seed)
-        self._noise: list[Array] = []  # [N, …] of each leaf, where it goes on from step to step
+        self._noise: list[Array] = []  # [N, …] of each leaf, if it is correlated in time
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         response = super().__call__(observation, state, explore=False)
@@ -97,16 +97,16 @@ class Noisy(PolicyAgent):
         return map_tree(lambda part: np.clip(part + next(leaf), -1.0, 1.0), action)
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
-        """Return what acts at random in this one's place: uniformly, with the noise around that, too.
+        """Return a uniformly random agent with this noise.
 
-        Some of these actions lie on a bound, as those of a good policy often do.
+        Some of these actions are at a bound, as those of good policies often are.
         """
         return _BlurredRandom(space, seed=seed, noisy=self)
 
     def _draw(self, action: list[Array]) -> list[Array]:
         """Return the noise of this step, in the shapes of an action's leaves [N, …]."""
         deviation = self.deviation(self.steps)
-        if is_given():  # noise that goes on in its own way
+        if is_given():  # by another source of noise
             return [normal_like(torch.from_numpy(part)).numpy() * np.float32(deviation) for part in action]
         drawn = [self._normal(part.shape, deviation) for part in action]
         if self.damping == 1.0:
@@ -146,7 +146,7 @@ class Noisy(PolicyAgent):
 
 
 class _BlurredRandom(RandomAgent):
-    """Act uniformly at random, with an agent's noise around that; a copy has no agent until it is told of one."""
+    """Act uniformly at random, with an agent's noise; a copy has no agent before `stand_in_for`."""
 
     def __init__(self, space: Space, *, seed: int, noisy: Noisy) -> None:
         super().__init__(space, seed=seed)

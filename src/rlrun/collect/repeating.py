@@ -1,4 +1,4 @@
-"""Acting by a policy that may keep to what it once chose."""
+"""Acting by a policy that may repeat its last choice."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ RATE = 0.001  # of the mean over steps: about the newest thousand count
 
 
 class Share:
-    """The share of steps at which an agent chose anew, and how long that lasts; about the newest thousand count."""
+    """The share of steps with a new choice, and the mean steps of one; about the newest thousand count."""
 
     def __init__(self) -> None:
         self.mean, self.mass = 0.0, 0.0  # over steps, and how much of it is data
 
     def count(self, chosen: Array) -> None:
-        """Add a step of envs [N], of which some chose anew."""
+        """Add a step of envs [N], of which some made a new choice."""
         self.mean += RATE * (float(chosen.mean()) - self.mean)
         self.mass += RATE * (1.0 - self.mass)
 
@@ -40,14 +40,14 @@ class Share:
 
 
 class Keeping(Protocol):
-    """How actions follow from what is kept to; its state [N, S] ends with how often that was repeated."""
+    """Repeats the last choice; its state [N, S] ends with the number of repetitions."""
 
     def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
-        """Return the actions, and the state after them, where envs switch [N] to an action or go on as before."""
+        """Return the actions, and the state after them, where envs switch [N] to an action or repeat the last one."""
 
 
 class Counting(PolicyAgent):
-    """An agent that tells how often it chooses anew; a subclass counts by `share`."""
+    """An agent that logs how often it makes a new choice; a subclass counts by `share`."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class Counting(PolicyAgent):
 
 
 class Repeating(Counting):
-    """Act by a policy that switches to another action, or goes on as before, and tell how often it switches.
+    """Act by a policy that switches to another action or repeats the last one, and log how often it switches.
 
-    Responses hold `next_state`, too, so that a memory can keep what was kept to before and after each step.
+    Responses have `next_state`, too, so that a memory can store the states before and after each step.
 
     Args:
         policy: the network.
@@ -92,7 +92,7 @@ class Repeating(Counting):
         return response | {"next_state": response["state"]}
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
-        """Return what acts at random in this one's place, for a memory that keeps the same."""
+        """Return a random agent with the same outputs."""
         return RandomRepeating(space, keeping=self.keeping, seed=seed)
 
 

@@ -1,4 +1,4 @@
-"""What collection tells of itself: episodes of envs, step by step, and the size of observations."""
+"""Statistics of collection: returns and lengths of episodes, and the size of observations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Tally:
     """Add up rewards and steps of N envs, and keep the newest episodes.
 
     Where a reward has several numbers, the return of an episode is the sum of the first ones, and the sums of the
-    others are kept beside it.
+    others are kept, too.
 
     Args:
         envs: N.
@@ -80,7 +80,7 @@ class Tally:
         self.length[envs] = 0
 
     def agrees(self, total: Array, length: Array) -> Array:
-        """Tell of each env [N] whether its open episode came to these rewards and steps."""
+        """Return for each env [N] whether its open episode has these rewards and steps."""
         same = total == self.total
         agreed: Array = (same.all(-1) if self.rewards else same) & (length == self.length)
         return agreed
@@ -132,8 +132,8 @@ def by_reward(prefix: str, totals: list[list[float]]) -> dict[str, float]:
 def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[str, float]:
     """Return the root mean square of observations [N, …] as a metric, after normalizers and before any network.
 
-    Images and choices do not count. Nothing is said where there is nothing else, or where something beside
-    normalizers is done to observations first.
+    Images and choices do not count. The result is empty if there is nothing else, or if other functions than
+    normalizers are applied first.
     """
     if not all(isinstance(function, Normalizer) for function in preprocess):
         return {}

@@ -1,4 +1,4 @@
-"""What acts in a worker: it steps an environment ahead of learning, and obeys jobs between two steps."""
+"""The loop of a worker: it steps an environment ahead of learning, and does jobs between two steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlrun.runs.exits import describe_error
 
 
 class UnrollRecipe(NamedTuple):
-    """All that a worker begins with; the agent comes by a job."""
+    """What a worker needs at its start; the agent comes by a job."""
 
     make: Callable[[], Env]
     random: RandomAgent
@@ -72,7 +72,7 @@ class Made(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The worker cannot go on."""
+    """The worker failed."""
 
     line: str
     trace: str
@@ -84,7 +84,7 @@ Give = Callable[[Any], None]
 def unroll(recipe: UnrollRecipe, jobs: Inbox, give: Give) -> None:
     """Build the environment, step it as jobs say until one says to leave, and close it.
 
-    What it gives may be in buffers that later steps overwrite: `give` copies.
+    Messages may be in buffers that later steps overwrite: `give` copies.
     """
     env: Env | None = None
     try:
@@ -103,7 +103,7 @@ def unroll(recipe: UnrollRecipe, jobs: Inbox, give: Give) -> None:
 
 
 def failure(error: BaseException) -> Failed:
-    """Tell in a line what went wrong."""
+    """Return a message with the error in one line."""
     return Failed(describe_error(error), traceback.format_exc())
 
 
@@ -123,7 +123,7 @@ class _Unroller:
         self._next = 0.0  # when the next step may begin, on the monotonic clock
 
     def run(self) -> None:
-        """Step until a job says to leave, or nobody can say so any more."""
+        """Step until a job ends it, or the main process has ended."""
         observation = self.env.reset(self.seed)
         self.give(Began(observation))
         while self._may_step():
@@ -131,7 +131,7 @@ class _Unroller:
             observation = self._step(observation)
 
     def _may_step(self) -> bool:
-        """Do the jobs that are there, and wait while no step is due; False: leave."""
+        """Do the jobs, and wait until a step is due; return False at the end."""
         while True:
             waiting = self.steps >= self.limit or self.agent is None
             job = self.jobs.get(None if waiting else max(self._next - time.monotonic(), 0.0))
@@ -169,10 +169,7 @@ class _Unroller:
 
 
 def counted(agent: Any) -> dict[str, Any] | None:
-    """Return what an agent counts and draws by, which is the worker's to know; None where there is nothing.
-
-    A network's state is what was learnt, which is not.
-    """
+    """Return the counters and generators of an agent, which the worker advances; None without any."""
     return agent.state_dict() if isinstance(agent, Stateful) and not isinstance(agent, nn.Module) else None
 
 
@@ -190,7 +187,7 @@ def copied(message: Any) -> Any:
 
 
 class Inbox:
-    """Things in the order in which they came; whoever takes them may wait for the next one."""
+    """A queue that can be closed; a reader may wait for the next item."""
 
     def __init__(self) -> None:
         self.closed = False  # nothing more will come
@@ -198,19 +195,19 @@ class Inbox:
         self._news = threading.Condition()
 
     def put(self, thing: Any) -> None:
-        """Leave something; never waits."""
+        """Add an item; never waits."""
         with self._news:
             self._queue.append(thing)
             self._news.notify()
 
     def close(self) -> None:
-        """Say that nothing more will come."""
+        """Let no more items come."""
         with self._news:
             self.closed = True
             self._news.notify_all()
 
     def get(self, seconds: float | None = None) -> Any:
-        """Take the next thing, or None where none has come in time, or none will.
+        """Return the next item; None if none comes in time, or the queue is closed.
 
         seconds: to wait; None = for ever.
         """
@@ -242,7 +239,7 @@ def _tensor(raw: bytes, dtype: torch.dtype, shape: tuple[int, ...], parameter: b
 
 
 def freeze(agent: Any) -> bytes:
-    """Return all that an agent is at this moment, other networks that it looks into included; tensors on the CPU.
+    """Return an agent as bytes, with all networks that it refers to; tensors are on the CPU.
 
     Raises:
         ConfigError: some part of it cannot be sent.

@@ -1,4 +1,4 @@
-"""Videos of episodes, written without a screen and without a system ffmpeg, and the envs that are filmed."""
+"""Videos of episodes; they need neither a screen nor a system ffmpeg."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def require_encoder(place: str, form: str = "mp4") -> None:
 
 
 def uncover() -> None:
-    """Let windows open in a process that has made videos: what was set for these is taken back."""
+    """Unset the variables of `require_encoder`, so that windows can open."""
     while _hidden:
         os.environ.pop(_hidden.pop(), None)
 
 
 def screen(place: str, env: Env) -> Env:
-    """Return one env like an environment's, separate from it, that draws pictures: it has drawn one.
+    """Return a separate env that draws pictures; it has drawn one.
 
     Raises:
         RequestError: it draws none, or cannot here; what is missing is named.
@@ -92,8 +92,8 @@ def rehearsed(
     Args:
         env: what to copy.
         render_mode: in which way.
-        look: fails where there is nothing to be seen.
-        refusal: what the reason is told of.
+        look: raises if nothing can be seen.
+        refusal: the beginning of the error message.
         fps: pictures a second, in place of what the environment says.
 
     Raises:
@@ -139,9 +139,9 @@ def picture_of(env: Env) -> Array:
 
 
 class VideoRecorder:
-    """Write one video an episode, frame by frame, while one environment plays: a watcher.
+    """A watcher that writes one video an episode.
 
-    Each has the picture of the reset and one a step. The file of an episode that did not end is not kept.
+    A video has the picture of the reset and of each step. The file of an unfinished episode is deleted.
 
     Args:
         env: one env that draws pictures.
@@ -192,7 +192,7 @@ class VideoRecorder:
 
 
 class VideoEncoder:
-    """A video that appears under its name when it is whole.
+    """A video file that gets its name when it is complete.
 
     Args:
         path: where it goes; its ending is one of `FORMATS`.
@@ -254,7 +254,7 @@ class VideoEncoder:
             self.drop()
 
     def drop(self) -> None:
-        """Leave nothing of an unfinished file; a finished one stays."""
+        """Delete an unfinished file; a finished one stays."""
         if self._errors.closed:
             return
         assert self._process.stdin is not None
@@ -268,7 +268,7 @@ class VideoEncoder:
         assert self._process.stdin is not None
         self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(PATIENCE)  # to hear what it has to say
+            self._process.wait(PATIENCE)  # for its error message
         self._errors.seek(0)
         lines = [PREFIX.sub("", line) for line in self._errors.read().decode(errors="replace").splitlines()]
         cause = lines[0] if lines else reason(error) if error is not None else "ffmpeg failed"
@@ -294,7 +294,7 @@ def _even(frame: Array) -> Array:
 
 
 class Film(NamedTuple):
-    """Which episodes are filmed, and where to.
+    """Which episodes become videos.
 
     folder: for one file an episode; form: mp4 or gif; episodes: how many of the first ones, None = all.
     """
@@ -305,7 +305,7 @@ class Film(NamedTuple):
 
 
 class Stage:
-    """Environments in which any number of agents play the same episodes; made once, to be closed.
+    """Environments in which any number of agents play the same episodes; close it.
 
     Args:
         env: what to copy; its own envs are never touched.

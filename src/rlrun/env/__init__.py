@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from rlrun.env.make import make
-from rlrun.env.vector import Env, Rejoined, Step, spaces_of
+from rlrun.env.vector import Env, Resumed, Step, spaces_of
 
-__all__ = ["Env", "Rejoined", "Step", "make", "spaces_of"]
+__all__ = ["Env", "Resumed", "Step", "make", "spaces_of"]

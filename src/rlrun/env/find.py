@@ -1,4 +1,4 @@
-"""Find what builds an environment, and say in one line why it cannot be found or built."""
+"""Find the constructor of an environment; describe in one line why it is missing or fails."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def find_target(target: str) -> Callable[..., Any]:
 
 
 def lookup(id: str) -> Callable[..., Any]:
-    """Return what makes one environment of a registered id, within the time limit of its registration."""
+    """Return the constructor of a registered id, with the time limit of its registration."""
     spec = spec_of(id)
     creator: Any = spec.entry_point
     if isinstance(creator, str):
@@ -123,7 +123,7 @@ def lookup(id: str) -> Callable[..., Any]:
 
 
 def _quiet() -> None:
-    """Keep native libraries from printing banners; their warnings are logged, but for those of old file formats."""
+    """Silence the banners of native libraries; log their warnings, except those of old file formats."""
     if ale := sys.modules.get("ale_py"):
         ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)
     if mujoco := sys.modules.get("mujoco"):
@@ -180,7 +180,7 @@ def construct(place: str, creator: Callable[..., Any], kwargs: dict[str, Any]) -
 
 
 def _guarded(place: str, module: str, function: Callable[[], Any], missing: list[str] | None = None) -> Any:
-    """Call a function that runs an environment's own code; tell what went wrong in one line."""
+    """Call a function that runs an environment's own code; describe an error in one line."""
     try:
         return function()
     except RequestError:
@@ -197,7 +197,7 @@ def _guarded(place: str, module: str, function: Callable[[], Any], missing: list
 
 
 def _way_out(module: str) -> str:
-    """Return what helps where MuJoCo cannot be imported for the sake of how it is told to draw."""
+    """Return a hint if MUJOCO_GL names a library that MuJoCo cannot load."""
     chosen = os.environ.get("MUJOCO_GL")
     if chosen is None or not module.startswith("gymnasium.envs.mujoco") or "mujoco" in sys.modules:
         return ""

@@ -1,8 +1,8 @@
-"""Environments that are told a goal: two small ones, and the reward function of any of them as a part.
+"""Environments with goals: two small ones, and the reward function of any of them as a part.
 
 A goal environment observes a Dict of `observation`, `achieved_goal` and `desired_goal`, and has
-`compute_reward(achieved_goal, desired_goal, info)`, as those of Gymnasium-Robotics do. What it would have
-paid for another goal can therefore be asked afterwards (`+with=hindsight`).
+`compute_reward(achieved_goal, desired_goal, info)`, as those of Gymnasium-Robotics do. So the reward for another goal
+can be computed afterwards (`+with=hindsight`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class GoalEnv(Toy):
 
     @abstractmethod
     def compute_reached(self, achieved_goal: Array, desired_goal: Array) -> Any:
-        """Tell whether goals are reached: [..., G] -> [...] bool."""
+        """Return whether goals are reached: [..., G] -> [...] bool."""
 
     def compute_reward(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
         """Return the reward for arriving at `achieved_goal` [..., G]: [...]."""
         return np.float32(self.compute_reached(achieved_goal, desired_goal)) - np.float32(1.0)
 
     def compute_terminated(self, achieved_goal: Array, desired_goal: Array, info: Any) -> Any:
-        """Tell whether arriving at `achieved_goal` [..., G] ends the episode: [...] bool; never, unless overridden."""
+        """Return whether `achieved_goal` [..., G] ends the episode: [...] bool; never, unless overridden."""
         return np.zeros(np.shape(achieved_goal)[:-1], np.bool_)[()]
 
     @abstractmethod
@@ -128,14 +128,14 @@ class PointReach(GoalEnv):
 
 
 class GoalReward:
-    """What an environment pays for arriving somewhere, asked of its own `compute_reward`: [..., G] -> [...].
+    """The reward for an achieved goal, by the environment's own `compute_reward`: [..., G] -> [...].
 
-    `terminated` asks its `compute_terminated` likewise, [..., G] -> [...] bool; None where it has none.
+    `terminated` calls its `compute_terminated`, [..., G] -> [...] bool; None if the environment has none.
 
     Args:
-        env: the envs; the function is found through wrappers. Of envs in other processes a copy is asked.
-        achieved: name of the part of the observation that is a goal reached.
-        terminate: whether to ask for `terminated` at all.
+        env: the envs; the outermost wrapper with the function counts. A copy stands in for envs of other processes.
+        achieved: name of the part of the observation that is the achieved goal.
+        terminate: False: `terminated` is None.
 
     Raises:
         ConfigError: the environment has no such function.
@@ -190,9 +190,9 @@ def _part(space: gymnasium.Space[Any], path: str) -> gymnasium.Space[Any] | None
 
 
 class _Batched:
-    """Call an environment's function for many goals at once, or one by one where it cannot do that.
+    """Call an environment's function for many goals at once, or one by one if it takes single goals.
 
-    Which of the two is found out at the first call, by doing both.
+    The first call decides this: it does both, and compares the results.
     """
 
     tried = 64  # rows
@@ -218,7 +218,7 @@ class _Batched:
         return rewards.reshape(shape)
 
     def _theirs(self, goals: Array, lead: int) -> Array:
-        """Return goals [n, …] as the environment itself writes them."""
+        """Return goals [n, …] in the values and the dtype of the environment."""
         flat = goals.reshape(-1, *goals.shape[lead:])
         if self.start is not None:
             flat = flat + self.start
@@ -237,7 +237,7 @@ class _Batched:
         return np.asarray(rewards).astype(self.dtype, copy=False)
 
     def _agrees(self, achieved: Array, desired: Array) -> bool:
-        """Compare both ways, on goals that are reached, too."""
+        """Return True if both ways agree, on reached goals too."""
         got = np.concatenate([achieved, achieved, achieved])
         wanted = np.concatenate([desired, achieved, np.roll(achieved, 1, axis=0)])
         try:

@@ -13,7 +13,6 @@ import gymnasium
 import numpy as np
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
-from rlrun.core.spaces import Spaces, leaves
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.find import construct, find_target, lookup, spec_of
 from rlrun.env.sync import SyncEnv
@@ -25,7 +24,7 @@ Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that names an environment: what `make` was told, kept to make more of the same."""
+    """The arguments of `make`, from which copies are made."""
 
     id: str | None = None
     target: str | None = None
@@ -39,7 +38,7 @@ class Recipe:
 
     @property
     def place(self) -> str:
-        """What messages call the environment."""
+        """The environment's name in messages."""
         return f"env.id '{self.id}'" if self.target is None else f"env.target '{self.target}'"
 
     @property
@@ -54,7 +53,7 @@ class Recipe:
 
     @property
     def common(self) -> dict[str, Any]:
-        """What environments of every vectorization are told."""
+        """Arguments of every kind of vector environment."""
         return {"reset_options": self.reset_options, "place": self.place}
 
     def build(self) -> gymnasium.Env[Any, Any]:
@@ -116,13 +115,13 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env.name = recipe.name
     env.vectorization = recipe.vectorization
     env.remarked = recipe.remarked
-    env.copier = partial(_copy, recipe, env.spaces)
+    env.copier = partial(_copy, recipe)
     env.maker = partial(_assemble, recipe, num_envs)
     return env
 
 
-def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None) -> Env:
-    """Make envs in this process; keep a native engine where the single environment is another one."""
+def _copy(recipe: Recipe, num_envs: int, render_mode: str | None) -> Env:
+    """Make envs in this process, or by the engine if it has no single environment."""
     again = replace(recipe, render_mode=render_mode or recipe.render_mode)
     plain = replace(again, vectorization="sync")
     if recipe.vectorization in ("sync", "async"):
@@ -130,18 +129,9 @@ def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None
     if recipe.vectorization == "envpool":  # its ids and arguments are its own
         return _assemble(again, num_envs)
     try:
-        env = _assemble(plain, num_envs)
-    except RequestError:
+        return _assemble(plain, num_envs)
+    except RequestError:  # there is no single environment of this id
         return _assemble(again, num_envs)
-    if _layout(env.spaces) == _layout(spaces):
-        return env
-    env.close()
-    return _assemble(again, num_envs)
-
-
-def _layout(spaces: Spaces) -> list[tuple[str, type, tuple[int, ...], str, int]]:
-    both = [*leaves(spaces.observation), *leaves(spaces.action)]
-    return [(path, type(leaf), leaf.shape, leaf.dtype, leaf.size) for path, leaf in both]
 
 
 def _native(recipe: Recipe, num_envs: int) -> Env:
@@ -170,7 +160,7 @@ def _envpool(recipe: Recipe, num_envs: int) -> Env:
 
 
 def _engine(recipe: Recipe) -> str:
-    """Return the id of an engine that makes all environments at once, or refuse to take one."""
+    """Return the id for an engine that makes all environments at once; refuse wrappers and targets."""
     if recipe.wrappers or recipe.around:
         raise ConfigError(f"env.wrappers wrap single environments; env.vectorization '{recipe.vectorization}' has none")
     if recipe.id is None:

@@ -1,4 +1,4 @@
-"""Environments whose open episodes can be recorded, and replayed up to where they were left."""
+"""Environments whose open episodes can be recorded, and replayed up to their last step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env.origin import ResetState, whole_state
 from rlrun.env.plain import Reader, Writer, require_sound
 from rlrun.env.spaces import Convert, Write
-from rlrun.env.vector import Env, Rejoined
+from rlrun.env.vector import Env, Resumed
 from rlrun.training.callback import Stop
 
 # Steps. Acting them again takes as long as they took: seconds for control tasks, two minutes for Atari, whose
@@ -31,9 +31,9 @@ Abandon = Callable[[], None] | None  # may raise to stop a replay
 
 
 class ActionLog:
-    """A log of whole batches of policy actions [N, …], and where in it each env's episode began.
+    """Batches of policy actions [N, …], and the step at which each env's episode began.
 
-    What no env needs any more is dropped, and so is what is older than `LIMIT` steps.
+    Actions that no open episode needs are dropped, and so are those older than `LIMIT` steps.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -47,7 +47,7 @@ class ActionLog:
         self.steps += 1
 
     def begin(self, envs: Iterable[int]) -> None:
-        """Note that new episodes begin in some envs."""
+        """Begin new episodes in some envs."""
         for env_index in envs:
             self.begun[env_index] = self.steps
         needed = self.steps - min(self.begun)
@@ -55,11 +55,11 @@ class ActionLog:
             self.log.popleft()
 
     def long(self) -> list[bool]:
-        """Tell of which envs the open episode has more than `LIMIT` steps."""
+        """Return for each env whether its open episode has more than `LIMIT` steps."""
         return [self.steps - begun > LIMIT for begun in self.begun]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the actions [T, N, …] since the oldest open episode began, and where in them each one did.
+        """Return the actions [T, N, …] since the oldest open episode began, and the step at which each one did.
 
         -1 stands for an episode of more than `LIMIT` steps.
         """
@@ -70,7 +70,7 @@ class ActionLog:
         return {"begun": begun, "actions": map_tree(_joined, *kept) if kept else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a log; the first action that is noted follows its last."""
+        """Continue a log; the next action follows its last."""
         self.log.clear()
         if state["actions"] is not None:
             count = row_count(state["actions"])
@@ -86,10 +86,10 @@ def _joined(*steps: Array) -> Array:
 
 
 class RecordedEpisode(NamedTuple):
-    """What fixes an open episode.
+    """An open episode as it can be restored.
 
-    origin: the `seed` given to its reset and the `layers` before it; or, of an episode too long to be played
-    again, the layers, the `whole` simulator and the `observation` of now; actions: as the environment took them.
+    origin: the `seed` of its reset, and the `layers` before it. For an episode that is too long to be replayed: the
+    present layers, the `whole` simulator and the `observation`. actions: as the environment took them.
     """
 
     origin: dict[str, Any]
@@ -97,7 +97,7 @@ class RecordedEpisode(NamedTuple):
 
 
 class ReplayOutcome(NamedTuple):
-    """What came of playing an episode again; where it was not played, return and length are not known."""
+    """The result of a replay; an episode that was set directly has no return or length."""
 
     observation: Any = None
     total: Any = np.nan  # sum of rewards, [R] where they have several numbers
@@ -106,7 +106,7 @@ class ReplayOutcome(NamedTuple):
 
 
 class ActionRecorder:
-    """Writes down one environment, in whatever process it lives."""
+    """Records the episodes of one environment, in any process."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
@@ -123,7 +123,7 @@ class ActionRecorder:
             return self._origin
         functions = whole_state(self.env)
         if functions is not None:
-            with suppress(Exception):  # an environment that cannot tell it now: a resume will say so
+            with suppress(Exception):  # the environment has no state now; a resume reports it
                 return {"layers": self.reset_state.capture(), "whole": Writer().whole(functions[0]())}
         return None
 
@@ -163,7 +163,7 @@ def _continue() -> None:
 
 
 class Recorded(Env):
-    """What such envs have in common, be they in this process or in workers."""
+    """Envs whose episodes are recorded, in this process or in workers."""
 
     _action_log: ActionLog | None = None
     _remembered: dict[str, Any] | None = None
@@ -174,11 +174,11 @@ class Recorded(Env):
     @property
     @abstractmethod
     def _now(self) -> Tree:
-        """The observations to act on, [N, …]; those that are written into it are seen from now on."""
+        """The observations to act on, [N, …]; the caller may overwrite rows."""
 
     @abstractmethod
     def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
-        """Return what each env's `ActionRecorder.written` says."""
+        """Return `ActionRecorder.written` of each env."""
 
     @abstractmethod
     def _replay(self, episodes: list[RecordedEpisode | None], abandon: Abandon) -> list[ReplayOutcome]:
@@ -210,7 +210,7 @@ class Recorded(Env):
                 raise RlrunError(f"its actions are none of this environment ({type(error).__name__})") from error
         self._remembered = state or None
 
-    def resume_episodes(self, abandon: Abandon = None) -> Rejoined | None:
+    def resume_episodes(self, abandon: Abandon = None) -> Resumed | None:
         state, self._remembered = self._remembered, None
         if state is None:
             return None
@@ -237,10 +237,10 @@ class Recorded(Env):
                 self._write(self._now, env_index, outcome.observation)
         shape = (self.spaces.rewards,) if self.spaces.rewards else ()
         totals = np.array([np.broadcast_to(outcome.total, shape) for outcome in outcomes])
-        return Rejoined(self._now, totals, np.array([outcome.length for outcome in outcomes]), lost)
+        return Resumed(self._now, totals, np.array([outcome.length for outcome in outcomes]), lost)
 
     def _rows(self, action: Tree) -> Sequence[Any]:
-        """Return a batch of policy actions as the environments of all envs take them."""
+        """Return a batch of policy actions in the form of the environments, env by env."""
         if self._to_env is not None:
             action = self._to_env(action)
         rows: Sequence[Any] = action if self._split is None else list(self._split(action))
@@ -248,10 +248,10 @@ class Recorded(Env):
 
 
 def _require_episodes(state: dict[str, Any], num_envs: int) -> None:
-    """Refuse what no envs have written down, before anything is done with it.
+    """Refuse a state that these envs cannot have saved, before it is used.
 
     Raises:
-        RlrunError: it is of another number of envs, or an entry is none.
+        RlrunError: it is of another number of envs, or an entry is invalid.
     """
     envs, begun, actions = (state.get(name) for name in ("lanes", "begun", "actions"))
     if not isinstance(envs, list) or not all(env_index is None or _is_origin(env_index) for env_index in envs):

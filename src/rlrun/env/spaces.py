@@ -1,7 +1,6 @@
-"""From gymnasium's spaces and containers to ours and back, and whether an environment keeps to its spaces.
+"""Convert Gymnasium's spaces and values, and check the outputs of environments.
 
-Every converter is chosen once, when an environment is made; for plain arrays that need no
-change it is the cheapest thing that does the job (`operator.setitem`, the identity).
+Every converter is chosen once, when an environment is made. Plain arrays have the fastest one (`operator.setitem`).
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def parts_of(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
 
 
 def key_of(space: gymnasium.Space[Any], name: str) -> str | int:
-    """Return what finds a part in the environment's own container."""
+    """Return the key of a part in the environment's container."""
     return int(name) if isinstance(space, gymnasium.spaces.Tuple) else name
 
 
@@ -105,7 +104,7 @@ def empty(space: Space, count: int) -> Tree:
 
 
 def row_writer(space: gymnasium.Space[Any]) -> Write:
-    """Return what writes one env's observation into a buffer made by `empty`."""
+    """Return the function that writes one env's observation into a buffer of `empty`."""
     if parts := parts_of(space):
         writers = [(name, key_of(space, name), row_writer(part)) for name, part in parts.items()]
 
@@ -125,13 +124,13 @@ def row_writer(space: gymnasium.Space[Any]) -> Write:
 
 
 def _start(space: gymnasium.Space[Any]) -> Any:
-    """Return what the environment's counting starts from, None where there is nothing to subtract."""
+    """Return the first choice of the environment; None if it is 0."""
     start = getattr(space, "start", None)
     return start if start is not None and np.any(start) else None
 
 
 def batch_reader(space: gymnasium.Space[Any]) -> Convert:
-    """Return what copies a vector environment's observations into a fresh tree [N, …]."""
+    """Return the function that copies a vector environment's observations into a new tree [N, …]."""
     if parts := parts_of(space):
         readers = [(name, key_of(space, name), batch_reader(part)) for name, part in parts.items()]
         return lambda value: {name: read(value[key]) for name, key, read in readers}
@@ -144,7 +143,7 @@ def batch_reader(space: gymnasium.Space[Any]) -> Convert:
 
 
 def action_writer(space: gymnasium.Space[Any], count: int) -> Convert | None:
-    """Return what maps a tree of policy actions [N, …] to the batch the environment takes; None: no change.
+    """Return the function from policy actions [N, …] to those of the environment; None: no change.
 
     Bounds are applied last, so rounding never leaves the environment's space. `count` is N.
     """
@@ -198,7 +197,7 @@ def _identity(value: Any) -> Any:
 
 
 def row_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] | None:
-    """Return what walks a batch of environment actions env by env; None: the batch is an array, walk it itself."""
+    """Return the function that iterates over a batch of environment actions env by env; None for an array."""
     parts = parts_of(space)
     if not parts:
         return None
@@ -214,7 +213,7 @@ def row_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] 
     return split_dict
 
 
-# What Gymnasium expects of an environment, and signs in an error that one was written for Gym.
+# Gymnasium's signatures, and texts of errors of environments for Gym.
 _SIGNATURES = {
     "reset": "reset(*, seed=None, options=None) -> (observation, info)",
     "step": "step(action) -> (observation, reward, terminated, truncated, info)",
@@ -223,13 +222,13 @@ _OF_GYM = ("values to unpack (expected", "cannot unpack", "argument 'seed'", "ar
 
 
 def explained(event: str, cause: str) -> str:
-    """Return a cause, with what Gymnasium expects of `reset` or `step` where that looks as if it were of Gym."""
+    """Return a cause, with Gymnasium's signature of `reset` or `step` if the environment looks as one of Gym."""
     of_gym = event in _SIGNATURES and any(sign in cause for sign in _OF_GYM)
     return f"{cause}; Gymnasium expects {_SIGNATURES[event]}" if of_gym else cause
 
 
 class Outputs:
-    """Compare what an environment gives with its spaces; what cannot be stored is refused with a DataError.
+    """Compare the outputs of an environment with its spaces; refuse those that cannot be stored by a DataError.
 
     Args:
         space: of observations.
@@ -238,11 +237,11 @@ class Outputs:
 
     def __init__(self, space: gymnasium.Space[Any], rewards: int) -> None:
         self.space, self.rewards = space, rewards
-        self.begun = False  # whether an observation was looked at
-        self.remarks: dict[str, str] = {}  # what is stored as something else: kind -> message
+        self.begun = False  # True after the first observation
+        self.remarks: dict[str, str] = {}  # outputs that are cast or clipped: kind -> message
 
     def reset(self, result: Any) -> None:
-        if not isinstance(result, tuple | list) or len(result) != 2:  # two numbers in an array can be unpacked, too
+        if not isinstance(result, tuple | list) or len(result) != 2:  # an array of two numbers can be unpacked, too
             raise DataError(f"it gave {type(result).__name__}; Gymnasium expects {_SIGNATURES['reset']}")
         self.observation(result[0])
 

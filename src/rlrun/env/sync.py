@@ -1,7 +1,6 @@
-"""Environments in this process, one after the other: the default, and the cheapest where an environment is quick.
+"""Environments in this process, one after another: the default, and the fastest for quick environments.
 
-The numbers equal those of gymnasium's SyncVectorEnv bit for bit; what is left out is its generic
-machinery, which costs more than the environment itself for CartPole.
+The numbers equal those of Gymnasium's SyncVectorEnv bit for bit. That one costs more time than CartPole itself.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class SyncEnv(Recorded):
         return observation
 
     def _begin(self, env_index: int, seed: int | None, observation: Tree) -> None:
-        """Reset an env, and write what it gives into its row of the observations."""
+        """Reset an env, and write its observation into its row."""
         if self._action_log is not None:
             self._recorders[env_index].begin(seed)
         outputs = self._outputs[env_index]
@@ -108,7 +107,7 @@ class SyncEnv(Recorded):
             self._fail(error, "reset", env_index)
 
     def _first_step(self, env_index: int, action: Any) -> Any:
-        """Step an env and look at what it gives; later steps are its own."""
+        """Step an env and check its outputs; later steps go without a check."""
         outputs, self._step_functions[env_index] = self._outputs[env_index], self.envs[env_index].step
         result = self._step_functions[env_index](action)
         outputs.step(result)

@@ -1,8 +1,7 @@
-"""What toys have in common, and one-glance tasks, one for each kind of space; reached as `rlrun.env.toys.…`.
+"""The base class of toys, and tasks of one step, one for each kind of space; import them from `rlrun.env.toys`.
 
-These tasks are all the same game: look, answer, get reward 1 for each right answer, see the next question. Questions
-are drawn independently, and after `steps` of them the episode is cut off (truncated). So the answer
-is known: the return of a perfect policy is `steps` (10), whatever the discount.
+Each step of these tasks is a question: the right action has reward 1. Questions are drawn independently. After
+`steps` of them the episode is truncated. So the return of a perfect policy is `steps` (10), for any discount.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Toy(gymnasium.Env[Any, Any]):
         """Return the next observation."""
 
     def info(self) -> Info:
-        """Return what is said of a step beside."""
+        """Return the info of a step."""
         return {}
 
 
@@ -77,7 +76,7 @@ class Quiz(Toy):
 
 
 class DictObservation(Quiz):
-    """Compare a vector with a threshold given beside it.
+    """Compare one number of a vector with zero.
 
     observation: {"level": [2] in [-1, 1], "side": 0 or 1}; action: 0 or 1.
     Answer: 1 where level[side] > 0, else 0; return 10, against 5 at random.
@@ -98,7 +97,7 @@ class DictObservation(Quiz):
 
 
 class ImageObservation(Quiz):
-    """Tell which half of a noisy picture is bright.
+    """Find the bright half of a noisy picture.
 
     observation: uint8 [16, 16, 1] ([3, 16, 16] with `channels_first`); action: 0 left, 1 right.
     Answer: the half with the larger mean; return 10, against 5 at random.

@@ -143,7 +143,7 @@ class Chain(Toy):
     """Walk round a ring of `length` states, reward 1 a step, whatever the action; one round is one episode.
 
     observation: the state, one-hot [length] or as [1] in [0, 1); every episode starts in state 0 and its last
-    observation is state 0 again, so a cut-off episode goes on where states have been seen and valued.
+    observation is state 0 again, so a truncated episode ends in a state that has a value.
 
     Answer: with discount g, state k is worth (1 - g^(length - k)) / (1 - g) where episodes end by
     `terminated`, and 1 / (1 - g), in every state, where they end by `truncated`. Both actions are worth the same.
@@ -187,7 +187,7 @@ class Chain(Toy):
 class Ending(Toy):
     """Wait three steps; what is done changes nothing.
 
-    observation: [3], drawn anew at each step from [-1, 1], at the last step `last` three times. action: 0 or 1, or with
+    observation: [3], drawn at each step from [-1, 1], at the last step `last` three times. action: 0 or 1, or with
     `continuous` [1] in [-1, 1]. reward: `reward` at each step. The third step ends the episode, as `ending` says.
 
     Answer: where the episode is terminated, the value of its last state is never asked for, so `last` changes nothing;
@@ -247,7 +247,7 @@ class Recall(Toy):
 
 
 class TMaze(Toy):
-    """Walk down a corridor and turn to the side that a sign at its beginning told (Bakker 2001).
+    """Walk down a corridor, and turn to the side of a sign at its beginning (Bakker 2001).
 
     observation: [3]: at the beginning the sign of the side, -1 left or 1 right, alike often; whether this is the
     corridor; whether this is the junction `length` steps further. action: 0 forward, 1 left, 2 right. In the corridor
@@ -287,7 +287,7 @@ class Corridor(Toy):
     seeds it). Arriving behind the last cell pays 1 and terminates; episodes are cut off (truncated) after twice
     `length` steps.
 
-    Answer: return 1 after `length` steps. At random one in 7,600 episodes gets there (`success`).
+    Answer: return 1 after `length` steps. At random one in 7,656 episodes gets there.
     """
 
     def __init__(self, length: int = 30, *, layout: int = 0) -> None:
@@ -305,18 +305,6 @@ class Corridor(Toy):
         self.cell = self.cell + 1 if int(action) == self.onward[self.cell] else max(self.cell - 1, 0)
         return float(self.cell == self.length), self.cell == self.length
 
-    def success(self) -> float:
-        """Return the share of episodes that arrive by uniformly random actions."""
-        there = np.eye(self.length + 1)[0]
-        for _ in range(int(self.steps)):
-            moved = np.zeros_like(there)
-            moved[1:] += 0.5 * there[:-1]
-            moved[:-2] += 0.5 * there[1:-1]
-            moved[0] += 0.5 * there[0]
-            moved[-1] += there[-1]
-            there = moved
-        return float(there[-1])
-
     def observe(self) -> Array:
         observation = np.zeros(self.length, np.float32)
         observation[self.cell : self.cell + 1] = 1.0  # behind the last cell there is nothing
@@ -329,7 +317,7 @@ class PointMass(Toy):
     observation: position [2] in [-1, 1]; action: [2] in [-1, 1], a tenth of which is the way of a step, as far as the
     walls. Episodes begin near the middle and are cut off (truncated).
 
-    Answer: every return is 0. Of K skills that go to places of their own, K = 4 say to the corners, any can be told
+    Answer: every return is 0. Of K skills that go to places of their own, K = 4 say to the corners, any is identified
     from the position by which a corner is nearest, but for the first steps.
     """
 
@@ -353,8 +341,8 @@ class PointMass(Toy):
 class Road(Toy):
     """Drive a car along waypoints, ten metres apart on a quarter of a circle, and come to the goal at their end.
 
-    observation: {"goal": [2], "navigation": [2, 2]}: where the goal and the next two waypoints lie, in metres ahead of
-    the car and to its left; action: [3]: speed in [0, 1] of 5 m a step, steer in [-1, 1] of half a turn, of which the
+    observation: {"goal": [2], "navigation": [2, 2]}: the goal and the next two waypoints, in metres ahead of the
+    car and to its left; action: [3]: speed in [0, 1] of 5 m a step, steer in [-1, 1] of half a turn, of which the
     car manages 0.5 rad a step, and reverse, above 0.5 backwards. reward: metres by which the goal came nearer.
     Terminated within 1 m of the goal, truncated after 100 steps. The bend goes to either side.
 

@@ -1,4 +1,4 @@
-"""What the rest of `rlrun` sees of an environment: envs that step together and restart one by one."""
+"""The interface of environments: envs that step together and restart one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Step(NamedTuple):
     observation: tree [N, …], the true successor, also of an env whose episode ended; reward: [N] float32, or [N, R];
     terminated, truncated: [N] bool; valid: [N] bool, False where the row is no transition of the task
     (a vector environment's own reset) and must not be stored, or None where all rows are real;
-    info: env -> what the environment said beside, for envs where it said something.
+    info: env -> the info of its step, for envs with one.
     """
 
     observation: Tree
@@ -35,12 +35,12 @@ class Step(NamedTuple):
     info: Mapping[int, dict[str, Any]]
 
 
-class Rejoined(NamedTuple):
-    """Environments back where they were left, as far as that is possible.
+class Resumed(NamedTuple):
+    """Environments whose open episodes were resumed, as far as possible.
 
     observation: tree [N, …] to act on; episode_return: [N] or [N, R] float64, the float32 rewards added up one by one;
-    length: [N]; of an env that was set directly, not played again, these are NaN and -1;
-    lost: env -> why it did not come back; it has to be reset.
+    length: [N]; of an env that was set directly, not replayed, these are NaN and -1;
+    lost: env -> why its episode could not be resumed; it must be reset.
     """
 
     observation: Tree
@@ -93,45 +93,45 @@ class Env(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of simulators, windows and workers; a second call does nothing."""
+        """Close simulators, windows and workers; a second call does nothing."""
 
     def record(self) -> None:
-        """Write down from the next reset on what fixes the open episodes; evaluation does without."""
+        """Record episodes from the next reset on; evaluation does not need it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what fixes the open episode of each env; nothing where nothing is recorded."""
+        """Return the recorded open episode of each env; empty without recording."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remember a state for `resume_episodes`; no environment is touched.
+        """Keep a state for `resume_episodes`; no environment changes.
 
         Raises:
             RlrunError: it is of another number of envs.
         """
 
-    def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Rejoined | None:
-        """Bring every env back to where its state was taken, by playing its open episode again.
+    def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Resumed | None:
+        """Replay the open episode of every env, up to the step of its state.
 
         Args:
-            abandon: called now and then; may raise to give up.
+            abandon: called repeatedly; may raise to stop.
 
         Returns:
-            None where there is no state, or such envs have none.
+            None without a state.
         """
         return None
 
     def renew(self) -> None:
-        """Forget what was learned from episodes so far: be as when this was first called."""
+        """Restore the state of the first call: nothing of earlier episodes remains."""
 
     def copy(self, num_envs: int = 1, render_mode: str | None = None) -> Env:
-        """Return another environment of the same making, with nothing shared, to evaluate on."""
+        """Return a separate environment of the same kind, for evaluation."""
         if self.copier is None:
             raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
         return self.copier(num_envs, render_mode)
 
 
 def close_softly(place: str, close: Callable[[], object]) -> None:
-    """Close an environment, of which nothing more is wanted; warn where it fails."""
+    """Close an environment; log an error as a warning."""
     try:
         close()
     except (Exception, SystemExit) as error:
@@ -139,7 +139,7 @@ def close_softly(place: str, close: Callable[[], object]) -> None:
 
 
 def spaces_of(env: Env | None) -> Spaces:
-    """Return what an environment gives and takes, for one env.
+    """Return the spaces of one env.
 
     Raises:
         ConfigError: there is no environment.

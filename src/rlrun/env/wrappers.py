@@ -99,7 +99,7 @@ def frames_of(env: AnyEnv) -> int:
 
 
 class ResizeGray(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shrink images [H, W, 3] or [H, W] to `size` by averaging areas, and to gray unless told otherwise.
+    """Shrink images [H, W, 3] or [H, W] to `size` by averaging areas, and make them gray by default.
 
     The result is uint8: [size, size], or [size, size, 3] with `gray=False`.
     """
@@ -187,9 +187,9 @@ class PreviousAction(gymnasium.Wrapper[Any, Any, Any, Any]):
 class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Draw one of `count` goals for each episode and observe it, too: {"observation": …, "goal": 0 … count - 1}.
 
-    Networks see it one-hot. With a `size` in place of a count it is so many numbers, uniform in [-1, 1]. What a goal
-    means is for others to say: a reward, or a network that tells goals apart by what was done (`+with=diayn`). Goals
-    are drawn by a generator of its own, so the environment's draws stay as they are; `reset(seed=…)` seeds both.
+    Networks see it one-hot. With a `size` in place of a count it is so many numbers, uniform in [-1, 1]. A reward, or a
+    discriminator of goals (`+with=diayn`), gives goals their meaning. Goals have their own generator, so the
+    environment's draws stay the same; `reset(seed=…)` seeds both.
     """
 
     def __init__(self, env: AnyEnv, count: int | None = None, name: str = "goal", size: int | None = None) -> None:
@@ -256,7 +256,7 @@ def _goal_generator(seed: int | None) -> np.random.Generator:
 
 
 def _with_zero(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """Widen a Box to hold zero, so that the start of an episode lies within the space."""
+    """Return a space with Boxes that contain zero, the value at the start of an episode."""
     if isinstance(space, Box):
         return Box(np.minimum(space.low, 0), np.maximum(space.high, 0), dtype=space.dtype.type)
     if isinstance(space, Dict):

@@ -1,4 +1,4 @@
-"""A collector is left between two steps, and goes on as if it had not been."""
+"""A collector stops between two steps, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gymnasium import wrappers
 
 from rlrun import checkpointing as storage
 from rlrun.collect import ByIdCollector, Collector, RandomAgent, evaluate
-from rlrun.collect.collector import rows_equal, told
+from rlrun.collect.collector import describe_lost_envs, rows_equal
 from rlrun.collect.evaluate import stage
 from rlrun.env import make
 from rlrun.env.sync import SyncEnv
@@ -40,7 +40,7 @@ def parts(collector):
     }
 
 
-def left(collector, folder):
+def saved(collector, folder):
     """Return the states of a collector's parts as a checkpoint holds them."""
     storage.save(folder / "checkpoint", {name: part.state_dict() for name, part in parts(collector).items()})
     return storage.load(folder / "checkpoint")
@@ -60,14 +60,14 @@ def digests(collector):
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_a_resumed_collector_stores_what_an_unbroken_one_stores(vectorization, count, tmp_path):
+def test_resumed_collector_is_exact(vectorization, count, tmp_path):
     build = partial(
         make, "CartPole-v1", num_envs=count, wrappers=[wrappers.NormalizeObservation], vectorization=vectorization
     )
     original = collector_of(build())
     original.begin_training()
     original.collect(50 * count, random=True)
-    restored = resumed(build, left(original, tmp_path))
+    restored = resumed(build, saved(original, tmp_path))
     assert digests(restored) == digests(original)
     for collector in (original, restored):
         collector.collect(50 * count)
@@ -79,7 +79,7 @@ def test_a_resumed_collector_stores_what_an_unbroken_one_stores(vectorization, c
 
 
 class Unsteady(Labelled):
-    """Depends on what nobody can know, once told to."""
+    """Its rewards depend on a variable of the process."""
 
     def step(self, action):
         observation, reward, *rest = super().step(action)
@@ -101,11 +101,11 @@ def mixed(kind):
     ("kind", "reason"),
     [(Unsteady, "the environment went another way after the restart"), (Fragile, "ValueError: out of range")],
 )
-def test_only_lanes_that_do_not_come_back_are_broken_off(kind, reason, tmp_path, monkeypatch, caplog):
+def test_only_lost_envs_are_broken_off(kind, reason, tmp_path, monkeypatch, caplog):
     original = collector_of(mixed(kind))
     original.begin_training()
     original.collect(8 * 3)  # of the episode of four steps, two were made
-    states = left(original, tmp_path)
+    states = saved(original, tmp_path)
     monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
     with caplog.at_level(logging.WARNING, "rlrun"):
         restored = resumed(partial(mixed, kind), states)
@@ -125,7 +125,7 @@ def test_only_lanes_that_do_not_come_back_are_broken_off(kind, reason, tmp_path,
     assert rows_of(original, (0, 2)) == rows_of(restored, (0, 2))
 
 
-def test_a_rollout_ends_the_episodes_of_lost_lanes(tmp_path, monkeypatch):
+def test_rollout_truncates_lost_episodes(tmp_path, monkeypatch):
     def build():
         env = mixed(Unsteady)
         rollout = Rollout(spaces=env.spaces, num_envs=3)
@@ -147,7 +147,7 @@ def test_a_rollout_ends_the_episodes_of_lost_lanes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["rollout", "rollout under way", "table", "table without its rows", "fork"])
-def test_the_running_return_of_an_episode_that_is_broken_off_begins_anew(kind, tmp_path, monkeypatch):
+def test_broken_off_episode_resets_running_return(kind, tmp_path, monkeypatch):
     def build():
         env = mixed(Unsteady)
         adaptor = ReturnNormalize(ReturnNormalizer(discount=0.5, num_envs=3))
@@ -181,32 +181,27 @@ def test_the_running_return_of_an_episode_that_is_broken_off_begins_anew(kind, t
 
 
 def rows_of(collector, envs):
-    """Return the distinct stored rows of some lanes."""
+    """Return the distinct stored rows of some envs."""
     batch = collector.table.sample(4000)
     columns = [batch[name].numpy().reshape(4000, -1).astype(np.float64) for name in ("observation", "action", "reward")]
     rows = np.unique(np.concatenate(columns, -1), axis=0)
     return rows[np.isin(rows[:, 0], envs)].tolist()
 
 
-def test_lanes_without_a_record_are_all_broken_off(tmp_path):
+def test_unrecorded_envs_are_all_broken_off(tmp_path):
     build = partial(make, "CartPole-v1", num_envs=2, vectorization="native")
     original = collector_of(build())
     original.begin_training()
+    assert original.approximate is None
     original.collect(10)
-    restored = resumed(build, left(original, tmp_path))
+    restored = resumed(build, saved(original, tmp_path))
     assert restored.approximate == "every env: cartpole (native) has no record of its open episodes"
 
 
-def test_a_first_begin_is_exact():
-    collector = collector_of(mixed(Labelled))
-    collector.begin_training()
-    assert collector.approximate is None
-
-
-def test_lanes_with_one_reason_are_told_together():
+def test_lost_envs_are_grouped_by_reason():
     lost = {4: "b", 1: "a", 0: "b"}
-    assert told(lost, 5) == "envs 0, 4: b; env 1: a"
-    assert told(dict.fromkeys(range(5), "a"), 5) == "every env: a"
+    assert describe_lost_envs(lost, 5) == "envs 0, 4: b; env 1: a"
+    assert describe_lost_envs(dict.fromkeys(range(5), "a"), 5) == "every env: a"
 
 
 def test_rows_are_equal_bit_by_bit():
@@ -228,13 +223,13 @@ class Interrupt:
     meet = check
 
 
-def test_a_signal_is_obeyed_between_two_steps(tmp_path):
+def test_signal_stops_between_two_steps(tmp_path):
     def build():
         return SyncEnv([Labelled(env_index) for env_index in range(2)])
 
     def interrupted(observation, state=None):
         if original.steps == 48:
-            interrupt.requested = "SIGTERM"  # amidst a step
+            interrupt.requested = "SIGTERM"  # during a step
         return RandomAgent.__call__(original.agent, observation)
 
     interrupt = Interrupt()
@@ -246,18 +241,20 @@ def test_a_signal_is_obeyed_between_two_steps(tmp_path):
         original.collect(100, random=True)
     assert original.steps == 50
     original.random = whole.random
-    restored = resumed(build, left(original, tmp_path))
+    restored = resumed(build, saved(original, tmp_path))
     restored.collect(50)
     whole.collect(100)
     assert digests(restored) == digests(whole)
 
 
-def test_agents_by_id_obey_between_two_rounds():
-    env = Crowd(arrivals=1.0)
-    collector = ByIdCollector(
-        env, RandomAgent(env.spaces.action, seed=0), MemoryProxy(Table(length=500, spaces=env.spaces))
-    )
-    interrupt = Interrupt()
+def by_id(**options):
+    env = Crowd(**options)
+    agent = RandomAgent(env.spaces.action, seed=0)
+    return ByIdCollector(env, agent, MemoryProxy(Table(length=500, spaces=env.spaces)), seed=4)
+
+
+def test_signal_stops_agents_between_rounds():
+    collector, interrupt = by_id(arrivals=1.0), Interrupt()
     collector.begin_training({"interrupt": interrupt})
     collector.collect(20)
     interrupt.requested = "SIGTERM"
@@ -266,32 +263,22 @@ def test_agents_by_id_obey_between_two_rounds():
     assert 20 <= collector.steps < 25
 
 
-def test_agents_by_id_say_that_they_begin_anew():
-    def make_one():
-        env = Crowd()
-        agent = RandomAgent(env.spaces.action, seed=0)
-        return ByIdCollector(env, agent, MemoryProxy(Table(length=500, spaces=env.spaces)), seed=4)
-
-    first, second = make_one(), make_one()
+def test_agents_by_id_resume_with_new_episodes():
+    first, second, other = by_id(), by_id(), by_id()
     first.begin_training()
     assert first.approximate is None
     first.collect(30)
     second.load_state_dict(first.state_dict())
     second.begin_training()
     assert second.approximate.startswith("agents by id:")
-    assert second.env.rng.bit_generator.state != make_begun(make_one).env.rng.bit_generator.state
-
-
-def make_begun(make_one):
-    collector = make_one()
-    collector.begin_training()
-    return collector
+    other.begin_training()
+    assert second.env.rng.bit_generator.state != other.env.rng.bit_generator.state
 
 
 # --- evaluation
 
 
-def test_an_evaluation_depends_on_none_before_it():
+def test_evaluations_are_independent():
     class Harder(gymnasium.Wrapper):
         level = 0
 

@@ -1,4 +1,4 @@
-"""Lanes come back to where they were left, and go on as if they had never been left."""
+"""Envs resume their open episodes exactly."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ AnyEnv = gymnasium.Env
 
 
 def needs(*packages):
-    """Leave a test out where an extra is missing that the suite does not install: MuJoCo and Atari are optional."""
+    """Skip a case whose optional packages (MuJoCo, Atari) are not installed."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is not installed")
 
 
 class Walker:
-    """Walks envs as a collector does, and notes what it saw."""
+    """Steps envs as a collector does, and returns what it saw."""
 
     def __init__(self, env, seed=3):
         self.env, self.random = env, RandomAgent(env.spaces.action, seed=seed)
@@ -77,22 +77,21 @@ def through_disk(state, folder):
     return storage.load(folder / "state")["env"]
 
 
-def left_and_rejoined(build, folder, *, steps, again=None):
-    """Walk, write down, and rejoin in other envs; return both walkers."""
+def saved_and_resumed(build, folder, *, steps, again=None):
+    """Walk, save, and resume in other envs; return both walkers."""
     original = Walker(build()).begin()
     original.walk(steps)
-    state = through_disk(original.env.state_dict(), folder)
     two = Walker((again or build)())
-    two.env.load_state_dict(state)
-    rejoined = two.env.resume_episodes()
-    two.observation, two.random = rejoined.observation, original.random
-    two.total, two.length = rejoined.episode_return, rejoined.length
-    return original, two, rejoined
+    two.env.load_state_dict(through_disk(original.env.state_dict(), folder))
+    resumed = two.env.resume_episodes()
+    two.observation, two.random = resumed.observation, original.random
+    two.total, two.length = resumed.episode_return, resumed.length
+    return original, two, resumed
 
 
 def assert_exact(build, folder, *, steps=40, more=60, again=None):
-    original, two, rejoined = left_and_rejoined(build, folder, steps=steps, again=again)
-    assert rejoined.lost == {}
+    original, two, resumed = saved_and_resumed(build, folder, steps=steps, again=again)
+    assert resumed.lost == {}
     assert frozen(two.observation) == frozen(original.observation)
     assert frozen([two.total, two.length]) == frozen([original.total, original.length])
     assert storage.digest(two.env.state_dict()) == storage.digest(original.env.state_dict())
@@ -113,47 +112,46 @@ TOYS = ["HitTheMiddle", "Bandit", "Chain", "DictObservation", "ImageObservation"
 TOYS += ["DiscreteStart", "MixedAction"]
 
 
+SHORT = partial(wrappers.TimeLimit, max_episode_steps=25)
+
+
 @pytest.mark.parametrize("id", GAMES)
-def test_games_go_on_exactly(id, tmp_path):
-    short = partial(wrappers.TimeLimit, max_episode_steps=25)
-    assert assert_exact(lambda: make(id, num_envs=3, wrappers=[short]), tmp_path).episodes > 3
+def test_games_resume_exactly(id, tmp_path):
+    assert assert_exact(lambda: make(id, num_envs=3, wrappers=[SHORT]), tmp_path).episodes > 3
 
 
 @pytest.mark.parametrize("steps", [0, 1, 37])
-@pytest.mark.parametrize("name", TOYS)
-def test_toys_go_on_exactly(name, steps, tmp_path):
-    kwargs = {"noise": 0.5} if name == "Bandit" else {}
-    target = f"rlrun.env.toys.{name}"
+@pytest.mark.parametrize("name", [*(f"toys.{name}" for name in TOYS), "goals.BitFlip", "goals.PointReach"])
+def test_toys_resume_exactly(name, steps, tmp_path):
+    kwargs = {"noise": 0.5} if name == "toys.Bandit" else {}
+    target = f"rlrun.env.{name}"
     assert_exact(lambda: make(target=target, kwargs=kwargs, num_envs=2), tmp_path, steps=steps, more=45)
 
 
-@pytest.mark.parametrize("name", ["BitFlip", "PointReach"])
-def test_goals_go_on_exactly(name, tmp_path):
-    assert_exact(lambda: make(target=f"rlrun.env.goals.{name}", num_envs=2), tmp_path)
+BREAKOUT = {"id": "ALE/Breakout-v5", "wrappers": [SHORT]}
+LOOK = partial(wrappers.AtariPreprocessing, terminal_on_life_loss=True)
+SIMULATORS = [
+    *(pytest.param({"id": id}, 0, marks=needs("mujoco")) for id in ("HalfCheetah-v5", "Hopper-v5")),
+    *(
+        pytest.param(
+            {**BREAKOUT, "kwargs": {"obs_type": "ram", "repeat_action_probability": sticky}}, 4, marks=needs("ale_py")
+        )
+        for sticky in (0.0, 0.25)
+    ),
+    pytest.param(
+        {**BREAKOUT, "kwargs": {"frameskip": 1}, "wrappers": [LOOK, partial(FrameStack, count=4), SHORT]},
+        1,
+        marks=needs("ale_py", "cv2"),
+    ),
+]
 
 
-@needs("mujoco")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("id", ["HalfCheetah-v5", "Hopper-v5"])
-def test_mujoco_goes_on_exactly(id, tmp_path):
-    assert_exact(lambda: make(id, num_envs=2), tmp_path, steps=70, more=150)
-
-
-@needs("ale_py")
-@pytest.mark.parametrize("sticky", [0.0, 0.25])
-def test_atari_goes_on_exactly(sticky, tmp_path):
-    short = partial(wrappers.TimeLimit, max_episode_steps=25)
-    kwargs = {"obs_type": "ram", "repeat_action_probability": sticky}
-    build = partial(make, "ALE/Breakout-v5", kwargs=kwargs, num_envs=2, wrappers=[short])
-    assert assert_exact(build, tmp_path, steps=40, more=70).episodes > 4
-
-
-@needs("ale_py", "cv2")
-def test_preprocessed_atari_goes_on_exactly(tmp_path):
-    look = partial(wrappers.AtariPreprocessing, terminal_on_life_loss=True)
-    prepare = [look, partial(FrameStack, count=4), partial(wrappers.TimeLimit, max_episode_steps=25)]
-    build = partial(make, "ALE/Breakout-v5", kwargs={"frameskip": 1}, num_envs=2, wrappers=prepare)
-    assert_exact(build, tmp_path, steps=40, more=40, again=partial(build, vectorization="async"))
+@pytest.mark.parametrize(("arguments", "episodes"), SIMULATORS)
+def test_simulators_resume_exactly(arguments, episodes, tmp_path):
+    build = partial(make, **arguments, num_envs=2)
+    again = partial(build, vectorization="async" if LOOK in arguments.get("wrappers", ()) else "sync")
+    assert assert_exact(build, tmp_path, steps=50, more=100, again=again).episodes >= episodes
 
 
 WRAPPERS = {
@@ -174,12 +172,12 @@ WRAPPERS = {
 
 
 @pytest.mark.parametrize("chosen", WRAPPERS.values(), ids=WRAPPERS)
-def test_wrappers_go_on_exactly(chosen, tmp_path):
+def test_wrappers_resume_exactly(chosen, tmp_path):
     walker = assert_exact(lambda: make("CartPole-v1", num_envs=3, wrappers=chosen), tmp_path)
     assert walker.episodes > 3
 
 
-def test_actions_are_transformed_again(tmp_path):
+def test_transformed_actions_resume_exactly(tmp_path):
     flip = partial(wrappers.TransformAction, func=lambda action: -action, action_space=None)
     assert_exact(lambda: make("Pendulum-v1", num_envs=2, wrappers=[flip]), tmp_path)
 
@@ -193,7 +191,7 @@ TASKS = {
 
 @pytest.mark.parametrize(("before", "after"), [("sync", "async"), ("async", "sync"), ("async", "async")])
 @pytest.mark.parametrize("task", TASKS)
-def test_workers_write_the_same(before, after, task, tmp_path):
+def test_workers_resume_exactly(before, after, task, tmp_path):
     name = {"target": task} if "." in task else {"id": task}
     build = partial(make, **name, num_envs=2, wrappers=TASKS[task])
     again = partial(build, vectorization=after)
@@ -226,19 +224,8 @@ class Line(gymnasium.Env):
         return 0.0
 
 
-class HarderEachReset(Line):
-    level = 0
-
-    def reset(self, *, seed=None, options=None):
-        self.level += 1
-        return super().reset(seed=seed, options=options)
-
-    def seen(self):
-        return self.level
-
-
-class HarderByWhatWasReached(Line):
-    """Keeps what it saw in all sorts of containers, and draws from generators of its own."""
+class Remembering(Line):
+    """Stores what it saw in containers of every kind, and draws from its own generators."""
 
     def __init__(self):
         super().__init__()
@@ -273,7 +260,7 @@ class HarderByWhatWasReached(Line):
 
 
 class Sharing(Line):
-    """Attributes that are parts of others: rows of a table of tasks, views of a state."""
+    """Its attributes are parts of others: rows of a table of tasks, views of a state."""
 
     tasks = tuple(np.full(2, float(number)) for number in range(5))
 
@@ -302,7 +289,7 @@ class Sharing(Line):
 
 
 class Saving(Line):
-    """Keeps what attributes cannot: it offers the state of it itself."""
+    """Its state is in no attribute, but in its own `state_dict`."""
 
     def __init__(self):
         super().__init__()
@@ -328,13 +315,13 @@ def envs(kind, count=2):
 
 
 @pytest.mark.parametrize("steps", [0, 5, 30])
-@pytest.mark.parametrize("kind", [HarderEachReset, HarderByWhatWasReached, Sharing, Saving])
-def test_what_lasts_beyond_an_episode_comes_back(kind, steps, tmp_path):
+@pytest.mark.parametrize("kind", [Remembering, Sharing, Saving])
+def test_state_across_episodes_is_restored(kind, steps, tmp_path):
     assert assert_exact(partial(envs, kind), tmp_path, steps=steps).episodes > 3
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_what_others_changed_in_an_environment_comes_back(wrapped, tmp_path):
+def test_attribute_set_from_outside_is_restored(wrapped, tmp_path):
     chosen = [partial(wrappers.TimeLimit, max_episode_steps=20), *([PreviousAction] if wrapped else [])]
     walker = Walker(make("Pendulum-v1", num_envs=2, wrappers=chosen)).begin()
     walker.walk(5)
@@ -346,8 +333,8 @@ def test_what_others_changed_in_an_environment_comes_back(wrapped, tmp_path):
     assert [env.unwrapped.g for env in two.envs] == [10.0, 3.0]
 
 
-def test_a_table_of_tasks_stays_as_it_is(tmp_path):
-    original, two, _ = left_and_rejoined(partial(envs, Sharing), tmp_path, steps=30)
+def test_shared_table_of_tasks_is_unchanged(tmp_path):
+    original, two, _ = saved_and_resumed(partial(envs, Sharing), tmp_path, steps=30)
     assert [task.tolist() for task in Sharing.tasks] == [[number, number] for number in range(5)]
     for walker in (original, two):
         walker.walk(20)
@@ -356,18 +343,7 @@ def test_a_table_of_tasks_stays_as_it_is(tmp_path):
             assert env.position.base is env.state
 
 
-# --- what cannot come back is told
-
-
-class Unsteady(Line):
-    """Its second env depends on nothing that could be known."""
-
-    def __init__(self, steady=True):
-        super().__init__()
-        self.steady = steady
-
-    def seen(self):
-        return 0.0 if self.steady else int.from_bytes(os.urandom(2), "big")
+# --- lost episodes
 
 
 class EndsEarly(Line):
@@ -383,51 +359,33 @@ class Breaks(Line):
         return super().step(action)
 
 
+class Refuses(Saving):
+    def load_state_dict(self, state):
+        raise KeyError("lvl")
+
+
 @pytest.mark.parametrize(
-    ("kind", "reason"),
-    [(EndsEarly, "played again, its episode ended after 3 of 5 steps"), (Breaks, "ValueError: out of range")],
+    ("kind", "vectorization", "reason"),
+    [
+        (EndsEarly, "sync", "played again, its episode ended after 3 of 5 steps"),
+        (Breaks, "sync", "ValueError: out of range"),
+        (Breaks, "async", "ValueError: out of range"),
+        (Refuses, "sync", "KeyError: 'lvl'"),
+    ],
 )
-def test_a_lane_that_fails_is_lost_with_the_reason(kind, reason, tmp_path, monkeypatch):
-    walker = Walker(envs(kind)).begin()
-    walker.walk(5)
-    two = envs(kind)
-    two.load_state_dict(through_disk(walker.env.state_dict(), tmp_path))
-    monkeypatch.setenv("EARLY", "1")
-    assert two.resume_episodes().lost == {0: reason, 1: reason}
-
-
-def test_a_worker_that_fails_tells_the_reason(tmp_path, monkeypatch):
-    build = partial(make, target=f"{__name__}.Breaks", num_envs=2, vectorization="async")
+def test_failed_replay_is_lost_with_reason(kind, vectorization, reason, tmp_path, monkeypatch):
+    build = partial(make, target=f"{__name__}.{kind.__name__}", num_envs=2, vectorization=vectorization)
     walker = Walker(build()).begin()
     walker.walk(5)
-    state = through_disk(walker.env.state_dict(), tmp_path)
-    monkeypatch.setenv("EARLY", "1")
+    monkeypatch.setenv("EARLY", "1")  # a worker has the variables of its start
     two = build()
-    two.load_state_dict(state)
-    assert set(two.resume_episodes().lost.values()) == {"ValueError: out of range"}
+    two.load_state_dict(through_disk(walker.env.state_dict(), tmp_path))
+    assert two.resume_episodes().lost == {0: reason, 1: reason}
     walker.env.close()
     two.close()
 
 
-def test_a_state_that_cannot_be_put_back_is_lost_with_the_reason(tmp_path):
-    class Refusing(Saving):
-        def load_state_dict(self, state):
-            raise KeyError("lvl")
-
-    _, _, rejoined = left_and_rejoined(partial(envs, Refusing), tmp_path, steps=4)
-    assert rejoined.lost == {0: "KeyError: 'lvl'", 1: "KeyError: 'lvl'"}
-
-
-def test_an_unsteady_lane_shows_by_its_observation(tmp_path):
-    def build():
-        return SyncEnv([Unsteady(), Unsteady(steady=False)])
-
-    original, two, _ = left_and_rejoined(build, tmp_path, steps=5)
-    equal = [frozen(mine) == frozen(theirs) for mine, theirs in zip(original.observation, two.observation, strict=True)]
-    assert equal == [True, False]
-
-
-def test_signals_are_seen_while_episodes_are_played_again(tmp_path):
+def test_signals_are_checked_during_replay(tmp_path):
     walker = Walker(envs(Line)).begin()
     walker.env.envs[0].limit = walker.env.envs[1].limit = None
     walker.walk(2500)
@@ -436,12 +394,6 @@ def test_signals_are_seen_while_episodes_are_played_again(tmp_path):
     two.load_state_dict(walker.env.state_dict())
     assert two.resume_episodes(lambda: looks.append(1)).lost == {}
     assert len(looks) >= 6
-
-
-def test_lanes_of_another_number_are_refused():
-    state = Walker(envs(Line, 2)).begin().env.state_dict()
-    with pytest.raises(RlrunError, match="of 2 envs, and this environment has 3"):
-        envs(Line, 3).load_state_dict(state)
 
 
 TWISTER = {**np.random.MT19937(0).state, "state": {"key": np.ones(624), "pos": -50_000_000}}
@@ -453,6 +405,7 @@ OWN = {"dict": [["x", {"generator": 0, "numpy": PHILOX}]]}
 @pytest.mark.parametrize(
     ("entry", "value", "message"),
     [
+        ("lanes", [None] * 3, "of 3 envs, and this environment has 2"),
         ("begun", 5, "when each episode began"),
         ("begun", [0], "when each episode began"),
         ("begun", [0, 99], "99 is no step"),
@@ -466,17 +419,7 @@ OWN = {"dict": [["x", {"generator": 0, "numpy": PHILOX}]]}
         ("lanes", [{"seed": "x", "layers": []}, None], "its envs are no episodes"),
         ("lanes", [{"seed": 0, "layers": [{"attributes": {"__class__": 3}}]}, None], "its envs are no episodes"),
         ("lanes", [{"seed": 0, "layers": [{"attributes": {"x": BEYOND}}]}, None], "pos -50000000 is not 0 to 624"),
-        (
-            "lanes",
-            [
-                {
-                    "seed": 0,
-                    "layers": [{"attributes": {}, "own": OWN}],
-                },
-                None,
-            ],
-            "buffer_pos -9 is not 0 to 4",
-        ),
+        ("lanes", [{"seed": 0, "layers": [{"attributes": {}, "own": OWN}]}, None], "buffer_pos -9 is not 0 to 4"),
         ("actions", 5, "actions are none of 2 envs"),
         ("actions", {}, "actions are none of 2 envs"),
         ("actions", np.zeros((3, 1)), "actions are none of 2 envs"),
@@ -484,7 +427,7 @@ OWN = {"dict": [["x", {"generator": 0, "numpy": PHILOX}]]}
         ("actions", {"x": np.zeros((3, 2))}, "actions are none of this environment"),
     ],
 )
-def test_what_no_lanes_have_written_is_refused_before_anything_is_played(entry, value, message):
+def test_hostile_state_is_refused_before_replay(entry, value, message):
     walker = Walker(envs(Line, 2)).begin()
     walker.walk(3)
     state = walker.env.state_dict()
@@ -494,7 +437,7 @@ def test_what_no_lanes_have_written_is_refused_before_anything_is_played(entry, 
 
 
 @pytest.mark.parametrize("name", ["reset", "step", "np_random", "unwrapped", "__dict__", "__x"])
-def test_what_is_no_data_of_an_environment_is_not_set(name):
+def test_only_data_attributes_are_set(name):
     env = Line()
     before = dict(vars(env))
     reset_state = ResetState(env)
@@ -506,7 +449,7 @@ def test_what_is_no_data_of_an_environment_is_not_set(name):
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
-def test_without_a_record_there_is_nothing_to_rejoin(vectorization):
+def test_unrecorded_envs_have_no_state(vectorization):
     env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
     env.reset(0)
     assert env.state_dict() == {}
@@ -522,7 +465,7 @@ class Endless(Line):
     limit = None
 
 
-class Telling(Endless):
+class WithState(Endless):
     def get_state(self):
         return {"place": self.place, "count": self.count, "bits": self.np_random.bit_generator.state}
 
@@ -532,34 +475,34 @@ class Telling(Endless):
 
 
 @pytest.fixture
-def short_tape(monkeypatch):
+def short_log(monkeypatch):
     monkeypatch.setattr(recorded, "LIMIT", 20)
 
 
-def test_an_episode_that_is_too_long_is_lost(short_tape, tmp_path):
+def test_too_long_episode_is_lost(short_log, tmp_path):
     def build():
         return SyncEnv([Endless(), Line()])
 
-    original, two, rejoined = left_and_rejoined(build, tmp_path, steps=21)
-    assert rejoined.lost == {0: "its episode has more than 20 steps"}
+    original, two, resumed = saved_and_resumed(build, tmp_path, steps=21)
+    assert resumed.lost == {0: "its episode has more than 20 steps"}
     assert frozen(two.observation[1]) == frozen(original.observation[1])
     assert len(original.env.state_dict()["actions"]) == 3
-    original, _, rejoined = left_and_rejoined(build, tmp_path, steps=20)
-    assert rejoined.lost == {}
+    original, _, resumed = saved_and_resumed(build, tmp_path, steps=20)
+    assert resumed.lost == {}
 
 
-def test_an_environment_that_tells_its_state_comes_back_from_a_long_episode(short_tape, tmp_path):
-    original, two, rejoined = left_and_rejoined(partial(envs, Telling), tmp_path, steps=50)
-    assert rejoined.lost == {}
-    assert np.isnan(rejoined.episode_return).all()
-    assert rejoined.length.tolist() == [-1, -1]
+def test_long_episode_resumes_by_get_state(short_log, tmp_path):
+    original, two, resumed = saved_and_resumed(partial(envs, WithState), tmp_path, steps=50)
+    assert resumed.lost == {}
+    assert np.isnan(resumed.episode_return).all()
+    assert resumed.length.tolist() == [-1, -1]
     drawn = original.random.state_dict()
     first = original.walk(30)
     two.random.load_state_dict(drawn)
     assert two.walk(30) == first
 
 
-def test_the_log_holds_what_open_episodes_need_and_no_more():
+def test_log_holds_open_episodes_only():
     env = envs(Line)
     walker = Walker(env).begin()
     walker.walk(22)  # two episodes of nine, and four steps
@@ -571,7 +514,7 @@ def test_the_log_holds_what_open_episodes_need_and_no_more():
     assert env.state_dict()["begun"] == [4, 0]
 
 
-def test_actions_of_several_types_are_kept_as_they_are():
+def test_log_joins_actions_of_several_types():
     log = recorded.ActionLog(1)
     actions = [np.array([1], np.int32), np.array([2**40], np.int64), np.array([3], np.uint8)]
     for action in actions:
@@ -583,7 +526,7 @@ def test_actions_of_several_types_are_kept_as_they_are():
 
 
 class Growing(Line):
-    """Gathers over all its episodes."""
+    """Counts the steps of all its episodes."""
 
     def __init__(self):
         super().__init__()
@@ -598,7 +541,7 @@ class Growing(Line):
         return self.total + getattr(self, "later", 0.0)
 
 
-def test_renewed_lanes_are_as_they_were():
+def test_renewed_envs_repeat_their_episodes():
     env = SyncEnv([wrappers.NormalizeObservation(Growing())])
     walks = []
     for _ in range(3):
