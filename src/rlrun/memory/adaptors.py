@@ -1,19 +1,19 @@
-"""What happens to a sample before it is a batch.
+"""Adaptors change a sample before it becomes a batch.
 
-The table puts adaptors in order by their `tier`; within a tier the order of the config counts. So rewards
-are clipped before they are summed over steps, wherever in the config that stands:
+The table sorts adaptors by their `tier`, and within a tier by the order of the config. So rewards are always clipped
+before they are summed over steps:
 
-    COPIES     what shall be kept as it was
+    COPIES     copies of stored columns
     RELABEL    other goals, with their rewards: hindsight
-    WEIGHTS    several rewards a step made one
+    WEIGHTS    one reward of several rewards a step
     REPRESENTATIONS  features in place of observations
     REWARDS    each step's reward
     RETURNS    rewards by the size of their returns
     AHEAD      several steps joined: n-step returns
-    VALUES     everything else one step at a time: cast, scale, normalize; also adaptors without a tier
-    JUDGES     what networks say of the whole window: advantages
-    SHAPE      which parts there are: selection, one value a window
-    NAMES      what they are called
+    VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
+    EVALUATES_ACTIONS  outputs of networks for whole windows: advantages
+    SHAPE      selection of parts, one value a window
+    NAMES      other names
 """
 
 from __future__ import annotations
@@ -41,17 +41,20 @@ PRESETS = {
 
 
 class Adaptor(Protocol):
-    """Returns a changed batch and leaves tensors as they are.
+    """Returns a changed batch, without modifying tensors.
 
-    `rows` lets it look around the sample; None where the batch does not come from a table. What later
-    adaptors may look up by `rows.gather` must show the change, too: `rows.through`.
+    `rows` finds the rows around the sample; it is None if the batch comes from no table. `rows.through` applies the
+    change to columns that later adaptors look up by `rows.gather`.
 
-    It may also have a `tier`, `requires` (names that it reads, "observation.goal" for a leaf), `keeps` (names that
-    batches of rollouts have whatever the loader's columns say), `learns` (True: what it gives depends on the last
-    update, so nothing can be drawn ahead), `rollout(batch)`, called with a whole rollout [N, T, …] in place of the
-    adaptor itself, and `observe(row)`, called with every row [n, …] that enters a table, the numbers of their
-    environments, `env` [n], among its columns (those of an episode that enters as a whole are all the same); None where
-    it has nothing to learn. `break_off(env)` is called where episodes of environments [n] end without a further row.
+    Optional members:
+
+    * `tier`, and `requires`: names that it reads, "observation.goal" for a leaf
+    * `keeps`: names that batches of rollouts have whatever the loader's columns say
+    * `learns`: True if the result depends on the last update, so batches cannot be drawn ahead
+    * `rollout(batch)`: called with a whole rollout [N, T, …] in place of the adaptor
+    * `observe(row)`: called with every row [n, …] that enters a table, or None. `row["env"]` [n] has the numbers of
+      their environments; those of an episode that enters as a whole are equal.
+    * `break_off(env)`: called if episodes of environments [n] end without another row
     """
 
     @property
@@ -60,7 +63,7 @@ class Adaptor(Protocol):
 
     @property
     def replaces(self) -> tuple[str, ...]:
-        """Names that it gives without reading them from the batch, so that the table need not fetch them."""
+        """Names that it provides without reading them, so the table need not fetch them."""
 
     @property
     def removes(self) -> tuple[str, ...]:
@@ -72,10 +75,10 @@ class Adaptor(Protocol):
 def arrange(
     adaptors: Mapping[str, Any] | Sequence[Any], *, rewards: int = 0, on_policy: bool = False
 ) -> tuple[Any, ...]:
-    """Return adaptors in the order in which they work; entries that are None are left out.
+    """Return adaptors in the order of their calls, without entries that are None.
 
-    rewards: numbers in the environment's reward, which one of them must make one; 0 = it is a plain number.
-    on_policy: they learn from whole rollouts, as the adaptors before them leave those, and not from rows.
+    rewards: numbers in the environment's reward, which an adaptor must combine; 0 = it is a plain number.
+    on_policy: they learn from whole rollouts that earlier adaptors have changed, not from rows.
 
     Raises:
         ConfigError: there are two of a kind of which there can be one, or the rewards stay several.
@@ -114,7 +117,7 @@ def _tier(adaptor: Any) -> int:
 
 
 def check(adaptors: Iterable[Any], names: Iterable[str]) -> None:
-    """Refuse adaptors that read what is not there; names: of the batch before them, leaves of columns included.
+    """Refuse adaptors that read missing names; names: of the batch before them, with leaves of columns.
 
     Raises:
         ConfigError: with the nearest name.
@@ -140,7 +143,7 @@ def adapted(names: Iterable[str], adaptors: Iterable[Any]) -> tuple[str, ...]:
 
 
 def spared(adaptors: Iterable[Any]) -> set[str]:
-    """Return the names that a table need not fetch: an adaptor gives them before any other reads them."""
+    """Return the names that a table need not fetch: an adaptor replaces them before any other reads them."""
     replaced: set[str] = set()
     read: set[str] = set()
     for adaptor in adaptors:
@@ -152,10 +155,9 @@ def spared(adaptors: Iterable[Any]) -> set[str]:
 
 
 class PerStep(ABC):
-    """Change the values of a column, each step by itself; the base of most adaptors.
+    """The base of adaptors that change a column step by step.
 
-    "observation" means next_observation, too. Rewards are changed before they are summed over steps,
-    everything else after that.
+    "observation" includes next_observation. Rewards are changed before they are summed over steps, other columns after.
 
     Args:
         column: a name, or a leaf of it: "observation.camera".
@@ -182,11 +184,11 @@ class PerStep(ABC):
         return batch | {name: self.apply(batch[name]) for name in self.provides if name in batch}
 
     def preprocess(self, observation: Tree) -> Tree:
-        """Change what an agent acts on as samples are changed; for `agent.preprocess`."""
+        """Return an agent's observation, changed like samples; for `agent.preprocess`."""
         return self.apply(observation)
 
     def apply(self, tree: Tree, path: str = "") -> Tree:
-        """Change the chosen leaves of a tree, or of the part of it that lies at `path`."""
+        """Return a tree, or its part at `path`, with changed leaves."""
         if isinstance(tree, dict):
             return {name: self.apply(part, f"{path}.{name}" if path else name) for name, part in tree.items()}
         return self.change(tree) if self._chosen(path) else tree
@@ -264,10 +266,7 @@ class Rename:
 
 
 class Untransformed:
-    """Keep columns as they lie in the table under `untransformed`, a dict of their own.
-
-    next_observation there is the one after a single step, whatever is summed later.
-    """
+    """Adds stored columns in a dict `untransformed`; next_observation there is the one after a single step."""
 
     tier = COPIES
     provides = keeps = ("untransformed",)
@@ -327,11 +326,10 @@ def _part(tree: Tree, chosen: str | Sequence[str]) -> Tree:
 
 
 class TerminalOverride:
-    """Let values go on after episodes that were only interrupted.
+    """Sets a column to 1 where the episode's `tag` is 1 (interrupted).
 
-    For columns that count every end as final, such as a mask `1 - ended`: where the episode's `tag` is 1
-    (interrupted), the column becomes 1, elsewhere it stays. Where it is given for each step of a window,
-    `only_last` leaves one value a window: 1, or that of its last step.
+    For columns that are 0 at every end of an episode, such as `1 - ended`. `only_last` leaves one value for each window
+    of steps: 1, or that of its last step.
 
     Args:
         column: [B] or [B, T], with what follows.

@@ -1,4 +1,4 @@
-"""Advantages and returns of whole windows, by the values that a network gives."""
+"""Advantages and returns of whole windows, by the values of a network."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from rlrun.memory.samplers import Rows
 
 
 class Advantages:
-    """Add value, advantage, return_ and, of the network as it is, log_prob to windows [B, T].
+    """Adds value, advantage, return_ and the network's log_prob to windows [B, T].
 
-    A loader of rollouts calls it once a rollout, before anything is learned from it, so one pass over all rows gives
-    what acting would have had to store at each step. A column log_prob that the memory holds stays as it is: then
-    the actions may be those of an older network. A recurrent network goes through each env once, from the state
-    that the memory has of its first row, as when it acted.
+    A loader of rollouts calls it once a rollout, before learning from it. So one pass over all rows replaces storing
+    values during acting. A stored column log_prob does not change; the actions may be of an older network. A recurrent
+    network processes each env once, from the stored state of its first row.
 
     Args:
-        network: whose values and probabilities they are; it answers as `rlrun.nn` asks of on-policy networks.
+        network: an on-policy network of `rlrun.nn`, or one with the same methods.
         discount: γ.
-        lambda_: of generalized advantages (arXiv 1506.02438); 1 = returns as far as the window goes, minus values.
+        lambda_: of generalized advantages (arXiv 1506.02438); 1 = returns within the window, minus values.
         return_lambda: of the returns that values learn; None = the same.
-        log_prob: whether anybody asks for it.
-        v_trace: weigh by how likely the network is now to act as an older one did, whose log_prob is in the memory
-            (arXiv 1802.01561); `lambda_` is that of its traces then, and of returns.
-        chunk: rows a pass, so that images fit into memory.
-        around: entered for passes through the network; what updates are made in, so that ratios begin at 1.
+        log_prob: False computes none.
+        v_trace: weigh by the probability ratio of the network to an older one, whose log_prob is in the memory (arXiv
+            1802.01561). `lambda_` is then that of its traces and returns.
+        chunk: rows in one pass through the network.
+        around: context of passes through the network; that of updates makes their first ratios 1.
     """
 
     tier = EVALUATES_ACTIONS
@@ -98,7 +97,7 @@ class Advantages:
         return batch | entries
 
     def _following(self, value: Tensor, episode_end: Tensor, batch: Batch) -> Tensor:
-        """Return the value of each next observation: a step later's, but at ends, where nothing stands a step later."""
+        """Return the value of each next observation: that of the step after it, computed separately at ends."""
         last, following = episode_end.clone(), value.roll(-1, 1)
         last[:, -1] = True
         names = ("next_observation", "observation", "state") if self.recurrent else ("next_observation",)
@@ -112,7 +111,7 @@ class Advantages:
         return (self.network.value(observation, *before),)
 
     def _value_after(self, next_observation: Tree, observation: Tree, state: Tensor) -> tuple[Tensor]:
-        """Value next observations by the state after those before them: at an end the memory has no such state."""
+        """Return values of next observations by the state after the row, which is not stored at an end."""
         return (self.network.value(next_observation, self.network.after(observation, state)),)  # type: ignore[attr-defined]
 
     def _both(self, observation: Tree, action: Tree, *before: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +131,7 @@ class Advantages:
         return [output.view(steps, windows).transpose(0, 1).to(like.device) for output in outputs]
 
     def _in_pieces(self, function: Callable[..., tuple[Tensor, ...]], size: int, *trees: Tree) -> list[Tensor]:
-        """Call a function with so many rows [n, …] at a time, where the network lies; join what it gives."""
+        """Call a function on the network's device with `size` rows [n, …] at a time; return the joined results."""
         device = next(iter(self.network.parameters())).device
         placed = [map_tree(lambda tensor: tensor.to(device), tree) for tree in trees]
         count = row_count(placed[0])

@@ -1,4 +1,4 @@
-"""Hindsight experience replay (Andrychowicz et al. 2017, arXiv 1707.01495): what was reached was the goal."""
+"""Hindsight experience replay (Andrychowicz et al. 2017, arXiv 1707.01495)."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ Function = Callable[[Array, Array], Array]
 
 
 class Hindsight(Seeded):
-    """For a share of the rows, pretend that the goal was one that the same episode reached later.
+    """Replaces the goal of a share of the rows by one that the same episode reached later.
 
-    The goal of such a row is replaced in both observations, its reward is the environment's own for the
-    new goal, and so is `terminated` where the environment defines it; `truncated` stays. The others
-    keep what was stored. A window has one goal, reached at its end or later. With n-step returns the steps
-    ahead have the row's new goal, too, and the sum stops where that is reached for good.
+    Both observations of such a row have the new goal. The environment computes its reward and, if it depends on the
+    goal, `terminated`; `truncated` stays. A window has one goal, reached at its end or later. Steps ahead in n-step
+    returns have the row's new goal, and the sum stops where it terminates.
 
     Args:
-        reward: asks the environment what it pays for arriving at `achieved` where `desired` was wanted: [..., G], twice
-            -> [...]. Its `terminated` tells likewise whether that ends the episode; None: not the goal's business.
+        reward: returns the environment's rewards [...] for the goals `achieved` and `desired` [..., G]. Its
+            `terminated` returns whether the episode ends there; None = this does not depend on the goal.
         spaces: to refuse an observation without goals before the first step.
         share: of the rows.
-        strategy: which observation after a row gives its goal: "future" any of those stored, "final" the
-            newest stored, "episode" any of the whole episode, earlier ones too.
+        strategy: the observation of the new goal: "future" any stored one after the row, "final" the newest stored,
+            "episode" any of the whole episode.
         goal, achieved: names of the parts of the observation.
-        check: for so many samples, ask for the stored goals, too, and compare with what was stored.
+        check: number of samples whose stored rewards are compared with those of the environment.
         seed: of the choice of rows and goals.
 
     Raises:
@@ -96,10 +95,10 @@ class Hindsight(Seeded):
         return rows.where.at(episode, before + ahead)
 
     def _compare(self, batch: Batch, valid: Array | None) -> None:
-        """Ask the environment for the stored goals.
+        """Compare stored rewards and ends with those of the environment.
 
         Raises:
-            DataError: it says something else than what is stored.
+            DataError: they differ.
         """
         achieved, goal = (leaf_of(batch["next_observation"], path).numpy() for path in (self.achieved, self.goal))
         checks = [("reward", self.reward)] + ([("terminated", self.terminated)] if self.terminated is not None else [])
@@ -131,7 +130,7 @@ class Hindsight(Seeded):
 
 
 class _Relabelled:
-    """One sample with new goals: in its batch, and in whatever else is fetched for its rows.
+    """Applies new goals to the batch of a sample, and to columns that are fetched for its rows.
 
     chosen: the rows that have one [K]; goals: theirs [K, …].
     """

@@ -1,4 +1,4 @@
-"""Rewards from within: what networks find worth seeing, added to what the environment pays."""
+"""Intrinsic rewards: bonuses of networks, added to the environment's rewards."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rlrun.nn.normalizer import Normalizer
 
 
 class Bonus(ABC):
-    """Judge transitions by a network that somebody else trains; a subclass says what it is shown, and what is found.
+    """A bonus for transitions by a network that another callback trains; a subclass defines its input and output.
 
-    The network sees observations by the statistics of all next observations that came before, and what it finds is
-    measured by the statistics of what it found before. Both move with each batch, in `learn` alone.
+    The network sees observations normalized by the statistics of all next observations so far. The bonus is normalized
+    by the statistics of earlier bonuses. Only `learn` changes both, with each batch.
 
     Args:
-        network: judges.
+        network: computes the bonus.
         weight: of this bonus in the reward.
-        observation: normalizes what the network sees; None = as it is.
-        reward: normalizes what it finds, one number a step; None = as it is.
-        chunk: about so many rows a pass, so that images fit into memory.
+        observation: normalizes observations for the network; None = not at all.
+        reward: normalizes the bonus, one number a step; None = not at all.
+        chunk: rows in one pass through the network, approximately.
     """
 
     requires: tuple[str, ...] = ("next_observation",)  # names that it reads
@@ -51,20 +51,20 @@ class Bonus(ABC):
 
     @abstractmethod
     def view(self, step: Batch) -> Batch:
-        """Return of transitions [...] what the network sees and learns from; observations through `seen`."""
+        """Return the network's input for transitions [...]; observations go through `seen`."""
 
     @abstractmethod
     def measure(self, view: Batch) -> Tensor:
-        """Return what the network finds of a view on its own device: [...]."""
+        """Return the raw bonus of a view on the network's device: [...]."""
 
     def seen(self, observation: Tree) -> Tree:
-        """Return observations as the network sees them."""
+        """Return observations, normalized for the network."""
         return observation if self.observation is None else self.observation(observation)
 
     def learn(self, step: Batch, valid: Tensor | None) -> tuple[Tensor, Batch]:
-        """Return the bonus of a batch [...] and the view of it, and move the statistics; valid [...]: rows that count.
+        """Return the bonus of a batch [...], and its view with the entry `bonus`; update the statistics.
 
-        The view has the bonus among its entries: `bonus`.
+        valid [...]: rows that count.
         """
         if self.observation is not None:
             self.observation.update(step["next_observation"], valid)
@@ -76,14 +76,14 @@ class Bonus(ABC):
         return bonus, view | {"bonus": bonus}
 
     def read(self, step: Batch) -> Tensor:
-        """Return the bonus of transitions [...] that somebody looks up; nothing is learned from them."""
+        """Return the bonus of transitions [...] without changing the statistics."""
         return self._scaled(self._measured(self.view(step), step["reward"]))
 
     def _scaled(self, raw: Tensor) -> Tensor:
         return raw if self.reward is None else self.reward(raw)
 
     def _measured(self, view: Batch, like: Tensor) -> Tensor:
-        """Measure a view, some rows of its first dimension at a time; return what is found where `like` is."""
+        """Return the raw bonus of a view on the device of `like`, computed in chunks of rows."""
         device = next((parameter.device for parameter in self.network.parameters()), like.device)
         count = len(like)
         rows = max(self.chunk * count // max(like.numel(), 1), 1)
@@ -96,11 +96,10 @@ class Bonus(ABC):
 
 
 class Intrinsic:
-    """Reward = extrinsic_weight · the environment's + Σ weight · bonus, added once, to samples and rollouts alike.
+    """Adds bonuses: reward = extrinsic_weight · the environment's + Σ weight · bonus, in samples and rollouts.
 
-    What is stored stays as the environment gave it. With n-step returns each reward that is looked up has the bonus
-    of its own transition. For each bonus the batch holds, under its name, what its network learns from: single
-    transitions, whatever is made of the rewards and observations later.
+    Stored rewards do not change. Each reward of an n-step return has the bonus of its own transition. The batch has,
+    under the name of each bonus, the input that its network learns from: single transitions, before later adaptors.
 
     Args:
         bonuses: by name.

@@ -51,14 +51,14 @@ class RewardShift(PerStep):
 
 
 class WeighRewards(PerStep):
-    """Make one reward of several: Σ weight · reward, by the weights of now, whatever they were when it was stored.
+    """Combines several rewards by the current weights: Σ weight · reward.
 
     Args:
         weights: one for each number in the environment's reward, or what returns them as a tensor [R].
-        apart: what critics tell, for which rewards stay several: these weigh the value of each. None = make them one.
+        apart: the value head of critics that learn each reward and weigh the values; rewards are not combined then.
 
     Raises:
-        ConfigError: critics tell the value of one reward.
+        ConfigError: the critics learn one reward.
     """
 
     def __init__(self, weights: Sequence[float] | Callable[[], Tensor], *, apart: ValueHead | None = None) -> None:
@@ -98,10 +98,9 @@ class WeighRewards(PerStep):
 
 
 class RewardFunction(PerStep):
-    """Put rewards through a function of a tensor [...] or [..., R], such as `torch.sign`.
+    """Applies a function of a tensor [...] or [..., R] to rewards, such as `torch.sign`.
 
-    It sees every reward by itself or a whole block of them, so it must not look across the batch; the
-    last dimension of rewards of several dimensions it may sum up.
+    It must treat each step alone. It may sum over the last dimension of several rewards.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
@@ -113,10 +112,10 @@ class RewardFunction(PerStep):
 
 
 class ImageScale(PerStep):
-    """Turn pixels 0 … 255 into numbers from `lowest` to `highest`.
+    """Scales pixels 0 … 255 to numbers from `lowest` to `highest`.
 
-    Encoders of this package take pixels as they are and scale them to [0, 1] on their own device; this is for
-    another range, or for networks that expect numbers. Agents must see the same: `agent.preprocess`.
+    Encoders of this package scale pixels to [0, 1] themselves. This adaptor is for another range, or for other
+    networks. Agents need the same scaling: `agent.preprocess`.
 
     Args:
         lowest, highest: the range of the result.
@@ -137,11 +136,11 @@ class ImageScale(PerStep):
 
 
 class NStep:
-    """Look up to `steps` steps ahead, fewer where the episode (as far as it is stored) ends before.
+    """Joins up to `steps` steps, fewer if the stored episode ends before.
 
-    reward becomes the discounted sum over these steps, next_observation the one after them,
-    terminated and truncated those of the last of them, and discount what the value there counts:
-    `discount ** steps made`. Rewards of several dimensions are summed one by one.
+    reward is the discounted sum over these steps, next_observation the one after them, terminated and truncated those
+    of the last step. discount, the factor of the value after them, is `discount ** steps made`. Several rewards are
+    summed separately.
     """
 
     tier = AHEAD
@@ -165,7 +164,7 @@ class NStep:
         return batch | self.ahead(rows)[0]
 
     def ahead(self, rows: Rows, most: Array | None = None) -> tuple[Batch, Array]:
-        """Return what becomes of rows, and how many steps of each are joined [B]; most: [B], where there is a limit."""
+        """Return the changed columns of rows, and how many steps of each are joined [B]; most: [B], their limit."""
         slots, reach = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
         if most is not None:
             reach = np.minimum(reach, most)
@@ -195,23 +194,22 @@ UPDATES = ("replay", "rollout", "never")
 
 
 class Normalize(PerStep):
-    """Normalize a column, and say where its statistics come from: from one place only.
+    """Normalizes a column by running statistics of one source, `update`.
 
-    replay: from every sampled batch, before it is normalized. rollout: from every row that enters the
-    table. never: they stay as they are. Acting and evaluation only read them: give the agent the same
-    normalizer by `agent.preprocess`.
+    replay: every sampled batch, before it is normalized. rollout: every row that enters the table. never: none. Acting
+    and evaluation only read the statistics; `agent.preprocess` gives the agent the same normalizer.
 
-    On-policy, replay and rollout both mean every rollout, once. Observations are normalized as the agent saw them,
-    and the statistics move afterwards: the policy that learns first is then the one that acted.
+    On-policy, replay and rollout both use every rollout once. Observations are normalized as for the agent before the
+    statistics change, so the policy that learns first is the one that acted.
 
     Args:
         column: observation, reward or another name.
-        normalizer: holds the statistics; the run saves it as a part of its own.
+        normalizer: has the statistics; the run saves it separately.
         update: replay, rollout or never.
-        limit: statistics stay as they are after so many updates; null = they never stop.
+        limit: updates after which statistics do not change; null = none.
 
     Raises:
-        ConfigError: there is no such place.
+        ConfigError: there is no such source.
     """
 
     def __init__(
@@ -266,10 +264,7 @@ class ObservationNormalize(Normalize):
 
 
 class RewardNormalize(Normalize):
-    """Normalize each step's reward, before rewards are summed over steps.
-
-    A normalizer of form rms keeps the sign of rewards, and with it what is worth doing.
-    """
+    """Normalizes each step's reward before sums over steps; a normalizer of form rms keeps the signs."""
 
     def __init__(self, normalizer: Normalizer, *, update: Update = "replay", limit: int | None = None) -> None:
         super().__init__("reward", normalizer.to("cpu"), update=update, limit=limit)  # rewards are summed there
