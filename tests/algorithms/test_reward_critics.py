@@ -57,17 +57,6 @@ def targets(target, reward=PAID, **extra):
     return target.begin_batch(column(1, 1), reward, OVER, **extra)["q_target"]
 
 
-def expected(*values):
-    return [pytest.approx([1 + 0.9 * values[0], 3 + 0.9 * values[1]], abs=1e-5), [1.0, 3.0]]
-
-
-def test_negative_weights_count_the_largest():
-    """At next_observation 1 the action is 1/2; members say (4.5, 0.5) and (7.5, 2.5)."""
-    target = soft(CONTINUOUS, (FAR, FAR), SLOW)
-    assert targets(target).tolist() == expected(4.5 + 0.2 * 1.5, 2.5 + 0.2 * 1.5)
-    assert float(target.metrics["batch/reward"]) == pytest.approx(0.5 * 1 - 2 * 3)
-
-
 @pytest.mark.parametrize("weights", [(-1.0, 1.0), (0.0, 0.0), (-0.5, -2.0)])
 def test_least_value_is_that_weighed(weights):
     values = torch.randn(3, 2, 5, 4, generator=torch.Generator().manual_seed(0))  # [M, R, B, K]
@@ -82,11 +71,6 @@ def test_least_value_is_that_weighed(weights):
     torch.testing.assert_close(Rewards(weights).guiding(values), weighed)
 
 
-def test_target_subset_counts_members(monkeypatch):
-    monkeypatch.setattr("torch.randperm", lambda count, device: torch.arange(count))
-    assert targets(soft(CONTINUOUS, (FAR, FAR), SLOW, target_subset=1)).tolist() == expected(4.5 + 0.3, 0.5 + 0.3)
-
-
 # Online choice 0 has the values (0, 0) and (2, 0), choice 1 (LOG_3, 0) and (9, -LOG_3 / 4): at temperature 1/2 and with
 # the least of both, (0, 0) and (LOG_3, 0), the policy is softmax(0, LOG_3 / 2 / (1/2)) = (1/4, 3/4).
 ONLINE = [0.0, 0.0, LOG_3, 0.0], [2.0, 0.0, 9.0, -LOG_3 / 4]
@@ -98,37 +82,47 @@ def flat(inputs, *members):
     return [([[0.0] * 4] * inputs, biases) for biases in members]
 
 
-def test_choices_follow_the_weighed_sum():
-    target = soft(DISCRETE, flat(1, *ONLINE), flat(1, *OF_CHOICES), alphas=(0.5,))
-    bonus = 0.5 * ENTROPY
-    assert targets(target).tolist() == expected(0.25 * 4 + 0.75 * 8 + bonus, 0.25 * 1 + 0.75 * 3 + bonus)
+def of_two(kind):
+    """Return a target of DDPG or SARSA, whose policy plays 1/2."""
+    return kind(critics_of(CONTINUOUS, *SLOW), deterministic(0.5), discount=0.9)
 
 
-def test_mixed_actions_have_both_targets():
-    target = soft(MIXED, flat(2, *ONLINE), flat(2, *OF_CHOICES), alphas=(0.2, 0.5))
-    bonus = 0.5 * ENTROPY + 0.2 * 1.5
-    assert targets(target).tolist() == expected(0.25 * 4 + 0.75 * 8 + bonus, 0.25 * 1 + 0.75 * 3 + bonus)
+def dqn(double):
+    """Return a target whose slow choices are worth 4/2 - 2 and 8/2 - 6; online the second is the better one."""
+    target = DQNTarget(critics_of(DISCRETE, *flat(1, *OF_CHOICES), kind=QNetwork), discount=0.9, double=double)
+    write(target.network, *flat(1, [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]))
+    assert target.network.act(column(1)).tolist() == [1]
+    return target
 
 
-def test_deterministic_targets_of_rewards():
-    critics, policy = critics_of(CONTINUOUS, *SLOW), deterministic(0.5)
-    for target in (
-        ddpg.DeterministicQTarget(critics, policy, discount=0.9),
-        sarsa.SarsaTarget(critics, policy, discount=0.9),
-    ):
-        assert targets(target).tolist() == expected(4.5, 2.5)
-        q_target = targets(target, discount=torch.tensor([0.5, 0.5]))
-        assert q_target[0].tolist() == pytest.approx([1 + 0.5 * 4.5, 3 + 0.5 * 2.5])
+# At next_observation 1 the action is 1/2; members say (4.5, 0.5) and (7.5, 2.5). The second weight is negative, so the
+# largest of its values counts.
+BONUS = 0.2 * 1.5
+OF_BOTH = (0.25 * 4 + 0.75 * 8 + 0.5 * ENTROPY, 0.25 * 1 + 0.75 * 3 + 0.5 * ENTROPY)
+TARGETS = {
+    "sac": (lambda: soft(CONTINUOUS, (FAR, FAR), SLOW), (4.5 + BONUS, 2.5 + BONUS)),
+    "sac of a member": (lambda: soft(CONTINUOUS, (FAR, FAR), SLOW, target_subset=1), (4.5 + BONUS, 0.5 + BONUS)),
+    "sac of choices": (lambda: soft(DISCRETE, flat(1, *ONLINE), flat(1, *OF_CHOICES), alphas=(0.5,)), OF_BOTH),
+    "sac of both": (
+        lambda: soft(MIXED, flat(2, *ONLINE), flat(2, *OF_CHOICES), alphas=(0.2, 0.5)),
+        (OF_BOTH[0] + BONUS, OF_BOTH[1] + BONUS),
+    ),
+    "ddpg": (lambda: of_two(ddpg.DeterministicQTarget), (4.5, 2.5)),
+    "sarsa": (lambda: of_two(sarsa.SarsaTarget), (4.5, 2.5)),
+    "dqn": (lambda: dqn(True), (8.0, 3.0)),
+    "dqn without double": (lambda: dqn(False), (4.0, 1.0)),
+}
 
 
-@pytest.mark.parametrize("double", [True, False])
-def test_dqn_takes_the_largest_sum(double):
-    network = critics_of(DISCRETE, *flat(1, *OF_CHOICES), kind=QNetwork)
-    target = DQNTarget(network, discount=0.9, double=double)
-    # weighed, the slow choices are worth 4/2 - 2 and 8/2 - 6; online the second is the better one
-    write(network, *flat(1, [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0]))
-    assert targets(target).tolist() == (expected(8.0, 3.0) if double else expected(4.0, 1.0))
-    assert network.act(column(1)).tolist() == [1]
+@pytest.mark.parametrize("name", TARGETS)
+def test_targets_of_each_reward(name, monkeypatch):
+    monkeypatch.setattr("torch.randperm", lambda count, device: torch.arange(count))
+    target, (first, second) = TARGETS[name][0](), TARGETS[name][1]
+    for discount, options in ((0.9, {}), (0.5, {"discount": torch.tensor([0.5, 0.5])})):
+        interior, terminal = targets(target, **options).tolist()
+        assert interior == pytest.approx([1 + discount * first, 3 + discount * second], abs=1e-5)
+        assert terminal == [1.0, 3.0]
+    assert float(target.metrics["batch/reward"]) == pytest.approx(0.5 * 1 - 2 * 3)
 
 
 def test_truncated_step_bootstraps_each_reward():
