@@ -87,7 +87,7 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
     [
         (["seed=0,1"], {}, r"every trial has those of sweep.seeds=\[0,1,2\]"),
         (["stop.env_steps=interval(1,9)"], {}, "stop.env_steps may differ within one run"),
-        (["algorithm.lr=0.1"], {}, "a search needs an override that stands for many values"),
+        (["algorithm.lr=0.1"], {}, "a search needs an override with several values"),
         (["a=interval(5,1)"], {}, "two numbers in order"),
         (["a=tag(log,interval(0,1))"], {}, "begin above 0"),
         (["a=range(3,1)"], {}, "lists no value"),

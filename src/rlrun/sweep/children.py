@@ -1,7 +1,6 @@
-"""Processes that start at once: children of one that has imported everything already.
+"""Processes that start at once, because they are forked from one that has imported everything.
 
-Each is a process of its own, in a group of its own, with its own log; signals reach it alone. It ends in order, as by
-SIGTERM, when the process that started it is gone.
+Each has its own process group and its own log. It stops as by SIGTERM when the process that started it ends.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from typing import Any
 
 from rlrun.runs.files import open_own
 
-STOPPED = 75  # exit code of what has left on request, to be resumed
+STOPPED = 75  # exit code of a process that stopped on request, to be resumed
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["rlrun.sweep.warm"])
-# What may be sent to a whole group of processes, and is for the one that leads it.
+# Signals that a terminal or scheduler may send to a whole group of processes.
 OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 ASKED = b"asked"
-LOST = 255  # what `multiprocessing` takes for the exit code where nobody is left who could tell it
+LOST = 255  # exit code by `multiprocessing` if the fork server has ended and the code is unknown
 
 
 def prepare() -> None:
-    """Begin to import what children are forked with; it takes some seconds, in which this process can continue.
+    """Start the fork server, which imports for some seconds while this process continues.
 
-    The process that they are forked from is deaf to signals, which would cut off what it is to say of its children.
+    The server blocks signals, because it has to report the exit codes of its children.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
     try:
-        resource_tracker.ensure_running()  # which lets some of them through
+        resource_tracker.ensure_running()  # unblocks some of them
         signal.pthread_sigmask(signal.SIG_BLOCK, OF_GROUPS)
         forkserver.ensure_running()
     finally:
@@ -45,17 +44,17 @@ def prepare() -> None:
 
 
 class Child:
-    """What `subprocess.Popen` is, as far as it is asked: a process that gets signals, and is waited for."""
+    """A process forked by the fork server, with the methods of `subprocess.Popen` that sweeps use."""
 
     def __init__(
         self, target: Callable[..., None], *args: Any, paths: Sequence[str], connection: Connection | None = None
     ) -> None:
-        self.connection = connection  # closed with this process, of which the child may hear
+        self.connection = connection  # closes with this process; the child stops then
         self._process = CONTEXT.Process(target=_begin, args=(target, *args))
         self._code: int | None = None
         prepare()
         before, sys.path[:] = [*sys.path], paths
-        main = vars(sys.modules["__main__"])  # nameless, or the child runs a user's script that calls `main` unguarded
+        main = vars(sys.modules["__main__"])  # hidden, or the child runs an unguarded user script
         names: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
         main.update(dict.fromkeys(names))
         try:
@@ -70,13 +69,13 @@ class Child:
         return False
 
     def poll(self) -> int | None:
-        """Return the exit code; 75 where nobody knows it: then what it leaves behind shows how far it came."""
+        """Return the exit code; 75 if it is unknown: then the run's files show how far it came."""
         if self._code is None:
             self._look(0.0)
         return self._code
 
     def _look(self, timeout: float | None) -> None:
-        """Wait for the exit code, and read it before `multiprocessing` does, for which 255 and nothing are the same."""
+        """Read the exit code before `multiprocessing` does, which takes an unknown one for 255."""
         popen: Any = self._process._popen  # type: ignore[attr-defined]
         if popen.returncode is None:
             if not connection.wait([self._process.sentinel], timeout):
@@ -84,7 +83,7 @@ class Child:
             with suppress(OSError, EOFError):
                 self._code = popen.returncode = forkserver.read_signed(self._process.sentinel)
                 return
-        # Else it was read when another process was started, or nobody knows it.
+        # Else it was read when another process was started, or it is unknown.
         self._code = STOPPED if popen.returncode in (None, LOST) else popen.returncode
 
     def send_signal(self, number: int) -> None:
@@ -93,16 +92,16 @@ class Child:
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to leave in order; the end of this process is no second time."""
+        """Ask it to stop; the end of this process does not ask again."""
         if self.connection is not None:
             with suppress(OSError):  # it has just ended
                 self.connection.send_bytes(ASKED)
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it with all that it has forked, which may be what hangs."""
+        """End it with all processes that it forked, since one of these may hang."""
         if self.poll() is None:
-            with suppress(ProcessLookupError):  # it has no group of its own yet
+            with suppress(ProcessLookupError):  # it has not made its own group yet
                 os.killpg(self.pid, signal.SIGKILL)
         self.send_signal(signal.SIGKILL)
 
@@ -118,15 +117,15 @@ class Child:
 def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[str, str] | None = None) -> Child:
     """Start a child that calls a function and exits with what it returns; what it prints is added to a file.
 
-    variables: of its environment, next to those of this process.
+    variables: of its environment, in addition to those of this process.
 
     Raises:
         RunDirError: the file cannot be written.
-        OSError: there is no room for another process.
+        OSError: the system refuses another process.
     """
-    os.close(open_own(log))  # else its process would end without a word
+    os.close(open_own(log))  # else its process would end without a message
     theirs, ours = CONTEXT.Pipe(duplex=False)
-    paths = [os.getcwd(), *sys.path]  # `work` can be read where its module can be imported
+    paths = [os.getcwd(), *sys.path]  # so that the child can import the module of `work`
     try:
         return Child(_serve, theirs, str(log), dict(variables or {}), work, args, paths=paths, connection=ours)
     finally:
@@ -134,7 +133,7 @@ def start(work: Callable[..., int], *args: Any, log: Path, variables: Mapping[st
 
 
 def _begin(target: Callable[..., None], *args: Any) -> None:
-    """Hear again what the process does not that this was forked from."""
+    """Unblock the signals that the fork server blocks."""
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # schedulers send it to a remote runner's descendants
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_GROUPS)
     target(*args)
@@ -143,7 +142,7 @@ def _begin(target: Callable[..., None], *args: Any) -> None:
 def _serve(
     parent: Connection, log: str, variables: Mapping[str, str], work: Callable[..., int], args: Sequence[Any]
 ) -> None:
-    # Else envs in processes would be asked of a server of this process, and each would import everything again.
+    # Else each env in a process would be forked from a new server, which imports everything again.
     multiprocessing.set_start_method("fork", force=True)
     os.setsid()
     os.environ.update(variables)
@@ -156,7 +155,7 @@ def _serve(
 
 
 def _leave_with(parent: Connection, own: int) -> None:
-    """Wait until the other end of a pipe is closed, then end this process in order, unless it was asked to before."""
+    """Send SIGTERM to this process when the other end of a pipe closes, unless it was asked to stop before."""
     try:
         parent.recv_bytes()  # `ASKED`
     except (EOFError, OSError):

@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 PAUSE = 0.01  # seconds between two looks at the jobs
 REST = 0.5  # seconds between two looks for jobs to claim, if none was there and none has ended since
-AGAIN = 5.0  # seconds until a job is claimed again whose process left without being asked: it may be another's
+AGAIN = 5.0  # seconds until a job is claimed again whose process stopped unasked: another process may work on it
 BEAT = SILENT / 6  # seconds between two signs of life
 WATCH = 1.0  # seconds between two looks for signs of life of a job
 LATE = 5.0  # seconds that files may take from one machine to another
 
 
 class Process(Protocol):
-    """A job that runs, or is about to."""
+    """The process of a job, running or queued."""
 
     def waits(self) -> bool:
-        """Return True if it has not begun yet, in the queue of a scheduler say, so that its silence means nothing."""
+        """Return True if it has not begun, as in a scheduler's queue: then its silence means nothing."""
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it works."""
+        """Return the exit code; None while it runs."""
 
     def terminate(self) -> None:
-        """Ask it to leave in order, so that it can be resumed."""
+        """Ask it to save and stop, so that it can be resumed."""
 
     def kill(self) -> None:
         """End it at once."""
@@ -79,7 +79,7 @@ class Working:
     exited: float = 0.0
 
     def poll(self) -> int | None:
-        """Return the exit code; 0 only where the run is completed, which other machines may see a moment later."""
+        """Return the exit code; 0 only if the run is completed, which other machines may see some seconds later."""
         if self.code is None:
             self.code, self.exited = self.process.poll(), time.monotonic()
         if self.code == 0 and not is_completed(self.run, self.entry.overrides):
@@ -89,13 +89,13 @@ class Working:
         return self.code
 
     def leave(self, *, again: bool = False) -> None:
-        """Ask it to leave in order; once unless `again`, for a second signal would cut off what it saves."""
+        """Ask it to stop; once unless `again`, because a second signal interrupts its checkpoint."""
         if again or not self.stop_requested:
             self.stop_requested = True
             self.process.terminate()
 
     def end_if_hung(self, stall: float | None) -> None:
-        """Kill it if it gives no sign of life, or has made no progress for so many seconds."""
+        """Kill it if its heartbeat stopped, or if it made no progress for `stall` seconds."""
         now = time.time()
         if self.process.waits():
             self.begun = max(self.begun, now)
@@ -121,13 +121,13 @@ class Launcher(Protocol):
     """Starts jobs."""
 
     def start(self, entry: Entry, slot: int) -> Process:
-        """Start a job in one of `workers` places."""
+        """Start a job in one of `workers` slots."""
 
     def workers(self, jobs: Iterable[Entry | Job]) -> int:
-        """Return how many of these jobs there is room for at a time."""
+        """Return how many of these jobs can run at a time."""
 
     def close(self) -> None:
-        """Let go of what was opened for the jobs."""
+        """Release what was opened for the jobs."""
 
 
 @dataclass
@@ -135,8 +135,8 @@ class Limits:
     """When to give up.
 
     Attributes:
-        failures: of jobs, after which no further one is started and those running are asked to leave; None = never.
-        retries: further attempts that a job gets that failed.
+        failures: of jobs, after which no job is started and running jobs are asked to stop; None = never.
+        retries: further attempts of a failed job.
         stall: seconds without any sign of progress after which a job counts as hung; None = never.
     """
 
@@ -146,7 +146,7 @@ class Limits:
 
 
 class Coordinator:
-    """Keep `workers` jobs running until there are no more to be claimed.
+    """Keep `workers` jobs running until no job is left.
 
     Any number of coordinators may work on one sweep, on any machine that sees its folder.
 
@@ -157,7 +157,7 @@ class Coordinator:
         workers: jobs that run at a time.
         limits: when to give up.
         show: called with the entries of the job store, whenever something changed and now and then.
-        source: adds jobs to the job store while others are running, and takes some back.
+        source: a search, which adds jobs while others run, and prunes some.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Coordinator:
         self.source = source
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.failures = 0
-        self.left: int | None = None  # the signal on which this leaves
+        self.left: int | None = None  # the signal on which this stops
         self._working: dict[int, Working] = {}  # by place
         self._heard = self._heeded = 0  # signals
         self._heard_at = -math.inf
@@ -189,7 +189,7 @@ class Coordinator:
         self._rests = 0.0  # until then nothing more is claimed
 
     def run(self) -> int:
-        """Work until nothing is left to be done here; return the exit code.
+        """Run all jobs; return the exit code.
 
         0: every job is completed, or another coordinator works on it. 1: some failed. 75: a signal came.
         """
@@ -221,7 +221,7 @@ class Coordinator:
         )
 
     def _fill(self) -> bool:
-        """Start a job in each place that is free; return whether any was."""
+        """Start a job in each free slot; return True if any was started."""
         begun, since = False, time.monotonic()
         for slot in range(self.workers):
             if slot in self._working:
@@ -259,7 +259,7 @@ class Coordinator:
             self._note_failure(entry, 1, f"it cannot be started: {error or type(error).__name__}")
 
     def _look(self) -> bool:
-        """Note which jobs have ended, and end those that hang; return whether any did."""
+        """Note which jobs have ended, and kill those that hang; return True if any ended."""
         any_exited = False
         for slot, job in list(self._working.items()):
             code = job.poll()
@@ -279,13 +279,13 @@ class Coordinator:
         return any_exited or bool(leaving)
 
     def _leave_lost(self, keys: Mapping[str, Working]) -> None:
-        """Say that this works on some jobs, and end those of which it is no longer true."""
+        """Renew the claims on running jobs; stop those whose claim is lost."""
         lost = self.job_store.beat(self.owner, keys)
         pruned = {entry.key for entry in self.job_store.entries() if entry.state == "pruned"} if lost else set()
         for key in lost:
             if key in pruned:  # by its search, here or elsewhere
                 keys[key].leave()
-            else:  # this process was silent too long: another has it now
+            else:  # this process was silent too long: another coordinator has it
                 keys[key].process.kill()
 
     def _note(self, job: Working, code: int) -> None:
@@ -316,16 +316,16 @@ class Coordinator:
             job.leave(again=again)
 
     def _heed(self) -> None:
-        """Pass signals on: the first one, and what was asked before it, jobs hear once."""
+        """Pass signals on to the jobs; a first one only to jobs that were not asked to stop before."""
         while self._heeded < self._heard:
             self._heeded += 1
             self._ask_to_leave(again=self._heeded > 1)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Leave in order on a signal, taking the jobs along; a second one is passed on to them, too.
+        """Stop on a signal, with all jobs; a second one is passed on to them, too.
 
-        Between two steps of the loop: in the midst of one a job may be begun and not known yet.
+        Signals are handled between two steps of the loop. During a step a job may be started and not be listed yet.
         """
 
         def leave(number: int, frame: FrameType | None) -> None:
@@ -344,7 +344,7 @@ class Coordinator:
 
 
 def _is_gone(owner: str) -> bool:
-    """Return True if a coordinator was a process of this machine that is no more."""
+    """Return True if a coordinator was a process of this machine that has ended."""
     host, _, rest = owner.rpartition(":")[0].rpartition(":")
     if host != socket.gethostname() or not rest.isdecimal() or int(rest) < 1:
         return False
@@ -366,13 +366,13 @@ def _news(run: RunDir, overrides: Sequence[str]) -> bool:
 
 
 def is_completed(run: RunDir, overrides: Sequence[str]) -> bool:
-    """Return True if a run's files say that it was completed, for the budget of these overrides or beyond it."""
+    """Return True if a run's files say that it was completed, for at least the budget of these overrides."""
     summary = known(run.summary)
     if (summary.get("status"), run.read_status()["status"]) != ("completed", "completed"):
         return False
     budget = [override for override in overrides if BUDGET.fullmatch(override)]
-    heard = head(run.overrides, NOTE_BYTES).decode(errors="replace").splitlines()
-    if summary.get("stopped_by") is None or all(override in heard for override in budget):
+    recorded = head(run.overrides, NOTE_BYTES).decode(errors="replace").splitlines()
+    if summary.get("stopped_by") is None or all(override in recorded for override in budget):
         return True
     reached = {**summary, "mean_return": (summary.get("evaluation") or {}).get("mean_return")}
     limits = (override.removeprefix("stop.").split("=") for override in budget)

@@ -1,7 +1,7 @@
 """The states of a sweep's jobs, in one small file that several coordinators may write.
 
-A coordinator works on a job as long as it says so again and again. One that stays silent longer than `SILENT` has lost
-its jobs: another may claim them, and what the first says of them later counts no more.
+A coordinator renews its claim on a job again and again. One that stays silent longer than `SILENT` has lost its jobs.
+Another may claim them, and later reports of the first are ignored.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ CREATE TABLE IF NOT EXISTS jobs (
 
 @dataclass(frozen=True)
 class Entry:
-    """What the job store says of a job."""
+    """A job in the store."""
 
     key: str
     label: str
     overrides: tuple[str, ...]
     state: State
     owner: str | None
-    attempts: int  # how often it has failed, since it was to be done at last
-    code: int | None  # with which the newest one ended
+    attempts: int  # failures since it was last added or retried
+    code: int | None  # exit code of the newest attempt
     error: str | None  # its last line
 
 
@@ -109,7 +109,7 @@ class JobStore:
             job_store.execute(LAYOUT)
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Take jobs in; one that is completed is to be done again if its overrides changed (a budget, say)."""
+        """Add jobs; a completed one is pending again if its overrides changed, such as its budget."""
         with self._writing() as job_store:
             for job in jobs:
                 overrides = json.dumps(job.overrides)
@@ -127,7 +127,7 @@ class JobStore:
             return [_entry(row, self.path) for row in job_store.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
 
     def claim(self, owner: str) -> Entry | None:
-        """Return a job that nobody works on, and be the one who does; None where there is none now."""
+        """Claim and return a job that no coordinator works on; None if there is none now."""
         now = self._clock()
         with self._writing() as job_store:
             row = job_store.execute(
@@ -144,13 +144,13 @@ class JobStore:
         return replace(_entry(row, self.path), owner=owner)
 
     def is_owner(self, owner: str, key: str) -> bool:
-        """Return True if somebody works on a job."""
+        """Return True if a coordinator holds the claim on a job."""
         with self._writing() as job_store:
             row = job_store.execute("SELECT owner FROM jobs WHERE key = ? AND state = 'running'", (key,)).fetchone()
         return bool(row == (owner,))
 
     def beat(self, owner: str, keys: Iterable[str]) -> set[str]:
-        """Say that somebody works on these jobs; return those that it has lost."""
+        """Renew the claims of a coordinator on these jobs; return those that it has lost."""
         lost = set()
         with self._writing() as job_store:
             for key in keys:
@@ -174,11 +174,11 @@ class JobStore:
         counts: bool = False,
         overrides: tuple[str, ...] | None = None,
     ) -> bool:
-        """Say how work on a job ended; False where it is another's by now, and nothing was noted.
+        """Note how work on a job ended; return False if the claim was lost, and note nothing.
 
         delay: seconds before a job that is pending again can be claimed.
         counts: whether this was an attempt that failed.
-        overrides: that it was done with; it is pending again, where it is completed and has others by now.
+        overrides: that it ran with; a completed job whose overrides changed meanwhile is pending again.
         """
         with self._writing() as job_store:
             row = job_store.execute(
@@ -196,7 +196,7 @@ class JobStore:
             return True
 
     def free(self, gone: Callable[[str], bool]) -> None:
-        """Let jobs be claimed whose coordinators are known to be gone, before they were silent for long."""
+        """Free the jobs of coordinators that are known to have ended."""
         with self._writing() as job_store:
             owners = [
                 owner for (owner,) in job_store.execute("SELECT DISTINCT owner FROM jobs WHERE state = 'running'")
@@ -208,12 +208,12 @@ class JobStore:
             )
 
     def retry(self) -> int:
-        """Let jobs that failed be claimed again; return how many."""
+        """Make failed jobs pending again; return how many."""
         with self._writing() as job_store:
             return job_store.execute("UPDATE jobs SET state = 'pending', attempts = 0 WHERE state = 'failed'").rowcount
 
     def prune(self, keys: Iterable[str]) -> None:
-        """Let nobody work any longer on those of some jobs that are not at their end."""
+        """Prune those of some jobs that have not ended."""
         with self._writing() as job_store:
             job_store.executemany(
                 "UPDATE jobs SET state = 'pruned', owner = NULL, beat = NULL "
@@ -222,14 +222,14 @@ class JobStore:
             )
 
     def revive(self, keys: Iterable[str]) -> None:
-        """Let those of some jobs be claimed again that were pruned."""
+        """Make those of some jobs pending again that were pruned."""
         with self._writing() as job_store:
             job_store.executemany(
                 "UPDATE jobs SET state = 'pending' WHERE key = ? AND state = 'pruned'", [(key,) for key in keys]
             )
 
     def _require_own(self) -> None:
-        """Refuse files of SQLite's that lead to others: a journal may name one, which SQLite then deletes.
+        """Refuse SQLite files that refer to other files: SQLite deletes a file that a journal names.
 
         Raises:
             RunDirError: naming the file.
@@ -244,7 +244,7 @@ class JobStore:
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Be the only one who reads and writes; all that was written counts, or nothing."""
+        """Hold the only transaction; all of it is written, or nothing."""
         try:
             with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as job_store:
                 job_store.execute("BEGIN IMMEDIATE")
@@ -259,10 +259,10 @@ class JobStore:
 
 
 def _entry(row: tuple[Any, ...], path: Path) -> Entry:
-    """Return what a row says.
+    """Return a row as an entry.
 
     Raises:
-        RunDirError: no coordinator has written it.
+        RunDirError: it is not a row of a coordinator.
     """
     key, label, overrides, state, owner, attempts, code, error = row
     with suppress(TypeError, ValueError, RecursionError):

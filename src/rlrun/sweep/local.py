@@ -1,4 +1,4 @@
-"""What every launcher starts from, a job's task and how many a machine bears; and jobs as processes of this machine."""
+"""The tasks of jobs, how many a machine can run, and jobs as processes of this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDERS = ("jobs", "logs", "launches")  # of a sweep
 
 
 def work(task: Task) -> int:
-    """Do a job; return the exit code of its process. Only there torch is imported."""
+    """Run a job; return the exit code of its process, the only one that imports torch."""
     from rlrun.sweep.work import carry_out
 
     return carry_out(task)
@@ -53,7 +53,7 @@ class Tasks:
         return Task(run, entry.overrides, self.config_dir, composed, entry.owner, self.trust)
 
     def _composed(self, entry: Entry) -> bytes | None:
-        """Return what a job's overrides come to if the user typed them, or all but a budget that was raised since."""
+        """Return the composed config of a job whose overrides the user typed, except for a raised budget."""
         job = self.typed.get(entry.key)
         if job is None or job.overrides == entry.overrides:
             return None if job is None else job.composed
@@ -80,7 +80,7 @@ def require_own(folder: Path, *files: str) -> None:
 
 
 class Local:
-    """Start each job in a process of its own, which begins at once; accelerators are shared out in turn."""
+    """Start each job in its own process at once; accelerators are handed out in rotation."""
 
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = tasks
@@ -107,12 +107,12 @@ def threads(jobs: Iterable[Entry | Job]) -> int:
 
 
 def room(jobs: Iterable[Entry | Job]) -> int:
-    """Return how many of these jobs the cores of this machine bear at a time."""
+    """Return how many of these jobs the cores of this machine can run at a time."""
     return max(1, cores() // threads(jobs))
 
 
 def share(slot: int) -> dict[str, str]:
-    """Return the variables by which a process has one of the accelerators, which are handed out in turn."""
+    """Return the variables that give a process one of the accelerators, in rotation."""
     gpus = accelerators()
     return {VISIBLE: gpus[slot % len(gpus)]} if gpus else {}
 

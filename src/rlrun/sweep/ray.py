@@ -50,7 +50,7 @@ class Ray(Remote):
             self._ray, self._started = cluster.connect(address)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise RequestError(f"launcher=ray: {str(error).strip().splitlines()[0]}") from error
-        # A job that was lost is the coordinator's to start again, from its checkpoint.
+        # The coordinator starts a lost job again, from its checkpoint.
         self._keep = self._ray.remote(max_retries=0)(RemoteRunner.__call__)
 
     @staticmethod
@@ -59,7 +59,7 @@ class Ray(Remote):
 
         Raises:
             MissingExtra: it is not installed.
-            RequestError: nobody answers there, which Ray itself finds out after some minutes.
+            RequestError: no cluster answers there; Ray itself would notice after some minutes.
         """
         cluster.require("launcher=ray")
         host, _, port = (address or "").rpartition(":")

@@ -1,4 +1,4 @@
-"""Jobs that a scheduler starts, on whichever machine and whenever it likes: what its launchers have in common.
+"""Jobs that a scheduler starts on other machines: what its launchers have in common.
 
 The scheduler starts a remote runner, which starts the job's process. The machines share only the sweep's folder.
 The coordinator and the remote runners communicate by marker files: empty files in a launch's folder, named
@@ -54,7 +54,7 @@ class RemoteRunner:
 
     Attributes:
         task: the job.
-        markers: the folder of the markers; the coordinator makes it, under a name that nobody can guess.
+        markers: the folder of the markers; the coordinator makes it, under a random name.
         job_id: that the names of the job's markers begin with.
         place: the folder in which the coordinator was started; relative paths count from it.
         paths: where the coordinator imports from.
@@ -85,18 +85,18 @@ class RemoteRunner:
             # A scheduler that starts several jobs in one process gives each its own accelerators.
             variables = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
             self._child = children.start(work, self.task, log=self.task.log, variables=variables)
-            self.marker("begun").touch()  # it has imported everything by now
+            self.marker("begun").touch()  # it has imported everything
             return self._end(self._watch(self._child))
         finally:
-            self._ask()  # where it is there still: something else than its end has led here
+            self._ask()  # if it still runs, after an error
             _on_terminate(before)
 
     def _watch(self, child: children.Child) -> int:
         """Return the exit code of a process when it ended; follow the coordinator's markers."""
-        heard, pending = 0.0, {"leave": self._ask, "kill": child.kill}
+        checked, pending = 0.0, {"leave": self._ask, "kill": child.kill}
         while (code := child.poll()) is None:
-            if time.monotonic() - heard > HEAR:
-                heard = time.monotonic()
+            if time.monotonic() - checked > HEAR:
+                checked = time.monotonic()
                 for name in [name for name in pending if self.marker(name).exists()]:
                     pending.pop(name)()
             time.sleep(PAUSE)
@@ -108,7 +108,7 @@ class RemoteRunner:
         return code
 
     def _ask(self) -> None:
-        """Have the job leave in order; once, for a second signal would cut off what it saves."""
+        """Ask the job to stop; once, because a second signal interrupts its checkpoint."""
         if self._child is not None and not self._leaving:
             self._leaving = True
             self._child.terminate()
@@ -151,7 +151,7 @@ class Submitted:
         self.cancelled = False
         self._launcher = launcher
         self._killed: float | None = None  # when it was asked for
-        self._missed: float | None = None  # since when the scheduler no longer has it, without a marker of its end
+        self._missed: float | None = None  # when the scheduler first no longer had it, without a marker of its end
 
     def waits(self) -> bool:
         return "begun" not in self.markers
@@ -182,7 +182,7 @@ class Submitted:
         return None if fate is None else self._gone(fate)
 
     def _gone(self, fate: str) -> int | None:
-        """Return how a job ended that the scheduler no longer has; None while its marker may be on its way."""
+        """Return how a job ended that the scheduler no longer has; None while its marker may still arrive."""
         self._missed = self._missed or time.monotonic()
         if time.monotonic() - self._missed < LATE:
             return None
@@ -194,7 +194,7 @@ class Submitted:
 
 
 class Remote(ABC):
-    """Hand jobs to a scheduler, all that there are at a time, and follow them by marker files.
+    """Hand jobs to a scheduler, all pending ones at a time, and follow them by marker files.
 
     Args:
         tasks: of the sweep.
@@ -202,7 +202,7 @@ class Remote(ABC):
 
     def __init__(self, tasks: Tasks) -> None:
         self.tasks = tasks
-        # Nobody has put anything there beforehand that a scheduler would take for its own.
+        # A new folder, so that no file in it was planted for the scheduler.
         self.launches = tasks.folder / "launches" / uuid.uuid4().hex
         self.markers = self.launches / "notes"
         try:
@@ -230,7 +230,7 @@ class Remote(ABC):
         """Return how many of these jobs to submit at a time."""
 
     def close(self) -> None:
-        """Let go of the scheduler."""
+        """Release the scheduler."""
 
     def start(self, entry: Entry, slot: int) -> Submitted:
         """Take a job; it is submitted with all others that are taken before the next look."""
@@ -242,7 +242,7 @@ class Remote(ABC):
         return self._jobs[-1]
 
     def look(self) -> None:
-        """Now and then submit what was taken, cancel what is to leave and has not begun, and note what has ended."""
+        """Submit new jobs, cancel queued ones that are to stop, and note which have ended; at most twice a second."""
         if time.monotonic() < self._next:
             return
         new = [job for job in self._jobs if job.handle is None and not job.leaving]

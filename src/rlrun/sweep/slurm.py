@@ -143,7 +143,7 @@ class Slurm(Remote):
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Let processes that are started meanwhile not hear Ctrl-C: it is for the coordinator, which stops the jobs."""
+    """Let processes that are started meanwhile ignore Ctrl-C: the coordinator stops the jobs."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield

@@ -34,8 +34,8 @@ from rlrun.sweep.search.plan import ABOUT as SEARCH
 from rlrun.sweep.showing import Show, rows, summary
 
 ABOUT = "sweep.json"
-PRIMARY = "multirun"  # the file that lists the groups of a sweep's own words
-# Overrides that are taken from a sweep's folder, which may be somebody else's: none is code, and none names a place.
+PRIMARY = "multirun"  # the config file that lists the groups of a sweep's own overrides
+# Overrides that may be read from an untrusted sweep folder: none is code, and none names a place.
 PLAIN = re.compile(
     r"launcher(\.(cluster|partition|account|qos|constraint|time|signal_delay|memory|cpus|gpus|parallel))?=[\w.-]{1,64}",
     re.ASCII,
@@ -51,7 +51,7 @@ def apart(overrides: Iterable[str]) -> tuple[list[str], list[str]]:
 
 
 def _group(override: str) -> str:
-    """Return the first part of a word's key."""
+    """Return the first part of an override's key."""
     return override.strip().lstrip("+~").partition("=")[0].split(".")[0]
 
 
@@ -76,7 +76,7 @@ def recalled(overrides: Iterable[str], about: Path) -> list[str]:
 
 
 class Means:
-    """What the overrides of a sweep itself choose and set.
+    """The launcher and the search that a sweep's own overrides choose.
 
     Args:
         overrides: of `apart`.
@@ -171,7 +171,7 @@ def sweep(
         about = {"command": sys.argv[1:], "created": datetime.now(UTC).isoformat(timespec="seconds")}
         about["launcher"] = [override for override in means.overrides if _group(override) == "launcher"]
         write_json(folder / ABOUT, {**about, "host": socket.gethostname(), "project": str(Path.cwd())})
-    # The folder may be somebody else's, and its other jobs with it.
+    # The folder may be untrusted, and so are its other jobs.
     typed = {job.key: job for job in jobs}
     launcher = launching(Tasks(folder, config_dir, typed=typed))
     preset = describe_presets([job.preset for job in jobs] if plan is None else [plan.preset])

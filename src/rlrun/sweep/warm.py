@@ -1,4 +1,4 @@
-"""What the process does from which jobs are forked, before the first of them: import, and fill what is kept.
+"""Imports of the process that jobs are forked from, and what it computes before the first fork.
 
 It starts no thread and opens no file that a child would share.
 """
@@ -8,8 +8,7 @@ import importlib
 import os
 import pkgutil
 
-# Let go at once of where the process prints that has started this: who reads that waits until nobody can write there
-# any more, and to import takes longer than to refuse a command.
+# Redirect stdout and stderr first: a reader of the parent's output would wait for the end of all these imports.
 nowhere = os.open(os.devnull, os.O_WRONLY)
 for number in (1, 2):
     os.dup2(nowhere, number)
@@ -20,10 +19,10 @@ for module in pkgutil.iter_modules(algorithms.__path__, "rlrun.algorithms."):
     importlib.import_module(module.name)
 for name in ("rlrun.env.toys", "rlrun.sweep.work"):
     importlib.import_module(name)
-# The grammar's tables are built by use.
+# Parsing builds the tables of the grammar.
 importlib.import_module("rlrun.config.overrides").parse(["algorithm=sac", "+with=[rnd,icm]", "algorithm.lr=3.0e-4"])
 importlib.import_module("rlrun.runs.manifest").versions()
-# torch reads its own sources at the first time; each job has its own seed.
+# torch reads its own sources at the first seed; each job sets its own.
 importlib.import_module("rlrun.core.seeds").Seeds(0).apply()
 gc.collect()
-gc.freeze()  # else the first collection in a child touches, and thereby copies, all that it has from here
+gc.freeze()  # else the first collection in a child copies all shared pages

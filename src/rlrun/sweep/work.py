@@ -24,7 +24,7 @@ LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json",
 
 
 def carry_out(task: Task) -> int:
-    """Do a job; return the exit code of its process: 75, too, where it is another's by now."""
+    """Run a job; return the exit code of its process, 75 also if another process has the job."""
     signals.listen()
     keep_freed_memory()
     try:
@@ -44,7 +44,7 @@ def carry_out(task: Task) -> int:
 
 
 def _is_claimed(task: Task) -> bool:
-    """Return True if this process alone is to do a job; until it ends, no other is.
+    """Return True if this process alone runs a job, until it ends.
 
     A coordinator that died may have started one, or one may have waited in a queue since.
 
@@ -76,8 +76,8 @@ def _begun(task: Task) -> experiment.Result:
 
 
 def _resumed(task: Task) -> experiment.Result:
-    """Resume a run; its budget, and whatever else may change, is that of the overrides now."""
-    heard = RunDir(task.run).read_overrides()
-    news = [override for override in changeable(task.overrides) if override not in heard]
+    """Resume a run with the current overrides for its budget and other keys that may change."""
+    recorded = RunDir(task.run).read_overrides()
+    news = [override for override in changeable(task.overrides) if override not in recorded]
     with nullcontext() if task.composed is not None else trust.limited(task.trust, run=task.folder):
         return resuming.resume(task.run, news, trust=task.trust)

@@ -2,9 +2,9 @@
 
 A search adds to the files of any sweep, in its folder:
 
-    search.json      the overrides and settings that it resumes with with
-    study.journal    trials, what they reported and what they came to; Optuna's own format
-    search.lock      held by the coordinator that asks for trials; others help with the jobs
+    search.json      the overrides and settings, for a resume
+    study.journal    trials, their reports and results; Optuna's own format
+    search.lock      held by the coordinator that asks the sampler; others run jobs
     best.json        the answer
 """
 

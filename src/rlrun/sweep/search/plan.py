@@ -120,7 +120,7 @@ class Optuna:
             raise ConfigError("sweep.sampler=nsga2: it is for several objectives; tpe and cmaes are for one")
 
     def package(self) -> Any:
-        """Return Optuna, which says nothing but errors."""
+        """Return Optuna, whose log level is set to errors."""
         try:
             import optuna
 
@@ -158,9 +158,7 @@ class SearchPlan:
         overrides: of the jobs; those with several values are searched.
         settings: of the search.
         config_dir: the user's own conf folder.
-        foreign: the folder that the overrides came with, if the user did not type them: then what composing them does
-            is
-            limited, as for any run.
+        foreign: the folder of untrusted overrides; then composing them is limited as for any run.
         packages: beyond those that such overrides may name.
 
     Raises:
@@ -199,7 +197,7 @@ class SearchPlan:
 
     @property
     def preset(self) -> str | None:
-        """The preset that the overrides come to which all jobs have."""
+        """The preset of the overrides that all jobs share."""
         return self._base.preset
 
     @property
@@ -208,7 +206,7 @@ class SearchPlan:
         return [Job("", tuple(self.fixed), "") for _ in self.seeds]
 
     def overrides_of(self, values: Mapping[str, Any]) -> list[str]:
-        """Return the overrides that a choice stands for, name -> value."""
+        """Return the overrides of a choice, name -> value."""
         return [dimension.override(values[dimension.name]) for dimension in self.dimensions]
 
     def jobs(self, values: Mapping[str, Any], seeds: Sequence[int]) -> list[Job]:
@@ -232,7 +230,7 @@ class SearchPlan:
         for dimension in self.dimensions:
             try:
                 values[dimension.key] = OmegaConf.select(composed.config, dimension.key)
-            except OmegaConfBaseException:  # it stands for an object
+            except OmegaConfBaseException:  # its value is an object
                 continue
         chosen = {dimension.name: chosen_in(values, composed.choices, dimension) for dimension in self.dimensions}
         return {name: value for name, value in chosen.items() if value is not None}
@@ -248,7 +246,7 @@ class SearchPlan:
         """Compose with all values that a dimension names, or with its bounds.
 
         Raises:
-            ConfigError: naming the key that is wrong, or what stands against the search.
+            ConfigError: naming the wrong key, or what prevents the search.
         """
         settings = self.settings
         if settings.sampler == "cmaes" and all(dimension.choices for dimension in self.dimensions):

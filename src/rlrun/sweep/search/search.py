@@ -32,7 +32,7 @@ from rlrun.sweep.search.study import (
 
 JOURNAL, LOCK, ANSWER = "study.journal", "search.lock", "best.json"
 LOOK = 1.0  # seconds between two looks at what jobs report
-WAIT = 2.0  # seconds until one who helps tries again to be the one who asks
+WAIT = 2.0  # seconds until a coordinator tries again to get the lock
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Candidate:
     """A trial that is run again.
 
     Attributes:
-        trial: with what it came to in the search.
+        trial: with its result in the search.
         runs: with fresh seeds, by the keys of their jobs.
         scores: of the completed ones, a list for each objective.
     """
@@ -95,8 +95,8 @@ class Search:
         self.typed = typed
         self.say = say
         self.result: str | None = None  # the answer, in words
-        self.fruitless = False  # no trial came to a number
-        self._study: Study | None = None  # of the one that asks
+        self.fruitless = False  # no trial has a number as its result
+        self._study: Study | None = None  # of the coordinator that holds the lock
         self._open: dict[int, _Open] = {}
         self._candidates: list[Candidate] | None = None
         self._handle: int | None = None
@@ -113,12 +113,12 @@ class Search:
 
     @property
     def study(self) -> Study:
-        """The study, of the one that asks."""
+        """The study, if this coordinator holds the lock."""
         assert self._study is not None
         return self._study
 
     def look(self, *, news: bool) -> set[str]:
-        """Note what trials have come to; return the keys of jobs that are to leave.
+        """Note the results of trials; return the keys of jobs that are to stop.
 
         news: whether a job has ended since the last time.
         """
@@ -149,7 +149,7 @@ class Search:
         return self.study.waits or self.study.asked < self.plan.trials
 
     def _asks(self) -> bool:
-        """Return True if this is the one who asks; try to become it now and then."""
+        """Return True if this coordinator holds the lock; try to get it now and then."""
         if self._study is None and time.monotonic() - self._tried >= WAIT:
             self._tried = time.monotonic()
             self._handle = locks.locked(self.folder / LOCK)
@@ -211,7 +211,7 @@ class Search:
         return self._compare(open_trial, keys) if self.plan.settings.prunes else set()
 
     def _require_objectives(self, runs: list[RunDir]) -> None:
-        """Refuse to continue where no run so far has a metric of the asked name.
+        """Refuse to continue if no run so far has the metric of an objective.
 
         Raises:
             ConfigError: naming it.
@@ -234,7 +234,7 @@ class Search:
         return set()
 
     def _report(self, open_trial: _Open) -> Iterator[tuple[int, float]]:
-        """Report what a trial would have come to after each evaluation that all its runs have made; yield it, from 1.
+        """Report a trial's score after each evaluation that all its runs have made; yield step, from 1, and score.
 
         That is less noisy than the evaluation alone, and what trials are ordered by in the end.
         """
@@ -260,7 +260,7 @@ class Search:
         self.say(f"trial {trial.number} {' '.join(self.plan.overrides_of(trial.values))}: {came_to}{about}")
 
     def _scores(self, runs: list[RunDir]) -> list[list[float]]:
-        """Return what completed runs came to, a list for each objective."""
+        """Return the results of completed runs, a list for each objective."""
         settings = self.plan.settings
         return [[of_run(run, settings, at) for run in runs] for at in range(len(settings.objectives))]
 

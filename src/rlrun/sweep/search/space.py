@@ -87,7 +87,7 @@ class Dimension:
         return [self.low + index * self.step for index in range(count)]
 
     def share(self, value: float) -> float:
-        """Return where a number stands between its bounds, from 0 to 1."""
+        """Return the place of a number between its bounds, from 0 to 1."""
         if self.high == self.low:
             return 0.5
         if self.log:
@@ -95,7 +95,7 @@ class Dimension:
         return (value - self.low) / (self.high - self.low)
 
     def at(self, share: float) -> float:
-        """Return the number that stands there."""
+        """Return the number at a place between the bounds."""
         if self.log:
             value = self.low * math.pow(self.high / self.low, share)
         else:
@@ -108,7 +108,7 @@ class Dimension:
 def divide(
     overrides: Iterable[str], params: Mapping[str, Any], config_dir: Path | None = None
 ) -> tuple[list[str], list[Dimension]]:
-    """Return the overrides that are the same in all trials, and the dimensions that the others stand for.
+    """Return the overrides that are the same in all trials, and a dimension for each other one.
 
     Args:
         overrides: of the command line.
@@ -129,7 +129,7 @@ def divide(
         else:
             fixed.append(str(override.input_line))
     if not dimensions:
-        raise ConfigError(f"a search needs an override that stands for many values: {EXAMPLE}")
+        raise ConfigError(f"a search needs an override with several values: {EXAMPLE}")
     return fixed, list(dimensions.values())
 
 
@@ -148,7 +148,7 @@ def grid(dimensions: Sequence[Dimension]) -> list[dict[str, Any]]:
 
 
 def _texts(params: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield key and override of what a file says; keys may be nested or dotted."""
+    """Yield key and override of the values in a file; keys may be nested or dotted."""
     for name, value in params.items():
         key = f"{above}{name}"
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Optuna's study in a file that one process at a time writes; and what runs come to, one number each."""
+"""Optuna's study in a file that one process at a time writes, and the results of runs, one number each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WIDTH = 0.25  # of the first generation, as a share of the distance between the 
 
 
 class Trial(NamedTuple):
-    """A choice of values: name -> value; what it came to, one number an objective, where that is known."""
+    """A choice of values, name -> value, and its results, one number an objective, if known."""
 
     number: int
     values: dict[str, Any]
@@ -100,12 +100,12 @@ class Study:
         return self._suggested(number, self._study.ask)
 
     def reopen(self, number: int) -> Trial:
-        """Return a trial that another process asked for; what it had not chosen yet is chosen now."""
+        """Return a trial of an earlier process; values that were not chosen yet are chosen now."""
         known = self._frozen()[number]._trial_id
         return self._suggested(number, lambda: self._optuna.trial.Trial(self._study, known))
 
     def report(self, number: int, step: int, value: float) -> None:
-        """Note what a trial has come to at a step, from 1; once."""
+        """Note the score of a trial at a step, from 1; once."""
         if step not in self._frozen()[number].intermediate_values:
             self._handles[number].report(value, step)
 
@@ -156,7 +156,7 @@ class Study:
             return self._optuna.load_study(storage=storage, **named)
 
     def _guarded(self, work: Callable[[], Any]) -> Any:
-        """Do what reads the journal, which may be somebody else's."""
+        """Call what reads the journal, which may be untrusted."""
         try:
             return work()
         except RlrunError:
@@ -165,7 +165,7 @@ class Study:
             raise RunDirError(f"{self.path} is damaged: {type(error).__name__}: {error}") from error
 
     def _mend(self) -> None:
-        """Take off what a process that was killed has begun to write."""
+        """Remove a last line that a killed process did not complete."""
         try:
             with os.fdopen(open_own(self.path), "r+b") as file:
                 content = file.read(LARGEST + 1)
@@ -176,7 +176,7 @@ class Study:
             raise RunDirError(f"{self.path} cannot be used: {reason(error)}") from error
 
     def _suggested(self, number: int, begin: Callable[[], Any]) -> Trial:
-        """Return a trial with a value for each dimension; those that are chosen already stand."""
+        """Return a trial with a value for each dimension; values that were chosen before stay."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what Optuna calls experimental
             self._study.sampler = self._sampler(self._seed(number))
@@ -218,7 +218,7 @@ class Study:
     def _evolved(self, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return values that CMA-ES chooses, and what to note of them.
 
-        Optuna keeps the state of CMA-ES pickled in its study, and a study may be somebody else's. So it is computed
+        Optuna keeps the state of CMA-ES pickled in its study, and a study may be untrusted. So it is computed
         again from the trials each time, which takes a moment.
         """
         from cmaes import CMA
@@ -274,7 +274,7 @@ class Study:
 
 
 class _Free:
-    """A lock that never is taken: whoever has opened a study holds that of the search."""
+    """A lock that does nothing: the process that opens a study holds the lock of the search."""
 
     def acquire(self) -> bool:
         return True
@@ -318,7 +318,7 @@ def of_values(values: list[float], settings: Optuna, at: int) -> float:
 
 
 def over_seeds(values: list[float], settings: Optuna, at: int) -> float:
-    """Return the `mean`, `iqm` (mean of the middle half) or `worst` of what a trial's runs came to."""
+    """Return the `mean`, `iqm` (mean of the middle half) or `worst` of the results of a trial's runs."""
     if any(map(math.isnan, values)):
         return math.nan
     if settings.over_seeds == "worst":
