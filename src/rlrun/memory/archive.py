@@ -1,7 +1,7 @@
-"""One file of arrays that proves itself: a zip whose comment is a hash of every byte before it.
+"""A file of arrays: a zip whose comment is a hash of every byte before it.
 
-Members are stored as they are, so they are read piece by piece, and no size is larger than the file.
-Whatever happens to the file, a single flipped bit included, shows before anything is read from it.
+Members are not compressed, so they are read piece by piece, and none is larger than the file. The hash is compared
+before any member is read, so a single flipped bit is found.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PICKLE = "not read, because loading it runs whatever code it holds"
 
 @contextmanager
 def create(path: Path, *, public: bool = False, sealed: bool = True) -> Iterator[ZipFile]:
-    """Write a zip that appears under its name complete or not at all.
+    """Write a zip that appears under its name only when it is complete.
 
-    public: everybody may read it, in place of its owner only.
-    sealed: False for another program, which has no use for the hash of the whole.
+    public: everybody may read it, not only its owner.
+    sealed: False writes no hash, for other programs.
 
     Raises:
         RlrunError: the disk does not take it; what was there before stays.
@@ -68,7 +68,7 @@ def create(path: Path, *, public: bool = False, sealed: bool = True) -> Iterator
 
 
 def sweep(path: Path) -> None:
-    """Delete what a killed process left half written beside a file that only this process writes."""
+    """Delete temporary files of a killed process next to a file that only this process writes."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
         leftover.unlink(missing_ok=True)
 
@@ -88,9 +88,9 @@ def _hash(file: IO[bytes], size: int) -> bytes:
 
 @contextmanager
 def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
-    """Open a zip once every byte of it has been checked.
+    """Open a zip after its hash was compared.
 
-    sealed: False for one of another program, which has no hash of the whole.
+    sealed: False for a zip of another program, which has no hash.
 
     Raises:
         RequestError: it is missing, damaged, cut short, a pickle, or no zip of this kind.
@@ -111,7 +111,7 @@ def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
 
 
 def is_sealed(path: Path) -> bool:
-    """Tell whether a file ends as ours do; it may be damaged all the same."""
+    """Return True if a file ends with a hash, which need not be right."""
     try:
         with os.fdopen(open_regular(path, follow=True), "rb") as file:
             return _sealed_part(file) is not None

@@ -1,4 +1,4 @@
-"""What a table keeps of each step: one flat array a column, images as they came."""
+"""The columns of a table, stacked frames, and tags of episodes."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def _column(root: str, path: str, leaf: Leaf, dtype: str) -> Column:
 
 
 def default_length(columns: Iterable[Column], frame_stack: int = 1) -> int:
-    """Return how many transitions a memory keeps whose length nobody set.
+    """Return the default length of a memory in transitions.
 
-    The number does not depend on a run's budget: a run that is extended remembers what the longer run does.
+    It does not depend on a run's budget, so an extended run equals a longer one.
     """
     shared = {column: frame_stack if column.keys[0] == "observation" else 1 for column in columns if not column.tag}
     row = sum(column.nbytes // frames for column, frames in shared.items())
@@ -75,7 +75,7 @@ def default_length(columns: Iterable[Column], frame_stack: int = 1) -> int:
 
 
 def refuse_vectors(spaces: Spaces) -> None:
-    """Refuse to take a vector of an environment for a stack of numbers.
+    """Refuse stacks of frames whose frames are no arrays.
 
     Raises:
         ConfigError: names the leaf.
@@ -87,10 +87,9 @@ def refuse_vectors(spaces: Spaces) -> None:
 
 
 def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tuple[list[Column], dict[str, Any]]:
-    """Join the columns of the spaces and those asked for by name.
+    """Return the columns of the spaces and further ones by name, with tags; and the virtual columns.
 
-    Returns the columns, tags among them, and the virtual ones: those given as something to call. A column of no
-    numbers, `{shape: 0}`, is left out.
+    A virtual column is a callable. A column without numbers, `{shape: 0}`, is left out.
 
     Raises:
         ConfigError: no column at all, a setting that columns do not have, or an unknown dtype.
@@ -130,7 +129,7 @@ def _parse(name: str, value: Mapping[str, Any] | None) -> Column:
 
 @dataclass(frozen=True)
 class Stack:
-    """How a stacked observation is made of frames: along a new first axis, or joined along an existing one.
+    """How an observation stacks frames: along a new first axis, or joined along an existing one.
 
     axis: of a single observation, from the end.
     """
@@ -141,7 +140,7 @@ class Stack:
 
     @classmethod
     def of(cls, column: Column, count: int) -> Stack:
-        """Find out from the shape of a column.
+        """Return the stack of a column by its shape.
 
         Raises:
             ConfigError: it is no stack of so many frames.
@@ -177,10 +176,10 @@ ROOT = "observation"
 
 
 class Frames:
-    """What is stored of stacked observations, and how to read them back.
+    """Stores single frames of stacked observations, and reads stacks.
 
-    A stack at step s is made of the frames of steps s - count + 1 … s; before the episode's first step its first
-    frame is repeated, as the environment's wrapper does. It never reaches into another episode.
+    The stack of step s has the frames of steps s - count + 1 … s. Like the environment's wrapper, it repeats the first
+    frame of the episode before its first step.
     """
 
     def __init__(self, columns: list[Column], count: int) -> None:
@@ -193,7 +192,7 @@ class Frames:
         self.shapes = {column.name: column.shape for column in self.columns}
 
     def newest(self, observation: Tree, name: str = ROOT) -> Tree:
-        """Return the newest frames of stacked observations [n, …]; what is a single frame already stays as it is."""
+        """Return the newest frames of stacked observations [n, …]; single frames do not change."""
         if isinstance(observation, Mapping):
             return {key: self.newest(part, f"{name}.{key}") for key, part in observation.items()}
         value = np.asarray(observation)
@@ -217,7 +216,7 @@ class Frames:
 
 
 class Tags:
-    """Values by episode number; an episode that still runs has zeros."""
+    """Values by episode number; open episodes have zeros."""
 
     def __init__(self, columns: Iterable[Column], index: EpisodeIndex) -> None:
         self.columns = {column.name: column for column in columns}
@@ -232,7 +231,7 @@ class Tags:
         return len(self.columns)
 
     def check(self, tags: Mapping[str, Any] | None) -> None:
-        """Refuse an end without its tags.
+        """Refuse the end of an episode without its tags.
 
         Raises:
             RlrunError: a tag is missing.
@@ -249,7 +248,7 @@ class Tags:
             values[episodes[here]] = np.atleast_1d(np.asarray(tags[name]))[here]
 
     def clear(self, episodes: Array) -> None:
-        """Forget the tags of episodes [n]."""
+        """Set the tags of episodes [n] to 0."""
         self._grow()
         for values in self.values.values():
             values[episodes] = 0
@@ -269,6 +268,6 @@ class Tags:
         return {name: torch.from_numpy(values.copy()) for name, values in self.values.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take values back."""
+        """Load what `state_dict` returned."""
         for name in self.values:
             self.values[name] = state[name].numpy().copy()

@@ -66,7 +66,7 @@ def read(
 
 
 def is_v1(path: Path) -> bool:
-    """Tell whether a file is a zip in Emote's V1; other zips and damaged ones are not.
+    """Return True for a zip in Emote's V1; other zips and damaged ones are not.
 
     Raises:
         RequestError: it cannot be opened, or is a pickle.
@@ -96,7 +96,7 @@ def _configuration(file: ZipFile, path: Path) -> dict[str, Any]:
 
 
 def _part(file: ZipFile, key: str, ids: list[int], path: Path) -> Part:
-    """Read one key, and check that its ranges give every id a stretch of its own."""
+    """Return one key, after a check that the ranges of its ids do not overlap."""
     data = archive.ArrayMember(file, f"{key}.npy", path).all()
     ranges = archive.ArrayMember(file, f"{key}.ranges.npy", path).all()
     if ranges.ndim != 2 or ranges.shape[1] != 3 or ranges.dtype.kind not in "iu":
@@ -132,7 +132,7 @@ def _episodes(
 
 
 def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int, episode_end: str) -> dict[str, Array]:
-    """Return a row with how the episode ended, in place of what Emote tells of it."""
+    """Return a row with `terminated` and `truncated` in place of Emote's columns and tags."""
     over = np.arange(length) == length - 1
     cut_off = over & (episode_end == "truncated")
     if "masks" in row:  # 0 where the episode ended by itself
@@ -146,7 +146,7 @@ def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int, episod
 
 
 def _rows_more(key: str, part: Part, rows: Array, tag: bool, ids: list[int], path: Path) -> int | None:
-    """Return how many rows more than steps a key has in each episode; None for a tag."""
+    """Return the number of rows of a key in each episode minus its steps; None for a tag."""
     if tag:
         if (part.length != 1).any():
             raise RequestError(f"{path} is damaged: the tag '{key}' has more or less than one value an episode")

@@ -16,7 +16,7 @@ from rlrun.training.callback import Callback
 
 
 class _Drawn(NamedTuple):
-    """What drawing ahead gave: a batch, or None at the end, or what went wrong; and how the tables were then."""
+    """A batch drawn ahead, None at the end, or an error; and the versions of the tables."""
 
     groups: Groups | None
     versions: tuple[int, ...] | None  # None after a resume
@@ -24,21 +24,21 @@ class _Drawn(NamedTuple):
 
 
 class Prefetch(Callback):
-    """Draw up to `depth` batches ahead in a thread of its own; no batch is another for it.
+    """Draws up to `depth` batches ahead in a thread; the batches are the same as without it.
 
-    A batch is drawn ahead only where its loader makes no environment step before it: all of a data
-    set, of a memory the batches that follow one another on the same steps (`updates_per_step` above
-    1, or several envs). The first batch after new steps waits for them, for they depend on the
-    newest policy. It is loader and callback in one and stands among the callbacks, so that it is at
-    rest when a checkpoint is taken and ends with training. Batches drawn ahead are in the checkpoint.
+    A batch is drawn ahead only if its loader makes no environment step before it. So all batches of a data set are, and
+    those of a memory with several updates after one round of steps. The first batch after new steps waits for them,
+    because they depend on the newest policy.
+
+    It is a loader and a callback. As a callback it waits for the thread before a checkpoint, and ends it with training.
+    Checkpoints have the batches that were drawn ahead.
 
     Args:
-        loader: of the batches; it knows whether it is `ready` to give the next one without a step of the environment
-            before it, and from which `tables` that comes.
-        depth: how many to have ready.
+        loader: of the batches, with a method `ready` (no environment step comes before the next batch) and `tables`.
+        depth: number of batches.
 
     Raises:
-        ConfigError: the loader cannot tell, or its next batch depends on what the last one taught.
+        ConfigError: the loader has no `ready`, or its next batch depends on the last update.
     """
 
     def __init__(self, loader: Any, *, depth: int = 1) -> None:
@@ -73,7 +73,7 @@ class Prefetch(Callback):
             self._pool = ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (threads,))
 
     def end_batch(self) -> None:
-        """Wait until the thread rests."""
+        """Wait for the thread."""
         if self._task is not None:
             wait([self._task])
 
@@ -121,7 +121,7 @@ class Prefetch(Callback):
         return f"draws up to {self.depth} batches of {path_of(self.loader)} ahead"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the loader's state, and the batches that it has given already and nobody has seen."""
+        """Return the loader's state, and the batches that were drawn ahead."""
         self.end_batch()
         ahead = [drawn.groups for drawn in self._drawn if drawn.groups is not None]
         return {"ahead": ahead, "loader": self.loader.state_dict()}

@@ -1,4 +1,4 @@
-"""What a collector fills and an on-policy loader empties: a few steps of all envs, side by side."""
+"""The memory of on-policy algorithms: the steps of all envs since it was emptied."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rlrun.memory.index import env_numbers
 
 
 class Rollout:
-    """The steps of all envs since it was emptied, side by side; for a collector it is a table.
+    """The steps of all envs since it was emptied; a collector writes to it like to a table.
 
-    Unlike a table it keeps envs whole, episode ends included, and knows every next observation:
-    within an episode the observation a row later, at its end the last one, at the end of the rollout
-    what the collector sees. No observation is stored twice.
+    Each env has a column of rows, with ends of episodes within. The next observation is that of the next row; at the
+    end of an episode its last one; at the end of the rollout the collector's current one. No observation is stored
+    twice.
 
     Args:
         spaces: of the environment: the columns observation, action, reward, terminated, truncated.
@@ -48,14 +48,14 @@ class Rollout:
         self._last: list[tuple[Any, Array, Tree]] = []  # rows, envs and last observations of episodes that ended
 
     def widen(self, columns: Mapping[str, Any]) -> None:
-        """Hold further columns, too, which the agent gives."""
+        """Add columns that the agent fills."""
         self.columns = [*self.columns, *make_columns(None, columns)[0]]
         self._roots = tuple(dict.fromkeys(column.keys[0] for column in self.columns))
         if self.horizon:
             self.reserve(self.horizon)
 
     def reserve(self, horizon: int) -> None:
-        """Make room for so many steps of every env, and forget what there was."""
+        """Allocate so many steps of every env, and drop all steps."""
         self.horizon = horizon
         arrays = {}
         for column in self.columns:
@@ -95,7 +95,7 @@ class Rollout:
         self.filled += 1
 
     def _void(self, row: int, envs: Array) -> None:
-        """Leave nothing of an earlier rollout in a row that only these envs write."""
+        """Clear a row that only these envs write."""
         map_tree(lambda array: array[row].fill(0), self._arrays)
         self._valid[row] = False
         self._valid[row, envs] = True
@@ -110,7 +110,7 @@ class Rollout:
     def cut_off(self, envs: Array, last: Tree) -> Array:
         """Truncate open episodes of envs [n] at their newest rows; return envs without rows.
 
-        last: what they saw then, [n, …].
+        last: their observations then, [n, …].
         """
         valid = self._valid[: self.filled, envs]
         rows = self.filled - 1 - valid[::-1].argmax(0) if self.filled else np.zeros(len(envs), np.int64)
@@ -123,9 +123,9 @@ class Rollout:
         return envs[~valid.any(0)]
 
     def steps(self, observation: Tree) -> tuple[Batch, Array]:
-        """Return what is stored, trees of arrays [T, N, …] that share its memory, and which rows are valid [T, N].
+        """Return the steps as trees of arrays [T, N, …] that share memory, and which rows are valid [T, N].
 
-        observation: what follows the newest rows, [N, …].
+        observation: after the newest rows, [N, …].
         """
         count = self.filled
         batch = {name: map_tree(lambda array: array[:count], self._arrays[name]) for name in self._roots}
@@ -141,20 +141,20 @@ class Rollout:
         return batch, self._valid[:count]
 
     def clear(self) -> None:
-        """Forget all steps."""
+        """Drop all steps."""
         self.filled = 0
         self._valid = np.ones((self.horizon, self.num_envs), np.bool_)
         self._last.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the steps so far: a run may be left amidst a rollout."""
+        """Return the steps so far."""
         count = self.filled
         rows = {name: map_tree(lambda array: array[:count], self._arrays[name]) for name in self._arrays}
         last = [{"row": row, "lanes": envs, "observation": tree} for row, envs, tree in self._last]
         return {"filled": count, "rows": rows, "valid": self._valid[:count], "last": last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on behind the steps so far.
+        """Load the steps so far.
 
         Raises:
             RlrunError: the rollout has other columns, envs or a shorter horizon; nothing was changed.

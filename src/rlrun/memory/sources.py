@@ -1,4 +1,4 @@
-"""Where episodes can come from: files of rlrun and of Emote, datasets of Minari."""
+"""Sources of episodes: files of rlrun and of Emote, datasets of Minari."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def take_in(table: Table, source: str, *, append: bool = False, ignore_extra: bo
     """Fill a table from a file that rlrun or Emote (V1) stored, or from `minari:DATASET`.
 
     Args:
-        table: what it holds is replaced.
-        source: whatever it comes from.
-        append: keep what the table holds, and add to it.
-        ignore_extra: leave out columns that the table does not have, in place of refusing them.
+        table: its rows are replaced.
+        source: the file or dataset.
+        append: keep the rows of the table, and add to them.
+        ignore_extra: leave out columns that the table does not have. False: refuse them.
 
     Returns:
-        Whether the table is in the very state that was stored, sampler and ejector included.
+        True if the table has exactly the stored state, with that of sampler and ejector.
 
     Raises:
         RequestError: the source is missing or damaged, or does not fit; the table is as it was before.
@@ -51,7 +51,7 @@ def episodes_in(source: str) -> list[Episode] | None:
 
 
 def table_of(source: str) -> Table:
-    """Return a table with the columns and rows of what a memory was stored in: a file, or `minari:DATASET`.
+    """Return a table with the columns and rows of a stored memory: a file, or `minari:DATASET`.
 
     Raises:
         RequestError: it is missing or damaged.
@@ -84,8 +84,8 @@ PIXELS = "uint8"
 def spaces_in(source: str | Sequence[str]) -> Spaces:
     """Return the spaces of the rows in a file, or of `minari:DATASET`, or of several that agree.
 
-    Numbers are without bounds, but for actions, which a memory holds between -1 and 1. Of choices there are as many as
-    the largest that was stored tells, in whichever source.
+    Observations have no bounds; actions of a memory are between -1 and 1. The largest stored choice of all sources sets
+    the number of choices.
 
     Raises:
         RequestError: a source is missing or damaged, holds no observations or actions, or others than the first one.
@@ -126,7 +126,7 @@ def _spaces_of(source: str) -> Spaces:
 
 
 def _joined(first: Space, second: Space) -> Any:
-    """Return the space that both are part of, for each choice the larger number of them; None if there is none."""
+    """Return the space that includes both, with the larger number of choices; None if there is none."""
     if isinstance(first, Composite) and isinstance(second, Composite):
         if first.parts.keys() != second.parts.keys():
             return None
