@@ -79,7 +79,7 @@ def test_time_makes_a_checkpoint_due(tmp_path, monkeypatch):
     assert steps(run) == [2]
 
 
-def test_saved_state_is_that_of_its_step(tmp_path):
+def test_saved_state_matches_its_step(tmp_path):
     checkpointer, run, counter = begun(tmp_path, every=2, keep_last=None)
     for update in range(1, 7):
         counter.count = update
@@ -97,7 +97,7 @@ def test_resumed_run_keeps_its_interval(tmp_path):
     assert steps(run) == [210, 300]
 
 
-def test_last_ones_and_the_best_are_kept(tmp_path):
+def test_newest_and_best_are_kept(tmp_path):
     checkpointer, run, _ = begun(tmp_path, every=10, keep_last=2)
     for update in range(10, 70, 10):
         if update == 20:
@@ -107,7 +107,7 @@ def test_last_ones_and_the_best_are_kept(tmp_path):
     assert run.checkpoint("best").name.startswith("0000000020")
 
 
-def test_best_is_saved_when_its_update_ends(tmp_path):
+def test_best_is_saved_after_its_update(tmp_path):
     checkpointer, run, _ = begun(tmp_path, every=100)
     checkpointer.mark_best(42, 7)
     assert steps(run) == []
@@ -132,7 +132,7 @@ def test_newest_best_checkpoints_are_kept(keep_best, kept, tmp_path):
 
 
 @pytest.mark.parametrize("earlier", [True, False])
-def test_resume_forgets_the_best_of_the_end(earlier, tmp_path):
+def test_resume_forgets_best_of_the_end(earlier, tmp_path):
     checkpointer, run, _ = begun(tmp_path, every=100, keep_last=1)
     if earlier:
         checkpointer.mark_best(10, 10)
@@ -171,7 +171,7 @@ def test_orderly_end_is_saved_once(tmp_path, error):
     assert run.checkpoint(13).stat().st_mtime_ns == before
 
 
-def test_no_checkpoint_is_made_after_an_error(tmp_path):
+def test_error_leaves_no_checkpoint(tmp_path):
     checkpointer, run, _ = begun(tmp_path)
     checkpointer.end_training(ValueError("inside an update"), update=13)
     assert steps(run) == []
@@ -184,7 +184,7 @@ RESUMED = {"axis": 600, "update": 500, "best": []}
     ("update", "step", "state", "saved"),
     [(0, 700, None, [700]), (500, 700, RESUMED, [700]), (500, None, RESUMED, []), (500, 600, RESUMED, [])],
 )
-def test_stop_is_saved_if_steps_were_made(update, step, state, saved, tmp_path):
+def test_stop_after_steps_is_saved(update, step, state, saved, tmp_path):
     checkpointer, run, _ = begun(tmp_path, update=update, state=state)
     checkpointer.end_training(Stop("SIGTERM"), update=update, step=step)
     assert steps(run) == saved
@@ -269,7 +269,7 @@ def test_later_checkpoints_are_replaced_after_resume(tmp_path):
     assert steps(run) == [35, 40]
 
 
-def test_checkpoint_of_the_same_step_is_replaced(tmp_path):
+def test_checkpoint_of_same_step_is_replaced(tmp_path):
     first, run, _ = begun(tmp_path, every=10)
     first.end_cycle(10)
     (run.checkpoint(10) / storage.STATE).write_text("damage")

@@ -89,13 +89,13 @@ def test_priorities_are_errors_of_each_batch(batches, expected):
     assert priorities(batches, loss=distance()) == expected
 
 
-def test_first_loss_counts_unless_another_is_named():
+def test_first_loss_counts_by_default():
     losses = {"first": distance(), "other": Slope(nn.Linear(1, 1), sgd)}
     assert priorities(Batches([1.0, -5.0]), **losses) == [[2.0, 8.0]]
     assert priorities(Batches([1.0, -5.0]), feedback={"loss": "other"}, **losses) == [[1.0, 5.0]]
 
 
-def test_each_data_group_has_a_table_of_its_own():
+def test_data_groups_have_separate_tables():
     near, far = Listener(), Listener()
     callbacks = {
         "far": distance(data_group="far"),

@@ -45,7 +45,7 @@ def test_stages_go_from_counting_to_adjusting():
     assert [log for _, log in history[7:]] == [-0.5 * FAST, -0.5 * FAST - 0.9 * FAST]
 
 
-def test_largest_entropy_is_a_fifth_below_the_first_ones():
+def test_largest_entropy_follows_first_ones():
     target = staged()
     fed(target, 1.0, 0.5)
     assert float(target.largest) == pytest.approx(0.6)
@@ -82,7 +82,7 @@ def test_weight_has_a_lower_bound():
     assert float(target.log.exp()) == pytest.approx(0.25)
 
 
-def test_parts_have_stages_and_weights_of_their_own():
+def test_parts_have_separate_stages():
     target = EntropyTarget(MIXED, target={"continuous": -1.0}, largest={"discrete": 1.0}, window=1)
     assert target.kinds == ("continuous", "discrete")
     assert target.targets.value.tolist() == pytest.approx([-1.0, 0.394398])
@@ -102,14 +102,14 @@ def test_invalid_rows_do_not_count():
     assert target.average.updates == 1
 
 
-def test_target_follows_a_schedule_of_environment_steps():
+def test_target_follows_a_schedule():
     target = staged(target=Linear(1.0, 0.0, steps=100))
     target.begin_batch(7, 25)
     assert target.targets.value.tolist() == [0.75]
     assert EntropyTarget(MIXED).targets.value.tolist() == pytest.approx([math.log(0.2), 0.394398])  # the defaults
 
 
-def test_unreachable_targets_and_unknown_parts_are_refused():
+def test_invalid_entropy_targets_are_refused():
     with pytest.raises(ConfigError, match=r"target: 0\.5 lies above the largest entropy, 0\.4"):
         staged(largest=0.4)
     with pytest.raises(ConfigError, match=r"target\.discreet: .* \(did you mean 'discrete'\?\)"):
@@ -118,7 +118,7 @@ def test_unreachable_targets_and_unknown_parts_are_refused():
         staged(window=0)
 
 
-def test_gradient_step_has_the_size_of_the_error():
+def test_gradient_step_equals_the_error():
     network = EntropyWeight(MIXED, initial=1.0)
     target = SGDEntropyTarget(network, partial(torch.optim.SGD, lr=0.1), spaces=MIXED, target=0.5, window=2)
     target.backward(policy_entropy=torch.tensor([[0.7, 0.1], [0.9, 0.1]]))

@@ -249,7 +249,7 @@ def test_interval_may_change_on_resume(results, before, after, expected):
 
 
 @pytest.mark.parametrize(("evaluated", "expected"), [(30, [40]), (40, [])])
-def test_run_resumed_at_its_end_is_evaluated(results, evaluated, expected):
+def test_run_resumed_at_end_is_evaluated(results, evaluated, expected):
     callback, _ = evaluator(every=10)
     callback.end_cycle(evaluated // 10, evaluated)
     resumed, listener = evaluator(every=10)

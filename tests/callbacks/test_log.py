@@ -103,7 +103,7 @@ def test_without_environment_updates_are_the_axis():
     assert "time/env_steps_per_second" not in sink.records[0]
 
 
-def test_only_named_numbers_depend_on_the_clock(monkeypatch):
+def test_only_named_numbers_use_clock(monkeypatch):
     records = []
     for speed in (1, 3):
         sink, ticks = Memory(), iter(range(0, 1000, speed))
@@ -116,7 +116,7 @@ def test_only_named_numbers_depend_on_the_clock(monkeypatch):
     assert differing == {"seconds", "time/env_steps_per_second", "time/updates_per_second"}
 
 
-def test_all_tensors_come_over_in_one_copy(monkeypatch):
+def test_all_tensors_take_one_copy(monkeypatch):
     copies = []
     original = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: copies.append(tensor.shape) or original(tensor))
@@ -154,7 +154,7 @@ def test_end_writes_new_metrics_once():
     assert (sink.closed, failed.closed) == ([None], [error])
 
 
-def test_failing_sink_is_left_out_with_one_warning(caplog):
+def test_failing_sink_is_removed(caplog):
     bad, good = Memory("no network"), Memory()
     logger = begun(bad, good)
     with caplog.at_level(logging.WARNING, "rlrun"):
@@ -235,7 +235,7 @@ def test_resumed_metrics_equal_uninterrupted_ones(tmp_path):
 
 
 @pytest.mark.parametrize("uncounted", [False, True])
-def test_record_of_the_end_is_dropped_on_resume(uncounted, run):
+def test_resume_drops_record_of_the_end(uncounted, run):
     logger = begun(Jsonl(), run=run)
     logger.end_cycle(10)
     if uncounted:
@@ -285,7 +285,7 @@ def opened(total=None, **options):
     return terminal, stream
 
 
-def test_plain_terminal_prints_one_line_a_record():
+def test_plain_terminal_prints_every_record():
     terminal, stream = opened(1_000_000)
     logger = begun(terminal, callbacks={"q": Loss(), **{f"long{i}": Loss() for i in range(9)}})
     for update in (10, 20, 30):
@@ -306,7 +306,7 @@ def test_time_to_go_waits_for_learning():
     assert [text.rpartition("  ")[2] for text in lines] == ["9,000 steps/s", "8,000 steps/s", "1:15 to go"]
 
 
-def test_plain_terminal_waits_and_shows_the_last():
+def test_plain_terminal_shows_the_last():
     terminal, stream = opened(seconds=1000)
     logger = begun(terminal)
     for update in range(10, 200, 10):
@@ -502,7 +502,7 @@ def test_unknown_sink_gets_a_hint():
 
 
 @pytest.mark.parametrize(("sink", "module"), [("TensorBoard", "torch.utils.tensorboard"), ("Wandb", "wandb")])
-def test_missing_package_names_the_extra_at_once(monkeypatch, sink, module):
+def test_missing_package_names_the_extra(monkeypatch, sink, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"\[{sink.lower()}\]'"):
         getattr(sinks, sink)()

@@ -76,7 +76,7 @@ def test_gradients_are_clipped_by_their_norm(limit, expected):
     assert loss.metrics.get("grad_norm/line") == (None if limit is None else 3.0)
 
 
-def test_schedule_sets_the_rate_of_each_update():
+def test_schedule_sets_rate_of_updates():
     loss = Plain(Line(), sgd, schedule=lambda update: (0.5, 0.25, 0.125)[update])
     positions = []
     for _ in range(3):
@@ -142,7 +142,7 @@ def test_learning_rate_is_optional():
     assert "learning_rate/loss" not in loss.metrics
 
 
-def test_gradients_of_other_networks_stay_as_they_are():
+def test_gradients_of_other_networks_are_unchanged():
     class Through(LossCallback):
         def loss(self, x):
             return downstream(self.network(x))
@@ -205,7 +205,7 @@ def test_named_results_reach_later_callbacks():
 
 
 @pytest.mark.parametrize(("names", "expected"), [(("x",), 3.0), (("x", "shift"), 6.0), (("x", "weight"), 10.0)])
-def test_optional_names_are_taken_where_they_exist(names, expected):
+def test_optional_names_are_used(names, expected):
     loss = Naming(Line(), sgd)
     Trainer({"line": loss}, Batches(*names)).train()
     assert float(loss.metrics["loss/line"]) == expected  # mean of x, of x + shift, of x * weight
@@ -243,7 +243,7 @@ def restored(state, weights, **what):
     return loss
 
 
-def test_restored_optimizer_makes_the_same_next_step(tmp_path):
+def test_restored_optimizer_continues_exactly(tmp_path):
     loss = adam_loss()
     train(loss, range(3))
     storage.save(tmp_path / "saved", {"loss": loss.state_dict(), "network": loss.network.state_dict()}, about={})
@@ -304,7 +304,7 @@ def fitted(network, updates=3, optimizer=ADAM):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_update_ratio_is_the_newest_step_over_the_weights(fused):
+def test_update_ratio_is_step_over_weights(fused):
     torch.manual_seed(0)
     network = MLP(3, 2, hidden=(8, 8))
     loss = fitted(network, optimizer=partial(ADAM, fused=fused))
@@ -332,7 +332,7 @@ def test_units_without_gradient_are_dead():
     assert whole < 4 / 16
 
 
-def test_units_of_every_member_of_an_ensemble_count():
+def test_units_of_every_member_count():
     torch.manual_seed(0)
     network = Ensemble(3, 1, members=2, hidden=(8,), activation="tanh")
     with torch.no_grad():

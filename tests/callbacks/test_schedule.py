@@ -57,7 +57,7 @@ def test_number_follows_steps_or_updates(value, callbacks, expected):
     assert schedule.metrics == {"schedule/beta": reader.seen[-1]}
 
 
-def test_number_is_known_before_the_first_update():
+def test_number_is_known_before_updates():
     class Early(Callback):
         def begin_training(self, beta):
             self.found = beta

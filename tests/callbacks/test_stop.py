@@ -61,7 +61,7 @@ def test_seconds_end_training(before, monkeypatch):
     assert ends(budget, 2, 2) == "60 seconds"
 
 
-def test_mean_return_of_an_evaluation_ends_training():
+def test_mean_return_ends_training():
     evaluator = Evaluator(None, None, every=1)
     budget = Budget(mean_return=195.0, evaluator=evaluator)
     assert ends(budget, 1, 1) == ""
@@ -282,7 +282,7 @@ def test_budget_holds_before_first_update(budget, steps, tmp_path):
     assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", steps, 0)
 
 
-def test_run_ended_in_warm_up_extends_exactly(tmp_path):
+def test_run_ended_in_warmup_extends(tmp_path):
     def reached(result):  # but how checkpoints are cut into segments, and when the terminal was written to
         leaves = walk(result.trainer).items()
         return {path: leaf for path, leaf in leaves if "._chain" not in path and "._printed" not in path}

@@ -122,7 +122,7 @@ def test_worked_numbers():
     assert longer(one_step(), 1.0) == [11.6292, 9.588, 7.32, 4.8]  # the last: 3 + 0.9 · 2
 
 
-def test_repeated_rows_after_an_episode_do_not_count():
+def test_padding_after_episodes_is_ignored():
     assert longer(one_step(), valid=at(0, 1)) == [6.48, 4.8, 4.8, 4.8]
     assert longer(one_step(), valid=at(0, 1, 2, 3)) == [8.0928, 7.488, 6.48, 4.8]
 

@@ -86,7 +86,7 @@ def clock(monkeypatch: Any) -> Clock:
 
 
 @pytest.mark.parametrize(("updates", "stored"), [(12, [50, 100, 120]), (5, [50])])
-def test_export_is_periodic_and_at_the_end(updates: int, stored: list[int], clock: Clock, tmp_path: Path) -> None:
+def test_export_is_periodic_and_final(updates: int, stored: list[int], clock: Clock, tmp_path: Path) -> None:
     memory = table()
     train(Source(memory, updates), MemoryExport(memory, every=50, min_seconds=0), tmp_path)
     assert clock.stored == stored
@@ -203,7 +203,7 @@ def test_resumed_run_imports_missing_memory_only(tmp_path: Path, monkeypatch: An
         assert len(memory) == wanted
 
 
-def test_minari_dataset_is_written_once_at_the_end(tmp_path: Path, monkeypatch: Any) -> None:
+def test_minari_dataset_is_written_once(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     memory = table()
     callback = MemoryExport(memory, path="minari:lab/rows-v0", spaces=SPACES)
@@ -237,7 +237,7 @@ def test_transfer_needs_a_table() -> None:
 WORDS = ("algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "evaluation.every=0", "logger=[]")
 
 
-def test_one_run_hands_its_memory_to_the_next(tmp_path: Path, monkeypatch: Any) -> None:
+def test_memory_passes_to_next_run(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     keys = (*WORDS, "algorithm.warmup_steps=50", "stop.env_steps=80")
     experiment.train([*keys, "memory.export.every=20", "memory.export.min_seconds=0"], run_dir="first")

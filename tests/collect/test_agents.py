@@ -83,7 +83,7 @@ PARTS = {
 }
 
 
-def test_random_actions_fill_every_kind_of_space():
+def test_random_actions_fill_every_space():
     action = RandomAgent(Composite({**PARTS, "0": Composite({"1": Discrete(2)})}), seed=0)(LOOK)["action"]
     assert action["bounded"].dtype == np.float32
     assert action["bounded"].min() == pytest.approx(-1.0, abs=0.01)

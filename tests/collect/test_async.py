@@ -456,7 +456,7 @@ time.sleep(60)
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(("kind", "core"), [("thread", None), ("process", None), ("thread", "gru")])
-def test_rollout_stores_log_prob_of_acting_policy(kind, core, counting):
+def test_rollout_stores_acting_log_prob(kind, core, counting):
     env = counting(2)
     agent = PolicyAgent(ActorCritic(env.spaces, core=core))
     acting = copy.deepcopy(agent.policy)

@@ -75,7 +75,7 @@ def test_observations_are_stacked_by_the_space() -> None:
         ({"far": np.zeros(2)}, "observation lacks the part 'near'; it has far"),
     ],
 )
-def test_observations_that_do_not_fit_are_named(data: Any, message: str) -> None:
+def test_unfit_observations_are_named(data: Any, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         stacked(Composite({"near": Box((2,), np.zeros(2), np.ones(2))}), [data])
 
@@ -87,7 +87,7 @@ def make(env: Any = None, agent: Any = None, **settings: Any) -> tuple[Table, By
     return table, ByIdCollector(env, agent, MemoryProxy(table), **settings)
 
 
-def test_an_agent_has_its_own_say_in_what_acts_at_random_in_its_place() -> None:
+def test_agent_defines_its_random_agent() -> None:
     class Own(Counting):
         def at_random(self, space: Any, *, seed: int) -> Any:
             return space, seed

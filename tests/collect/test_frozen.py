@@ -82,7 +82,7 @@ def test_parameters_are_sent_without_gradients():
     assert [(type(p), p.requires_grad, p.grad) for p in copy.parameters()] == [(nn.Parameter, False, None)] * 2
 
 
-def test_counters_are_sent_and_the_device_is_not():
+def test_counters_are_sent_without_device():
     agent = EpsilonGreedy(QNetwork(CHOICES), epsilon=Linear(1.0, 0.0, 10), spaces=CHOICES, seed=1)
     agent.steps, agent.device = 7, "cuda:0"
     sent = thaw(freeze(agent))

@@ -1,4 +1,4 @@
-"""Noise around the actions of a policy that is sure of itself."""
+"""Exploration by noise around deterministic actions, and by colored noise."""
 
 from __future__ import annotations
 
@@ -45,47 +45,42 @@ def noise(agent, steps):
     return np.stack([agent(LOOK)["action"][:, 0] - agent.policy.level for _ in range(steps)])
 
 
-def test_without_exploring_the_action_is_the_policys():
+def test_best_action_has_no_noise():
     agent = noisy()
     assert np.unique(agent(LOOK, explore=False)["action"]) == pytest.approx([0.1])
     assert agent.steps == 0
 
 
-def test_noise_of_each_step_is_its_own():
+def test_undamped_noise_is_independent():
     draws = noise(noisy(), 2)
     assert draws.std(1) == pytest.approx([0.05, 0.05], rel=0.05)
     assert draws.mean(1) == pytest.approx([0, 0], abs=0.005)
     assert abs(np.corrcoef(draws)[0, 1]) < 0.05
 
 
-def test_damped_noise_goes_on():
+def test_damped_noise_is_autoregressive():
     draws = noise(noisy(damping=0.2), 40)
-    # an autoregressive process of 0.8: its deviation grows to 0.05 / √(1 - 0.8²), neighbors correlate by 0.8
+    # its deviation grows to 0.05 / √(1 - 0.8²), neighbors correlate by 0.8
     assert draws[0].std() == pytest.approx(0.05, rel=0.05)
     assert draws[-1].std() == pytest.approx(0.05 / 0.6, rel=0.05)
     assert np.corrcoef(draws[-2:])[0, 1] == pytest.approx(0.8, abs=0.03)
     assert np.corrcoef(draws[-5], draws[-1])[0, 1] == pytest.approx(0.8**4, abs=0.05)
+    assert len(np.unique(draws[-1])) > 3_990  # envs have noise of their own
 
 
-def test_lanes_have_noise_of_their_own():
-    draws = noise(noisy(damping=0.1), 200)
-    assert abs(np.corrcoef(draws[:, 0], draws[:, 1])[0, 1]) < 0.9
-    assert len(np.unique(draws[-1])) > 3_990
-
-
-def test_actions_keep_within_their_bounds():
+def test_noisy_actions_are_bounded():
     action = noisy(level=0.99, deviation=0.5)(LOOK)["action"]
     assert action.max() == 1.0
     assert -1.0 <= action.min() < 0.9
 
 
-def test_deviation_follows_environment_steps_of_all_lanes():
+def test_deviation_follows_steps_of_all_envs():
     agent = noisy(deviation=Linear(0.1, 0.0, steps=8000))
     assert noise(agent, 3).std(1) == pytest.approx([0.1, 0.05, 0.0], rel=0.05, abs=1e-6)
     assert agent.metrics == {"explore/deviation": 0.0}
 
 
-def test_random_actions_have_the_noise_around_them():
+def test_random_actions_have_noise():
     plain = RandomAgent(LEVER, seed=5)(LOOK)["action"]
     agent = noisy(deviation=Linear(0.1, 0.0, steps=8000))
     actions = random_agent(agent, LEVER, seed=5)(LOOK)["action"]
@@ -98,7 +93,7 @@ def test_random_actions_have_the_noise_around_them():
     assert agent.steps == 0  # a schedule is one of the policy's steps
 
 
-def test_the_noise_of_a_warm_up_goes_on():
+def test_warm_up_noise_is_correlated():
     agent = noisy(damping=0.1)
     again = random_agent(agent, LEVER, seed=5)
     drawn = [again(LOOK)["action"] - plain for plain in _uniform(5, 30)]
@@ -106,7 +101,7 @@ def test_the_noise_of_a_warm_up_goes_on():
     assert np.corrcoef(drawn[-2][within], drawn[-1][within])[0, 1] > 0.7
 
 
-def test_a_worker_beside_learning_makes_the_noise_of_a_collector():
+def test_worker_makes_noise_of_a_collector():
     runs = []
     for kind in (Collector, AsyncCollector):
         env = envs.make(id="Pendulum-v1", num_envs=2)
@@ -123,7 +118,7 @@ def test_a_worker_beside_learning_makes_the_noise_of_a_collector():
     assert torch.equal(runs[0][1]["noise"][0], runs[1][1]["noise"][0])
 
 
-def test_what_acts_at_random_is_sent_without_a_network():
+def test_random_agent_is_sent_without_network():
     sent = pickle.dumps(random_agent(noisy(), LEVER, seed=5))
     assert b"Level" not in sent
     agent, again = noisy(), pickle.loads(sent)
@@ -137,7 +132,7 @@ def _uniform(seed, steps):
 
 
 @pytest.mark.parametrize("damping", [1.0, 0.15])
-def test_an_agent_that_is_put_back_goes_on(damping):
+def test_restored_agent_continues_its_noise(damping):
     agent, restored = noisy(damping=damping), noisy(damping=damping, seed=8)
     noise(agent, 3)
     restored.load_state_dict(agent.state_dict())
@@ -154,7 +149,7 @@ def noisy_after(damping, steps):
     return agent
 
 
-def test_what_is_exported_has_noise_as_large():
+def test_exported_noise_is_as_large():
     agent = noisy(damping=0.2)
     torch.manual_seed(0)
     action, state = agent.respond(torch.zeros(4000, 1), None, True)
@@ -164,7 +159,7 @@ def test_what_is_exported_has_noise_as_large():
 
 
 class Counting(torch.nn.Module):
-    """Remembers how often it acted: a hundredth of that is its action."""
+    """Counts its calls in its state; a hundredth of that is its action."""
 
     state_size = 1
 
@@ -176,7 +171,7 @@ class Counting(torch.nn.Module):
         return (state + 1) / 100, state + 1
 
 
-def test_a_policy_that_remembers_has_noise_around_it_and_none_in_its_memory():
+def test_recurrent_state_has_no_noise():
     agent = Noisy(Counting(), deviation=0.05, spaces=Spaces(EYE, LEVER), seed=3)
     assert agent.outputs == ("action", "state")
     state = agent.initial_state(len(LOOK))
@@ -194,7 +189,7 @@ def test_a_policy_that_remembers_has_noise_around_it_and_none_in_its_memory():
         assert after.unique().tolist() == [2.0]
 
 
-def test_a_dict_of_numbers_has_noise_on_each():
+def test_every_part_has_noise():
     class Both(torch.nn.Module):
         def act(self, observation, explore=False):
             return {name: torch.zeros(len(observation), 1) for name in ("left", "right")}
@@ -207,33 +202,22 @@ def test_a_dict_of_numbers_has_noise_on_each():
     assert abs(np.corrcoef(action["left"][:, 0], action["right"][:, 0])[0, 1]) < 0.05
 
 
-def test_what_cannot_be_is_refused():
+def test_impossible_noise_is_refused():
     with pytest.raises(SpaceError, match="numbers; here they are Discrete"):
         noisy(spaces=Spaces(EYE, Discrete(2)))
     with pytest.raises(ConfigError, match=r"agent\.damping: wanted a share above 0 and at most 1, got 0"):
         noisy(damping=0.0)
 
 
-WITH = "+with=colored_noise"
-
-
 def exploring(*more, num_envs=2):
-    overrides = [
-        "env=pendulum",
-        "preset=null",
-        WITH,
-        "algorithm.hidden=[8]",
-        f"num_envs={num_envs}",
-        "device=cpu",
-        *more,
-    ]
-    builder = Builder(compose(overrides).config)
+    overrides = ["env=pendulum", "preset=null", "+with=colored_noise", "algorithm.hidden=[8]", "device=cpu"]
+    builder = Builder(compose([*overrides, f"num_envs={num_envs}", *more]).config)
     return builder.get("exploring"), builder
 
 
 @pytest.mark.parametrize("length", [199, 200])
 @pytest.mark.parametrize("beta", [0.0, 1.0, 2.0])
-def test_power_falls_with_the_frequency_and_single_steps_are_standard_normal(beta, length):
+def test_power_falls_with_frequency(beta, length):
     noise = colored(np.random.default_rng(0), (2_000, 2), length=length, beta=beta)
     assert noise.shape == (2_000, length, 2)
     np.testing.assert_allclose(noise.mean((0, 2)), 0.0, atol=0.08)
@@ -254,7 +238,7 @@ def steps(agent, state, count):
     return np.stack(actions), state
 
 
-def test_noise_of_soft_actor_critic_is_replaced_by_sequences_of_each_environment():
+def test_sac_noise_is_replaced_by_sequences():
     agent, builder = exploring("algorithm=sac", "colored_noise.beta=2", "colored_noise.length=1000")
     torch.manual_seed(0)
     before = torch.random.get_rng_state()
@@ -263,7 +247,7 @@ def test_noise_of_soft_actor_critic_is_replaced_by_sequences_of_each_environment
     gaussian = builder.get("networks.policy").gaussian
     mean, log_std = (value.detach().numpy() for value in gaussian.normal(torch.zeros(1, 3)))
     noise = (np.arctanh(actions) - mean) / np.exp(log_std)
-    assert np.corrcoef(noise[1:, 0], noise[:-1, 0])[0, 1] > 0.95  # red noise goes on
+    assert np.corrcoef(noise[1:, 0], noise[:-1, 0])[0, 1] > 0.95  # red noise is correlated
     assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 0.95  # and is another one elsewhere
     still = np.zeros((2, 3), np.float32)
     best = builder.get("agent")(still, explore=False)["action"]
@@ -271,7 +255,7 @@ def test_noise_of_soft_actor_critic_is_replaced_by_sequences_of_each_environment
 
 
 @pytest.mark.parametrize("algorithm", ["td3", "ddpg"])
-def test_noise_of_deterministic_policies_is_replaced_and_its_damping_too(algorithm):
+def test_deterministic_noise_is_replaced(algorithm):
     agent, _ = exploring(f"algorithm={algorithm}", "algorithm.noise.deviation=0.05", "colored_noise.length=500")
     mode = agent(np.zeros((2, 3), np.float32), agent.initial_state(2), explore=False)["action"][:, 0]
     actions, _ = steps(agent, agent.initial_state(2), 500)
@@ -293,25 +277,25 @@ def test_each_episode_begins_a_sequence():
     assert (agent._sequences[0][0] != before[0]).all()  # ten steps are over
 
 
-def test_saved_noise_goes_on():
+def test_colored_noise_is_restored():
     agent, builder = exploring("algorithm=sac", "colored_noise.length=10")
     _, state = steps(agent, agent.initial_state(2), 4)
-    restored, twin = exploring("algorithm=sac", "colored_noise.length=10", "seed=7")
+    restored, other = exploring("algorithm=sac", "colored_noise.length=10", "seed=7")
     restored.load_state_dict(agent.state_dict())
-    twin.get("networks.policy").load_state_dict(builder.get("networks.policy").state_dict())
+    other.get("networks.policy").load_state_dict(builder.get("networks.policy").state_dict())
     np.testing.assert_array_equal(steps(agent, state, 20)[0], steps(restored, state, 20)[0])
 
 
-def test_noise_of_other_numbers_of_environments_begins_anew():
+def test_other_num_envs_draw_new_sequences():
     several, fewer = (exploring("algorithm=sac", num_envs=number)[0] for number in (3, 2))
     steps(several, several.initial_state(3), 2)
     fewer.load_state_dict(several.state_dict())
-    steps(fewer, np.full(2, 5), 2)  # amid an episode
+    steps(fewer, np.full(2, 5), 2)  # within an episode
     assert fewer._sequences[0].shape[0] == 2
     assert np.abs(fewer._sequences[0][:, 5]).min() > 0
 
 
-def test_sequences_are_as_long_as_the_time_limit():
+def test_sequences_have_length_of_time_limit():
     assert exploring("algorithm=sac")[0].length == 200
     assert exploring("algorithm=sac", "env.id=null", "env.target=rlrun.env.toys.HitTheMiddle")[0].length == 1_000
 
@@ -326,12 +310,12 @@ def test_sequences_are_as_long_as_the_time_limit():
         (["algorithm=sac", "colored_noise.beta=-1"], ConfigError, "beta >= 0"),
     ],
 )
-def test_what_it_cannot_explore_with_is_refused(overrides, error, message):
+def test_impossible_colored_noise_is_refused(overrides, error, message):
     with pytest.raises(error, match=message):
         exploring(*overrides)
 
 
-def test_an_agent_without_normal_noise_is_refused_at_its_first_step():
+def test_agent_without_noise_is_refused():
     agent, _ = exploring("algorithm=mdq")
     with pytest.raises(ConfigError, match="draws no normal noise"):
         steps(agent, agent.initial_state(2), 1)

@@ -72,7 +72,7 @@ def test_state_follows_the_episode(columns):
     assert all((seen[:, 2] == state[:, 0]).all() for seen, state in collector.agent.given)
 
 
-def test_state_is_restored_and_reset_for_lost_envs():
+def test_state_is_restored_or_reset():
     collector, restored = collector_of(None, 3), collector_of(None, 3)
     collector.collect(6)
     restored.load_state_dict(collector.state_dict())

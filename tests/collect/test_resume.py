@@ -263,7 +263,7 @@ def test_signal_stops_agents_between_rounds():
     assert 20 <= collector.steps < 25
 
 
-def test_agents_by_id_resume_with_new_episodes():
+def test_agents_resume_with_new_episodes():
     first, second, other = by_id(), by_id(), by_id()
     first.begin_training()
     assert first.approximate is None

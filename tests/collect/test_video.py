@@ -100,7 +100,7 @@ def test_fps_is_that_of_the_environment(render_fps, fps, tmp_path):
     assert np.mean(delays[:-1]) == pytest.approx(1000 / fps, abs=4)  # whole hundredths of a second
 
 
-def test_fast_gif_skips_pictures_but_the_last(tmp_path):
+def test_fast_gif_skips_pictures(tmp_path):
     env = painted()
     env.envs[0].metadata = {"render_fps": 125}
     (path,) = film(env, tmp_path, "gif", episodes=1)  # a reset and three steps
@@ -162,7 +162,7 @@ def test_failed_encoding_leaves_nothing(build, output, message, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folder_that_is_a_file_is_refused(tmp_path):
+def test_file_as_folder_is_refused(tmp_path):
     (tmp_path / "film").write_text("")
     with pytest.raises(RlrunError, match="cannot be written: "):
         VideoEncoder(tmp_path / "film" / "0.mp4", (32, 48, 3), 25.0)

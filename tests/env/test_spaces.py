@@ -118,7 +118,7 @@ def test_nested_actions_are_split_by_env():
     assert actions[0]["pair"][1].tolist() == [2.0, 2.0]  # the middle of [0, 4]
 
 
-def test_dot_in_a_part_name_is_refused():
+def test_dot_in_part_name_is_refused():
     space = gymnasium.spaces.Dict({"arm.pos": gymnasium.spaces.Box(-1, 1, (1,))})
     with pytest.raises(SpaceError, match=r"has a part 'arm.pos'"):
         from_gymnasium(space, "the observation space")

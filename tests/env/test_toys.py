@@ -53,7 +53,7 @@ def test_ball_moves_by_its_new_velocity(state, push, observation, reward):
     assert (seen.tolist(), paid) == (observation, reward)
 
 
-def test_ball_has_31_steps_and_a_known_answer():
+def test_ball_has_a_known_answer():
     rewards, terminated, truncated = episode(toys.HitTheMiddle(), lambda o: np.zeros(1), seed=0)
     assert (len(rewards), terminated, truncated) == (31, False, True)
     linear = mean_return(toys.HitTheMiddle(), lambda o: np.clip([-0.5 * o[0] - 0.8 * o[1]], -1, 1))
@@ -132,7 +132,7 @@ def test_recall_needs_memory(gap):
     assert recalled(toys.Recall(gap, continuous=True), lambda sign, _: np.array([0.1 * sign], np.float32)) == 1.0
 
 
-def test_maze_pays_the_side_of_the_sign():
+def test_maze_pays_side_of_the_sign():
     env = toys.TMaze(length=3)
 
     def turning(sign, observation):

@@ -103,7 +103,7 @@ def test_rows_are_true_transitions(kind, nested):
     assert labels == [(e, s) for e in range(30) for s in range(LENGTHS[e % 4])][: len(labels)]
 
 
-def test_acted_on_observation_survives_step_and_restart():
+def test_observation_survives_step_and_restart():
     env = envs_of("loop")
     seen = env.reset(0)
     for _ in range(20):
@@ -186,7 +186,7 @@ def test_native_envs_mark_reset_rows():
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_self_resetting_envs_cannot_be_cut_short(mode):
+def test_self_resetting_envs_refuse_early_restart(mode):
     env = envs_of(mode)
     env.reset(0)
     env.step(np.zeros(2, np.int64))
@@ -214,7 +214,7 @@ def test_workers_ignore_interrupts():
     env.close()
 
 
-def test_workers_have_process_groups_of_their_own():
+def test_workers_have_own_process_groups():
     env = make("CartPole-v1", num_envs=2, vectorization="async")
     env.reset(0)  # the workers are up
     assert os.getpgrp() not in [os.getpgid(process.pid) for process in env.vector.processes]

@@ -61,7 +61,7 @@ def test_frame_stack_keeps_no_reference():
 
 
 class MemoryReuse(Counter):
-    """Return the same array each time, as some simulators do."""
+    """Returns the same array each time, as some simulators do."""
 
     memory = np.zeros(2, np.float32)
 
@@ -97,19 +97,17 @@ def test_floats_span_the_range_asked_for(low, high, ends):
     np.testing.assert_allclose([scaled.min(), scaled.max()], ends, atol=1e-6)
 
 
-def test_repeated_action_sums_rewards_and_stops_at_the_end():
-    env = ActionRepeat(Counter(), count=3)
+@pytest.mark.parametrize(
+    ("limit", "count", "steps"),
+    [(9, 3, [(3.0, False, False), (2.0, True, False)]), (4, 8, [(4.0, False, True)])],
+)
+def test_repeated_action_sums_rewards(limit, count, steps):
+    env = ActionRepeat(TimeLimit(Counter(), limit), count=count)
     env.reset()
-    assert [env.step(0)[1:4] for _ in range(2)] == [(3.0, False, False), (2.0, True, False)]
+    assert [env.step(0)[1:4] for _ in steps] == steps
 
 
-def test_repeated_action_keeps_truncation_apart():
-    env = ActionRepeat(TimeLimit(Counter(), 4), count=8)
-    env.reset()
-    assert env.step(0)[1:4] == (4.0, False, True)
-
-
-def test_previous_action_is_observed_and_forgotten_at_reset():
+def test_previous_action_is_reset():
     env = PreviousAction(DiscreteStart())
     assert env.reset(seed=0)[0]["previous_action"] == 3
     assert env.step(5)[0]["previous_action"] == 5
@@ -131,7 +129,7 @@ def test_wrapped_images_pass_the_checker(env):
 
 
 @pytest.mark.parametrize("count", [0, 1.5, True])
-def test_count_is_a_whole_number_above_zero(count):
+def test_count_is_a_positive_integer(count):
     with pytest.raises(ConfigError, match="count wants a whole number above 0"):
         ActionRepeat(Counter(), count)
 
@@ -163,14 +161,14 @@ def goals(seed, episodes, count=4, env=Counter):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_goal_is_a_part_of_the_observation():
+def test_goal_is_in_the_observation():
     env = RandomGoal(MixedAction(), 3)
     check_env(env, skip_render_check=True)
     assert env.observation_space["goal"] == Discrete(3)
     assert from_gymnasium(env.observation_space, "here").parts["goal"].n == 3
 
 
-def test_goal_stays_for_an_episode_and_is_drawn_evenly():
+def test_goals_are_constant_and_uniform():
     episode_goals, constant = goals(0, 10_000, count=7)
     assert constant
     counts = np.bincount(episode_goals, minlength=7)
@@ -179,12 +177,12 @@ def test_goal_stays_for_an_episode_and_is_drawn_evenly():
     assert abs(np.corrcoef(episode_goals[:-1], episode_goals[1:])[0, 1]) < 0.03
 
 
-def test_first_goals_of_many_seeds_are_drawn_evenly():
+def test_first_goals_of_seeds_are_uniform():
     counts = np.bincount([goals(seed, 1)[0][0] for seed in range(4_000)], minlength=4)
     assert ((counts - 1_000) ** 2 / 1_000).sum() < 11.34  # 3 degrees, p = 0.01
 
 
-def test_a_goal_of_numbers_is_uniform_and_stays_for_an_episode():
+def test_continuous_goals_are_constant_and_uniform():
     env = RandomGoal(TimeLimit(gymnasium.make("CartPole-v1"), 3), size=2)
     assert env.observation_space["goal"] == gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     drawn = []
@@ -197,7 +195,7 @@ def test_a_goal_of_numbers_is_uniform_and_stays_for_an_episode():
 
 
 @pytest.mark.parametrize("options", [{}, {"count": 3, "size": 2}])
-def test_a_goal_is_a_choice_or_numbers(options):
+def test_goal_is_a_choice_or_numbers(options):
     with pytest.raises(ConfigError, match="a count of goals or a size"):
         RandomGoal(gymnasium.make("CartPole-v1"), **options)
 
@@ -207,7 +205,7 @@ def test_goals_follow_from_the_seed():
     assert goals(5, 50) != goals(6, 50)
 
 
-def test_goals_leave_the_draws_of_the_environment_as_they_are():
+def test_goals_change_no_draw_of_environments():
     bare, wrapped = MixedAction(), RandomGoal(MixedAction(), 4)
     action = {"choice": 0, "level": np.zeros(1, np.float32)}
     for seed in (3, None):
@@ -215,7 +213,7 @@ def test_goals_leave_the_draws_of_the_environment_as_they_are():
         assert bare.step(action)[0] == wrapped.step(action)[0]["observation"]
 
 
-def test_wrappers_by_name_stand_around_those_of_the_list():
+def test_named_wrappers_are_outermost():
     env = make(
         target="rlrun.env.toys.Chain",
         wrappers=[lambda env: FrameStack(env, count=2)],
@@ -227,6 +225,6 @@ def test_wrappers_by_name_stand_around_those_of_the_list():
     assert observation["goal"].shape == (2,)
 
 
-def test_a_wrapper_by_name_that_fails_is_named():
+def test_failing_named_wrapper_is_named():
     with pytest.raises(BuildError, match=r"^env.around.broken around env.target 'rlrun.env.toys.Chain': ValueError"):
         make(target="rlrun.env.toys.Chain", around={"broken": lambda env: int("no")})

@@ -227,22 +227,21 @@ class VideoEncoder:
         except OSError as error:
             self._errors.close()
             raise RlrunError(f"{path} cannot be written: {reason(error)}") from error
+        self._input: Any = self._process.stdin
 
     def write(self, frame: Array) -> None:
         """Add a picture."""
         if frame.shape != self._shape:
             raise RlrunError(f"{self.path}: a picture of {list(frame.shape)} after one of {list(self._shape)}")
-        assert self._process.stdin is not None
         try:
-            write_all(self._process.stdin.fileno(), np.ascontiguousarray(frame).reshape(-1))
+            write_all(self._input.fileno(), np.ascontiguousarray(frame).reshape(-1))
         except OSError as error:
             raise self._failed(error) from error
 
     def finish(self) -> None:
         """Give the file its name."""
-        assert self._process.stdin is not None
         try:
-            self._process.stdin.close()
+            self._input.close()
             if self._process.wait() != 0:
                 raise self._failed(None)
             sync(self._temporary)
@@ -257,16 +256,14 @@ class VideoEncoder:
         """Delete an unfinished file; a finished one stays."""
         if self._errors.closed:
             return
-        assert self._process.stdin is not None
         self._process.kill()
-        self._process.stdin.close()
+        self._input.close()
         self._process.wait()
         self._errors.close()
         self._temporary.unlink(missing_ok=True)
 
     def _failed(self, error: OSError | None) -> RlrunError:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._input.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(PATIENCE)  # for its error message
         self._errors.seek(0)
