@@ -116,21 +116,16 @@ def _list_of_names(value: Any) -> Any:
     return entries
 
 
-def _widths(value: Any) -> Any:
-    entries = value if isinstance(value, list) else [value]
-    return [whole(1).convert(entry) for entry in entries]
+def list_of(wanted: str, kind: Kind, *, or_one: bool = False) -> Kind:
+    """A list of values of one kind, which is not empty; with `or_one` a single value is a list of one."""
 
+    def convert(value: Any) -> Any:
+        entries = [value] if or_one and not isinstance(value, list) else value
+        if not isinstance(entries, list) or not (entries or or_one):
+            raise ValueError
+        return [kind.convert(entry) for entry in entries]
 
-def _numbers(value: Any) -> Any:
-    if not isinstance(value, list) or not value:
-        raise ValueError
-    return [number().convert(entry) for entry in value]
-
-
-def _texts(value: Any) -> Any:
-    if not isinstance(value, list) or not value or not all(isinstance(entry, str) for entry in value):
-        raise ValueError
-    return value
+    return Kind(wanted, convert)
 
 
 def _device(value: Any) -> Any:
@@ -142,7 +137,7 @@ def _device(value: Any) -> Any:
 NULL = Kind("null", lambda value: value if value is None else _refuse())
 TRUTH = of_type("true or false", bool)
 TEXT = of_type("a text", str)
-TEXTS = Kind("a list of texts", _texts)
+TEXTS = list_of("a list of texts", TEXT)
 BLOCK = of_type("keys with values", dict)
 TAKEN = one_of("load", "skip", "reinit")
 CLOSED = ("init", "load")  # blocks in which no other key has a meaning, wherever it was set
@@ -190,10 +185,10 @@ KINDS: dict[str, Kind] = {
     "env.around": either(BLOCK, NULL),
     "env.vectorization": one_of("auto", "sync", "async", "native", "envpool"),
     "algorithm.discount": number(0, 1),
-    "lagrangian.initial": either(number(0, above=True), Kind("a list of numbers", _numbers)),
+    "lagrangian.initial": either(number(0, above=True), list_of("a list of numbers", number())),
     "algorithm.lr": number(0, above=True),
     "algorithm.batch_size": whole(1),
-    "algorithm.hidden": Kind("a list of whole numbers from 1", _widths),
+    "algorithm.hidden": list_of("a list of whole numbers from 1", whole(1), or_one=True),
     "algorithm.ensemble": whole(1),
     "algorithm.n_step": whole(1),
     "algorithm.tau": number(0, 1),

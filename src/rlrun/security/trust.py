@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,6 @@ from typing import Any
 from rlrun.core.errors import BuildError, ConfigError
 from rlrun.core.layers import PARTS as PARTS_OF_RUNS
 from rlrun.security import plugins, projects
-from rlrun.security.typed import names, texts
 
 # No part of a training run: they start programs, load code, run text as code, or are rlrun's own machinery.
 NEVER = """
@@ -94,6 +94,9 @@ ENVIRONMENTS = (
 # Of what `${name:…}` computes: nothing from outside of the config, no text read as a config, no user's code.
 RESOLVERS = ("oc.select", "oc.dict.keys", "oc.dict.values", "oc.deprecated")
 
+NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")  # my_package.MyEnv
+ID = re.compile(r"([^\W\d][\w.]*):.+")  # my_package:Id
+
 limits: list[Limit] = []  # those in force; a name has to pass all of them
 
 
@@ -118,9 +121,9 @@ class Limit:
         typed: Mapping[str, Any] | None = None,
     ) -> None:
         self.keys = frozenset(typed or ())
-        self.texts = frozenset([*(text for _, text in texts(typed)), *filter(is_place, packages)])
+        self.texts = frozenset([*(text for _, text in typed_texts(typed)), *filter(is_place, packages)])
         self.paths = frozenset(map(_absolute, self.texts))
-        self.packages = (*packages, *names(typed))
+        self.packages = (*packages, *typed_names(typed))
         self.folder = folder
         self.project = project
         self.run = run
@@ -363,3 +366,24 @@ def _require_there(package: str, limit: Limit) -> None:
     if not package.startswith("oc.") and not projects.find(top, folders):
         nor = "" if limit.project is None else f", nor in the run's project {limit.project}"
         raise ConfigError(f"--trust {package}: there is no module '{top}' here{nor}")
+
+
+def typed_texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in a nest of values, after the last name of its key."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from typed_texts(value, str(name).rpartition(".")[2])
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from typed_texts(value, key)
+    elif isinstance(tree, str):
+        yield key, tree
+
+
+def typed_names(tree: Any) -> Iterator[str]:
+    """Yield names among the texts, and the package of an `id`; a name inside a path or a pattern is not an import."""
+    for key, text in typed_texts(tree):
+        if NAME.fullmatch(text):
+            yield text
+        elif key == "id" and (match := ID.fullmatch(text)):
+            yield match[1]

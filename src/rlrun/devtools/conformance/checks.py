@@ -29,7 +29,8 @@ from rlrun.core.errors import MissingExtra, RequestError, SpaceError
 from rlrun.devtools.conformance.reach import Leaves, differences, walk
 from rlrun.export.making import export_onnx
 from rlrun.runs.directory import RunDir, checkpoint_key
-from rlrun.security import projects, typed
+from rlrun.security import projects
+from rlrun.security.trust import typed_names
 
 WITH_FILE = {  # overrides of a command that tries a file of a group
     "algorithm": ["env=cartpole"],
@@ -216,7 +217,7 @@ def _digests(run: Path) -> dict[str, str | None]:
 
 def _trusted(settings: Mapping[str, Any]) -> list[str]:
     """Return the names of code that the user typed; other texts can look like one, such as that of a file."""
-    names = typed.names(settings)
+    names = typed_names(settings)
     return [name for name in names if name.startswith("oc.") or projects.find(name.split(".")[0], [Path.cwd()])]
 
 
