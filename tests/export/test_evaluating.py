@@ -183,7 +183,7 @@ def test_what_others_made_plays_where_the_environment_is_named(lone):
         ("env.kwargs.level=3", "env.kwargs.level: env.id 'CartPole-v1' takes no such argument"),
         ("env.kwrgs.level=3", "env.kwrgs.level: no such key"),
         ("env=none", "wanted an environment"),
-        ("algorithm.lr=3", "algorithm.lr=3: beside a file there are env=NAME"),
+        ("algorithm.lr=3", "algorithm.lr=3: an exported policy takes env=NAME"),
     ],
 )
 def test_another_environment_has_to_fit(exports, override, describe_error):

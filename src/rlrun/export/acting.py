@@ -25,7 +25,7 @@ BOUNDS = ("low", "high")  # … and of actions, too: the file scales to them
 
 
 class Slot(NamedTuple):
-    """An input or output of a file, as the file says; its shape has the number of envs in front."""
+    """An input or output of a file; the first axis of its shape is the number of envs."""
 
     name: str
     dtype: str
@@ -36,17 +36,17 @@ class Slot(NamedTuple):
 
 
 class FileAgent(Agent):
-    """Act as a file does; its actions are the environment's own, in its containers.
+    """The policy of a file; its actions have the form that the environment takes.
 
     Args:
         session: of onnxruntime.
-        about: what FILE.json says; nothing where there is none.
+        about: the content of FILE.json; empty without one.
         outer: the spaces of the environment.
         place: what messages call the file.
 
     Raises:
-        SpaceError: the file takes or gives something else than the environment.
-        RequestError: the file takes what nobody can give, or one number of envs only.
+        SpaceError: its inputs or outputs do not fit the environment.
+        RequestError: it has unknown inputs, or takes one number of envs only.
     """
 
     outputs: tuple[str, ...] = ("action",)
@@ -76,7 +76,7 @@ class FileAgent(Agent):
         return bool(self._noise)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        """Act on observations [N, …]; the file alone says whether it explores.
+        """Act on observations [N, …]; whether it explores is fixed in the file.
 
         Raises:
             RlrunError: it fails.
@@ -92,7 +92,7 @@ class FileAgent(Agent):
         return response
 
     def initial_state(self, count: int) -> Tree | None:
-        """Return the state of `count` fresh episodes, by the names of the inputs; None where there is none."""
+        """Return the state of `count` new episodes, by the names of the inputs; None without a state."""
         begun = {name: np.broadcast_to(value, (count, *value.shape)) for name, value in self._initial.items()}
         return begun or None
 
@@ -110,7 +110,7 @@ class FileAgent(Agent):
 
 
 def cause(error: Exception) -> str:
-    """Return what onnxruntime says in one line, without its codes."""
+    """Return the message of onnxruntime in one line, without its codes."""
     lines = str(error).strip().splitlines()
     return lines[0].split(" : ", 3)[-1] if lines else type(error).__name__
 
@@ -151,7 +151,7 @@ def _initial(slot: Slot, entries: Mapping[str, Any], place: str) -> Array:
 def _pairs(
     wanted: Sequence[Port], slots: Mapping[str, Slot], place: str, *, surplus: bool = False
 ) -> list[tuple[Port, Slot]]:
-    """Return what goes where: by names, or the one to the one. surplus: whether a file may have more."""
+    """Pair ports with slots by name, or a single one with a single one. surplus: whether a file may have more."""
     if len(wanted) == len(slots) == 1:
         return [(wanted[0], next(iter(slots.values())))]
     for port in wanted:

@@ -1,4 +1,4 @@
-"""Whether a file acts as the policy that it was made of."""
+"""Proof that a file acts as its policy."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Parity:
 
 
 class Reference:
-    """The policy as training and evaluation have it, with the inputs and outputs of a file.
+    """The policy as in training and evaluation, with the inputs and outputs of a file.
 
-    What it does between them is done by the parts that do it in a run, not by the graph that is exported.
+    It uses the parts of a run, not the exported graph.
 
     Args:
-        agent: what acts in a run.
-        graph: for the names.
+        agent: of the run.
+        graph: gives the names.
     """
 
     def __init__(self, agent: Any, graph: Graph) -> None:
@@ -83,7 +83,7 @@ class Reference:
 
 
 def edges(graph: Graph) -> list[Columns]:
-    """Return inputs of one row each: zeros, the bounds or what is large, and the first and the last choice."""
+    """Return inputs of one row each: zeros, the bounds or large numbers, and the first and the last choice."""
     taken = [port for port in graph.inputs if port.role in ("observation", "state")]
     return [{port.name: _edge(port, which) for port in taken} for which in ("zero", "low", "high")]
 
@@ -106,7 +106,7 @@ def _edge(port: Port, which: str) -> Array:
 
 
 def running(data: bytes, graph: Graph, format: str) -> Run:
-    """Return what a file does with inputs."""
+    """Return a function from inputs to the outputs of a file."""
     names = [port.name for port in graph.outputs]
     if format == "pt2":
         module = torch.export.load(io.BytesIO(data)).module()
@@ -122,15 +122,15 @@ def running(data: bytes, graph: Graph, format: str) -> Run:
 
 
 def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: int = 0, lenient: bool = False) -> Parity:
-    """Let a file and its policy act on the same inputs, in batches of several sizes.
+    """Compare a file and its policy on the same inputs, in batches of several sizes.
 
     Args:
         run: the file.
         reference: the policy.
         rows: observations and states, one row each; the noise is drawn here.
         seed: of the noise.
-        lenient: let them differ by as much as the policy's own answer does where its inputs change by a millionth,
-            which for large ones can be more than the tolerance: single precision says no more.
+        lenient: allow the change of the policy's own outputs for inputs a millionth larger or smaller. For large
+            inputs, single precision can exceed the tolerance.
 
     Raises:
         RlrunError: they differ; the message names the output and by how much.
@@ -154,7 +154,7 @@ def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: in
 
 
 def _changed(inputs: Columns, generator: np.random.Generator) -> Columns:
-    """Return inputs of which each real number is larger or smaller by a share of itself."""
+    """Return inputs with each real number a millionth larger or smaller."""
     return {
         name: (value * (1.0 + CHANGE * generator.choice((-1.0, 1.0), value.shape))).astype(value.dtype)
         if value.dtype.kind == "f"
@@ -166,7 +166,7 @@ def _changed(inputs: Columns, generator: np.random.Generator) -> Columns:
 def differing(outputs: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> float:
     """Return the largest difference between outputs [N, …].
 
-    near: other answers that are as good.
+    near: outputs for slightly changed inputs, which are as good.
 
     Raises:
         RlrunError: choices are not the same, or numbers differ by more than the tolerance.
@@ -207,7 +207,7 @@ def _first(error: Exception) -> str:
 def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> list[Columns]:
     """Return observations of `count` steps, each with the state before it where there is one.
 
-    The policy explores, so that they are not all of one way through the environment.
+    The policy explores, so that the observations vary.
     """
     rows: list[Columns] = []
     with undisturbed():
@@ -225,14 +225,14 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
 
 
 def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
-    """Return a tree of ours [N, …] as what the environment gave, by the names of inputs."""
+    """Return an observation tree [N, …] in the environment's own numbers, by the names of inputs."""
     starts = {port.name: port.space.get("start", 0) for port in inputs}
     values = {named("observation", path): value for path, value in flat(observation)}
     return {name: value + np.asarray(starts[name]) if np.any(starts[name]) else value for name, value in values.items()}
 
 
 def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:
-    """Return the envs of a tree of ours as rows of what the environment gave."""
+    """Return the envs of an observation tree as rows in the environment's own numbers."""
     taken = [port for port in graph.inputs if port.role == "observation"]
     states = {named("state", path): value for path, value in flat(state)}
     whole = states | columns(taken, observation)
@@ -242,17 +242,17 @@ def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:
 
 
 def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return what episodes came to that the file acted in, as `play_onnx.py` plays them.
+    """Return the results of episodes that the file plays, as `play_onnx.py` does.
 
     Args:
         data: the file.
-        reference: its policy, asked at each step for its own action, which nobody takes.
+        reference: its policy; its action at each step is compared and not taken.
         env: a single environment.
-        about: what FILE.json will say.
+        about: the content of FILE.json.
         count: how many; episode i begins with `reset(seed=seed + i)`.
 
     Raises:
-        RlrunError: the policy would have acted otherwise somewhere.
+        RlrunError: an action of the policy differs.
     """
     seed, limits = about["seed"], about["env"]
     policy = play_onnx.Policy(data, about, seed)
@@ -272,7 +272,7 @@ def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any]
 
 
 class _Watch:
-    """Acts as the file does, and compares."""
+    """Acts as the file does, and compares each action with the policy."""
 
     def __init__(self, policy: Any, reference: Reference) -> None:
         self.policy, self.reference = policy, reference
@@ -288,7 +288,7 @@ class _Watch:
         return self.policy.act(observation)
 
     def run(self, names: list[str], inputs: Columns) -> list[Any]:
-        """Return what the file answers, if the policy answers the same."""
+        """Return the outputs of the file, if the policy's are the same."""
         outputs = self._run(names, inputs)
         wanted = self.reference(inputs)
         for name, value in zip(names, outputs, strict=True):

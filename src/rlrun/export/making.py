@@ -1,4 +1,4 @@
-"""Export the policy of a run; the twin of `rlrun export-onnx`."""
+"""Export the policy of a run; equivalent to `rlrun export-onnx`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Open an exported policy, which may be somebody else's, with the environment that it acts in."""
+"""Open an exported policy, which may be untrusted, with the environment that it acts in."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from rlrun.security import trust
 
 SUFFIXES = (".onnx", ".pt2")
 LARGEST = 1 << 31  # bytes: protobuf has no larger messages
-NEWER = ("opset version", "IR version")  # what onnxruntime says of files that it is too old for
+NEWER = ("opset version", "IR version")  # messages of an onnxruntime that is too old for a file
 PRIMARY = "episodes"  # the config of episodes in an environment that overrides name
 NAMING = ("env", "env.id", "env.target")
 LIMIT = "evaluation.max_steps"
-ENV = ("id", "target", "kwargs", "reset_options", "wrappers", "vectorization")  # what FILE.json tells of one
+ENV = ("id", "target", "kwargs", "reset_options", "wrappers", "vectorization")  # keys of an environment in FILE.json
 BLANK: dict[str, Any] = {
     "_target_": "rlrun.env.make",
     **dict.fromkeys(("id", "target")),
@@ -43,13 +43,13 @@ BLANK: dict[str, Any] = {
 
 
 class Exported:
-    """An exported policy and its environment; who plays finds what it finds of a run's frozen policy.
+    """An exported policy and its environment, with the attributes of a run's frozen policy.
 
     Attributes:
         path: of the file.
-        about: what FILE.json says; nothing where there is none.
-        agent: what acts.
-        env: what envs are copied from; it takes the environment's own actions.
+        about: the content of FILE.json; empty without one.
+        agent: its policy.
+        env: the env that others are copied from; it takes the environment's own actions.
         max_steps: of an episode, or None.
     """
 
@@ -66,13 +66,13 @@ class Exported:
 
     @property
     def checkpoint(self) -> str:
-        """The name of the checkpoint that it was made of, where the file says so; else its own name."""
+        """The name of its checkpoint, if FILE.json names it; else its own name."""
         name = self.about.get("checkpoint")
         return name if isinstance(name, str) and CHECKPOINT.fullmatch(name) else self.path.name
 
     @property
     def env_steps(self) -> int:
-        """Environment steps of training; 0 where nobody says."""
+        """Environment steps of training; 0 if unknown."""
         steps = self.about.get("env_steps")
         return steps if isinstance(steps, int) else 0
 
@@ -91,7 +91,7 @@ class Exported:
 
 
 def is_export(path: Path | str) -> bool:
-    """Tell whether a path names an exported policy rather than a run directory."""
+    """Return True if a path names an exported policy rather than a run directory."""
     return (place := place_of(path)).suffix in SUFFIXES and not place.is_dir()
 
 
@@ -115,12 +115,12 @@ def _settings(overrides: Iterable[str]) -> list[str]:
 
 @contextlib.contextmanager
 def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable[str] = ()) -> Iterator[Exported]:
-    """Open an exported policy; in the end its environment is closed.
+    """Open an exported policy; its environment is closed at the end.
 
     As long as the `with` block lasts, an environment that FILE.json names imports what `security.trust` admits.
 
     Args:
-        path: of the file; what it says of itself stands in `path` + `.json`.
+        path: of the file; `path` + `.json` describes it.
         overrides: of a command line: another environment, or changes to the one that the file names.
         packages: what its environment may import beyond what any run may.
 
@@ -135,7 +135,7 @@ def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable
     trust.require_of_use(packages)
     for override in parsed:
         if override.key.partition(".")[0] != "env" and override.key != LIMIT:
-            raise RequestError(f"{override.text}: beside a file there are env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")
+            raise RequestError(f"{override.text}: an exported policy takes env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")
     data = read_bytes(path, most=LARGEST, follow=True)
     about = _about(path.with_name(f"{path.name}.json"))
     own = any(override.key in NAMING for override in parsed)  # then nothing is imported that the file names
@@ -176,10 +176,10 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override]) -> DictConfig:
-    """Return what the environment is built from, as the file says and overrides change it.
+    """Return the config of the environment that the file names, with overrides.
 
     Raises:
-        RequestError: nobody names an environment, or something is wrong with how it is named.
+        RequestError: no environment is named, or its config is wrong.
     """
     section = about.get("env", {})
     if section.get("id") is None and section.get("target") is None:
@@ -195,10 +195,10 @@ def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override])
 
 
 def _chosen(path: Path, about: Mapping[str, Any], overrides: Sequence[Override]) -> DictConfig:
-    """Return what the environment is built from that overrides name.
+    """Return the config of the environment that overrides name.
 
     Raises:
-        ConfigError: something is wrong with them.
+        ConfigError: an override is wrong.
     """
     roots = ("num_envs", "env", "evaluation")
     config = configuration.compose([override.text for override in overrides], primary=PRIMARY, roots=roots).config
@@ -210,7 +210,7 @@ def _chosen(path: Path, about: Mapping[str, Any], overrides: Sequence[Override])
 
 
 def _worker(config: DictConfig) -> Env:
-    """Return one env that takes the environment's own actions, and whose copies do."""
+    """Return one env that takes the environment's own actions, as its copies do."""
     env = Builder(config).get("env")
     if not isinstance(env, Env):
         raise RequestError(f"env: wanted an environment, got a {type(env).__name__}")

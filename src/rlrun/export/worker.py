@@ -1,7 +1,7 @@
 """A process that writes policies as files while another one trains: `python -m rlrun.export.worker`.
 
-Each line of its input is the path of what `request` wrote, each line of its output answers one: empty, or what was
-wrong. It ends with its input.
+Each line of its input is the path of a request, and each line of its output the answer: empty, or an error. It ends
+with its input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rlrun.runs.files import replace, write_json
 
 
 def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """Return what a worker makes a file of, in parts: a copy of the agent, at once and without a look at its graph."""
+    """Return a request for a worker, in parts, with a copy of the agent; the graph is built by the worker."""
     header = {"stochastic": stochastic, "path": str(path), "about": json.dumps(about), "paths": sys.path}
     return pickle.dumps(header), pickle.dumps(tuple(outer)), freeze(agent)
 
