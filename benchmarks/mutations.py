@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def measure(commits: dict[str, str], cases: dict[str, dict[str, Change]]) -> dic
         with checkout(name) as (commit, tree):
             for case, changes in cases.items():
                 change = changes[side]
-                place = {"commit": commit, "path": change.path, "old": change.old, "new": change.new}
+                place = {"commit": commit, **asdict(change), "tests": list(change.tests)}
                 entry = results.setdefault(case, {}).get(side, {})
                 if "caught" in entry and place.items() <= entry.items():
                     continue

@@ -74,6 +74,7 @@ def test_value_follows_the_expectile():
     loss = ValueLoss(value_of(0.0, 2.0), sgd, expectile=0.8)
     named = loss.backward(column(0, 0), torch.tensor([3.0, 1.0]))
     assert named["advantage"].tolist() == pytest.approx([1.0, -1.0])
+    assert not named["advantage"].requires_grad  # the policy's loss must not reach the value network
     assert float(loss.metrics[f"loss/{loss.name}"]) == pytest.approx(0.5)
     # the mean of -2 · 0.8 · 1 and 2 · 0.2 · 1 is the gradient, and the learning rate is 1
     assert loss.network.layers[-1].bias.item() == pytest.approx(2.6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -11,6 +12,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlrun.collect import Collector, RandomAgent
 from rlrun.core.errors import DataError
+from rlrun.env.sync import SyncEnv
 from rlrun.memory import Table
 
 from .probes import LENGTHS, labelled, seeded
@@ -75,6 +77,32 @@ def test_episodes_are_measured_as_they_ended(mode):
     assert collector.metrics["episode/count"] == 3
     assert collector.metrics["episode/return"] == pytest.approx((6 + 1 + 3) / 3)
     assert collector.metrics["episode/length"] == 2.0
+
+
+class Both(gymnasium.Env):
+    """Terminates and is truncated at once in odd episodes; even ones are only truncated."""
+
+    observation_space, action_space = gymnasium.spaces.Box(-1, 1, (3,), np.float32), gymnasium.spaces.Discrete(5)
+    episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        self.episode += 1
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(3, np.float32), 0.0, self.episode % 2 == 1, True, {}
+
+
+def test_terminated_episodes_are_not_interrupted():
+    env = SyncEnv([Both()])
+    table = Table(spaces=env.spaces, length=60, columns={"interrupted": {"tag": True}})
+    collector = Collector(env, RandomAgent(env.spaces.action, seed=0), table)
+    collector.begin_training()
+    collector.collect(4)
+    batch = table.sample(50)
+    assert torch.equal(batch["interrupted"] == 1, ~batch["terminated"])
+    assert batch["terminated"].any()
+    assert not batch["terminated"].all()
 
 
 class Still(Counting):

@@ -69,6 +69,11 @@ def test_the_users_files_beat_the_pair(compose, write):
     assert (config.memory.length, config.num_envs, config.algorithm.lr) == (5, 2, 2.5e-3)
 
 
+def test_a_block_of_the_user_beats_the_pair(compose, write):
+    write("conf/train.yaml", "defaults: [_self_, rlrun/train]\nexpect: null\n")
+    assert compose(*TUNED).config.expect is None
+
+
 @pytest.mark.parametrize("algorithm", ["dqn", "mine"])
 def test_users_own_preset_is_found(compose, write, algorithm):
     write("conf/algorithm/mine.yaml", "defaults: [rlrun/algorithm/dqn]\n")

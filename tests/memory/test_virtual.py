@@ -171,10 +171,12 @@ def test_only_termination_stops_values(end: str, continues: Sequence[int]) -> No
 
 def test_returns_stop_with_the_episode() -> None:
     columns = {"gain": NStepReturn(steps=3, discount=0.5), "counts": NStepDiscount(steps=3, discount=0.5)}
-    episode_end = table_of(columns, "terminated", "truncated").sample(300)
-    assert by_start(episode_end, "gain") == [3.0, 6.0, 8.0, 8.0]  # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
-    assert by_start(episode_end, "counts") == [0.125, 0.0, 0.0, 0.0]
-    assert by_start(episode_end, "counts", first=100) == [0.125, 0.125, 0.25, 0.5]
+    batch = table_of(columns, "terminated", "truncated").sample(300)
+    assert by_start(batch, "gain") == [3.0, 6.0, 8.0, 8.0]  # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
+    assert by_start(batch, "counts") == [0.125, 0.0, 0.0, 0.0]
+    assert by_start(batch, "counts", first=100) == [0.125, 0.125, 0.25, 0.5]
+    unfinished = table_of(columns, None).sample(300)  # its last row has a reward, but no next observation yet
+    assert by_start(unfinished, "gain", count=3) == [3.0, 4.0, 4.0]
 
 
 def test_returns_of_several_dimensions() -> None:

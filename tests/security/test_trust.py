@@ -284,7 +284,7 @@ def test_a_run_is_no_project(stand, monkeypatch):
     make_run(Path("loose/run"))
     write(Path("loose/run/evil.py"))
     write(Path("loose/run/checkpoints/evil.py"))
-    for target in ("run.evil.Part", "loose.run.evil.Part", "loose.run.checkpoints.evil.Part"):
+    for target in ("run.evil.Part", "loose.run", "loose.run.evil.Part", "loose.run.checkpoints.evil.Part"):
         assert "not trusted" in refused(target)
     Path("lib").symlink_to("run")
     Path("library").symlink_to("loose/run/checkpoints")
