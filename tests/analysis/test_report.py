@@ -124,7 +124,7 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
     rows = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(report)}
     assert len(lines(report)) == 3
     assert rows["1"] == ("failed", "killed: no memory", "CartPole-v1")
-    assert rows["2"] == ("missing", "it was never begun", "CartPole-v1")
+    assert rows["2"] == ("missing", "it was never started", "CartPole-v1")
     assert len(report.findings.results) == 1
 
 

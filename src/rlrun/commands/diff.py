@@ -63,7 +63,7 @@ class Difference(NamedTuple):
         return not self.config and not self.circumstances and not (self.outcome.keys() - {"seconds"})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON takes it."""
+        """Return the object that `rlrun diff --json` prints."""
 
         def sides(pairs: Mapping[str, Pair]) -> dict[str, Any]:
             return {name: {"one": pair.first._asdict(), "other": pair.second._asdict()} for name, pair in pairs.items()}

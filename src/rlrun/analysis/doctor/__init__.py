@@ -1,4 +1,4 @@
-"""Whether this machine is ready to train: packages, threads, GPU, pictures, disk; equivalent to `rlrun doctor`."""
+"""Check that this machine is ready to train: packages, threads, GPU, rendering, disk; equivalent to `rlrun doctor`."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ Status = Literal["ok", "note", "problem"]
 OURS = "rlrun"
 OMP = "OMP_NUM_THREADS"
 DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/kfd"))  # Nvidia's, and AMD's
-LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa", "glfw": "GL"}  # MUJOCO_GL -> what it draws by
-PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libgl1"}  # … and what brings that
+LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa", "glfw": "GL"}  # MUJOCO_GL -> the library that it needs
+PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libgl1"}  # … and the system package that installs it
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
-LITTLE = 1_000_000_000  # bytes; a replay memory of pictures takes more
-TOO_LITTLE = 50_000_000  # checkpoints of small networks, some of them at a time
+LITTLE = 1_000_000_000  # bytes; a replay memory of images takes more
+TOO_LITTLE = 50_000_000  # bytes of a few checkpoints of small networks
 
 
 @dataclass(frozen=True)
 class HealthFinding:
-    """One line.
+    """The result of one check.
 
     Attributes:
         status: `ok`; `note`, something optional is missing or could be better; `problem`, training would break.
-        group: what it is about: `package`, `extra`, `disk`, …
-        name: of what in it.
-        text: what was found.
-        remedy: what can be done about it, where something can.
+        group: what was checked: `package`, `extra`, `disk`, …
+        name: of the item in the group.
+        text: the result.
+        remedy: what the user can do, or None.
     """
 
     status: Status
@@ -61,13 +61,13 @@ class HealthFinding:
 
 @dataclass(frozen=True)
 class HealthReport:
-    """All that was found."""
+    """The results of all checks."""
 
     findings: list[HealthFinding]
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong that training needs."""
+        """True if no check found a problem."""
         return all(finding.status != "problem" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
@@ -76,12 +76,12 @@ class HealthReport:
 
 
 def doctor(folder: Path | str = ".") -> HealthReport:
-    """Examine what training needs and what is optional; nothing is changed.
+    """Check required and optional packages, and the machine; nothing is changed.
 
-    Packages are imported in processes of their own, so one that is broken harms nobody.
+    Packages are imported in separate processes, so a broken one does no harm.
 
     Args:
-        folder: where runs would go: beneath its `runs/`.
+        folder: runs would go into its `runs/`.
     """
     packages = wanted()
     tried = try_imports(modules(packages))
@@ -102,13 +102,13 @@ def doctor(folder: Path | str = ".") -> HealthReport:
 
 @dataclass(frozen=True)
 class Package:
-    """A package that is wanted.
+    """A package that rlrun or an extra requires.
 
     Attributes:
-        name: as it is installed by.
-        range: of versions that will do; empty = any.
-        version: what is installed, or None.
-        module: what is imported of it; None where it has no code of its own.
+        name: of the distribution.
+        range: accepted versions; empty = any.
+        version: the installed one, or None.
+        module: the module to import; None for a package without code.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Package:
         return self.version is not None and SpecifierSet(self.range).contains(self.version, prereleases=True)
 
     def fault(self, tried: Mapping[str, Tried]) -> str | None:
-        """Return what is wrong with it, or None."""
+        """Return the package's fault, or None."""
         if self.version is None:
             return f"is missing (wanted {self.range})" if self.range else "is missing"
         if not self.fits:
@@ -132,7 +132,7 @@ class Package:
 
 
 def wanted() -> dict[str | None, list[Package]]:
-    """Return the packages of each extra; those that rlrun cannot do without stand under None."""
+    """Return the packages of each extra; the key None has those that rlrun itself requires."""
     requirements = _requirements(OURS)
     core = [requirement for requirement in requirements if _applies(requirement)]
     packages: dict[str | None, list[Package]] = {None: _packages(core)}
@@ -143,13 +143,13 @@ def wanted() -> dict[str | None, list[Package]]:
 
 
 def modules(packages: Mapping[str | None, Sequence[Package]]) -> list[str]:
-    """Return the modules of all packages that are installed, and those that plugins name."""
+    """Return the modules of all installed packages and plugins."""
     names = [pkg.module for packages in packages.values() for pkg in packages if pkg.module is not None]
     return [*names, *(plugin.module for plugin in plugins.sound())]
 
 
 def python() -> HealthFinding:
-    """Compare Python with what rlrun asks for."""
+    """Compare Python's version with the one that rlrun requires."""
     version = platform.python_version()
     if not _fields("Version"):
         return HealthFinding("note", "package", "python", f"{version}; rlrun itself is not installed", installing())
@@ -162,7 +162,7 @@ def python() -> HealthFinding:
 
 
 def core(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
-    """Report on rlrun, and on each package that it cannot do without."""
+    """Report on rlrun, and on each package that it requires."""
     yield HealthFinding("ok", "package", OURS, __version__)
     for pkg in packages[None]:
         fault = pkg.fault(tried)
@@ -177,7 +177,7 @@ def core(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, T
 
 
 def extras(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
-    """Report for each extra what is installed and what is not."""
+    """Report for each extra which packages are installed and which are missing."""
     for extra, members in packages.items():
         if extra is None:
             continue
@@ -190,7 +190,7 @@ def extras(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str,
 
 
 def _again(packages: Iterable[Package]) -> str:
-    """Return the option of pip for packages that are broken though each of them is there."""
+    """Return pip's option to reinstall packages, if all are installed and yet broken."""
     return "--force-reinstall " if all(pkg.fits for pkg in packages) else ""
 
 
@@ -203,7 +203,7 @@ def _fields(name: str) -> list[str]:
 
 
 def _requirements(name: str) -> list[Requirement]:
-    """Return what a package asks for, with its extras; nothing where it is not installed."""
+    """Return a package's requirements, with its extras; nothing where it is not installed."""
     try:
         return [Requirement(text) for text in metadata.requires(name) or []]
     except metadata.PackageNotFoundError:
@@ -215,7 +215,7 @@ def _applies(requirement: Requirement, extra: str = "") -> bool:
 
 
 def _packages(requirements: Iterable[Requirement]) -> list[Package]:
-    """Return packages, and what the extras of each ask for, such as those of `gymnasium[box2d]`."""
+    """Return packages, and the requirements of their extras, such as `gymnasium[box2d]`."""
     packages: dict[str, Package] = {}
     for requirement in requirements:
         inner = [dependency for dependency in _requirements(requirement.name) if not _applies(dependency)]
@@ -237,7 +237,7 @@ def _package(requirement: Requirement) -> Package:
 
 
 def _module(installed: metadata.Distribution) -> str | None:
-    """Return what is imported of a package: what is called like it, else the first of its modules by name."""
+    """Return the module to import for a package: the one with its name, else the first in alphabetical order."""
     tops = (installed.read_text("top_level.txt") or "").split()
     if not tops:
         files = [file.parts for file in installed.files or () if file.suffix in (".py", ".so", ".pyd")]
@@ -248,7 +248,7 @@ def _module(installed: metadata.Distribution) -> str | None:
 
 
 def of_plugins(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
-    """Report on each plugin, and on the files that those of one hide."""
+    """Report on each plugin, and on config files that a plugin's files replace."""
     installed = plugins.installed()
     if not installed:
         return
@@ -319,7 +319,7 @@ def pictures(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
     chosen = os.environ.get("MUJOCO_GL", "").lower()
     backends = [backend for backend, library in LIBRARIES.items() if find_library(library) is not None]
     text = f"MUJOCO_GL={chosen or 'unset'}, libraries for {', '.join(backends) or 'none'}"
-    backend = chosen or "egl"  # what videos set where nothing is said
+    backend = chosen or "egl"  # the default of videos
     if backend == "glfw" and screen is None:
         yield HealthFinding("note", "pictures", "mujoco", f"{text}: glfw needs a display", "export MUJOCO_GL=egl")
     elif backend in LIBRARIES and backend not in backends:
@@ -332,7 +332,7 @@ def pictures(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
     if encoder.error is None:
         yield HealthFinding("ok", "pictures", "ffmpeg", f"{encoder.about['version']} ({encoder.about['program']})")
     else:
-        program_is_missing = encoder.error.startswith("RuntimeError")  # the package is there
+        program_is_missing = encoder.error.startswith("RuntimeError")  # the package is installed
         remedy = "set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg" if program_is_missing else installing("video")
         yield HealthFinding("note", "pictures", "ffmpeg", f"no videos: {encoder.error}", remedy)
 
@@ -360,12 +360,12 @@ def disk(folder: Path) -> Iterator[HealthFinding]:
 
 
 def _existing(folder: Path) -> Path:
-    """Return a folder, or the one above in which it would be made."""
+    """Return a folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def git(folder: Path) -> HealthFinding:
-    """Return True if manifests can say from which source a run was made."""
+    """Report whether manifests can record the commit of the user's code."""
     if shutil.which("git") is None:
         return HealthFinding(
             "note", "git", "git", "is missing: no manifest names the commit of your code", "install git"

@@ -1,4 +1,4 @@
-"""Try which modules can be imported, in processes of their own: a broken package can take its process along."""
+"""Try to import modules in separate processes: a broken package can crash its process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PATIENCE = 240.0  # seconds for the modules of a process
+PATIENCE = 240.0  # seconds until a process is killed
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of importing a module.
+    """The result of importing a module.
 
     Attributes:
-        error: the first line of what went wrong, or None.
-        about: what the module says of the machine.
+        error: the first line of the error, or None.
+        about: facts about the machine that the module provides.
     """
 
     error: str | None = None
@@ -44,7 +44,7 @@ def try_imports(modules: Iterable[str]) -> dict[str, Tried]:
 
 
 def _ask(modules: Sequence[str]) -> tuple[dict[str, Tried], str]:
-    """Return the answers of one process, and how it ended."""
+    """Return the results from one process, and how it ended."""
     program = "from rlrun.analysis.doctor.imports import answer; answer()"
     command = [sys.executable, "-P", "-c", program, *modules]  # -P: no module of the working directory
     quiet = {**os.environ, "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
@@ -60,7 +60,7 @@ def _ask(modules: Sequence[str]) -> tuple[dict[str, Tried], str]:
 def answer() -> None:
     """Import the modules that the command line names, in order.
 
-    One line of JSON a module goes to standard output; whatever the modules print does not.
+    Standard output gets one line of JSON for each module, and nothing that the modules print.
     """
     warnings.simplefilter("ignore")
     with os.fdopen(os.dup(1), "w") as answers:
@@ -70,17 +70,17 @@ def answer() -> None:
 
 
 def try_import(module: str) -> Tried:
-    """Import a module in this process; return what it says of the machine, or the first line of what went wrong."""
+    """Import a module in this process; return its facts about the machine, or the first line of the error."""
     try:
         importlib.import_module(module)
         return Tried(about=ABOUT[module]() if module in ABOUT else {})
-    except BaseException as error:  # also SystemExit: some packages leave where they do not fit
+    except BaseException as error:  # also SystemExit: some packages exit on machines without support
         lines = str(error).strip().splitlines() or [""]
         return Tried(f"{type(error).__name__}: {lines[0]}".rstrip(": "))
 
 
 def about_torch() -> dict[str, Any]:
-    """Return what torch was built for, the GPUs that it can use, its threads, and whether the CPU has bfloat16."""
+    """Return torch's platform, its usable GPUs and threads, and whether the CPU has bfloat16."""
     import torch
 
     from rlrun.runs.manifest import has_bfloat16
@@ -95,7 +95,7 @@ def about_torch() -> dict[str, Any]:
 
 
 def about_encoder() -> dict[str, Any]:
-    """Return the program that writes videos."""
+    """Return the program that encodes videos."""
     import imageio_ffmpeg
 
     return {"program": imageio_ffmpeg.get_ffmpeg_exe(), "version": imageio_ffmpeg.get_ffmpeg_version()}

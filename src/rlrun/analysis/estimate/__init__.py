@@ -1,4 +1,4 @@
-"""What runs will take, before they begin: the first seconds of jobs are run, as many at a time as by the sweep."""
+"""Estimate the cost of runs: the first seconds of jobs are run, with the parallelism of the sweep."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from rlrun.sweep import children
 from rlrun.sweep.local import room, share
 
 PROBE = 15.0  # seconds
-PAUSE = 0.02  # seconds between two looks at the probes
-PATIENCE = 10.0  # seconds that a probe has to stop when it is asked to
+PAUSE = 0.02  # seconds between two polls of the probes
+PATIENCE = 10.0  # seconds that a probe has to stop after a signal
 
 
 def estimate(
@@ -36,9 +36,9 @@ def estimate(
     hourly_price: float | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> CostEstimate:
-    """Return what jobs take on this machine, by running one of each shape for some seconds.
+    """Return the cost of jobs on this machine, by running one of each shape for some seconds.
 
-    As many run at once as will, for they slow each other down. Nothing of it stays on disk.
+    As many run at once as in the sweep, because they slow each other down. No file is kept.
 
     Args:
         jobs: of `rlrun.config.expansion.expand`.
@@ -47,10 +47,10 @@ def estimate(
         workers: jobs at a time; None = as many as there are cores.
         seconds: of each probe, from its first update on.
         hourly_price: of an hour of this machine.
-        report: called with what is going to be done.
+        report: called with a line about the probes before they start.
 
     Raises:
-        RequestError: a job cannot be begun, or nothing would end it; the message names it.
+        RequestError: a job cannot be started, or nothing would end it; the message names it.
         RlrunError: one fails.
     """
     count = min(workers or room(jobs), len(jobs))
@@ -71,7 +71,7 @@ def estimate(
         scratch = Path(name)
         begun = time.perf_counter()
         children.start(ready, log=scratch / "ready.txt").wait()
-        launch = time.perf_counter() - begun  # until the first process of a job is there, which imports everything
+        launch = time.perf_counter() - begun  # until the first job's process has started and imported everything
         for batch in _batches(groups, turns, count):
             costs = _probe([job for _, job in batch], config_dir, seconds, scratch)
             for (number, _), cost in zip(batch, costs, strict=True):
@@ -82,7 +82,7 @@ def estimate(
 
 
 def begin(overrides: tuple[str, ...], config_dir: Path | None, seconds: float, folder: Path) -> int:
-    """Do a probe; return the exit code of its process. Only there torch is imported."""
+    """Run a probe; return the exit code of its process. Only that process imports torch."""
     from rlrun.analysis.estimate.probe import carry_out
 
     return carry_out(overrides, config_dir, seconds, folder)
@@ -94,9 +94,9 @@ def ready() -> int:
 
 
 def _batches(groups: Sequence[Shape], turns: int, count: int) -> Iterator[list[tuple[int, Job]]]:
-    """Yield so many batches of `count` jobs with the numbers of their shapes, all shapes alternately.
+    """Yield `turns` batches of `count` jobs with the indices of their shapes; shapes alternate.
 
-    So that as many run as will, shapes are probed more than once where it takes that.
+    If there are fewer shapes than workers, shapes are probed more than once, so that every worker is busy.
     """
     cycles = [cycle(shape.jobs) for shape in groups]
     numbers = cycle(range(len(groups)))
@@ -105,7 +105,7 @@ def _batches(groups: Sequence[Shape], turns: int, count: int) -> Iterator[list[t
 
 
 def _probe(jobs: Sequence[Job], config_dir: Path | None, seconds: float, scratch: Path) -> list[Cost]:
-    """Return the cost of each job; all are probed at once, each on one of the accelerators.
+    """Return the cost of each job; all are probed at once, and accelerators are shared out.
 
     Raises:
         RlrunError: a probe failed.
@@ -140,7 +140,7 @@ def _stop(child: children.Child) -> None:
 
 
 class _Probe(NamedTuple):
-    """The process of a probe, its job, its folder, and when it was started."""
+    """The process of a probe, its job, its folder, and its start time."""
 
     job: Job
     folder: Path
@@ -148,7 +148,7 @@ class _Probe(NamedTuple):
     begun: float
 
     def cost(self) -> Cost:
-        """Return the cost of the run, with the time that its process takes around training.
+        """Return the cost of the run, with its process's time before and after training.
 
         Raises:
             RlrunError: the process failed.

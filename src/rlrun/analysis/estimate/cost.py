@@ -1,4 +1,4 @@
-"""What a run takes, and a sweep of runs: time, disk, and a price where one is given."""
+"""The cost of a run and of a sweep: time, disk, and a price if the machine has one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlrun.runs.files import aligned, duration, sized
 
 LONGEST = 1e9  # seconds; a later end is beyond the calendar
 HEADS = ("jobs", "steps/s", "time each", "disk each", "shape")
-# Last parts of keys whose number changes what is learned, not what a step takes.
+# Last parts of keys whose value does not affect the time of a step.
 IDLE = frozenset(
     "seed lr discount lambda clip tau per_dim value_weight entropy_weight kl_weight".split()  # noqa: SIM905
 )
@@ -22,14 +22,14 @@ IDLE = frozenset(
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes.
+    """The cost of a run.
 
     Attributes:
         seconds: of its process, from start to end.
-        bytes: of its folder in the end, at most.
-        pace: seconds a step, evaluations left out.
-        at_most: whether a mean return may end it before.
-        probed: seconds of training that the probe spent; what its process took besides counts in full.
+        bytes: of its folder at the end, at most.
+        pace: seconds per step, without evaluations.
+        at_most: whether a mean return may end it earlier.
+        probed: seconds of training in the probe; other time of its process counts in full.
     """
 
     seconds: float
@@ -51,7 +51,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Shape:
-    """Jobs that cost the same.
+    """Jobs of equal cost.
 
     Attributes:
         label: the overrides that not all shapes have.
@@ -63,7 +63,7 @@ class Shape:
 
 
 def shapes(jobs: Iterable[Job]) -> list[Shape]:
-    """Return jobs by what they cost: their overrides differ only in numbers that cost nothing."""
+    """Group jobs of equal cost: their overrides differ only in numbers that do not affect it."""
     groups: dict[tuple[str, ...], list[Job]] = {}
     for job in jobs:
         overrides = (
@@ -81,11 +81,11 @@ def shapes(jobs: Iterable[Job]) -> list[Shape]:
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """What jobs take.
+    """The cost of all jobs.
 
     Attributes:
-        jobs: in the order in which they are begun.
-        shapes: the same jobs, with what one of each takes.
+        jobs: in the order in which they start.
+        shapes: the same jobs, with the cost of one of each.
         workers: jobs at a time.
         launch: seconds until the first job begins.
         free: bytes that the disk has.
@@ -113,7 +113,7 @@ class CostEstimate:
         return sum(len(shape.jobs) * cost.bytes for shape, cost in self.shapes)
 
     def describe(self) -> str:
-        """Return a line for each shape, where there are several, and what all of it comes to."""
+        """Return a line for each shape, if there are several, and the totals."""
         rows = [
             (str(len(shape.jobs)), f"{1 / cost.pace:,.0f}", duration(cost.seconds), sized(cost.bytes), shape.label)
             for shape, cost in self.shapes

@@ -1,7 +1,7 @@
-"""What happens in the process of a probe: the beginning of a run, timed, and the rest of it extrapolated.
+"""The process of a probe: it times the beginning of a run, and extrapolates the rest.
 
-The clock of a run is its *axis*: environment steps, or updates where nothing is collected. The rest of the run goes at
-the pace of the newest half of the probe, with an evaluation like the newest one whenever one is due.
+The clock of a run is its *axis*: environment steps, or updates where nothing is collected. The rest of the run is
+assumed to have the pace of the probe's newer half. Each later evaluation is assumed to take as long as the newest one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WITHIN = ("terminal", "tensorboard")  # sinks that write to the run's folder alo
 
 
 class Probe(Callback):
-    """End a run some seconds after its first update, and note how fast it went.
+    """End a run some seconds after its first update, and measure its speed.
 
     Args:
         seconds: from the first update on.
@@ -80,7 +80,7 @@ class Probe(Callback):
         self.begun = self.clock()
 
     def time(self, evaluator: Evaluator) -> None:
-        """Take the time of each evaluation."""
+        """Time each evaluation."""
         evaluate = evaluator._evaluate
 
         def timed(step: int | None, update: int, *, final: bool = False) -> Evaluation:
@@ -108,12 +108,12 @@ class Probe(Callback):
 
     @property
     def first(self) -> tuple[float, int]:
-        """Where the first cycle ended, warm-up included: seconds without evaluations, and axis."""
+        """The end of the first cycle, warm-up included: seconds without evaluations, and axis."""
         return self.points[0] if self.points else (0.0, 0)
 
     @property
     def pace(self) -> float:
-        """Seconds a unit of the axis, in the newest half of what came after the first cycle."""
+        """Seconds per unit of the axis, in the newer half of the cycles after the first one."""
         if len(self.points) < 2:
             return self.first[0] / max(self.first[1], 1)
         last = self.points[-1]
@@ -143,9 +143,9 @@ def measure(
     path: Path,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Cost:
-    """Begin a run in a folder of its own, and return what all of it takes.
+    """Begin a run in its own folder, and return the cost of the whole run.
 
-    What its process takes around training is for the caller to add, who sees that from outside.
+    The caller adds the process's time before and after training.
 
     Raises:
         ConfigError: nothing ends the run, or it has several learners.
@@ -181,7 +181,7 @@ def _extrapolated(probe: Probe, experiment: Experiment, run: RunDir) -> Cost:
 
 
 def limit_of(probe: Probe, budget: Budget | None, updates: int, *, collects: bool) -> float:
-    """Return where the run ends on the axis, by whichever limit comes first; infinity without any."""
+    """Return the step or update at which the first limit ends the run; infinity without any."""
     if budget is None:
         return math.inf
     if not collects:
@@ -192,7 +192,7 @@ def limit_of(probe: Probe, budget: Budget | None, updates: int, *, collects: boo
 
 
 def rest(probe: Probe, limit: float, most: float) -> tuple[int, float]:
-    """Return where a run ends on the axis, and the seconds of all of it.
+    """Return the step or update at which a run ends, and the seconds of the whole run.
 
     Args:
         probe: the beginning of the run.
@@ -215,13 +215,13 @@ def rest(probe: Probe, limit: float, most: float) -> tuple[int, float]:
 
 
 def _disk(experiment: Experiment, run: RunDir, growth: float, *, grows: bool) -> int:
-    """Return the bytes of the run's folder in the end; the most that they can be.
+    """Return an upper bound on the bytes of the run's folder at its end.
 
     Args:
         experiment: the probed run.
         run: its folder.
-        growth: by how many times the run is longer than the probe.
-        grows: whether memories do.
+        growth: length of the run relative to the probe.
+        grows: whether memories grow.
     """
     tables = [part for part in experiment.parts.values() if isinstance(part, Table)]
     checkpointer = experiment.part(Checkpointer)
@@ -243,7 +243,7 @@ def size_of(path: Path) -> int:
 
 
 def _keep_within(config: Any) -> None:
-    """Let a probe write to its folder alone, and report to no service."""
+    """Make a probe write only to its folder, and report to no service."""
     sinks = OmegaConf.select(config, "logger")
     names = [sinks] if isinstance(sinks, str) else list(sinks or [])
     config.logger = [sink for sink in names if {*([sink] if isinstance(sink, str) else sink)} <= {*WITHIN}]

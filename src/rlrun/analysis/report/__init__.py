@@ -1,10 +1,10 @@
-"""One page about many runs: what came out, how certain it is, and what is missing; equivalent to `rlrun report`.
+"""One page about many runs: scores, their uncertainty, and missing runs; equivalent to `rlrun report`.
 
-runs.py          what the files of runs and sweeps say
-groups.py        which runs belong together, and what differs between them
+runs.py          reads the files of runs and sweeps
+groups.py        groups of runs, and the config keys in which they differ
 statistics.py    rliable's aggregates and intervals, in numpy
 findings.py      all numbers of a report
-wording.py       numbers as people read them, and what to know before using them
+wording.py       formats numbers, and warns where they may mislead
 figures.py       SVG
 page.py          tables as HTML, Markdown and CSV, and the page
 """
@@ -28,13 +28,13 @@ from rlrun.runs.progress import progress
 
 RESAMPLES = 10_000
 FEWEST, MOST = 100, 1_000_000  # resamples
-ASKED = 20  # runs of which the names of metrics are read for a suggestion
+ASKED = 20  # runs whose metric names are read for a suggestion
 Place = Path | str
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was made.
+    """A written report.
 
     Attributes:
         path: of the page.
@@ -74,19 +74,19 @@ def report(
     svg: Place | None = None,
     png: Place | None = None,
 ) -> Report:
-    """Write one page about the runs in some folders and beneath them.
+    """Write one page about the runs in some folders and their subfolders.
 
     Args:
-        folders: of runs, of sweeps, or above several.
+        folders: run folders, sweep folders, or folders above these.
         out: the page; None = `report.html` in the working directory.
-        metric: whose last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
+        metric: its last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
             was ever evaluated.
-        by: keys of the config whose values make a group, or `folder`; none = all overrides but seed and environment.
-        bounds: of a task's scores, low and high, that count as 0 and 1; others take the extremes of what was measured.
+        by: config keys whose values define a group, or `folder`; none = all overrides but seed and environment.
+        bounds: for each task the scores that count as 0 and 1; default = the extremes that were measured.
         title: of the page.
         seed: of the bootstrap.
         resamples: of the same.
-        csv: file for a line a run.
+        csv: file with one line for each run.
         markdown: file for the tables.
         svg: folder for the figures.
         png: folder for the figures as pixels (extra: plots).
@@ -129,7 +129,7 @@ def _findings(places: Sequence[Path], options: ReportOptions, by: list[str]) -> 
         raise RequestError(f"--seed {seed}: wanted a number from 0 to {(1 << 32) - 1:,}")
     runs, troubles = add_jobs(gather(places, (metric,) if metric else (EVALUATED, PLAYED)), places)
     if not runs:
-        raise RunDirError(f"{', '.join(map(str, places))}: there is no run here or beneath; rlrun ls lists runs")
+        raise RunDirError(f"{', '.join(map(str, places))}: there is no run here or below; rlrun ls lists runs")
     if metric and not _measured(runs, metric):
         raise RequestError(f"--metric {metric}: no run has a value of it{_near(metric, runs)}")
     metric = metric or (PLAYED if not _measured(runs, EVALUATED) and _measured(runs, PLAYED) else EVALUATED)
@@ -139,7 +139,7 @@ def _findings(places: Sequence[Path], options: ReportOptions, by: list[str]) -> 
 
 
 def _printable(text: str) -> str:
-    """Return a text without what is no letter, but for ends of lines: names of files and overrides may be anything."""
+    """Return a text without control characters, except line ends: names of files and overrides may have any."""
     return "\n".join(map(printable, text.split("\n")))
 
 

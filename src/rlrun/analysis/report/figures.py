@@ -1,9 +1,9 @@
 """The figures of a report as SVG: learning curves, final scores, performance profiles, probability of improvement.
 
-They are written by hand. matplotlib 3.10 would save about 100 of these lines, but takes 96 MB with all that it needs
-and 0.3 s of a processor to import; the same figures are two to four times as large. What a page promises is still to be
-written into its SVG: colors that follow light and dark, ids that no other figure has, and descriptions for readers who
-cannot see. Libraries with figures that answer to the mouse (Plotly, Altair) need scripts, which a report does without.
+This module writes SVG itself. matplotlib 3.10 would save about 100 lines. It takes 96 MB with its dependencies and
+0.3 s to import, and its files are two to four times as large. Its SVG would still lack colors for light and dark mode,
+unique ids, and descriptions for blind readers. Interactive libraries (Plotly, Altair) need scripts, and a report has
+none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.runs.files import counted
 
 WIDTH = 420  # units, of every figure: as wide as a phone, so that letters stay legible there
-LEFT, RIGHT, TOP = 50, WIDTH - 20, 12  # edges of what is drawn
+LEFT, RIGHT, TOP = 50, WIDTH - 20, 12  # edges of the plotted area
 MARGIN = 12  # left of figures whose rows have their labels above them
 PANEL = 232  # units from the top of a figure to its horizontal axis
 STRIP = 34  # … of the strip that counts runs
@@ -63,7 +63,7 @@ LETTERS = f'<text x="2" y="16" font-family="{escape(FONTS)}">Aa1</text>'
 
 
 class AxisScale(NamedTuple):
-    """Numbers to places along one side of a figure."""
+    """Maps numbers to coordinates along one side of a figure."""
 
     low: float
     high: float
@@ -75,7 +75,7 @@ class AxisScale(NamedTuple):
 
 
 def scale(values: Iterable[float], start: float, end: float, *, margin: float = 0.04) -> AxisScale:
-    """Return a scale on which all the finite values have room."""
+    """Return a scale whose range includes all finite values."""
     known = [float(value) for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
     room = (high - low) * margin if high > low else max(abs(high), 1.0) * 0.05
@@ -96,7 +96,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def short(value: float) -> str:
-    """Return a number as it stands next to an axis: 20k, 1.5M."""
+    """Return a number as a tick label: 20k, 1.5M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if size <= abs(value) < size * 1000 and (size > 1e3 or abs(value) >= 1e4):
             return f"{value / size:.4g}{unit}".replace("-", "−")
@@ -107,13 +107,13 @@ class Figure:
     """A figure: methods draw into it, `svg` returns it.
 
     Args:
-        name: of its file, unlike that of any other figure of a page.
+        name: of its file, unique on a page.
         title: what it shows.
         height: units, without the legend.
 
     Attributes:
-        caption: what stands below it.
-        description: what it shows, for who cannot see it.
+        caption: the text below it.
+        description: what it shows, for blind readers.
     """
 
     def __init__(self, name: str, title: str, height: int) -> None:
@@ -131,7 +131,7 @@ class Figure:
         self._parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kind}>{escape(text)}</text>')
 
     def x_axis(self, x: AxisScale, bottom: float, label: str) -> None:
-        """Draw a horizontal axis with its grid, and what it counts."""
+        """Draw a horizontal axis with its grid and label."""
         for value in ticks(x.low, x.high):
             self.path("grid", f"M{x(value):.1f} {TOP:.1f}V{bottom:.1f}")
             self.text(x(value), bottom + LINE, short(value), anchor="middle")
@@ -139,12 +139,12 @@ class Figure:
         self.text((x.start + x.end) / 2, bottom + 2 * LINE, label, anchor="middle")
 
     def y_line(self, y: float, label: str) -> None:
-        """Draw a horizontal line of the grid, and what it stands for."""
+        """Draw a horizontal line of the grid with its label."""
         self.path("grid", f"M{LEFT:.1f} {y:.1f}H{RIGHT:.1f}")
         self.text(LEFT - 6, y + 4, label, anchor="end")
 
     def bands(self, grid: Floats, bands: Mapping[int, Interval], y: AxisScale, label: str) -> Floats:
-        """Draw axes, and a line with its interval for each hue; return the places of the grid."""
+        """Draw axes, and a line with its interval for each hue; return the x coordinates of the grid."""
         x = scale(grid, LEFT, RIGHT, margin=0.0)
         for value in ticks(y.low, y.high):
             self.y_line(y(value), short(value))
@@ -169,7 +169,7 @@ class Figure:
         self.path(f"s{hue}", "".join(overrides), f' fill="none" stroke-width="2"{dash}')
 
     def _area(self, xs: Floats, lows: Floats, highs: Floats, hue: int) -> None:
-        """Fill what is between two lines, as far as both are numbers."""
+        """Fill the area between two lines, except where either is NaN."""
         known = np.isfinite(lows) & np.isfinite(highs)
         edges = np.flatnonzero(np.diff(known, prepend=False, append=False))
         for part in map(slice, edges[::2], edges[1::2]):
@@ -190,7 +190,7 @@ class Figure:
         self._parts.append(f'<circle class="f{hue}" cx="{x:.1f}" cy="{y:.1f}" {shape}/>')
 
     def legend(self, labels: Iterable[str]) -> None:
-        """Say below what each line stands for."""
+        """Draw a legend of the lines below the figure."""
         for hue, label in enumerate(labels):
             y = self.height + LINE / 2
             self.line([LEFT - 34, LEFT - 6], [y, y], hue)
@@ -199,12 +199,12 @@ class Figure:
         self.height += 6
 
     def describe(self, caption: str, details: str) -> Figure:
-        """Say what it shows, and which values; return it."""
+        """Set the caption and the description; return the figure."""
         self.caption, self.description = caption, f"{caption} {details}."
         return self
 
     def svg(self, *, alone: bool = False) -> str:
-        """Return the figure; alone: with its title, colors and paper, for a file."""
+        """Return the figure as SVG; alone: with its title, colors and background, for a separate file."""
         overrides = (
             f'<title id="{self.name}-t">{escape(self.title)}</title>'
             f'<desc id="{self.name}-d">{escape(self.description)}</desc>'
@@ -225,7 +225,7 @@ class Figure:
 
 
 def draw(findings: Findings) -> Iterator[Figure]:
-    """Yield all figures that the findings have numbers for."""
+    """Yield all figures for which the findings have numbers."""
     for place, (title, curves) in enumerate(findings.curves.items(), start=1):
         yield _curves(findings, title, curves, f"curves-{place}")
     if findings.common:
@@ -312,7 +312,7 @@ def _improvements(findings: Findings) -> Figure:
 
 
 def renderer() -> Callable[[str], bytes]:
-    """Return what makes a PNG file of an SVG text.
+    """Return a function from SVG text to a PNG file.
 
     Raises:
         MissingExtra: the library is not installed.

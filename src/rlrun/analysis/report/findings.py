@@ -55,13 +55,13 @@ class Curves(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupResult:
-    """What came of a group."""
+    """The scores of a group."""
 
     group: Group  # its runs
     # Over the tasks that all groups have, normalized if `Findings.bounds` says so; None where it lacks one:
     scores: Scores | None
-    aggregates: Mapping[str, Interval]  # of these, by name
-    # Scores of each of its tasks as they are, with interquartile mean and mean:
+    aggregates: Mapping[str, Interval]  # of these scores, by name
+    # Scores of each of its tasks, not normalized, with interquartile mean and mean:
     tasks: Mapping[str, tuple[Scores, Interval, Interval]]
     profile: Interval | None  # share of runs above each of `Findings.thresholds`
 
@@ -78,13 +78,13 @@ class Comparison:
 
     @property
     def distinguishable(self) -> bool:
-        """Whether the interval excludes 0, and chance alone seldom does as much; never so without an interval."""
+        """True if the interval excludes 0 and the permutation test is significant; False without an interval."""
         excluded = bool(self.difference.low > 0 or self.difference.high < 0)
         return excluded and self.chance < LEVEL
 
     @property
     def verdict(self) -> str:
-        """Say it in words."""
+        """The result as a sentence."""
         if not self.distinguishable:
             return "not distinguishable"
         return f"{self.first if self.difference.value > 0 else self.second} scores higher"
@@ -92,21 +92,21 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a report shows."""
+    """All numbers that a report shows."""
 
     options: ReportOptions  # what the user chose
     results: list[GroupResult]  # of the groups, the best first; those without scores come last
     overrides: list[str]  # that all runs have in common
     tasks: list[str]  # all, by name
     common: list[str]  # tasks on which each group has runs that count, but for groups without any
-    # Of each common task, which are 0 and 1 in aggregates; empty where scores stand as they are:
+    # The scores of each common task that are 0 and 1 in aggregates; empty if scores are not normalized:
     bounds: Mapping[str, Bounds]
     thresholds: Floats  # of performance profiles
     comparisons: list[Comparison]  # of each pair of drawn groups
-    pairs: int  # how many there are of all groups that have runs that count
+    pairs: int  # number of pairs of all groups that have runs that count
     curves: Mapping[str, Curves]  # of each task, and normalized of the common tasks together, by title
     differing: Mapping[str, list[str]]  # values of each drawn group by the keys of the config in which they differ
-    troubles: list[str]  # what could not be read
+    troubles: list[str]  # errors of reading
 
     @property
     def drawn(self) -> list[GroupResult]:
@@ -115,12 +115,12 @@ class Findings:
 
     @property
     def fates(self) -> list[Fate]:
-        """What became of each run, group by group."""
+        """The fate of each run, group by group."""
         return [fate for result in self.results for fate in result.group.fates]
 
     @property
     def apart(self) -> bool:
-        """Whether scores by task say more than those of all tasks."""
+        """True if scores by task differ from those of all tasks together."""
         return bool(self.bounds) or self.tasks != self.common
 
 
@@ -166,7 +166,7 @@ def _normalized(values: Any, bounds: Bounds) -> Any:
 
 
 def _bounds(groups: Iterable[Group], common: Sequence[str], options: ReportOptions) -> dict[str, Bounds]:
-    """Return what counts as 0 and 1 on each task: as the user says, else the extremes of all that was measured."""
+    """Return the scores that count as 0 and 1 on each task: the user's, else the extremes that were measured."""
     if len(common) < 2 and not set(common) & set(options.bounds):
         return {}
     bounds = {}
@@ -208,7 +208,7 @@ def _result(
 
 
 def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) -> list[Comparison]:
-    """Compare each pair; p is corrected for as many as there are, also those that are not shown."""
+    """Compare each pair; p is corrected for all pairs, also those that are not shown."""
     settings = {"resamples": options.resamples, "seed": options.seed}
     scores = [(result.group.label, result.scores) for result in drawn if result.scores is not None]
     pairs = list(combinations(scores, 2))
@@ -225,12 +225,12 @@ def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) 
 
 
 def _curves(groups: Sequence[Group], tasks: Mapping[str, Bounds], options: ReportOptions) -> Curves | None:
-    """Return the curves of all runs that were measured, also of those that do not count in the end; None without any.
+    """Return the curves of all measured runs, also of those that do not count in the end; None without any.
 
-    Between two measurements of a run its curve is a straight line. Nothing is made up before the first one and after
-    the last one, but for half a step of the grid, because runs are measured at slightly different steps.
+    Curves are linear between two measurements. They are extrapolated by at most half a step of the grid, because runs
+    are measured at slightly different steps.
 
-    tasks: which, and what counts as 0 and 1 there.
+    tasks: with the values that count as 0 and 1.
     """
     runs_by_label = {
         group.label: [fate.run for fate in group.fates if fate.drawn and fate.run.task in tasks] for group in groups
@@ -258,7 +258,7 @@ def _on(grid: Floats, curve: Curve) -> Floats:
 
 
 def _bands(values: Floats, places: Indices, tasks: int, options: ReportOptions) -> Interval:
-    """Return the bands of curves that do not all reach everywhere, [n, P]; points with the same runs go together."""
+    """Return the bands of curves that may be undefined at some points, [n, P]; points with equal runs share a call."""
     estimates = np.full((3, values.shape[1]), np.nan)
     present = np.isfinite(values)
     for pattern in np.unique(present, axis=1).T:

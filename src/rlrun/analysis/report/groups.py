@@ -1,9 +1,8 @@
-"""Which runs belong together, which of them count, and what differs between those that do not belong together.
+"""Groups of runs, the runs that count in each, and the config keys in which groups differ.
 
-A *group* is what is compared: runs of the same overrides, whatever their seed, their task (`env`) and what may change
-when
-a run is resumed. Tuned numbers differ from task to task, so that words say better than configs what was meant to be
-the same; where configs of one group and one task differ all the same, a report says so.
+A report compares groups. The runs of a group have the same overrides, except seed, task (`env`) and keys that may
+change on resume. Overrides define a group, not configs, because presets give each task other numbers. If configs of
+one group and task differ, a report says so.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from rlrun.analysis.report.runs import TASK, Run, is_circumstance
 from rlrun.core.errors import RequestError, did_you_mean
 
 NONE = "—"  # where there is no value
-FOLDER = "folder"  # what stands behind --by for the folders of the command line
-REASON = 300  # letters of why a run does not count: a page has thousands
+FOLDER = "folder"  # the value of --by that groups by the folders of the command line
+REASON = 300  # letters of the reason why a run does not count: a page has thousands of these
 UNFINISHED = {
     "running": "it is still running",
     "stopped": "it was stopped; rlrun resume continues it",
@@ -29,14 +28,14 @@ UNFINISHED = {
 
 @dataclass(frozen=True)
 class Fate:
-    """A run and what a report makes of it."""
+    """A run, its group, and whether it counts."""
 
     group: str  # the label of its group
     run: Run  # the run
     score: float | None  # its last value, if it counts
-    why_not: str | None  # it counts not
-    drawn: bool  # whether it has a part in the learning curve
-    again: bool = False  # whether another of the same group, task and seed stands for it
+    why_not: str | None  # why it does not count
+    drawn: bool  # whether the learning curve includes it
+    again: bool = False  # whether another run of the same group, task and seed counts instead
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,10 @@ class Group:
         return [fate.score for fate in self.fates if fate.run.task == task and fate.score is not None]
 
     def values(self) -> dict[str, dict[str, set[str]]]:
-        """Return the values of the config, as texts, of each key on each task."""
+        """Return for each task and config key the values, as texts."""
         values: dict[str, dict[str, set[str]]] = {}
         configs = {(id(fate.run.settings), fate.run.task): fate.run.settings for fate in self.fates}
-        for (_, task), settings in configs.items():  # those that are equal are one object
+        for (_, task), settings in configs.items():  # equal configs are one object
             for key, value in settings.items():
                 values.setdefault(key, {}).setdefault(task, set()).add(text_of(value))
         return values
@@ -65,15 +64,15 @@ def groups_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple
 
     Args:
         runs: all, at least one.
-        metric: of which the last value is a run's score.
-        by: keys whose values make a group, in place of all words.
+        metric: its last value is a run's score.
+        by: group by the values of these keys, not by all overrides.
 
     Raises:
         RequestError: no run has one of the keys.
     """
     marks = [_marks_by(run, by, runs) if by else _marks(run) for run in runs]
     common = set.intersection(*map(set, marks))
-    named = common if by else set()  # words of labels, though all runs have them
+    named = common if by else set()  # labels have these even if all runs have them
     if not by and any(set(mark) <= common for mark in marks):
         named = {override for override in common if override.startswith(("algorithm=", "preset="))}
     groups: dict[str, list[Run]] = {}
@@ -86,12 +85,12 @@ def groups_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple
 
 
 def differences(groups: Iterable[Group]) -> dict[str, list[str]]:
-    """Return the values of each group, as texts, of every key of the config by which groups differ on the same task.
+    """Return each group's values, as texts, of the config keys in which groups differ on the same task.
 
-    Keys that only follow others (`${algorithm.lr}`) are left out.
+    Keys that only refer to others (`${algorithm.lr}`) are left out.
     """
     by_group = [group.values() for group in groups]
-    known = [values for values in by_group if values]  # of others nothing was begun
+    known = [values for values in by_group if values]  # no run of the other groups has begun
     differing = {}
     for key in dict.fromkeys(key for values in known for key in values):
         tasks = [values.get(key, {}) for values in known]
@@ -115,13 +114,13 @@ def cut(text: str, letters: int = 60) -> str:
 
 
 def _natural(text: str) -> list[tuple[int, float, str]]:
-    """Order texts so that 2 comes before 10."""
+    """Return a sort key that puts 2 before 10."""
     parts = re.split(r"(\d{1,15}(?:\.\d{1,15})?(?:e[+-]?\d{1,2})?)", text)
     return [(0, float(part), "") if index % 2 else (1, 0.0, part) for index, part in enumerate(parts)]
 
 
 def _marks(run: Run) -> list[str]:
-    """Return the overrides that make a run's group, in an order of their own."""
+    """Return the sorted overrides that define a run's group."""
     names = [key for key in run.overrides if key not in TASK and not is_circumstance(key) and not _may_change(key)]
     return [run.overrides[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "preset"), key))]
 
@@ -144,7 +143,7 @@ def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> list[str]:
 
 
 def _fates(group: str, runs: Iterable[Run], metric: str) -> list[Fate]:
-    """Say of each run whether it counts; of several of one task and seed, the newest that is completed."""
+    """Return for each run whether it counts; of several with one task and seed, the newest completed one does."""
     taken: set[tuple[str, int | None]] = set()
     fates = []
     for run in sorted(runs, key=lambda run: (run.status == "completed", run.created), reverse=True):
@@ -154,7 +153,7 @@ def _fates(group: str, runs: Iterable[Run], metric: str) -> list[Fate]:
         if again:
             why = f"another run of seed {run.seed} counts"
         elif run.status != "completed":
-            why = cut(run.reason or UNFINISHED.get(run.status, "nobody said why"), REASON)
+            why = cut(run.reason or UNFINISHED.get(run.status, "no reason was recorded"), REASON)
         elif curve is None or metric in run.broken:
             why = f"{metric} {'is not a finite number at the end' if metric in run.broken else 'was never measured'}"
         else:

@@ -1,7 +1,7 @@
 """The tables of a report as HTML, Markdown and CSV, and the page.
 
-The page has no script and loads nothing from a network. It is light or dark as the reader's system is, and legible on
-a phone.
+The page has no script and loads nothing from a network. It follows the light or dark mode of the reader's system, and
+is legible on a phone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rlrun.analysis.report.wording import between, chance, interval, listed, num
 from rlrun.runs.files import counted
 
 RUNS = 3_000  # rows of a table, at most
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a cell begins that a spreadsheet would compute
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates cells that begin with one of these
 COLUMNS = ("group", "task", "seed", "status", "counts", "score", "env_steps", "updates", "seconds", "why_not", "run")
 VERDICTS = 6  # at the top, at most
 LONG = 36  # letters from which a cell may be broken
-SAFE = "default-src 'none'; style-src 'unsafe-inline'"  # the browser itself sees to it that nothing is loaded
+SAFE = "default-src 'none'; style-src 'unsafe-inline'"  # makes the browser load nothing
 STYLE = """\
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1080px;padding:16px;background:var(--paper);color:var(--ink);
@@ -86,7 +86,7 @@ evaluation, logging and machine.</p>
 
 
 class Hyperlink(NamedTuple):
-    """A text that leads to a file."""
+    """A text that links to a file."""
 
     text: str
     path: Path
@@ -98,9 +98,9 @@ Cell: TypeAlias = str | tuple[Hyperlink, ...]
 class ReportTable(NamedTuple):
     """Rows of texts."""
 
-    title: str  # what it holds
+    title: str  # heading
     head: list[str]  # names of the columns
-    rows: Sequence[Sequence[Cell]]  # as long as the head each
+    rows: Sequence[Sequence[Cell]]  # each as long as the head
     text_columns: int  # the first ones; the others hold numbers
 
 
@@ -119,7 +119,7 @@ def finals(findings: Findings) -> ReportTable:
 
 
 def by_task(findings: Findings) -> ReportTable:
-    """Return the final scores of each group on each task, as they are."""
+    """Return the final scores of each group on each task, not normalized."""
     rows: list[list[Cell]] = []
     for task in findings.tasks:
         for label, tasks in ((result.group.label, result.tasks) for result in findings.results):
@@ -152,7 +152,7 @@ def left_out(findings: Findings) -> ReportTable:
 
 
 def differing(findings: Findings) -> ReportTable:
-    """Return the keys of the config by which groups differ."""
+    """Return the config keys in which groups differ."""
     head = ["key", *(result.group.label for result in findings.drawn)]
     return ReportTable(
         "Differences of config", head, [[key, *cells] for key, cells in findings.differing.items()], len(head)
@@ -191,7 +191,7 @@ def _bare(cell: Cell) -> str:
 
 
 def to_csv(findings: Findings) -> str:
-    """Return a line for each run; a text that a spreadsheet would compute has an apostrophe before it."""
+    """Return a line for each run; an apostrophe precedes a text that a spreadsheet would evaluate as a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -204,7 +204,7 @@ def to_csv(findings: Findings) -> str:
 
 
 def _counts(group: Group) -> str:
-    """Return how many runs of a group count, and what became of the others."""
+    """Return how many runs of a group count, and the statuses of the others."""
     statuses = Counter(fate.run.status for fate in group.fates if fate.score is None)
     here = len(group.fates) - statuses.total()
     text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
@@ -212,7 +212,7 @@ def _counts(group: Group) -> str:
 
 
 def _middle(values: Iterable[float | None]) -> str:
-    """Return the median of what is known."""
+    """Return the median of the values that are not None."""
     known = [value for value in values if value is not None]
     return number(median(known) if known else None)
 
@@ -317,7 +317,7 @@ def _cell(cell: Cell, kind: str, folder: Path) -> str:
     if isinstance(cell, str):
         kind = kind or (' class="long"' if len(cell) > LONG else "")
         return f"<td{kind}>{escape(cell)}</td>"
-    # `./`: no name can be taken for a scheme
+    # `./`: a name with a colon is not parsed as a URL scheme
     paths = ("./" + quote(os.fsencode(os.path.relpath(link.path, folder).replace(os.sep, "/"))) for link in cell)
     links = (f'<a href="{escape(path)}">{escape(link.text)}</a>' for path, link in zip(paths, cell, strict=True))
     return f"<td{kind}>{' '.join(links)}</td>"

@@ -1,6 +1,6 @@
-"""What a report knows of runs and of jobs of a sweep, from their files alone.
+"""Read runs, and jobs of a sweep, from their files.
 
-Nothing of what is read is executed, or believed to be ours; folders may be read-only.
+No code from these files is executed, and their content is not trusted; folders may be read-only.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from rlrun.sweep.sweeping import is_sweep
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
 CONFIG_BYTES = 1 << 20
-METRIC_BYTES = 1 << 28  # of a file of metrics; what is beyond is not read
+METRIC_BYTES = 1 << 28  # of a file of metrics; the rest is not read
 SEED = re.compile(r"^seed:.*$", re.MULTILINE)
-TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # what makes a task
+TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # keys that define a task
 VIDEOS = (".mp4", ".gif", ".webm")
 MACHINE = ("host", "rlrun", "torch")  # in manifests
 JOBS = 100_000  # of a sweep, at most
@@ -44,18 +44,18 @@ Curve: TypeAlias = dict[float, float]  # by environment steps, or updates withou
 
 @dataclass(frozen=True)
 class Run:
-    """A run, or a job of a sweep that has none."""
+    """A run, or a job of a sweep without a run."""
 
     path: Path  # of its folder
     source: Path  # the folder on the command line beneath which it was found
     overrides: Mapping[str, str]  # of its command line, by key
-    seed: int | None  # None where nothing says it
+    seed: int | None  # None if unknown
     task: str  # the environment, as people name it
     status: str  # of the run; `missing` where there is no folder, `damaged` where it cannot be read
     reason: str | None = None  # why it is not completed, as far as it is known
     curves: Mapping[str, Curve] = field(default_factory=dict)  # finite values of each metric that was asked for
     broken: frozenset[str] = frozenset()  # metrics whose last value is not a number that can be used
-    env_steps: float | None = None  # these three: None where nothing says it
+    env_steps: float | None = None  # these three: None if unknown
     updates: float | None = None
     seconds: float | None = None
     # The config by dotted key, without seed, task and machine:
@@ -66,7 +66,7 @@ class Run:
 
     @property
     def steps(self) -> float:
-        """Environment steps, or updates without an environment; 0 where nothing says it."""
+        """Environment steps, or updates without an environment; 0 if unknown."""
         return self.env_steps or self.updates or 0.0
 
     @property
@@ -76,7 +76,7 @@ class Run:
 
 
 def gather(folders: Iterable[Path], metrics: Iterable[str]) -> list[Run]:
-    """Return the runs in some folders and beneath them, each once."""
+    """Return the runs in some folders and their subfolders, each once."""
     runs: dict[Path, Run] = {}
     wanted = tuple(metrics)
     for folder in folders:
@@ -88,10 +88,10 @@ def gather(folders: Iterable[Path], metrics: Iterable[str]) -> list[Run]:
 
 
 def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
-    """Add what sweeps know: jobs that have no run, and why others failed.
+    """Add the sweeps' jobs that have no run, and the reasons why others failed.
 
     Returns:
-        The runs, and what could not be read.
+        The runs, and errors of reading.
     """
     by_path, troubles = {run.path.resolve(): run for run in runs}, []
     tasks = {_env_overrides(run.overrides): run.task for run in runs}
@@ -117,13 +117,13 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
 
 
 def is_circumstance(key: str) -> bool:
-    """Return True if a key of the config says on which task, by which seed or how watched a run is, not what it is."""
-    beside = (*TASK[1:], *(name for name in CHANGEABLE if name not in ("stop", "evaluation")), "seed", "expect")
-    return any(f"{key}.".startswith(f"{name}.") for name in beside)
+    """Return True if a config key concerns the task, the seed or the logging of a run, not its method."""
+    circumstances = (*TASK[1:], *(name for name in CHANGEABLE if name not in ("stop", "evaluation")), "seed", "expect")
+    return any(f"{key}.".startswith(f"{name}.") for name in circumstances)
 
 
 def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
-    """Return what the files of a run say; one whose config cannot be read is `damaged`."""
+    """Return a run as its files describe it; one whose config cannot be read is `damaged`."""
     about, summary, overrides = known(directory.manifest), known(directory.summary), dict[str, str]()
     with suppress(RlrunError):
         overrides = _by_key(_text(directory.overrides).splitlines())
@@ -182,7 +182,7 @@ def _env_overrides(overrides: Mapping[str, str]) -> tuple[str, ...]:
 def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:
     """Return the values of some metrics in a file, which of them end in NaN, and the last whole record.
 
-    A line that is no JSON, was cut off or has no place on the axis says nothing.
+    Lines that are not JSON, cut off or without a step are ignored.
     """
     needles = {metric: json.dumps(metric).encode() for metric in metrics}
     curves: dict[str, Curve] = {metric: {} for metric in metrics}
@@ -231,12 +231,12 @@ def _without_run(path: Path, source: Path, overrides: dict[str, str], task: str,
         seed=int(seed) if seed.isdecimal() and len(seed) < 20 else 0 if not seed else None,
         task=task,
         status="failed" if state == "failed" else "missing",
-        reason=reason or {"completed": "its folder is gone", "pending": "it was never begun"}.get(state),
+        reason=reason or {"completed": "its folder is gone", "pending": "it was never started"}.get(state),
     )
 
 
 def _jobs(folder: Path) -> Iterator[tuple[str, dict[str, str], str, str | None]]:
-    """Yield key, overrides, state and error of each job in the book of a sweep."""
+    """Yield key, overrides, state and error of each job in the database of a sweep."""
     path = folder / JOB_STORE
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as job_store:

@@ -1,9 +1,9 @@
-"""Aggregates of few runs, with honest intervals: as rliable defines them (Agarwal et al. 2021), in numpy.
+"""Aggregates of few runs with confidence intervals, as rliable defines them (Agarwal et al. 2021), in numpy.
 
-Scores of M tasks stand in one flat array, run by run: first run of task 0, …, first run of task M-1, second run of
-task 0, …; a task may have fewer runs than another. A bootstrap draws runs within each task (stratified), with the
-frozen generator `numpy.random.RandomState`: the same seed gives the same interval for ever, and where all tasks have
-as many runs, the very numbers of rliable. A resample is given by how often each score is in it.
+Scores of M tasks form one flat array, run by run: first run of task 0, …, first run of task M-1, second run of
+task 0, …; tasks may have different numbers of runs. A bootstrap draws runs within each task (stratified). It uses
+`numpy.random.RandomState`, which numpy never changes: a seed always gives the same interval. If all tasks have equally
+many runs, results equal rliable's. A resample is represented by how often each score is in it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ AT_ONCE = 1 << 21  # numbers that are drawn at a time
 
 
 class Interval(NamedTuple):
-    """An estimate and its percentile interval; bounds are NaN where a task has one run, which says nothing of others.
+    """An estimate and its percentile interval; bounds are NaN where a task has only one run.
 
-    Of a profile or a curve the three are arrays.
+    For a profile or a curve the three are arrays.
     """
 
     value: Any
@@ -42,7 +42,7 @@ class Scores:
 
     @classmethod
     def of(cls, columns: Sequence[Sequence[float]]) -> Scores:
-        """Join the scores of each task, at least one a task."""
+        """Join the scores of all tasks, each of which has at least one."""
         cells = [(run, task) for task, column in enumerate(columns) for run in range(len(column))]
         cells.sort()
         values = np.array([columns[task][run] for run, task in cells], dtype=np.float64)
@@ -85,12 +85,12 @@ def median(times: Floats, scores: Scores) -> Floats:
 
 
 def optimality_gap(times: Floats, scores: Scores) -> Floats:
-    """Return how much is missing to 1 on average, a score above 1 counting as 1."""
+    """Return the mean distance of scores to 1; a score above 1 counts as 1."""
     return np.asarray(1.0 - times @ np.minimum(scores.values, 1.0) / len(scores.values))
 
 
 def shares(thresholds: Floats) -> Statistic:
-    """Return a statistic: which share of all runs scores above each threshold, [T], a performance profile."""
+    """Return the statistic of a performance profile: the share of all runs that score above each threshold, [T]."""
     return lambda times, scores: times @ (scores.values[:, None] > thresholds) / len(scores.values)
 
 
@@ -104,10 +104,10 @@ def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: 
 
 
 def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[Interval, Interval]:
-    """Return how much the interquartile mean of `left` is above that of `right`, and the probability of improvement.
+    """Return the interquartile mean of `left` minus that of `right`, and the probability of improvement.
 
-    The latter is that a run of `left` scores higher than a run of `right` on the same task, ties counting half, on
-    average over tasks: the statistic of Mann and Whitney, divided by the number of pairs. Groups are resampled
+    This is the probability that a run of `left` scores higher than a run of `right` on the same task. Ties count half,
+    and tasks are averaged: Mann and Whitney's statistic, divided by the number of pairs. Groups are resampled
     independently.
     """
     wins = 0.5 * (1.0 + np.sign(left.values[:, None] - right.values))
@@ -124,10 +124,10 @@ def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[
 
 
 def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> float:
-    """Return how often chance alone makes the interquartile means differ by as much as they do, in either direction.
+    """Return the p value of a two-sided permutation test of the difference of interquartile means.
 
-    If the groups were the same, any assignment of a task's runs to them would have been as likely: it is drawn again
-    within each task. What was observed counts as one of the assignments, so the result is never 0.
+    If the groups were the same, any assignment of a task's runs to them would have been as likely: runs are shuffled
+    within each task. The observed assignment counts as one of them, so the result is never 0.
     """
     both = Scores(np.concatenate([left.values, right.values]), np.concatenate([left.tasks, right.tasks]))
     starts = np.cumsum(both.counts) - both.counts
@@ -148,9 +148,9 @@ def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> fl
 
 
 def holm(chances: Sequence[float], family: int) -> list[float]:
-    """Return p values corrected for how many comparisons there are, by Holm's steps.
+    """Return p values corrected for multiple comparisons by Holm's method.
 
-    family: number of comparisons that could have been shown, at least as many as there are.
+    family: number of possible comparisons, at least the number of p values.
     """
     corrected, largest = [0.0] * len(chances), 0.0
     for rank, place in enumerate(sorted(range(len(chances)), key=lambda place: chances[place])):
@@ -160,7 +160,7 @@ def holm(chances: Sequence[float], family: int) -> list[float]:
 
 
 def bands(values: Floats, tasks: Indices, *, resamples: int, seed: int) -> Interval:
-    """Return the interquartile mean at each of P points of the curves of n runs, [n, P], with its interval there.
+    """Return the interquartile mean of n curves with P points, [n, P], with its interval at each point.
 
     tasks: of each run, [n], counted from 0.
     """
@@ -172,7 +172,7 @@ def bands(values: Floats, tasks: Indices, *, resamples: int, seed: int) -> Inter
 def _bootstrap(
     statistic: Callable[[Floats], list[Floats]], tasks: Indices, *, resamples: int, seed: int
 ) -> list[Interval]:
-    """Return the results of a statistic with the percentiles of what it gives for resamples, drawn within each task.
+    """Return the results of a statistic with percentiles over resamples, drawn within each task.
 
     Args:
         statistic: how often each score counts, [B, C] -> results, each [B] or [B, T].
@@ -200,7 +200,7 @@ def _rows(resamples: int, cells: int) -> Iterator[int]:
 
 
 def _times(tasks: Indices, resamples: int, seed: int) -> Iterator[Floats]:
-    """Yield how often each score is in each resample, [B, C]: as many of each task as it has are drawn among them."""
+    """Yield how often each score is in each resample, [B, C]; each task keeps its number of runs."""
     counts, cells = np.bincount(tasks), len(tasks)
     members = np.zeros((len(counts), counts.max()), dtype=np.intp)
     for task in range(len(counts)):

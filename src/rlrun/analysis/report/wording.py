@@ -1,4 +1,4 @@
-"""Numbers and intervals as people read them; and what to know before using those of a report."""
+"""Format numbers and intervals, and warn where the numbers of a report may mislead."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlrun.runs.files import counted
 
 FEW = 5  # runs; below, percentile intervals are too narrow
 APART = 1.05  # budgets that differ by more are different
-KEYS = 6  # named of those that differ
+KEYS = 6  # differing keys that are named, at most
 
 
 def number(value: float | None, size: float | None = None) -> str:
-    """Return a number with three to five digits that say something.
+    """Return a number with three to five significant digits.
 
-    size: of the largest of several numbers that are written alike.
+    size: of the largest of several numbers with the same number of decimals.
     """
     if value is None or not math.isfinite(value):
         return NONE
@@ -33,7 +33,7 @@ def number(value: float | None, size: float | None = None) -> str:
 
 
 def interval(estimate: Interval) -> str:
-    """Return `12.3 [10.1, 14.0]`; one without bounds says so."""
+    """Return `12.3 [10.1, 14.0]`, or `12.3 (no interval)`."""
     if not math.isfinite(estimate.low):
         return f"{number(estimate.value)} (no interval)"
     size = max(map(abs, estimate))
@@ -63,7 +63,7 @@ def listed(names: Sequence[str], most: int) -> str:
 
 
 def notes(findings: Findings) -> list[str]:
-    """Return what to know before using the numbers, what weighs most first."""
+    """Return warnings about the numbers, the most important first."""
     lines = [*_left_out(findings), *_tasks(findings), *_few(findings), *_unlike(findings), *_scale(findings)]
     return [*lines, *findings.troubles]
 
@@ -72,15 +72,15 @@ def _left_out(findings: Findings) -> Iterator[str]:
     if findings.options.metric == PLAYED:
         yield f"Scores are {PLAYED}: returns of episodes played in training, while exploring. No evaluation is shown."
     without = {"completed": "without a score"}
-    gone = Counter(
+    unused = Counter(
         "there twice" if fate.again else without.get(fate.run.status, fate.run.status)
         for fate in findings.fates
         if fate.why_not is not None
     )
-    if gone:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in gone.most_common())
+    if unused:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in unused.most_common())
         yield (
-            f"{gone.total()} of {counted(len(findings.fates), 'run')} {'does' if gone.total() == 1 else 'do'} not "
+            f"{unused.total()} of {counted(len(findings.fates), 'run')} {'does' if unused.total() == 1 else 'do'} not "
             f"count in scores: {kinds}. If that depends on the group, the others flatter it."
         )
     for task in findings.tasks:

@@ -1,4 +1,4 @@
-"""Why a run does not learn, from its files; the Python equivalent of `rlrun why`."""
+"""Diagnose from its files why a run does not learn; the Python equivalent of `rlrun why`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RISING = 0.15  # of the range of returns, within the newest third of the run
 
 @dataclass(frozen=True)
 class Finding:
-    """A cause that shows in a run.
+    """A likely cause of bad learning.
 
     Attributes:
         cause: the name of the rule.
         reason: a sentence with the run's own numbers.
         evidence: these numbers, by name.
-        remedy: what to do, with overrides for the command line where there are such.
+        remedy: what to do, with overrides for the command line where they help.
     """
 
     cause: str
@@ -37,17 +37,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the rules make of a run.
+    """The results of all rules for a run.
 
     Attributes:
         run: its folder.
         status: of the run.
-        env_steps, updates: how far it came.
+        env_steps, updates: of its newest record.
         findings: the most likely cause first.
-        healthy: rules that looked and found nothing.
-        unmade: rules that could not look, and for want of what.
-        notes: what is worth knowing besides.
-        damage: what could not be read of the run, a line each.
+        healthy: rules that were checked and did not fire.
+        unmade: rules that could not be checked, each with the data that it lacks.
+        notes: further remarks.
+        damage: errors of reading the run, a line each.
     """
 
     run: str
@@ -62,16 +62,16 @@ class Diagnosis:
 
     @property
     def checks(self) -> int:
-        """How many checks could be made."""
+        """Number of checks that could be made."""
         return len(self.findings) + len(self.healthy)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON takes it."""
+        """Return the object that `rlrun why --json` prints."""
         return {**asdict(self), "checks": self.checks}
 
 
 def why(run: Path | str) -> Diagnosis:
-    """Say what is wrong with a run, as far as its files show it; a process may be working on it.
+    """Return likely causes why a run does not learn, from its files; the run may still be training.
 
     Raises:
         RunDirError: it is no run, or its config cannot be read.
@@ -81,7 +81,7 @@ def why(run: Path | str) -> Diagnosis:
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """Apply all rules to what is known of a run; those that mean nothing for its kind are left out."""
+    """Apply all rules to a run's facts; rules that do not apply to its kind are left out."""
     findings, healthy, unmade = [], [], {}
     for rule in RULES:
         try:
@@ -109,7 +109,7 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def _notes(facts: Facts, *, healthy: bool) -> tuple[str, ...]:
-    """Tell of a ceiling, or else of numbers that no preset chose, and of returns that still rose at the end."""
+    """Note that the ceiling is reached; or that no preset chose the numbers, or that returns still rose at the end."""
     top = ceiling(facts)
     if top is not None:
         return (f"the ceiling is reached: {top}; more steps need not raise returns",)

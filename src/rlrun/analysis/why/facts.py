@@ -1,4 +1,4 @@
-"""What is known of a run: its config and its metrics. Nothing of what is read is executed, or believed to be ours."""
+"""The config and metrics of a run. No code from its files is executed, and their content is not trusted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME_LENGTH = 200
 
 
 class Unknown(Exception):
-    """A check cannot be made; the message says for want of what."""
+    """A check cannot be made; the message names the missing data."""
 
 
 class Setting(NamedTuple):
@@ -47,12 +47,12 @@ class Facts:
     Attributes:
         path: of its folder.
         status: as `RunDir.read_status` has it.
-        config: plain, with links unresolved.
+        config: plain, with unresolved interpolations.
         series: finite values of each metric, in the order of time.
-        broken: metrics that at some time were no finite number, and the environment step of the first time.
+        broken: metrics that were not finite at some time, and the environment step of the first time.
         records: how many there are.
         env_steps, updates: of the newest record.
-        damage: what could not be read, a line each.
+        damage: errors of reading, a line each.
         failure: the last line that a failed run logged.
         preset: whether one chose numbers; None where the run does not say.
     """
@@ -70,7 +70,7 @@ class Facts:
     preset: bool | None = None
 
     def setting(self, key: str) -> Setting | None:
-        """Return a value of the config, through links, or None where there is none."""
+        """Return a value of the config, with interpolations resolved, or None where there is none."""
         try:
             place = locate(self.config, split(key))
         except (ConfigError, RecursionError):
@@ -78,7 +78,7 @@ class Facts:
         return None if place.beyond or place.node is None else Setting(dotted(place.path), place.node)
 
     def figure(self, key: str) -> Setting | None:
-        """Return a number of the config, through links, or None where there is none."""
+        """Return a number of the config, with interpolations resolved, or None where there is none."""
         setting = self.setting(key)
         number = None if setting is None else number_of(setting.value)
         return None if setting is None or number is None else Setting(setting.key, number)
@@ -108,7 +108,7 @@ class Facts:
         return median_of_newer_half(self.values(name, least))
 
     def under(self, family: str) -> list[str]:
-        """Return what stands behind `family/` in the names of metrics."""
+        """Return the rest of metric names after `family/`."""
         return [name.removeprefix(f"{family}/") for name in self.series if name.startswith(f"{family}/")]
 
     @property
@@ -118,7 +118,7 @@ class Facts:
 
     @property
     def threshold(self) -> float | None:
-        """The return from which on the environment of the config's id counts as solved."""
+        """The return at which the environment of the config's id counts as solved."""
         return getattr(self._spec, "reward_threshold", None)
 
     @property
@@ -143,7 +143,7 @@ def median_of_newer_half(values: list[float]) -> float:
 
 
 def read(run: RunDir) -> Facts:
-    """Return what the files of a run say.
+    """Return the facts in the files of a run.
 
     Raises:
         RunDirError: its config cannot be read.
@@ -163,13 +163,13 @@ def read(run: RunDir) -> Facts:
 
 
 def _read_metrics(path: Path, facts: Facts) -> None:
-    """Take in a file of metrics, as far as it is one."""
+    """Add a file of metrics to the facts; lines that are not records are skipped."""
     lost = 0
     try:
         for line in lines_of(path, METRIC_BYTES):
             record = record_of(line)
             if record is not None and number_of(record.get("env_steps")) is not None:
-                _take_in(record, facts)
+                _add_record(record, facts)
             elif line.endswith(b"\n") or len(line) == LINE_BYTES:  # a last line without its end is being written
                 lost += 1
     except RlrunError as error:
@@ -181,7 +181,7 @@ def _read_metrics(path: Path, facts: Facts) -> None:
         facts.damage += (f"{path}: it is very long; only its first {facts.records:,} records were read",)
 
 
-def _take_in(record: dict[str, Any], facts: Facts) -> None:
+def _add_record(record: dict[str, Any], facts: Facts) -> None:
     env_steps = float(record["env_steps"])
     facts.records += 1
     facts.env_steps = max(facts.env_steps, env_steps)

@@ -1,4 +1,4 @@
-"""Rules about what came of a run: how networks and the policy change, what they believe, and how returns go."""
+"""Rules about the outcome of a run: changes of networks and policy, values, and the course of returns."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from statistics import median
 from rlrun.analysis.why.facts import ENOUGH, Facts, Setting, Unknown, median_of_newer_half
 from rlrun.analysis.why.rules import NotApplicable, Sign, ceiling, horizon, override, rewards_are_changed, rule, shown
 
-TOO_LARGE, CLIP_LIMIT = 1_000.0, 1e-3  # times the limit that a gradient is clipped to; limits that starve
+TOO_LARGE, CLIP_LIMIT = 1_000.0, 1e-3  # gradient norm relative to its limit; the largest limit that is suspicious
 LARGE, SMALL, DRIFTED = 100.0, 1e-3, 3.0  # root mean squares of observations; the last one of normalized ones
 NORMALISE = "normalize them: +with=observation_norm"
 NATS = 1.0
 WORTH, WORTH_BOUNDED = 1e-5, 1e-3  # relative to a reward; the second for a bounded temperature
 BONUS = 0.5  # weight of entropy relative to advantages of size 1
 FAST, SLOW = 0.15, 1e-4  # an update's share of the weights
-RATE, USUAL = 0.03, 1e-3  # learning rates: no Adam bears the first
+RATE, USUAL = 0.03, 1e-3  # learning rates: Adam diverges at the first
 UPDATES = 200
 DEAD = 0.75  # share of units
 SATURATED = 0.8  # share of actions; swinging a pendulum up wants six tenths
@@ -102,7 +102,7 @@ def _temperature_too_low(facts: Facts, part: str) -> Sign | None:
 
 
 def _bonus_too_high(facts: Facts, weight: Setting, part: str) -> Sign | None:
-    """Fire where a bonus keeps entropy at the most that there is."""
+    """Fire if a bonus keeps the entropy at its maximum."""
     late, most = facts.late(f"entropy/{part}", 4), max(facts.values(f"entropy/{part}"))
     if weight.value < BONUS or most <= 0 or late < 0.97 * most:
         return None
@@ -144,7 +144,7 @@ def rate_low(facts: Facts) -> Sign | None:
 
 
 def _update_ratios(facts: Facts, least: int, lack: str) -> dict[str, float]:
-    """Return for each loss the largest share of its weights that an update changed."""
+    """Return for each loss its largest update relative to its weights."""
     ratios = {name: max(facts.values(f"update_ratio/{name}", least)) for name in facts.under("update_ratio")}
     if not ratios:
         raise Unknown(lack)
@@ -159,7 +159,7 @@ def _of_rate(facts: Facts, reason: str, name: str, ratio: float, factor: float) 
 
 
 def _rate_override(facts: Facts, name: str, factor: float) -> str:
-    """Return the override that sets a loss's learning rate to so many times what it is, at most to a usual one."""
+    """Return the override that multiplies a loss's learning rate by a factor, at most to a usual one."""
     rate = facts.figure(f"callbacks.{name}.optimizer.lr")
     if rate is None:
         return f"another learning rate of {name}"

@@ -1,6 +1,6 @@
-"""Rules about what a run was given: its task, its rewards, its memory, and when it learns at all.
+"""Rules about the inputs of a run: its task, rewards and memory, and the times of its updates.
 
-All rules stand in `RULES`, causes before the symptoms that they bring: the first that fires is the most likely cause.
+`RULES` has all rules, and causes come before their symptoms: the first rule that fires is the most likely cause.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import NamedTuple
 from rlrun.analysis.why.facts import Facts, Setting, Unknown, median_of_newer_half
 
 WARM_UP = 0.9  # of the budget
-SETTLED, PATIENCE = 1_000, 20_000  # updates: before a target network is judged; that a running run is given
+SETTLED, PATIENCE = 1_000, 20_000  # updates before a target network is judged; before a slow one is, in a running run
 ENDLESS = 5_000  # steps of an env without an end, where no time limit is known
 BATCHES = 4  # that a memory must hold at least
 LARGE, SMALL = 1e4, 1e-3  # sums of discounted rewards
-MOST_DIGITS = 300  # of a factor: floats end not far beyond
+MOST_DIGITS = 300  # of a factor: floats have at most 308
 LONGEST_TASK = 25  # steps; shorter tasks may well have a fixed length of their own
-EPISODES, SAME = 5, 20  # that are enough to judge by; to be all alike by chance
+EPISODES, SAME = 5, 20  # episodes that are enough to judge by; too many to be equal by chance
 
 Sign = tuple[str, Mapping[str, float], str]  # reason, evidence and remedy of a `Finding`
 Check = Callable[[Facts], Sign | None]  # may raise `Unknown` or `NotApplicable`
 
 
 class NotApplicable(Exception):
-    """A check has nothing to look at in runs of this kind."""
+    """A check does not apply to runs of this kind."""
 
 
 class Rule(NamedTuple):
-    """A check by name, what it fires at, and what helps."""
+    """A named check, the condition at which it fires, and the remedy."""
 
     name: str
     fires: str
@@ -43,7 +43,7 @@ RULES: list[Rule] = []
 
 
 def rule(name: str, fires: str, helps: str) -> Callable[[Check], Check]:
-    """Append the check below to `RULES`."""
+    """Append the decorated check to `RULES`."""
 
     def append(check: Check) -> Check:
         RULES.append(Rule(name, fires, helps, check))
@@ -53,14 +53,14 @@ def rule(name: str, fires: str, helps: str) -> Callable[[Check], Check]:
 
 
 def shown(value: float) -> str:
-    """Return a number as people read it: three digits that count, thousands apart."""
+    """Return a number with three significant digits and separated thousands."""
     if value == int(value) and abs(value) < 1e9:
         return f"{int(value):,}"
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def override(key: str, value: float | None) -> str:
-    """Return an override that sets a number in a form that YAML reads as one, or null; an odd key is quoted."""
+    """Return an override that sets a number, or null, in a form that YAML reads as such; an odd key is quoted."""
     text = "null" if value is None else f"{value:.2g}"
     if value is not None and value == int(value) and 1 <= abs(value) < 1e12:
         text = f"{int(value):_}"
@@ -91,7 +91,7 @@ def no_update(facts: Facts) -> Sign | None:
     if not facts.env_steps:
         raise Unknown("any record")
     too_long = budget is not None and warm_up.value >= WARM_UP * budget
-    if not too_long and not (facts.status == "completed" and facts.updates == 0):  # others may have been left in it
+    if not too_long and not (facts.status == "completed" and facts.updates == 0):  # others may have stopped during it
         return None
     end = budget if budget is not None else facts.env_steps
     evidence = {"warm_up": warm_up.value, "env_steps": facts.env_steps, "updates": facts.updates}
@@ -250,7 +250,7 @@ def reward_scale(facts: Facts) -> Sign | None:
 
 
 def rewards_are_changed(facts: Facts) -> bool:
-    """Return True if what is learned from is not what episodes' returns add up."""
+    """Return True if the learned rewards differ from those that episode returns sum."""
     adaptors = facts.setting("memory.adaptors")
     names = adaptors.value if adaptors is not None and isinstance(adaptors.value, dict) else {}
     changing = [name for name, value in names.items() if value and str(name).startswith(("reward", "return_norm"))]
@@ -258,7 +258,7 @@ def rewards_are_changed(facts: Facts) -> bool:
 
 
 def horizon(discount: float) -> float:
-    """Return how many rewards of 1 a step add up to, discounted, without an end."""
+    """Return the discounted sum of an endless series of rewards of 1."""
     return 1.0 / max(1.0 - discount, 1e-4)
 
 
