@@ -24,3 +24,22 @@ def load() -> Callable[[str], ModuleType]:
 def forked() -> Any:
     """Start a command in a process that costs little."""
     return Forked
+
+
+@pytest.fixture
+def warm(load, forked, monkeypatch):
+    """Let what learns, and what is timed within its process, run in processes that cost little."""
+    process = load("process")
+
+    def run(arguments, *, folder, **_):
+        option, module, *rest = arguments
+        assert option == "-m"
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            started = forked(rest, module=module)
+        out, err = started.communicate(timeout=120)
+        assert started.returncode == 0, err
+        return process.Finished(out, 0.0)
+
+    for module in (process, load("claims"), load("asynchronous")):
+        monkeypatch.setattr(module, "run", run)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from benchmarks.tests.small import SMALL
 
 
 def turned(speed, *, steps=30, parameters=7):
@@ -147,7 +148,6 @@ class Over(BaseException):
     """A window was; nobody on the way may explain it as an error."""
 
 
-SMALL = ("algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=20")
 ROLLOUT = ("algorithm.horizon=8",)
 LOOPS = {  # overrides, and environment steps of the window
     "sac-pendulum": (SMALL, 30, 50),

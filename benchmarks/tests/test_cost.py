@@ -1,0 +1,184 @@
+"""Speed and its bars: both sides do equal work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from benchmarks.tests.small import SMALL
+
+SWINGING = [
+    "ddpg",
+    "td3",
+    "sarsa",
+    "oac",
+    "qrsac",
+    "dsac",
+    "doac",
+    "mdq",
+    "iql",
+    "taac",
+    "action-repeat",
+    "sac",
+    "sac-hlgauss",
+]
+
+
+BALANCING = ["dqn", "dqn-dueling", "dqn-quantile", "dqn-hlgauss"]
+
+
+OFF_POLICY = (
+    *(f"{name}-pendulum" for name in SWINGING),
+    *(f"{name}-cartpole" for name in BALANCING),
+    *("dqn-cartpole-tuned", "seditor-constrained"),
+)
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_both_sides_do_the_same_work(load, name):
+    side = load("side")
+    assert set(side.CASES) - set(OFF_POLICY) == {"ppo-cartpole"}  # whose steps come in hundreds
+    case = side.CASES[name]
+    case = case._replace(overrides=(*case.overrides, *SMALL))
+    bare, ours = (measure(case, first=30, last=80) for measure in (side.measure_bare, side.measure_rlrun))
+    assert bare["env_steps"] == ours["env_steps"] == 50
+    assert bare["parameters"] == ours["parameters"]
+    assert bare["steps_of_optimizers"] == ours["steps_of_optimizers"] > 0
+
+
+def test_plain_loop_does_the_same_work(load):
+    side, text = load("side"), (Path(__file__).parents[1] / "plain_sac.py").read_text()
+    assert re.findall(r"^\s*(?:from|import) (?:rlrun|benchmarks(?!\.clock\b))\S*", text, re.MULTILINE) == []
+    case = side.CASES["sac-pendulum"]
+    case = case._replace(overrides=(*case.overrides, *SMALL))
+    plain, ours = (side.SIDES[name](case, first=30, last=80) for name in ("plain", "rlrun"))
+    assert plain["env_steps"] == ours["env_steps"] == 50
+    assert plain["parameters"] == ours["parameters"]
+    assert plain["steps_of_optimizers"] == ours["steps_of_optimizers"] > 0
+
+
+def test_rewards_are_summed_within_episodes(load):
+    bare = load("bare")
+    ring = bare.Ring(10, observation=1, action=(), dtype="int64")
+    ahead = bare.Ahead(ring, steps=2, discount=0.5)
+    for step in range(3):
+        ahead.add([step], 0, 1.0, [step + 1], terminated=step == 2, episode_end=step == 2)
+    assert ring.reward[:4].tolist() == [1.5, 1.5, 1.0, 0.0]
+    assert ring.carry[:3].tolist() == [0.25, 0.0, 0.0]
+    assert ring.next_observation[:3, 0].tolist() == [2.0, 3.0, 3.0]
+
+
+def test_unequal_work_is_refused(load, monkeypatch):
+    speed, process = load("speed"), load("process")
+    counts = iter([{"parameters": 1, "steps_of_optimizers": 5}, {"parameters": 1, "steps_of_optimizers": 6}])
+    monkeypatch.setattr(speed, "run_for_json", lambda overrides, folder: next(counts))
+    with pytest.raises(process.Failed, match="steps_of_optimizers"):
+        speed.one_round("x", load("side").CASES["sac-pendulum"])
+
+
+def one_turn(seconds, *, updates=10.0):
+    return {"env_steps": 100, "updates": updates, "parameters": 5, "processor_seconds": seconds}
+
+
+def test_kept_speed_is_a_ratio(load, monkeypatch):
+    kept = load("kept")
+    seconds = {"a2c-cartpole": {"before": [2.0, 2.0, 4.0], "after": [2.0, 1.0, 1.0]}}  # ratios 1, 2, 4
+    seconds["ppo-cartpole"] = {"before": [0.9, 0.9, 0.9], "after": [1.0, 1.0, 1.0]}
+    order = []
+
+    def turn(name, tree):
+        side = "after" if tree == kept.ROOT else "before"
+        order.append(side)
+        return one_turn(seconds[name][side].pop(0))
+
+    monkeypatch.setattr(kept, "turn", turn)
+    result = kept.measure(list(seconds), against="HEAD", rounds=3)
+    assert [case["ratio"]["median"] for case in result["cases"].values()] == [2.0, 0.9]
+    assert [case["passed"] for case in result["cases"].values()] == [True, False]
+    assert result["geometric_mean"] == pytest.approx(1.8**0.5)
+    assert not result["passed"]  # one case below its bar is enough
+    assert order[:4] == ["after", "before", "before", "after"]
+    assert "met" in "\n".join(load("sections_of_cost").kept(result))
+
+
+def test_kept_speed_needs_equal_work(load, monkeypatch):
+    kept = load("kept")
+    monkeypatch.setattr(kept, "turn", lambda name, tree: one_turn(1.0, updates=10.0 if tree == kept.ROOT else 11.0))
+    before = kept._git("worktree", "list")
+    with pytest.raises(load("process").Failed, match=r"updates differ: 11\.0 and 10\.0"):
+        kept.measure(["a2c-cartpole"], against="HEAD", rounds=1)
+    assert kept._git("worktree", "list") == before
+
+
+def test_missing_commit_is_named(load):
+    with pytest.raises(load("process").Failed, match="no-such-commit"):
+        load("kept").measure(["a2c-cartpole"], against="no-such-commit", rounds=1)
+
+
+def test_first_step_ends_the_run(load, tmp_path):
+    assert 0.5 < load("startup").first_step(tmp_path) < 60
+
+
+@pytest.mark.parametrize(("estimated", "ratio", "passed"), [(8.0, 0.8, True), (7.0, 0.7, False), (13.0, 1.3, False)])
+def test_estimates_are_held_to_measured_time(load, monkeypatch, tmp_path, estimated, ratio, passed):
+    estimate, process, page = load("estimate"), load("process"), load("page")
+    monkeypatch.setattr(estimate, "run", lambda overrides, folder: process.Finished("", 5.0))
+    monkeypatch.setattr(estimate, "estimated", lambda case, folder, seconds: {"seconds": estimated, "bytes": 1})
+    monkeypatch.setattr(estimate, "in_processor_time", lambda case, folder, seconds: 4.0)
+    monkeypatch.setattr(estimate.time, "perf_counter", iter([100.0, 110.0]).__next__)
+    cases = estimate.measure(["ppo-cartpole"])
+    case = cases["ppo-cartpole"]
+    assert (case["seconds"], case["ratio"], case["ratio_of_processor_time"]) == (10.0, ratio, 0.8)
+    assert case["passed"] is passed
+    page.save("estimate", cases, folder=tmp_path)
+    page.write(folder=tmp_path)
+    verdict = "met" if passed else "missed"
+    assert f"| 10 | {ratio:.2f} | 0.80 | 1 ± 0.25: {verdict} |" in (tmp_path / "README.md").read_text()
+
+
+def test_checkpoints_are_measured(load, tmp_path, monkeypatch):
+    checkpoints, case = load("checkpoints"), load("rivals.case").Case("sample", capacity=4_000)
+    monkeypatch.setattr(checkpoints, "NEW_ROWS", 400)
+    monkeypatch.setattr(checkpoints, "SAVES", 2)
+    assert 1.0 < checkpoints.growing(str(tmp_path / "growing"), case)["disk"] < 3.0
+    saved = checkpoints.full(str(tmp_path / "full"), case)
+    assert len(saved["stalls"]) == len(saved["writes"]) == 3
+    assert all(0 < stall <= write for stall, write in zip(saved["stalls"], saved["writes"], strict=True))
+    assert checkpoints.load(str(tmp_path / "full"), case)["rows"] > 0.9 * case.capacity
+    checkpoints.multiply(checkpoints.RunDir.open(tmp_path / "full"), tmp_path / "many", count=7)
+    assert [report.damage for report in checkpoints.checkpoints(tmp_path / "many", verify=True)] == [()] * 7
+
+
+@pytest.mark.parametrize(("stall", "passed"), [(0.15, True), (0.16, False)])
+def test_a_stall_is_held_to_its_bar(load, monkeypatch, tmp_path, stall, passed):
+    checkpoints, page = load("checkpoints"), load("page")
+    monkeypatch.setattr(
+        checkpoints, "one_round", lambda folder: {**dict.fromkeys(checkpoints.WHAT, 0.1), "later_stall": stall}
+    )
+    result = checkpoints.measure(rounds=3)
+    assert result["passed"] is passed
+    page.save("checkpoints", result, folder=tmp_path)
+    page.write(folder=tmp_path)
+    assert f"≤ 0.15: {'met' if passed else 'missed'} |" in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize("side", ["sync", "thread"])
+def test_time_of_stepping_is_measured(load, monkeypatch, side):
+    asynchronous = load("asynchronous")
+    monkeypatch.setattr(asynchronous, "OVERRIDES", (*asynchronous.OVERRIDES, *SMALL, "stop.env_steps=60"))
+    assert 0.009 < asynchronous.one(side, "1", first=25, last=55) < 1.0
+
+
+@pytest.mark.parametrize(("seconds", "passed"), [(0.011, True), (0.013, False)])
+def test_asynchronous_steps_are_held_to_their_bar(load, monkeypatch, tmp_path, seconds, passed):
+    asynchronous, page = load("asynchronous"), load("page")
+    sync = {"1": 0.012, "2": 0.014, "4": 0.02, "8": 0.04}
+    monkeypatch.setattr(asynchronous, "one", lambda side, updates: sync[updates] if side == "sync" else seconds)
+    cases = asynchronous.measure(rounds=2)
+    assert {name: case["passed"] for name, case in cases.items() if "passed" in case} == {"4-process": passed}
+    page.save("async", cases, folder=tmp_path)
+    page.write(folder=tmp_path)
+    row = f"| 4 | process | {1000 * seconds:.1f} ({1000 * seconds:.1f}–{1000 * seconds:.1f}) | 20.0 (20.0–20.0) |"
+    assert row in (tmp_path / "README.md").read_text()
