@@ -110,7 +110,7 @@ def test_target_follows_a_schedule():
 
 
 def test_invalid_entropy_targets_are_refused():
-    with pytest.raises(ConfigError, match=r"target: 0\.5 lies above the largest entropy, 0\.4"):
+    with pytest.raises(ConfigError, match=r"target: 0\.5 is above the largest entropy, 0\.4"):
         staged(largest=0.4)
     with pytest.raises(ConfigError, match=r"target\.discreet: .* \(did you mean 'discrete'\?\)"):
         staged(target={"discreet": 0.5})

@@ -145,7 +145,7 @@ def test_invalid_lambda_returns_are_refused():
     with pytest.raises(ConfigError, match=r"td_lambda\.length must be at least 2"):
         longer(flat, truncated=NEVER[0])
     several = {**one_step(), "q_target": torch.zeros(1, STEPS, 5)}
-    with pytest.raises(ConfigError, match="mixes means of returns, and these critics tell more"):
+    with pytest.raises(ConfigError, match="mixes mean returns, and these critics learn distributions"):
         longer(several)
 
 

@@ -221,7 +221,7 @@ def test_rendering_that_fails_amidst_a_run_is_told_once_and_changes_nothing(tiny
     assert outcome.code == 0
     warnings = [line for line in outcome.err.splitlines() if "no video" in line]
     assert len(warnings) == 1
-    assert "the paint is gone; training goes on" in warnings[0]
+    assert "the paint is gone; training continues" in warnings[0]
     assert warnings[0] in (project / "run" / "log.txt").read_text()
     assert [path.suffix for path in (project / "whole" / "videos").iterdir()] == [".mp4"] * 3
     assert len(list((project / "run" / "videos").iterdir())) == 1

@@ -42,7 +42,7 @@ class Checkpointer(Callback):
     Args:
         every: environment steps (updates, where there is no collector); 0 or None = not by steps.
         keep_last: how many of the newest are kept; None = all.
-        keep_best: keep the checkpoint of the best evaluation, too; a number: those of so many successive best ones.
+        keep_best: keep the checkpoint of the best evaluation, too; a number n: those of the newest n best ones.
         seconds: between checkpoints, at most.
         memory: save the rows of replay memories, too; without them a resumed run collects again before it learns.
         skip: config paths of parts that are left out, with all inside them.
@@ -266,14 +266,14 @@ class Checkpointer(Callback):
 
 
 def point(run: RunDir, pointer: str, name: str) -> None:
-    """Let `latest` or `best` name a checkpoint."""
+    """Make `latest` or `best` name a checkpoint."""
     require_own(run)
     if _pointed(run, pointer) != name:
         write_text(run.checkpoints / pointer, name + "\n")
 
 
 def point_back(run: RunDir, newest: tuple[int, int], best: Sequence[tuple[int, int]]) -> None:
-    """Let the pointers name the checkpoint of a resume and the best one until then."""
+    """Make the pointers name the checkpoint of a resume and the best one until then."""
     point(run, "latest", checkpoint_name(*newest))
     names = [checkpoint_name(*key) for key in best]
     there = [name for name in names if (run.checkpoints / name).is_dir()]

@@ -78,7 +78,7 @@ class CriticLoss(LossCallback):
 class TargetScale(Callback):
     """Divide values and targets by the running deviation of targets, in a loss of critics.
 
-    So the size of steps does not depend on that of rewards, and the threshold of a Huber loss counts in deviations.
+    So the size of updates does not depend on that of rewards, and a Huber loss's threshold is in deviations.
     Values stay in the units of rewards.
 
     Args:
@@ -96,7 +96,7 @@ class TargetScale(Callback):
         if not isinstance(loss, CriticLoss):
             raise ConfigError(f"target_scale: wanted the loss of critics, got a {type(loss).__name__}")
         if isinstance(loss.value_head, Bins):
-            raise ConfigError("target_scale: bins are learned by classification, which has no scale; leave one away")
+            raise ConfigError("target_scale: bins are learned by classification, which has no scale; remove one")
         if isinstance(loss.value_head, Rewards):
             raise ConfigError(
                 "target_scale: critics of several rewards (+with=reward_critics) have no common deviation"

@@ -1,7 +1,7 @@
-"""Entropy targets: how random a policy is, held where it shall be by an adaptive weight of the entropy in its loss.
+"""Entropy targets: an adaptive weight of the entropy in a policy's loss keeps the entropy near a target.
 
-Both forms provide `entropy_weight` [parts], for the continuous and the discrete part of an action one of their own
-(`rlrun.nn.ActionCodec.kinds`), and read what came of it from `policy_entropy` [..., parts].
+Both forms provide `entropy_weight` [parts], one for the continuous and one for the discrete part of an action
+(`rlrun.nn.ActionCodec.kinds`). They read the resulting entropy from `policy_entropy` [..., parts].
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class EntropyTarget(Callback):
         spaces: of the environment.
         target: see `Targets`; of `min_prob`.
         min_prob: see `Targets`.
-        largest: entropy from which an unspoilt policy is expected to come down, in nats, for every part or by part;
-            None = a fifth below the first ones.
+        largest: entropy of an untrained policy in nats, for every part or by part; None = a fifth below the first
+            means.
         initial: α to start from.
         smallest: lower bound of α; 0 = none.
         free: begin with the stages below 0.
@@ -100,7 +100,7 @@ class EntropyTarget(Callback):
         self.rate = torch.full((len(self.kinds),), self.rates[2])
         if bool((self.targets.value > self.largest).any()):
             raise ConfigError(
-                f"target: {_list(self.targets.value)} lies above the largest entropy, {_list(self.largest)}"
+                f"target: {_list(self.targets.value)} is above the largest entropy, {_list(self.largest)}"
             )
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
@@ -218,8 +218,8 @@ class Targets:
 
     Args:
         spaces: of the environment.
-        target: one for every part, or by part; a number or a schedule over environment steps; None = a policy that
-            spreads a share `min_prob` of its probability over the other choices, or lies on that share of the range.
+        target: one for every part, or by part; a number or a schedule over environment steps; None = the entropy of a
+            policy that spreads a share `min_prob` over the other choices, or is uniform on that share of the range.
         min_prob: share for the default target.
     """
 
@@ -235,7 +235,7 @@ class Targets:
         self.value = torch.tensor(self._newest)  # [parts]
 
     def at(self, step: int) -> None:
-        """Go to a time."""
+        """Set the targets to those of a time."""
         now = [function(step) for function in self._functions]
         if now != self._newest:
             self._newest, self.value = now, torch.tensor(now, device=self.value.device)
@@ -261,7 +261,7 @@ class Average:
         return self.recent[: max(self.updates, 1)].mean(0)
 
     def update(self, entropy: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in entropies [parts]; return the mean before (the first time the same as now) and now."""
+        """Add entropies [parts]; return the mean before and the mean now, which are equal at the first update."""
         before = self.value
         self.recent[self.updates % len(self.recent)] = entropy
         self.updates += 1
@@ -291,7 +291,7 @@ def by_part(value: Any, kinds: Sequence[str], place: str) -> list[Any]:
 
 
 def batch_mean(policy_entropy: Tensor, valid: Tensor | None) -> Tensor | None:
-    """Return the mean [parts] of entropies [..., parts] over the rows that are valid, of all learners; None of none."""
+    """Return the mean [parts] of entropies [..., parts] over valid rows of all learners; None without valid rows."""
     flat = policy_entropy.detach()
     flat = flat.reshape(-1, flat.shape[-1]) if valid is None else flat[valid]
     total = flat.sum(0)
@@ -303,7 +303,7 @@ def require_reader(provider: Callback, callbacks: Mapping[str, Callback]) -> Non
     """Refuse to adapt a weight that no loss asks for.
 
     Raises:
-        WiringError: nobody does.
+        WiringError: no loss does.
     """
     hooks = [callback.hook("backward") for callback in callbacks.values() if callback.data_group == provider.data_group]
     if not any(hook is not None and "entropy_weight" in hook.arguments for hook in hooks):

@@ -31,10 +31,10 @@ class Evaluator(Callback):
     Every evaluation plays the same episodes, started by `seed`, `seed + 1`, … The first of several learners plays.
 
     Args:
-        env: what to copy; training's own envs are never touched.
-        agent: what acts, without exploration.
+        env: evaluated in a copy; training's own envs are never touched.
+        agent: acts without exploration.
         every: environment steps (updates, where there is no collector); 0 or None = never, not even at the end.
-        episodes: an evaluation.
+        episodes: of each evaluation.
         seed: of the first episode.
         max_steps: of an episode.
         video: write a video of each evaluation's first episode.
@@ -87,7 +87,7 @@ class Evaluator(Callback):
 
     @property
     def mean_return(self) -> float:
-        """Of the newest evaluation; minus infinity before the first."""
+        """Mean return of the newest evaluation; minus infinity before the first."""
         return -math.inf if self.last is None else float(self.last["mean_return"])
 
     def begin_training(
@@ -144,15 +144,15 @@ class Evaluator(Callback):
             record = {f"evaluation/{name}": value for name, value in summary.items()}
             record |= by_reward("evaluation", result.totals)
             self.logger.write(step, update, record, counted=not final)
-        value = result.mean_return  # the later of equals is the best; nan never is
+        value = result.mean_return  # of equal ones the later is the best; nan never is
         if not math.isnan(value) and (self.best is None or not value < self.best["mean_return"]):
-            self.best = dict(self.last)  # of its own, as it is after a resume
+            self.best = dict(self.last)  # a separate copy, as after a resume
             if self.checkpointer is not None:
                 self.checkpointer.mark_best(clock, update, final=final)
         return result
 
     def _by_the_first(self, step: int | None, update: int) -> Evaluation:
-        """Let the first learner play, and send the result, or its stop, to the others."""
+        """Evaluate in the first learner, and send the result, or its stop, to the others."""
         try:
             result = self._played(step, update) if learners.rank() == 0 else None
         except Stop as stop:
@@ -205,7 +205,7 @@ class Evaluator(Callback):
             if not self._warned:
                 self._warned = True
                 with suppress(RlrunError):  # the run itself reports a full disk
-                    run.tell(f"no video of this evaluation: {' '.join(str(error).split())}; training goes on")
+                    run.tell(f"no video of this evaluation: {' '.join(str(error).split())}; training continues")
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{self.episodes} episodes every {self.every:,} steps" if self.every else "off"

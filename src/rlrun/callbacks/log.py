@@ -63,7 +63,7 @@ class Logger(Callback):
 
     @property
     def seconds(self) -> float:
-        """Of training so far, those before a resume included."""
+        """Seconds of training so far, those before a resume included."""
         return self._before + time.perf_counter() - self._start
 
     def begin_training(

@@ -1,4 +1,4 @@
-"""Losses: the one place where gradients are taken, and metrics of the updates that they make.
+"""Losses: they compute gradients, step optimizers, and report metrics of updates.
 
 Metrics use the gradients and optimizer states of the newest update. Reading them runs no network and draws no number.
 """
@@ -18,7 +18,7 @@ from rlrun.nn import Gradients, Stepper
 from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.training.callback import Callback, Hook
 
-LOOKED_AT = 256  # losses of so many updates are looked at together, if nobody asks for metrics before
+LOOKED_AT = 256  # losses of so many updates are checked together, unless metrics are read before
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BETWEEN = (nn.Dropout, nn.LayerNorm)  # may stand between a layer and its activation
@@ -38,15 +38,14 @@ class LossCallback(Callback):
     errors behind it.
 
     Args:
-        network: trained; one without parameters is only evaluated.
+        network: is trained; one without parameters is only evaluated.
         optimizer: a partial, completed with the network's parameters.
         max_grad_norm: clip gradients to this; None = never.
-        grad_clip: what is limited: the norm of all gradients together (global), that of each parameter's
-            (parameter), each number (value), or each parameter's norm as a share of the parameter's own (adaptive);
-            none = the norm is only logged.
+        grad_clip: global limits the norm of all gradients together, parameter that of each parameter's gradient, value
+            each number, adaptive each gradient's norm relative to its parameter's; none only logs the norm.
         data_group: name of the batches that are learned from.
-        every: the network learns in every n-th update of the data group; others lack what the loss provides, so its
-            readers learn as rarely.
+        every: the network learns in every n-th update of the data group; other updates lack the tensors that this loss
+            provides, so callbacks that read them learn as rarely.
         schedule: learning rate of this loss alone, as a function of its updates; it replaces `learning_rate`.
         compile: run `loss` through `torch.compile`, where the whole update is not (`rlrun.compile`).
 
@@ -89,18 +88,18 @@ class LossCallback(Callback):
         self.every = every
         self.updates = 0
         self.veto: Callable[[Mapping[str, Tensor]], bool] | None = None
-        self.turns = 0  # updates of the data group so far, those in which the network does not learn among them
+        self.turns = 0  # updates of the data group so far, also those in which the network does not learn
         self.watched = False
         self.elements: Tensor | None = None
         self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then it weights elements itself
         self._compile = compile
         self._compiled: Callable[..., Any] | None = None
         self._last: Tensor | None = None  # loss of the newest update
-        self._losses = torch.empty(0)  # of the updates since they were looked at
+        self._losses = torch.empty(0)  # of the updates since the last check
         self._places: Sequence[Tensor] = ()  # of each of them
         self._unseen = 0  # number of updates in `_losses`
         self._norm: Tensor | None = None
-        self._rate: float | None = None  # of learning, at the newest update, where it was given
+        self._rate: float | None = None  # learning rate of the newest update, where it was given
         self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
 
     def loss(self, *names: Any) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
@@ -138,7 +137,7 @@ class LossCallback(Callback):
         of = self.loss
         if self._compile and not torch.compiler.is_compiling():  # otherwise the whole update is compiled
             if self._compiled is None:  # only now, as it imports the compiler
-                # random numbers are drawn as ever, so that no more than roundings change
+                # random numbers are drawn as without compilation, so only rounding differs
                 self._compiled = torch.compile(of, options={"fallback_random": True})
             of = self._compiled
         if self.optimizer is None:
@@ -214,7 +213,7 @@ class LossCallback(Callback):
         by = self.grad_clip
         if self.max_grad_norm is None and by != "none":
             return
-        if flat is not None and by in ("global", "value", "none"):  # the parameter of a number does not matter
+        if flat is not None and by in ("global", "value", "none"):  # these do not depend on parameters' borders
             self._norm = ops.clip_([flat], largest=self.max_grad_norm, by=by)
             return
         present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}

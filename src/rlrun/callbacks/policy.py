@@ -91,10 +91,10 @@ class SoftPolicyLoss(LossCallback):
 
 
 class ActorCriticNetwork(Protocol):
-    """What on-policy losses call on their network; a class derived from `rlrun.nn.ActorCritic` has it all."""
+    """The methods that on-policy losses need of their network; subclasses of `rlrun.nn.ActorCritic` have them all."""
 
     head: ActionHead  # the distribution of actions
-    state_size: int  # 0; of a recurrent network the numbers S of its state: see `rlrun.nn`
+    state_size: int  # 0; in a recurrent network the size S of its state: see `rlrun.nn`
 
     def act(self, observation: Tree, explore: bool) -> Tree:
         """Return an action for observations [B, …]."""

@@ -28,7 +28,7 @@ Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
 class Sink(Protocol):
-    """Takes records, in the order of time."""
+    """Receives records in the order of time."""
 
     writes_files: bool  # left out of a run without a directory
 
@@ -36,10 +36,10 @@ class Sink(Protocol):
         """Start, or continue after so many records, the last at `axis`; forget later ones."""
 
     def write(self, record: Record) -> None:
-        """Take one record."""
+        """Write one record."""
 
     def close(self, error: BaseException | None) -> None:
-        """Finish; `error` is what made the run fail."""
+        """Finish; `error` is the run's failure, or None."""
 
 
 class Jsonl:
@@ -78,7 +78,7 @@ class Jsonl:
         """Append a line.
 
         Raises:
-            RlrunError: the disk does not take it.
+            RlrunError: it cannot be written.
             LostRun: another process has taken over the run.
         """
         assert self._handle is not None
@@ -106,7 +106,7 @@ class TensorBoard:
     """`tensorboard/`: tags are the metrics' names, the axis is environment steps.
 
     Args:
-        offline: updates before the first environment step, which stand on the axis in front of the steps.
+        offline: updates before the first environment step; on the axis they come before the steps.
     """
 
     writes_files = True
@@ -143,12 +143,12 @@ class Wandb:
         project: on the server.
         name: of the run there; WANDB_NAME unless given, else its overrides and its seed.
         mode: `offline`, `online` or `disabled`; the variable WANDB_MODE unless given, else `offline`, but `online`
-            where an agent of a sweep of theirs has started the run.
+            where an agent of a wandb sweep has started the run.
         tags: of the run.
         group: of runs; WANDB_RUN_GROUP unless given, else the overrides without the seed.
         entity: user or team.
-        offline: updates before the first environment step; with them the axis is `axis`, on which the steps follow
-            them, else `env_steps`.
+        offline: updates before the first environment step; if there are some, the axis is `axis`, which counts them
+            before the steps, else `env_steps`.
     """
 
     writes_files = True
@@ -236,7 +236,7 @@ def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None, 
 
     Raises:
         ConfigError: an unknown name, or one given twice.
-        BuildError: arguments that a sink does not take.
+        BuildError: arguments that a sink does not accept.
         MissingExtra: a sink's package is not installed.
     """
     wanted: dict[str, Mapping[str, Any]] = {"jsonl": {}}

@@ -150,7 +150,7 @@ class Interrupt(Callback):
             self.abandon()
 
     def abandon(self) -> None:
-        """Raise where work can be abandoned.
+        """Raise at a point where work can be abandoned.
 
         Raises:
             Interrupted: a signal came.
@@ -165,7 +165,7 @@ class Interrupt(Callback):
             Interrupted: a signal came to the first one.
         """
         number = learners.to_number(0 if self.requested is None else signal.Signals[self.requested])
-        if number:  # others learn of a later signal at the next meeting
+        if number:  # other learners get a later signal at the next call
             self.requested = signal.Signals(number).name
             self.abandon()
 

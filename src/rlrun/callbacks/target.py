@@ -70,10 +70,10 @@ class TargetCallback(Callback):
     ) -> dict[str, Tensor]:
         """Return `q_target` [B] from the value [B] of the state that was reached, or [B, N] from N returns.
 
-        Where critics tell of several rewards [B, R] it is [B, R], from values [R, B].
+        For critics of several rewards [B, R] it is [B, R], from values [R, B].
 
         Raises:
-            ConfigError: rewards are several and critics tell of one, or the other way round.
+            ConfigError: there are several rewards and critics have one value, or the other way round.
         """
         self._reward = reward
         apart = reward.dim() > terminated.dim()
@@ -109,7 +109,7 @@ class TargetCallback(Callback):
         return self.value_head.smallest(self.counting(value))
 
     def counting(self, values: Tensor) -> Tensor:
-        """Return the values of a random subset of members (Chen et al. 2021, arXiv 2101.05982)."""
+        """Return the values of the random subset of members (Chen et al. 2021, arXiv 2101.05982)."""
         if self.target_subset is None:
             return values
         return values[learners.first_(torch.randperm(len(values), device=values.device))[: self.target_subset]]
@@ -161,10 +161,10 @@ class QuantileTarget(TargetCallback, ABC):
         critics: of which a target network is kept.
         policy: chooses the next action.
         temperature: α, what the entropy counts.
-        least: of critics: the smallest of each quantile, all of the member with the smallest mean, or of each
-            quantile the mean of members less their deviation.
-        target_subset: members of the critics, drawn at random for each target, of which the least counts; None = all.
-        entropy_reward: whether the entropy of the action at the state that was reached counts.
+        least: of critics: each quantile's smallest, all quantiles of the member with the smallest mean, or each
+            quantile's mean over members minus their deviation.
+        target_subset: number of critics that are drawn at random for each target; the least of them counts; None = all.
+        entropy_reward: whether the entropy of the action at the next state counts.
 
     Raises:
         ConfigError: there is no such `least`, or there are fewer members than shall be drawn.
@@ -210,7 +210,7 @@ class QuantileTarget(TargetCallback, ABC):
 
     @abstractmethod
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the least quantiles of the target critics, [B, N], and what else the loss is to know of them."""
+        """Return the least quantiles of the target critics, [B, N], and further tensors for the loss."""
 
 
 class LambdaReturn(Callback):
@@ -254,7 +254,7 @@ class LambdaReturn(Callback):
         valid: Tensor | None = None,
     ) -> dict[str, Tensor]:
         if q_target.dim() != reward.dim():
-            raise ConfigError("td_lambda mixes means of returns, and these critics tell more: leave one of both away")
+            raise ConfigError("td_lambda mixes mean returns, and these critics learn distributions: remove one of both")
         if terminated.dim() < 2:
             raise ConfigError("td_lambda: batches hold single steps; td_lambda.length must be at least 2")
         episode_end = terminated | truncated

@@ -35,7 +35,7 @@ class MemoryImport(Callback):
     A resumed run does so only where its checkpoint lacks the memory.
 
     Args:
-        table: what it holds is replaced.
+        table: its rows are replaced.
         path: a file that rlrun or Emote (V1) stored, or minari:DATASET; several: one after another; None = nothing.
         append: keep what the table holds.
         ignore_extra: leave out columns that the table does not have, in place of refusing them.
@@ -60,16 +60,16 @@ class MemoryImport(Callback):
         self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
         self.append = append
         self.ignore_extra = ignore_extra
-        self._taken_in = False
+        self._imported = False
 
     def restore_state(self) -> None:
-        if self._taken_in and len(self.table):
+        if self._imported and len(self.table):
             return
-        again = self.table.unobserved() if self._taken_in else nullcontext()  # statistics were saved, rows were not
+        again = self.table.unobserved() if self._imported else nullcontext()  # statistics were saved, rows were not
         with again:
             for number, source in enumerate(self.sources):
                 self._take(source, append=self.append or number > 0)
-                self._taken_in = True
+                self._imported = True
 
     def _take(self, source: str, *, append: bool) -> None:
         trust.admit_place(source, None if source.startswith(MINARI) else Path(source), "memory.import")
@@ -85,10 +85,10 @@ class MemoryImport(Callback):
         _told.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, how)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"taken_in": self._taken_in, "sources": self.sources}
+        return {"taken_in": self._imported, "sources": self.sources}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self._taken_in, self.sources = state["taken_in"], sources_of(state)
+        self._imported, self.sources = state["taken_in"], sources_of(state)
 
 
 def sources_of(state: Mapping[str, Any]) -> list[str]:
@@ -107,7 +107,7 @@ def _require_writable(path: Path) -> None:
     """Refuse a path that cannot be written, before the run begins.
 
     Raises:
-        ConfigError: it is a folder, or there is nowhere to write it.
+        ConfigError: it is a folder, or its folder is not writable.
     """
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if path.is_dir():
@@ -120,9 +120,9 @@ class MemoryExport(Callback):
     """Store a table periodically, and at the end of training.
 
     Args:
-        table: what to store.
-        every: environment steps (updates, where there is no collector); 0 = only at the end; None = not
-            at all, unless there is a path.
+        table: is stored.
+        every: environment steps (updates, where there is no collector); 0 = only at the end; None = never, unless
+            there is a path.
         min_seconds: between two exports.
         path: the file; or minari:DATASET, written once, at the end; None = `exports/memory.zip` of the run.
         public: readable by everybody on this machine.

@@ -31,13 +31,13 @@ class ValueBias(Callback):
     changed by the adaptors of the table, as in learning.
 
     Args:
-        env: what to copy; training's own envs are never touched.
-        agent: what acts, without exploration.
-        table: whose adaptors change rewards.
+        env: evaluated in a copy; training's own envs are never touched.
+        agent: acts without exploration.
+        table: its adaptors change rewards.
         discount: γ.
-        every: environment steps (updates, where there is no collector) between two.
-        episodes: of each; the same ones every time.
-        seed: of the first.
+        every: environment steps (updates, where there is no collector) between two comparisons.
+        episodes: of each comparison; always the same ones.
+        seed: of the first episode.
         max_steps: of an episode.
         logger: gets `value_bias/…`.
 
@@ -143,7 +143,7 @@ class ValueBias(Callback):
 
 
 class _Evaluated(Agent):
-    """An agent whose actions are valued as it acts: `values` [N] of the newest ones."""
+    """An agent that also evaluates its actions: `values` [N] of the newest ones."""
 
     def __init__(self, agent: Agent, loss: CriticLoss) -> None:
         self.agent = agent
@@ -170,7 +170,7 @@ class _Evaluated(Agent):
 
 
 class _Tally:
-    """Values and rewards of episodes under way, and what those that are over came to."""
+    """Values and rewards of open episodes, and values and returns of finished ones."""
 
     def __init__(self, discount: float, learned: Callable[[Tensor], Tensor]) -> None:
         self.discount = discount
@@ -195,7 +195,7 @@ class _Tally:
         del self._open[moment.episode]
 
     def means(self) -> tuple[float, float]:
-        """Return the mean value and the mean return; no number where every episode was cut off at its first step."""
+        """Return the mean value and the mean return; NaN if every episode was cut off at its first step."""
         if not self._pairs:
             return float("nan"), float("nan")
         values, returns = zip(*self._pairs, strict=True)

@@ -1,4 +1,4 @@
-"""A project that trains at once: files to change, in a folder of the user's; the Python equivalent of `rlrun init`."""
+"""Create a new project that can train at once, from templates; the Python equivalent of `rlrun init`."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rlrun.core.errors import RequestError, RlrunError, installing
 from rlrun.runs.files import place_of, reason, sync_directory, write_text
 
 TEMPLATE = Path(__file__).with_name("template")
-SUFFIX = ".template"  # no tool takes the files for ours
-WORD, INSTALL = "{{project}}", "{{install}}"  # what files hold the project's name and rlrun's pip command for
+SUFFIX = ".template"  # so that no tool treats the files as code of this repository
+WORD, INSTALL = "{{project}}", "{{install}}"  # placeholders for the project's name and rlrun's pip command
 PACKAGE = "package"  # the folder that gets the project's name
 FOLDERS = ("conf", "tests", "runs", "sweeps")  # other folders of a project
 
 
 def init(folder: Path | str = ".") -> Path:
-    """Make a project: its own environment, network, loss, configuration and tests. All files appear, or none.
+    """Create a project with its own environment, network, loss, configuration and tests: all files, or none.
 
     Args:
-        folder: a new one, or an empty one; its name becomes that of the project's package.
+        folder: a new or an empty one; its name becomes that of the project's package.
 
     Returns:
         The folder.
 
     Raises:
-        RequestError: it holds something, or its name is no package's.
+        RequestError: it is not empty, or its name is not valid for a package.
         RlrunError: it cannot be written.
     """
     place = place_of(folder)
@@ -61,7 +61,7 @@ def require_name(name: str) -> None:
     """Refuse a name under which a project's modules could not be imported.
 
     Raises:
-        RequestError: with a name that will do.
+        RequestError: with a suggested name.
     """
     if not (name.isidentifier() and name.isascii()) or name.strip("_") != name or keyword.iskeyword(name):
         raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is none; {_try(name)}")
@@ -79,7 +79,7 @@ def _try(name: str) -> str:
 
 
 def _is_taken(name: str) -> bool:
-    """Return True if a module of that name is installed: a project stands behind all of these."""
+    """Return True if a module of that name is installed: it would be imported before the project's."""
     if name in sys.stdlib_module_names:
         return True
     try:

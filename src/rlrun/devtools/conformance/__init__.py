@@ -1,4 +1,4 @@
-"""Whether algorithms and environments keep the promises of a run: the Python equivalent of `rlrun plugin test`."""
+"""Check that a plugin's algorithms and environments keep a run's promises: equivalent to `rlrun plugin test`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["ConformanceReport", "Examined", "Verdict", "plugin_test"]
 
 GROUPS = ("algorithm", "env", "memory", "with")
 EXAMPLE = "# rlrun train "
-ENVS = ("env=cartpole", "env=pendulum")  # choices, and numbers
+ENVS = ("env=cartpole", "env=pendulum")  # discrete and continuous actions
 
 
 def plugin_test(
@@ -28,18 +28,18 @@ def plugin_test(
     config_dir: Path | None = None,
     report: Callable[[Examined], None] = lambda examined: None,
 ) -> ConformanceReport:
-    """Try what a plugin brings, each file of its algorithms, environments, memories and additions in a command.
+    """Test each config file of a plugin's algorithms, environments, memories and additions in a command.
 
     Args:
         name: of the plugin.
-        overrides: that each command gets in addition to the file; they replace its defaults. Files of a group
-            from which they choose another one are left out.
+        overrides: added to each command; they replace the file's defaults. A file is left out if they choose another
+            one of its group.
         config_dir: the user's own conf folder.
         report: called with the result of each command.
 
     Raises:
-        RequestError: there is no such plugin, it is broken, or nothing is left to try.
-        ConfigError: the command at the head of a file is none.
+        RequestError: there is no such plugin, it is broken, or no file is left to test.
+        ConfigError: the command at the head of a file is invalid.
     """
     plugin = plugins.named(name)
     assert plugin.folder is not None
@@ -78,10 +78,10 @@ def command_of(folder: Path, file: str, overrides: Sequence[str]) -> list[str] |
 
 
 def _example(path: Path) -> list[str]:
-    """Return the overrides of the command that stands among the comments at the head of a config file.
+    """Return the overrides of the command in the comments at the head of a config file.
 
     Raises:
-        ConfigError: a shell would not take it.
+        ConfigError: a shell could not parse it.
     """
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.startswith("#"):
@@ -95,14 +95,14 @@ def _example(path: Path) -> list[str]:
 
 
 def _fitting(command: list[str], config_dir: Path | None) -> list[str]:
-    """Return a command with an environment that what learns in it can handle."""
+    """Return a command with an environment that its algorithm can handle."""
     for env in sorted(ENVS, key=lambda env: env not in command):
         candidate = [env if override in ENVS else override for override in command]
         try:
             checking.check(candidate, config_dir=config_dir)
         except SpaceError:
             continue
-        except Exception:  # reported by what is tried
+        except Exception:  # the checks report it
             return candidate
         return candidate
     return command

@@ -1,6 +1,6 @@
-"""What every run promises, tried on one command: seeds, checkpoints, exact resume, truncation, export.
+"""Check the promises of a run on one command: seeds, checkpoints, exact resume, truncation, export.
 
-The runs are small, so that any algorithm is quick.
+The runs are small, so that every algorithm is quick.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.security import projects
 from rlrun.security.trust import typed_names
 
-WITH_FILE = {  # overrides of a command that tries a file of a group
+WITH_FILE = {  # overrides of a command that tests a file of a group
     "algorithm": ["env=cartpole"],
     "env": ["algorithm=sac"],
     "memory": ["algorithm=sac", "env=cartpole"],
@@ -46,14 +46,14 @@ SMALL = {  # of some updates
     "algorithm.horizon": 8,
     "algorithm.unroll": 2,
     "offline.updates": 2,
-    "evaluation.every": 1_000_000,  # so once, at the end
+    "evaluation.every": 1_000_000,  # only once, at the end
     "evaluation.episodes": 1,
     "evaluation.max_steps": 5,
     "stop.updates": 3,
     "logger": "[]",
 }
-AT = 18  # environment steps of a checkpoint on the way
-RESUMED = {  # of a run that is left there
+AT = 18  # environment steps at the checkpoint to resume from
+RESUMED = {  # of a run that is resumed there
     **SMALL,
     "algorithm.warmup_steps": 12,
     "memory.length": 100,
@@ -71,12 +71,12 @@ ENVS = 3
 OF_TRUNCATION = {**SMALL, "stop.updates": 6, "stop.env_steps": None, "num_envs": 2, "evaluation.every": 0}
 ONE, OTHER = 0.5, -0.5  # last observations
 Outcome = Literal["ok", "failed", "skipped"]
-Learned = dict[str, bytes]  # what every parameter became
+Learned = dict[str, bytes]  # every parameter after training
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one check.
+    """The result of one check.
 
     Attributes:
         check: its name.
@@ -103,7 +103,7 @@ class Examined:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """All commands that were tried of a plugin."""
+    """The results of all commands for a plugin."""
 
     plugin: str
     examined: list[Examined]
@@ -119,7 +119,7 @@ class ConformanceReport:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that ended, and all that it held then."""
+    """A run that ended, with its state at the end."""
 
     run: Path
     updates: int
@@ -128,7 +128,7 @@ class FinishedRun:
 
     @classmethod
     def of(cls, result: Result) -> FinishedRun:
-        """Look at a run at once, before another changes what the process shares."""
+        """Read a run's state at once, before another run changes state that the process shares."""
         unknown: list[str] = []
         return cls(result.run_dir, result.summary["updates"], walk(result.trainer, unknown), unknown)
 
@@ -141,14 +141,14 @@ def examine(
     own: Sequence[str] = (),
     of_environment: bool = False,
 ) -> Examined:
-    """Try one command.
+    """Run all checks on one command.
 
     Args:
         overrides: of `rlrun train`.
         folder: for its runs, some megabytes.
         config_dir: the user's own conf folder.
-        own: those among the overrides that the user typed; their numbers are not made small.
-        of_environment: it is an environment that is tried, not what learns in it.
+        own: the overrides that the user typed; their numbers are not made small.
+        of_environment: the plugin's file is an environment, not an algorithm.
     """
     settings = {override.key: override.value for override in parse(own)}
     numbers = {key: value for key, value in {"num_envs": ENVS, **RESUMED}.items() if key not in settings}
@@ -190,7 +190,7 @@ def seeding(baseline: FinishedRun, small: Callable[[int], Composed], folder: Pat
 
 
 def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[Verdict]:
-    """Resume from a checkpoint on the way, as after a kill, and compare with the run that never stopped."""
+    """Resume from an early checkpoint, as after a kill, and compare with the uninterrupted run."""
     leave(baseline.run, copy, at=AT)
     again = FinishedRun.of(resume(copy, trust=trust))
     about = json.loads((copy / "manifest.json").read_text())
@@ -216,7 +216,7 @@ def _digests(run: Path) -> dict[str, str | None]:
 
 
 def _trusted(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of code that the user typed; other texts can look like one, such as that of a file."""
+    """Return the import paths that the user typed; other texts, such as file names, can look like one."""
     names = typed_names(settings)
     return [name for name in names if name.startswith("oc.") or projects.find(name.split(".")[0], [Path.cwd()])]
 
@@ -237,18 +237,18 @@ def export(run: Path) -> Verdict:
 
 
 def truncation(overrides: Sequence[str], folder: Path, config_dir: Path | None, settings: Mapping[str, Any]) -> Verdict:
-    """Return whether an algorithm bootstraps where an episode is cut off, and only there.
+    """Return whether an algorithm bootstraps where an episode is truncated, and only there.
 
-    It trains on episodes that are alike but for their end (`rlrun.env.toys.Ending`), twice each, with another last
-    observation. This may change what is learned from truncated episodes, by the value of what would have come after
-    them, and must not change what is learned from terminated ones. Two runs are compared bit for bit, so nothing has
-    to be learned, and no number to be judged.
+    It trains on episodes that differ only in their end (`rlrun.env.toys.Ending`), twice each, with different last
+    observations. The last observation may change the parameters if episodes are truncated, through its value. It must
+    not change them if episodes are terminated. Runs are compared bit for bit, so they need not learn anything, and no
+    threshold is needed.
 
     Args:
         overrides: of a command that uses the algorithm, whose environment is replaced.
         folder: for the runs.
         config_dir: the user's own conf folder.
-        settings: numbers that the user typed, which count.
+        settings: numbers that the user typed; they are kept.
     """
     base = [text for text in overrides if text.partition("=")[0].lstrip("+~").split(".")[0] != "env"]
     numbers = {key: value for key, value in OF_TRUNCATION.items() if key not in settings}
@@ -271,7 +271,7 @@ def truncation(overrides: Sequence[str], folder: Path, config_dir: Path | None, 
 
 
 def of_endings(learned: Callable[..., Learned]) -> Verdict:
-    """Judge by what is learned with an ending, a last observation and a reward."""
+    """Return the verdict, from `learned`: parameters after training with an ending, a last observation and a reward."""
     cut, over = learned("truncated", ONE), learned("terminated", ONE)
     if not cut:
         return Verdict("truncation", "skipped", "it trains no network")
@@ -305,7 +305,7 @@ def parameters(trainer: Any) -> Learned:
 
 
 def shrink(composed: Composed, numbers: Mapping[str, Any]) -> Composed:
-    """Put numbers into a config in place, for the keys that there are; return it."""
+    """Set numbers in a config in place, for the keys that it has; return it."""
     for key, value in numbers.items():
         if OmegaConf.select(composed.config, key, default=...) is not ...:
             OmegaConf.update(composed.config, key, OmegaConf.create(value) if str(value)[:1] == "[" else value)
@@ -313,7 +313,7 @@ def shrink(composed: Composed, numbers: Mapping[str, Any]) -> Composed:
 
 
 def leave(run: Path, copy: Path, *, at: int) -> Path:
-    """Copy a run as it is there when it was killed after its first checkpoint at or after some steps."""
+    """Copy a run to the state of a kill after its first checkpoint at or after some steps."""
     shutil.copytree(run, copy)
     directory = RunDir(copy)
     keys = {path: checkpoint_key(path) for path in directory.checkpoint_dirs()}
@@ -323,9 +323,9 @@ def leave(run: Path, copy: Path, *, at: int) -> Path:
     if len(checkpoints) < 2:
         raise RequestError("the run was over before its second checkpoint: stop.updates=… makes it longer")
     directory.summary.unlink()
-    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    gone.wait()
-    status = {**json.loads(directory.status.read_text()), "status": "running", "pid": gone.pid}
+    ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    ended.wait()
+    status = {**json.loads(directory.status.read_text()), "status": "running", "pid": ended.pid}
     directory.status.write_text(json.dumps(status))
     return checkpoints[0]
 

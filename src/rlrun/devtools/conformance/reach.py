@@ -1,10 +1,10 @@
-"""Everything that a run holds when it ends, by path, in a form that can be compared.
+"""The whole state of a run at its end, by path, in a form that can be compared.
 
-An object's attributes, entries and items are followed, what closures, partials, bound methods and running
-generators hold as well. At the ends of the paths stand numbers, text, digests of arrays and tensors, and states of
-random generators. A type that says nothing of its content is an error unless `OPAQUE` knows it.
+An object's attributes, entries and items are followed, and also the contents of closures, partials, bound methods and
+running generators. The leaves are numbers, text, digests of arrays and tensors, and states of random generators. A type
+whose content cannot be read is an error unless `OPAQUE` lists it.
 
-A class says itself of which attributes nothing has to be left: `momentary = ("_last",)`.
+A class lists attributes that need not survive a resume: `momentary = ("_last",)`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from rlrun.memory.rollout_table import Rollout
 Leaves = dict[str, Any]
 Parts = list[tuple[str, Any]]  # what a value holds, by the end of the path
 
-OPAQUE = (  # they hold nothing that training changes
+OPAQUE = (  # types without state that training changes
     *(type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
     *(types.GetSetDescriptorType, types.MemberDescriptorType, types.CodeType, staticmethod, classmethod, property),
     *(np.dtype, np.ufunc, torch.dtype, torch.device, torch.layout, torch.memory_format),
     *(logging.Logger, weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
     *(type(threading.Lock()), type(threading.RLock()), threading.Thread, ThreadPoolExecutor, Future),
-    *(io.IOBase, Path),  # where files lie and how they are open is another matter in each process
+    *(io.IOBase, Path),  # paths and open files differ between processes
 )
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, slice, range, type(...), type(NotImplemented))
 NO_ATTRIBUTES = (types.FunctionType, types.MethodType, np.random.Generator, np.random.RandomState)
@@ -55,7 +55,7 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Logger", "_start"): "clock",
     ("Budgeted", "_budget"): "a callback of the run, which is compared as such",
     ("MemoryExport", "_earliest"): "clock",
-    ("Callback", "_before"): "seconds, or metrics, of before this process",
+    ("Callback", "_before"): "seconds, or metrics, from before this process",
     ("Table", "_times"): "clock",
     ("Table", "samples"): "says which samples are timed",
     ("Jsonl", "_path"): "the place of files",
@@ -75,7 +75,7 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("RingIndex", "_room"): LOOKS_AGAIN,
     ("EpisodeIndex", "complete"): "VIEWS has it, without its last entry, that no row has",
     ("Storage", "blocks"): "slots that hold nothing may hold anything; VIEWS has the others",
-    ("Storage", "_staging"): "filled anew for each write",
+    ("Storage", "_staging"): "filled again for each write",
     ("Storage", "arrays"): "the same memory",
     ("Storage", "_records"): "the same memory",
     ("Storage", "_pairs"): "the same memory",
@@ -101,7 +101,7 @@ VIEWS = {
 
 
 def _engines() -> tuple[dict[type, Callable[[Any], Leaves]], tuple[type, ...]]:
-    """Return how to look into simulators that are not written in Python, and their types; of those that are in use."""
+    """Return readers of simulators that are not written in Python, by type, and opaque types; only those in use."""
     views: dict[type, Callable[[Any], Leaves]] = {}
     opaque: list[type] = []
     if "mujoco" in sys.modules:
@@ -133,17 +133,17 @@ def _engines() -> tuple[dict[type, Callable[[Any], Leaves]], tuple[type, ...]]:
             f"bodies[{number}]": [*body.position, body.angle, *body.linearVelocity, body.angularVelocity]
             for number, body in enumerate(world.bodies)
         }
-        opaque += [type(Box2D.b2World().this)]  # SWIG's pointer to what is not written in Python
+        opaque += [type(Box2D.b2World().this)]  # SWIG's pointer to a C++ object
     return views, tuple(opaque)
 
 
 def walk(trainer: Any, unknown: list[str] | None = None) -> Leaves:
     """Return everything that can be reached from a trainer, and the generators of the process.
 
-    unknown: gets what nothing is known of.
+    unknown: gets the paths of values of unknown types.
 
     Raises:
-        TypeError: there is such a thing, and no list for it.
+        TypeError: a value has an unknown type, and `unknown` is None.
     """
     views, opaque = _engines()
     views, opaque = {**VIEWS, **views}, (*OPAQUE, *opaque)
@@ -157,7 +157,7 @@ def walk(trainer: Any, unknown: list[str] | None = None) -> Leaves:
             continue
         if isinstance(value, opaque) or id(value) in visited:
             continue
-        if not isinstance(value, tuple):  # python keeps one or several of those that are equal, as it likes
+        if not isinstance(value, tuple):  # Python may keep equal tuples as one object or as several
             visited[id(value)] = value
         leaf, inner, attributes = _leaf(value), _inside(value), _attributes(value)
         parts = [part for kind, view in views.items() if isinstance(value, kind) for part in _named(view(value))]
@@ -174,7 +174,7 @@ def walk(trainer: Any, unknown: list[str] | None = None) -> Leaves:
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return the paths at which two walks differ, with what was found there."""
+    """Return the paths at which two walks differ, with both values."""
     return [
         f"{path}: {str(first.get(path, 'missing'))[:80]} -> {str(second.get(path, 'missing'))[:80]}"
         for path in sorted(first.keys() | second.keys())
@@ -183,7 +183,7 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str
 
 
 def _leaf(value: Any) -> str | None:
-    """Return what stands for a value at the end of a path; None where there is only more to follow."""
+    """Return a leaf's text; None for a value that has parts to follow."""
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         return f"{value.dtype} {list(value.shape)} {_digest(raw)}"
@@ -207,7 +207,7 @@ def _numbered(values: Iterable[Any], form: str = "[{}]") -> Parts:
 
 
 def _inside(value: Any) -> Parts | None:
-    """Return what a container, a callable or a generator holds; None of any other type."""
+    """Return the contents of a container, a callable or a generator; None for any other type."""
     if isinstance(value, torch.optim.Optimizer):
         parameters = [parameter for group in value.param_groups for parameter in group["params"]]
         return _numbered((value.state.get(parameter, {}) for parameter in parameters), ".state[{}]")
@@ -247,7 +247,7 @@ def _content(cell: Any) -> Any:
 
 
 def _attributes(value: Any) -> Leaves:
-    """Return the attributes that an object has of its own and that a resume has to bring back, by name."""
+    """Return the object's own attributes that a resume must restore, by name."""
     if isinstance(value, torch.Tensor):
         return {"grad": value.grad} if value.is_leaf and value.grad is not None else {}
     if isinstance(value, NO_ATTRIBUTES):
