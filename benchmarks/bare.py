@@ -120,8 +120,8 @@ def spaces_of(env: gymnasium.Env[Any, Any]) -> Spaces:
 
 def target_copy(network: nn.Module) -> tuple[nn.Module, list[Tensor], list[Tensor]]:
     """Return a copy without gradients, its parameters and the network's."""
-    slow = copy.deepcopy(network).requires_grad_(False)
-    return slow, list(slow.parameters()), [parameter.detach() for parameter in network.parameters()]
+    target = copy.deepcopy(network).requires_grad_(False)
+    return target, list(target.parameters()), [parameter.detach() for parameter in network.parameters()]
 
 
 class Update(Protocol):
@@ -202,8 +202,8 @@ class DqnUpdate:
 
     def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
         self.q = QNetwork(spaces, hidden=tuple(numbers["hidden"]), dueling=numbers["dueling"], **self.options(numbers))
-        self.target_q, self.slow, self.fast = target_copy(self.q)
-        self.rate, self.every, self.huber = numbers["tau"], numbers["target_every"], numbers["huber"]
+        self.target_q, self.target_parameters, self.source_parameters = target_copy(self.q)
+        self.tau, self.every, self.huber = numbers["tau"], numbers["target_every"], numbers["huber"]
         self.max_grad_norm, self.double = numbers["max_grad_norm"], numbers["double"]
         self.parameters = list(self.q.parameters())
         self.optimizer = adam(self.parameters, numbers)
@@ -231,7 +231,7 @@ class DqnUpdate:
         nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm, foreach=False)
         self.optimizer.step()
         if number % self.every == 0:
-            torch._foreach_lerp_(self.slow, self.fast, self.rate)
+            torch._foreach_lerp_(self.target_parameters, self.source_parameters, self.tau)
 
 
 class QuantileUpdate(DqnUpdate):

@@ -104,10 +104,10 @@ class TaacUpdate:
         self.critics = TrajectoryCritics(spaces, hidden=hidden, members=numbers["ensemble"])
         self.temperature = Temperature(self.critics.decisions)
         self.policy = SwitchingPolicy(spaces, self.critics, self.temperature, hidden=hidden)
-        self.target, self.slow, self.fast = target_copy(self.critics)
+        self.target, self.target_parameters, self.source_parameters = target_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]
         watched(clock, self.trained)
-        self.discount, self.rate = numbers["discount"], numbers["tau"]
+        self.discount, self.tau = numbers["discount"], numbers["tau"]
         share = numbers["temperature"]["share"]["discrete"]
         self.entropy_target = torch.tensor([-float(spaces.action.size), shared_entropy(2, share)])
 
@@ -168,7 +168,7 @@ class TaacUpdate:
         entropy = torch.stack((-log_prob.detach(), -(choice.exp() * choice).sum(-1)), -1)
         distance = (self.temperature.log * (entropy - self.entropy_target)).sum(-1)
         for_temperature.step((distance * weight).sum())
-        torch._foreach_lerp_(self.slow, self.fast, self.rate)
+        torch._foreach_lerp_(self.target_parameters, self.source_parameters, self.tau)
 
 
 def action_repeat(open_env: Open, numbers: Numbers, clock: Clock) -> None:
@@ -217,10 +217,10 @@ class RepeatUpdate:
         self.critics = Critics(spaces, hidden=hidden, members=numbers["ensemble"])
         self.temperature = Temperature(spaces)
         self.policy = SoftPolicy(spaces, self.critics, self.temperature, hidden=hidden).gaussian
-        self.target, self.slow, self.fast = target_copy(self.critics)
+        self.target, self.target_parameters, self.source_parameters = target_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]  # type: ignore[arg-type]
         watched(clock, self.trained)
-        self.rate = numbers["tau"]
+        self.tau = numbers["tau"]
         share = numbers["temperature"]["share"]["discrete"]
         self.entropy_target = torch.tensor([-1.0, shared_entropy(numbers["most_steps"], share)])
 
@@ -251,4 +251,4 @@ class RepeatUpdate:
         for_policy.step((alpha[0] * log_prob - (choice.exp() * values).sum(-1)).mean())
         entropy = torch.stack((-log_prob.detach(), -(choice.exp() * choice).sum(-1)), -1)
         for_temperature.step((self.temperature.log * (entropy - self.entropy_target)).sum(-1).mean())
-        torch._foreach_lerp_(self.slow, self.fast, self.rate)
+        torch._foreach_lerp_(self.target_parameters, self.source_parameters, self.tau)

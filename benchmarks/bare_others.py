@@ -46,14 +46,14 @@ class DdpgUpdate:
         self.critics = critics_of(spaces, numbers)
         self.policy = DeterministicPolicy(spaces, hidden=tuple(numbers["hidden"]))
         both = nn.ModuleDict({"critics": self.critics, "policy": self.policy})
-        self.target, self.slow, self.fast = target_copy(both)
+        self.target, self.target_parameters, self.source_parameters = target_copy(both)
         self.for_critics, self.for_policy = Trained(self.critics, numbers), Trained(self.policy, numbers)
         watched(clock, (self.for_critics, self.for_policy))
         noise = numbers["noise"]
         self.deviation, self.damping = noise["deviation"], noise["damping"]
         self.smoothing, self.limit = noise["target"], noise["target_limit"]
         self.every, self.target_every = numbers["policy_every"], numbers["target_every"]
-        self.rate = numbers["tau"]
+        self.tau = numbers["tau"]
         self.noise = torch.zeros(1, spaces.action.size)
 
     def act(self, observation: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class DdpgUpdate:
         if number % self.every == 0:
             self.for_policy.step(-self.critics(observation, self.policy(observation))[0].mean())
         if number % self.target_every == 0:
-            torch._foreach_lerp_(self.slow, self.fast, self.rate)
+            torch._foreach_lerp_(self.target_parameters, self.source_parameters, self.tau)
 
 
 class MdqUpdate:
@@ -83,10 +83,10 @@ class MdqUpdate:
     def __init__(self, spaces: Spaces, numbers: Numbers, clock: Clock) -> None:
         self.critics, self.temperature = critics_of(spaces, numbers), Temperature(spaces)
         self.policy = BinPolicy(spaces, self.temperature, bins=numbers["bins"], hidden=tuple(numbers["hidden"]))
-        self.target, self.slow, self.fast = target_copy(self.critics)
+        self.target, self.target_parameters, self.source_parameters = target_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.critics, self.policy, self.temperature)]
         watched(clock, self.trained)
-        self.noise, self.rate = numbers["distill_noise"], numbers["tau"]
+        self.noise, self.tau = numbers["distill_noise"], numbers["tau"]
         self.even = -spaces.action.size * math.log(numbers["bins"])
         self.size = spaces.action.size
 
@@ -108,7 +108,7 @@ class MdqUpdate:
         for_critics.step((self.critics(observation, action) - q_target).square().sum(0).mean())
         for_policy.step((self.policy(observation, drawn) - evaluated).square().mean())
         for_temperature.step((self.temperature.log * (entropy + self.size)).mean())
-        torch._foreach_lerp_(self.slow, self.fast, self.rate)
+        torch._foreach_lerp_(self.target_parameters, self.source_parameters, self.tau)
 
 
 class SeditorUpdate:
@@ -119,13 +119,13 @@ class SeditorUpdate:
         self.utility_critics, self.cost_critics = critics_of(spaces, numbers), critics_of(spaces, numbers)
         self.utility, self.editor = SquashedGaussian(spaces, hidden=hidden), Editor(spaces, hidden=hidden)
         both = nn.ModuleList((self.utility_critics, self.cost_critics))
-        self.target, self.slow, self.fast = target_copy(both)
+        self.target, self.target_parameters, self.source_parameters = target_copy(both)
         networks = (self.utility_critics, self.cost_critics, self.utility, self.editor)
         self.trained = [Trained(network, numbers) for network in networks]
         self.log_temperature = nn.Parameter(torch.zeros(2))
         self.for_temperature = Trained(nn.ParameterList([self.log_temperature]), numbers)
         watched(clock, (*self.trained, self.for_temperature))
-        self.rate, self.size = numbers["tau"], spaces.action.size
+        self.tau, self.size = numbers["tau"], spaces.action.size
 
     def act(self, observation: Tensor) -> Tensor:
         proposed = self.utility(observation)[0]
@@ -137,8 +137,8 @@ class SeditorUpdate:
         with torch.no_grad():
             alpha = self.log_temperature.exp()
             next_action = self.act(next_observation)
-            slow = [critics(next_observation, next_action).amin(0) for critics in self.target]  # type: ignore[union-attr]
-            targets = [reward[:, index] + carry * value for index, value in enumerate(slow)]
+            values = [critics(next_observation, next_action).amin(0) for critics in self.target]  # type: ignore[union-attr]
+            targets = [reward[:, index] + carry * value for index, value in enumerate(values)]
         for_utility_critics.step((self.utility_critics(observation, action) - targets[0]).square().sum(0).mean())
         for_cost_critics.step((self.cost_critics(observation, action) - targets[1]).square().sum(0).mean())
 
@@ -157,7 +157,7 @@ class SeditorUpdate:
 
         log_probs = torch.stack((log_prob.detach(), edit_log_prob.detach()), -1)
         self.for_temperature.step(-(self.log_temperature * (log_probs + self.size)).sum(-1).mean())
-        torch._foreach_lerp_(self.slow, self.fast, self.rate)
+        torch._foreach_lerp_(self.target_parameters, self.source_parameters, self.tau)
 
 
 def edited(proposed: Tensor, edit: Tensor) -> Tensor:
@@ -172,10 +172,10 @@ class IqlUpdate:
         hidden = tuple(numbers["hidden"])
         self.critics, self.value = critics_of(spaces, numbers), Value(spaces, hidden=hidden)
         self.policy = Policy(spaces, hidden=hidden, spread=numbers["spread"])
-        self.target, self.slow, self.fast = target_copy(self.critics)
+        self.target, self.target_parameters, self.source_parameters = target_copy(self.critics)
         self.trained = [Trained(network, numbers) for network in (self.value, self.policy, self.critics)]
         watched(clock, self.trained)
-        self.rate, self.expectile = numbers["tau"], numbers["expectile"]
+        self.tau, self.expectile = numbers["tau"], numbers["expectile"]
         self.temperature, self.limit = numbers["temperature"], numbers["largest_weight"]
         self.edge = numbers["edge"]
 
@@ -203,4 +203,4 @@ class IqlUpdate:
         log_prob = -(0.5 * score.square() + log_std + 0.5 * math.log(2.0 * math.pi) + (1.0 - inside.square()).log())
         for_policy.step(-(weight * log_prob.sum(-1)).mean())
         for_critics.step((self.critics(observation, action) - q_target).square().sum(0).mean())
-        torch._foreach_lerp_(self.slow, self.fast, self.rate)
+        torch._foreach_lerp_(self.target_parameters, self.source_parameters, self.tau)

@@ -20,10 +20,10 @@ class SacUpdate:
         hidden = tuple(numbers["hidden"])
         self.critics: Any = self.judges(spaces, numbers)
         self.policy = SquashedGaussian(spaces, hidden=hidden)
-        self.target_critics, self.slow, self.fast = target_copy(self.critics)
+        self.target_critics, self.target_parameters, self.source_parameters = target_copy(self.critics)
         self.log_temperature = torch.zeros(1, requires_grad=True)
         self.target_entropy = -float(spaces.action.size)
-        self.rate = numbers["tau"]
+        self.tau = numbers["tau"]
         self.critics_parameters = list(self.critics.parameters())
         self.policy_parameters = list(self.policy.parameters())
         self.critics_optimizer = adam(self.critics_parameters, numbers)
@@ -75,7 +75,7 @@ class SacUpdate:
         self.temperature_optimizer.zero_grad()
         loss.backward(inputs=[self.log_temperature])  # type: ignore[no-untyped-call]
         self.temperature_optimizer.step()
-        torch._foreach_lerp_(self.slow, self.fast, self.rate)
+        torch._foreach_lerp_(self.target_parameters, self.source_parameters, self.tau)
 
 
 class SarsaUpdate(SacUpdate):

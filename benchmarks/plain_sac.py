@@ -70,8 +70,8 @@ class Sac:
         step(policy, (alpha * log_prob - self.smallest(self.critics, observation, drawn)).mean())
         step(temperature, -(self.log_temperature * (log_prob.detach() + self.target_entropy)).mean())
         with torch.no_grad():
-            for slow, fast in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
-                slow.lerp_(fast, self.tau)
+            for target, parameter in zip(self.targets.parameters(), self.critics.parameters(), strict=True):
+                target.lerp_(parameter, self.tau)
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the code base looks like, in numbers: `python -m benchmarks.structure --against COMMIT`.
+"""The codebase in numbers: `python -m benchmarks.structure --against COMMIT`.
 
 Prints and saves (results/structure.json) the numbers of a commit before and of this working tree.
 """
@@ -96,8 +96,8 @@ def _circles(source: Path, trees: dict[Path, ast.Module]) -> set[str]:
 def _turned(graph: dict[str, set[str]]) -> dict[str, set[str]]:
     turned: dict[str, set[str]] = {name: set() for name in graph}
     for name, below in graph.items():
-        for other in below & turned.keys():
-            turned[other].add(name)
+        for imported in below & turned.keys():
+            turned[imported].add(name)
     return turned
 
 

@@ -1,4 +1,4 @@
-"""A command up to the first step of its environment: python -m benchmarks.rivals.training.begin BEGUN ENV MODULE WORD…
+"""A command up to its first environment step: python -m benchmarks.rivals.training.begin BEGUN ENV MODULE ARGUMENT…
 
 Prints seconds since the process was started (BEGUN, since the epoch) as a JSON object, and ends there.
 """
@@ -22,7 +22,7 @@ class Beginning(Meter):
         self.report({"seconds": self.first_step})
 
 
-def main(begun: str, env: str, module: str, *overrides: str) -> None:
+def main(begun: str, env: str, module: str, *arguments: str) -> None:
     """Run a module as `python -m` does."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -32,7 +32,7 @@ def main(begun: str, env: str, module: str, *overrides: str) -> None:
         _exit(0)
 
     Beginning(first=1, last=1, begun=float(begun), report=report).watch(env)
-    sys.argv = [module, *overrides]
+    sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
