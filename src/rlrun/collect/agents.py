@@ -48,7 +48,7 @@ class Remembering(Acting, Protocol):
 
 
 class Agent(Protocol):
-    """Maps observations to responses; also what is evaluated and exported.
+    """Maps observations to responses; evaluations and exports use it, too.
 
     A recurrent agent gets the state before acting and returns the one after it, as `state`: trees of arrays [N, …].
     The caller keeps the state of each env, and starts episodes with `initial_state`. A subclass has no state and
@@ -65,9 +65,9 @@ class Agent(Protocol):
         return None
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
-        """Return the random agent of warm-up: a `RandomAgent`, or a subclass.
+        """Return the random agent for warm-up: a `RandomAgent`, or a subclass.
 
-        It is called with observations [N, …], so it can draw from the actions that these allow.
+        It is called with observations [N, …], so it can draw only actions that these allow.
         """
         return RandomAgent(space, seed=seed)
 
@@ -90,7 +90,7 @@ def to_arrays(tree: Tree) -> Tree:
 def chain(preprocess: Preprocess | Mapping[str, Preprocess] | None) -> tuple[Preprocess, ...]:
     """Return the functions that are applied to a policy's observations, in order, without None entries.
 
-    An adaptor of the memory stands for its `preprocess`; its `tier` gives the place, as in memory.
+    For an adaptor of the memory this is its `preprocess`; its `tier` gives the order, as in memory.
     """
     functions = preprocess.values() if isinstance(preprocess, Mapping) else (preprocess,)
     ordered = sorted((fn for fn in functions if fn is not None), key=lambda fn: getattr(fn, "tier", VALUES))
@@ -116,7 +116,7 @@ def restarted(state: Tree, initial: Tree, envs: Array) -> Tree:
 
 
 class PolicyAgent(Agent):
-    """Act by a policy's own distribution; with its state, if the policy has one (`state_size`).
+    """Act by a policy's own distribution; keep its state, if the policy is recurrent (`state_size`).
 
     Args:
         policy: the network.
@@ -152,7 +152,7 @@ class PolicyAgent(Agent):
         """Add the log probability of each action to responses: off-policy corrections need it.
 
         Raises:
-            ConfigError: the policy gives none.
+            ConfigError: the policy cannot compute it.
         """
         if not hasattr(self.policy, "evaluate_actions"):
             raise ConfigError(
@@ -218,7 +218,7 @@ class RandomAgent(Agent):
         return drawn.astype(np.float32)
 
     def stand_in_for(self, agent: Any) -> None:
-        """Act in place of this agent from now on; a subclass may use its noise."""
+        """Replace this agent in the next steps; a subclass may use its noise."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self.rng.bit_generator.state}
@@ -234,7 +234,7 @@ def random_agent(agent: Agent, space: Space, *, seed: int) -> Any:
 
 
 def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
-    """Act once; refuse actions outside their space, and values that are not one for each choice.
+    """Act once; refuse actions outside their space, and outputs without one value for each choice.
 
     Raises:
         BuildError: naming `place`, the network.
@@ -308,7 +308,7 @@ class EpsilonGreedy(Agent):
         envs = row_count(observation)
         epsilon = self.epsilon(self.steps)
         self.steps += envs * learners.count()
-        if envs == 1:  # one number costs a tenth of an array of one
+        if envs == 1:  # a float costs a tenth of an array with one element
             random = self.uniform.rng.random() < epsilon
             return self.uniform(observation) if random else {"action": self._greedy(observation)}
         drawn = self.uniform.rng.random(envs) < epsilon
@@ -330,9 +330,9 @@ class EpsilonGreedy(Agent):
         return cast(Any, self.policy)(prepared(to_tensors(observation, self.device), self.preprocess))
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, None]:
-        """Return an action, from and to trees of tensors; this is exported.
+        """Return an action; observation and action are trees of tensors; this is exported.
 
-        With `explore`, Gumbel noise decides between the two actions and draws the random one, with the same odds.
+        With `explore`, Gumbel noise chooses between both actions and draws the random one, with equal probabilities.
         """
         greedy = self._act(observation, False)
         if not explore:

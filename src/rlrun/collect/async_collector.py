@@ -21,13 +21,13 @@ from rlrun.env import Env
 from rlrun.memory import Rollout, Table
 
 LINKS: dict[str, Callable[[UnrollRecipe], Link]] = {"thread": ThreadLink, "process": ProcessLink, "ray": RayLink}
-POLL = 0.1  # seconds between two looks at signals and at the worker's health
+POLL = 0.1  # seconds between two checks for signals and for the worker's end
 
 _messages = logging.getLogger("rlrun")
 
 
 class AsyncCollector(Collector):
-    """A collector whose environment is stepped by a worker, ahead of learning, up to `queue` steps.
+    """A collector whose worker steps the environment up to `queue` steps ahead of learning.
 
     It is used like any collector: `collect` returns as soon as enough steps are stored. The worker acts by a copy of
     the agent that is replaced every `refresh` updates. So a policy may be `refresh` updates and `queue` steps old.
@@ -40,12 +40,12 @@ class AsyncCollector(Collector):
         queue: environment steps that the worker may be ahead, all envs together.
         refresh: updates between two copies of the agent; 0 = only at the start and by `push`.
         interval: seconds from the beginning of a step to that of the next one, at least.
-        max_unroll: most environment steps that `take` stores at once; None = all that are there.
+        max_unroll: most environment steps that `take` stores at once; None = all that are ready.
 
     Raises:
-        ConfigError: a setting is wrong, or the agent or the environment cannot be taken elsewhere.
+        ConfigError: a setting is wrong, or the agent or the environment cannot be sent to the worker.
         MissingExtra: Ray is not installed.
-        WorkerError: the worker died or failed, by `collect` and `take`; all that it had made before is stored.
+        WorkerError: the worker died or failed, by `collect` and `take`; all its earlier steps are stored.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class AsyncCollector(Collector):
         self.interval = interval
         self.max_unroll = max_unroll
         self.link: Link | None = None
-        self._granted: Go | None = None  # the last job of the worker
+        self._granted: Go | None = None  # the worker's newest job of stepping
         self._update = 0
         self._acted = 0  # update that the newest stored action was chosen after
-        self._following: Tree = None  # of the newest step: what the worker acted on next, where an episode ended
+        self._following: Tree = None  # next observations after the newest step, where an episode ended
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, update: int = 0) -> dict[str, int]:
         self._signals = (callbacks or {}).get("interrupt") or NoSignals()
@@ -108,7 +108,7 @@ class AsyncCollector(Collector):
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # no episode is played twice
         recipe = UnrollRecipe(
             make,
-            copy.deepcopy(self.random),  # ours follows it, step by step
+            copy.deepcopy(self.random),  # the main process's agent gets its state at each step
             seed=first,
             steps=self.steps,
             interval=self.interval,
@@ -135,7 +135,7 @@ class AsyncCollector(Collector):
         return {"step": self.steps}
 
     def push(self) -> None:
-        """Send the present agent to the worker, for its next steps."""
+        """Send the current agent to the worker, for its next steps."""
         self._linked().send(Refresh(freeze(self.agent), self._update))
 
     def collect(self, steps: int, random: bool = False) -> int:
@@ -189,7 +189,7 @@ class AsyncCollector(Collector):
         while (message := link.rows.get(POLL)) is None:
             self._signals.check()
             if link.rows.closed or not link.alive():
-                if (message := link.rows.get(GRACE)) is not None:  # its last overrides may still be on their way
+                if (message := link.rows.get(GRACE)) is not None:  # its last messages may not have arrived yet
                     return message
                 raise WorkerError(f"collector: its {self._worker} is gone: {link.cause()}")
         return message

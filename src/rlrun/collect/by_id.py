@@ -30,7 +30,7 @@ class ByIdEnv(Protocol):
 
     @property
     def spaces(self) -> Spaces:
-        """Of one agent."""
+        """The spaces of one agent."""
 
     def dict_reset(self, seed: int | None = None) -> Observations:
         """Reset; return every agent, as INITIAL."""
@@ -39,14 +39,14 @@ class ByIdEnv(Protocol):
         """Step every agent; return the present ones, and the last observation of those that ended."""
 
     def close(self) -> None:
-        """Release whatever the environment holds."""
+        """Release the environment's resources."""
 
 
 class AgentProxy:
-    """Let one agent act for all ids at once.
+    """Make one agent act for all ids at once.
 
     Args:
-        agent: what acts, called with observations [n, …].
+        agent: called with observations [n, …].
         spaces: of one id.
     """
 
@@ -99,16 +99,16 @@ def _stack(space: Space, trees: list[Tree], place: str) -> Tree:
 class ByIdCollector(Budgeted, Callback):
     """Step an environment whose agents have ids, and store the episode of each.
 
-    Takes the place of `Collector`: provides `step`, where each response of an agent counts as one. In a resumed
-    run the environment is reset; `approximate` says so.
+    Replaces `Collector`: provides `step`, where each response of an agent counts as one. In a resumed run the
+    environment is reset; `approximate` says so.
 
     Args:
         env: the environment.
-        agent: what acts, for all ids at once.
-        memory: where what happened goes.
+        agent: acts for all ids at once.
+        memory: stores transitions.
         seed: of the first reset.
         warm_up_seed: of the uniformly random actions before learning starts.
-        window: how many of the newest episodes the logged return and length are means of.
+        window: number of the newest episodes in the logged mean return and length.
     """
 
     provides = ("step",)
@@ -157,7 +157,7 @@ class ByIdCollector(Budgeted, Callback):
         self.env.close()
 
     def collect(self, steps: int, random: bool = False) -> int:
-        """Make at least `steps` steps of agents, in whole rounds of all that are there.
+        """Make at least `steps` steps of agents, in whole rounds of all present agents.
 
         Args:
             steps: wanted, all agents together.
@@ -167,7 +167,7 @@ class ByIdCollector(Budgeted, Callback):
             The number of steps made.
 
         Raises:
-            Stop: a signal came; what was made until then is stored.
+            Stop: a signal came; earlier steps are stored.
         """
         if self.observations is None:
             raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")

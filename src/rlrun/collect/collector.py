@@ -1,4 +1,4 @@
-"""From the environment into memory."""
+"""Collect transitions from an environment into memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rlrun.training.callback import Callback
 
 _messages = logging.getLogger("rlrun")
 
-TAGS = ("episode_return", "episode_length", "interrupted")  # what memory can keep of an episode
+TAGS = ("episode_return", "episode_length", "interrupted")  # tags of an episode that memory can store
 
 
 class NoSignals:
-    """Stands in for `Interrupt`, if a run has none."""
+    """Replaces `Interrupt` in a run without one."""
 
     requested: str | None = None  # name of a signal that came
 
@@ -45,10 +45,10 @@ class Budgeted(ABC):
 
     @abstractmethod
     def collect(self, steps: int, random: bool = False) -> int:
-        """Make so many steps, or the least number of rounds that holds them; return how many were made."""
+        """Make so many steps, rounded up to whole rounds; return how many were made."""
 
     def fill(self, steps: int, random: bool = False) -> int:
-        """Do as `collect` does, in no more rounds than the budget leaves; return how many steps were made.
+        """Call `collect`, with no more steps than the budget leaves; return how many steps were made.
 
         Raises:
             Stop: the budget is used up, or a signal came.
@@ -57,23 +57,23 @@ class Budgeted(ABC):
 
 
 class Collector(Budgeted, Callback):
-    """Step all envs of an environment with an agent, and store what happened.
+    """Step all envs of an environment with an agent, and store transitions.
 
-    Provides `step`, the number of environment steps made by all envs together, those of other learners too: all of
-    them make theirs at the same pace. A resumed run continues the episodes that were open. Where an env cannot, it
-    begins a new episode, and the open one ends in memory where it was left, not truncated. `approximate` names such
-    envs; it is None if all of them continued.
+    Provides `step`, the number of environment steps of all envs together. It counts all learners, which step at the
+    same pace. A resumed run continues the open episodes. Where an env cannot, it begins a new episode, and the open
+    one ends in memory at its last step, not truncated. `approximate` names such envs; it is None if all of them
+    continued.
 
-    Of a recurrent agent it keeps the state of each env. A memory that has a column `state` gets the one before
-    acting. After an end, and after a row that is no step, an env has the state of an episode that begins.
+    For a recurrent agent it keeps the state of each env. A memory with a column `state` gets the state before acting.
+    After an end, and after a row that is no step, an env has the state of an episode that begins.
 
     Args:
         env: the environments.
-        agent: what acts.
-        table: where rows go.
+        agent: chooses actions.
+        table: stores rows.
         seed: env i is first reset with `seed + i`.
         warm_up_seed: of the uniformly random actions before learning starts.
-        window: how many of the newest episodes the logged return and length are means of.
+        window: number of the newest episodes in the logged mean return and length.
 
     Raises:
         DataError: a NaN or infinite reward, observation or action came; nothing of that step is stored.
@@ -133,7 +133,7 @@ class Collector(Budgeted, Callback):
 
     @property
     def _round(self) -> int:
-        """Environment steps that are made when every env makes one, those of all learners."""
+        """Environment steps of one round, in which every env of all learners makes one."""
         return self.env.num_envs * learners.count()
 
     def _resume(self) -> Tree:
@@ -166,7 +166,7 @@ class Collector(Budgeted, Callback):
     def _break_off(self, envs: Array) -> None:
         """End the open episodes of envs [n] in memory."""
         cut_off, index = (getattr(self.table, name, None) for name in ("cut_off", "index"))
-        if cut_off is not None:  # a rollout, of which episodes cannot be left out: to learners they are truncated
+        if cut_off is not None:  # a rollout cannot leave out episodes: for learning they are truncated
             self._forget_returns(cut_off(envs, take_rows(self.observation, envs)))
         elif index is not None:
             stored_envs = envs[index.newest()[index.open[envs]] >= 0]  # whose open episode has rows in memory
@@ -187,7 +187,7 @@ class Collector(Budgeted, Callback):
 
     def end_training(self, error: BaseException | None) -> dict[str, int]:
         self.env.close()
-        return {"step": self.steps}  # after a signal during collection later callbacks save the present state
+        return {"step": self.steps}  # after a signal during collection later callbacks save the current state
 
     def collect(self, steps: int, random: bool = False) -> int:
         """Make at least `steps` environment steps, a multiple of the number of envs.
@@ -200,17 +200,17 @@ class Collector(Budgeted, Callback):
             The number of environment steps made.
 
         Raises:
-            Stop: a signal came; what was made until then is stored.
+            Stop: a signal came; earlier steps are stored.
         """
         if self.observation is None:
             raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
         self._require_stored(random)
         act: Callable[..., Response] = self.random if random else self.agent
         before, signals = self.steps, self._signals
-        if steps > self._round:  # what takes no longer than a step ends with the update
+        if steps > self._round:  # a single round is short: the update's end handles signals
             signals.meet()
         while self.steps - before < steps:
-            if signals.requested is not None:  # between two steps everything is in order, to be saved or left
+            if signals.requested is not None:  # between two steps the state is consistent, to be saved
                 signals.check()
             self._step(act)
         return self.steps - before
@@ -219,7 +219,7 @@ class Collector(Budgeted, Callback):
         """Refuse random actions where the memory stores more than actions.
 
         Raises:
-            RequestError: naming what they lack.
+            RequestError: naming the missing column.
         """
         stored = (*self._extras, *(("state",) if self._keeps_state else ()))
         missing = [name for name in stored if name not in self.random.outputs]
@@ -236,12 +236,12 @@ class Collector(Budgeted, Callback):
         self._take_in(response, step)
 
     def _require_action(self, response: Response) -> None:
-        """Refuse an action that is not finite, naming the policy."""
+        """Refuse an action that is not finite; the error names the policy."""
         policy = type(getattr(self.agent, "policy", self.agent)).__name__
         require_finite(response["action"], "action", self.steps, f"the policy ({policy}) diverged: it")
 
     def _take_in(self, response: Response, step: Step) -> None:
-        """Store the agent's response to the present observations, and its step."""
+        """Store the agent's response to the current observations, and the step."""
         try:
             require_finite(step.reward, "reward", self.steps)
             require_finite(step.observation, "observation", self.steps)
@@ -264,7 +264,7 @@ class Collector(Budgeted, Callback):
         self._store(row, step)
 
     def _store(self, row: dict[str, Tree], step: Step) -> None:
-        """Add a row of every env that really stepped, and begin new episodes where one ended."""
+        """Add a row for every env with a valid step, and begin new episodes where one ended."""
         if step.valid is None:
             self.table.add(None, row)
             self.steps += self._round
@@ -341,7 +341,7 @@ def require_finite(tree: Tree, name: str, step: int, source: str = "the environm
 
 
 def branch_seed(seed: int, steps: int) -> int:
-    """Return a seed for episodes that begin after so many steps; by `seed` alone the run's first ones came again."""
+    """Return a seed for episodes that begin after so many steps; `seed` alone would repeat the run's first episodes."""
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 1)
 
 

@@ -44,8 +44,8 @@ class Evaluation:
     """Results of episodes; episode i was started by `reset(seed=seeds[i])`.
 
     Where rewards have several numbers, `totals` [episodes][R] has the sums of all of them, and `returns` those of the
-    first ones. `endings` says `terminated`, `truncated` (by the environment) or `cut` (by `max_steps`); `successes`
-    what the info of the last step said as `is_success`, None where it said nothing.
+    first ones. `endings` has `terminated`, `truncated` (by the environment) or `cut` (by `max_steps`). `successes` has
+    `is_success` of the last step's info, or None.
     """
 
     returns: list[float]
@@ -69,7 +69,7 @@ class Evaluation:
         return mean_interval(self.returns)
 
     def then(self, following: Evaluation) -> Evaluation:
-        """Return the episodes of both."""
+        """Return the episodes of both evaluations."""
         both = [getattr(self, part.name) + getattr(following, part.name) for part in fields(self)]
         return Evaluation(*both)
 
@@ -80,7 +80,7 @@ def stage(env: Env, episodes: int) -> Env:
     if envs.envs or envs.num_envs == 1:
         return envs
     envs.close()
-    return env.copy(num_envs=1)  # an engine of its own that cannot seed one env alone
+    return env.copy(num_envs=1)  # an engine that steps all envs cannot seed a single one
 
 
 def evaluate(
@@ -96,12 +96,12 @@ def evaluate(
 ) -> Evaluation:
     """Play exactly `episodes` episodes, each counted whichever ends first.
 
-    The envs begin as they were before the first evaluation on them: wrappers that gather statistics, and
-    environments that grow harder, carry nothing over from one to the next.
+    The envs begin in the state before the first evaluation on them. So statistics of wrappers and the difficulty of
+    environments do not carry over from one evaluation to the next.
 
     Args:
-        env: separate from training; its envs play episodes side by side.
-        agent: what acts.
+        env: separate from training; its envs play episodes in parallel.
+        agent: chooses actions.
         episodes: how many; episode i starts with `reset(seed=seed + i)`, whatever the number of envs.
         seed: of the first episode.
         max_steps: end an episode after so many steps.
@@ -110,7 +110,7 @@ def evaluate(
         abandon: called at each step; may raise to stop.
 
     Returns:
-        What came out, in the order of the episodes.
+        The results, in the order of the episodes.
     """
     envs = env.num_envs
     playing = np.arange(envs)  # env -> episode
@@ -133,12 +133,12 @@ def evaluate(
             state = None if initial is None else response["state"]
             if episode_end.any():
                 over = np.flatnonzero(episode_end & active)
-                playing[over] = pending + np.arange(len(over))  # past the last episode an env is idle
+                playing[over] = pending + np.arange(len(over))  # an env with an index beyond the last is idle
                 pending += len(over)
                 active = playing < episodes
                 seeds = [
                     seed + int(playing[env_index]) for env_index in np.flatnonzero(episode_end)
-                ]  # idle envs play on, uncounted
+                ]  # idle envs continue, uncounted
                 observation = env.reset_envs(episode_end, seeds)
                 state = restarted(state, initial, episode_end)
                 tally.show(watch, playing, episode_end & active)

@@ -48,7 +48,7 @@ class Link(ABC):
 
     @abstractmethod
     def close(self) -> bool:
-        """End it, by force after some seconds; return True if it has ended."""
+        """End the worker, by force after some seconds; return True if it has ended."""
 
 
 class ThreadLink(Link):
@@ -96,11 +96,11 @@ class ProcessLink(Link):
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """ID of the process."""
         return self._process.pid
 
     def _write(self) -> None:
-        with suppress(OSError):  # it has ended; readers of its rows get the error
+        with suppress(OSError):  # the worker has ended; readers of its rows get the error
             while (job := self._jobs.get()) is not None:
                 if isinstance(job, bytes):
                     self._connection.send_bytes(job)
@@ -125,11 +125,11 @@ class ProcessLink(Link):
     def close(self) -> bool:
         self._jobs.put(Leave())
         self._jobs.close()
-        gone = interpreter.let_go(self._process, GRACE)
+        ended = interpreter.let_go(self._process, GRACE)
         for thread in self._threads:
             thread.join(1.0)
         self._connection.close()
-        return gone
+        return ended
 
 
 def _start(theirs: Connection) -> subprocess.Popen[bytes]:
@@ -156,7 +156,7 @@ class Host:
         self.link = ThreadLink(pickle.loads(recipe))
 
     def post(self, job: Any) -> None:
-        """Take a job."""
+        """Receive a job."""
         self.link.send(job)
 
     def fetch(self, seconds: float) -> list[Any] | None:
@@ -205,7 +205,7 @@ class RayLink(Link):
         return self._why
 
     def close(self) -> bool:
-        with suppress(Exception):  # the cluster may be gone
+        with suppress(Exception):  # the cluster may have ended
             self._post.remote(Leave())
         self._thread.join(GRACE)
         with suppress(Exception):
@@ -224,7 +224,7 @@ def serve(handle: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection, jobs = Connection(handle), Inbox()
     code = 1
-    with suppress(OSError, EOFError):  # the parent is gone
+    with suppress(OSError, EOFError):  # the parent has ended
         begun = connection.recv_bytes()
         threading.Thread(target=_listen, args=(connection, jobs, parent), daemon=True).start()
         with refused():
@@ -250,7 +250,7 @@ def _give(connection: Connection, message: Any) -> None:
 
 
 def _listen(connection: Any, jobs: Inbox, parent: int) -> None:
-    """Take jobs from the connection; end this process after its parent."""
+    """Receive jobs from the connection; end this process after its parent."""
     with suppress(OSError, EOFError):
         while os.getppid() == parent:
             if connection.poll(1.0):

@@ -37,15 +37,15 @@ from rlrun.ops.gaussian import squashed_action
 from rlrun.ops.noise import Kind, drawn, given, is_given, normal_like
 from rlrun.runs import learners
 
-TINY = 1e-12  # where all directions are as good, nothing is shifted
+TINY = 1e-12  # added to the length of a gradient, which may be 0
 
 
 class Noisy(PolicyAgent):
-    """Add noise to what a policy does, and keep within the bounds.
+    """Add noise to a policy's actions, and clip them to the bounds.
 
-    Noise is that of Ornstein and Uhlenbeck, as in arXiv 1509.02971: each step's is `1 - damping` of the one before in
-    its env and a draw from a normal distribution. With damping 1 steps are independent. Noise continues over the
-    ends of episodes, and is added to random actions of a warm-up, too.
+    This is Ornstein-Uhlenbeck noise, as in arXiv 1509.02971: `1 - damping` times the noise of the env's previous step,
+    plus a normal draw. With damping 1 steps are independent. Noise continues over the ends of episodes. Random actions
+    of a warm-up get it, too.
 
     Args:
         policy: the network.
@@ -54,12 +54,12 @@ class Noisy(PolicyAgent):
         damping: share of the noise that is lost from step to step, above 0.
         spaces: of the environment.
         seed: of the noise.
-        device: where the policy lives.
-        preprocess: what the memory does to observations, too, one function or several by name: normalization.
+        device: of the policy.
+        preprocess: functions of observations that the memory applies, too: one, or several by name.
 
     Raises:
         SpaceError: part of the action is a choice.
-        ConfigError: the damping is no share.
+        ConfigError: the damping is not above 0 and at most 1.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Noisy(PolicyAgent):
         return response
 
     def blurred(self, action: Tree) -> Tree:
-        """Return actions [N, …] with the noise of a step around them, within the bounds."""
+        """Return actions [N, …] plus the noise of a step, clipped to the bounds."""
         leaf = iter(self._draw(list(flat(action).values())))
         return map_tree(lambda part: np.clip(part + next(leaf), -1.0, 1.0), action)
 
@@ -121,9 +121,9 @@ class Noisy(PolicyAgent):
         return self.rng.standard_normal(shape, np.float32) * np.float32(deviation)
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
-        """Return an action and the state after it, all trees of tensors; what an export consists of.
+        """Return an action and the state after it, all trees of tensors; this is exported.
 
-        Exploring, each step has a noise of its own, as large as that of a call becomes.
+        With `explore`, noise is independent at each step, with the stationary deviation of the correlated noise.
         """
         action, after = super().respond(observation, state, False)
         if not explore:
@@ -164,10 +164,10 @@ class _BlurredRandom(RandomAgent):
 
 class ColoredNoise:
     """Replace the normal noise of an agent's exploration by colored noise (Eberhard et al. 2023, "Pink noise is all
-    you need"): each environment has a sequence an episode, for each number of an action. Single steps stay normal.
+    you need"). Each episode has one sequence for each number of an action. The noise of a single step stays normal.
 
     Args:
-        agent: what acts: SAC's draw, or the noise around a deterministic action with its damping, is replaced.
+        agent: SAC's draw, or the noise around a deterministic action with its damping, is replaced.
         spaces: of the environment.
         id: its registered id, by which its time limit is known.
         beta: a frequency f has the power f^-beta.
@@ -176,7 +176,7 @@ class ColoredNoise:
 
     Raises:
         SpaceError: no part of the action is a number.
-        ConfigError: the agent keeps a state, or draws no normal noise, or a number makes no sense.
+        ConfigError: the agent keeps a state, or draws no normal noise, or a number is out of its range.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class ColoredNoise:
         self._sequences: list[Array] = []  # [N, length, …] for each draw that the agent makes in a step
 
     def __getattr__(self, name: str) -> Any:
-        if name == "agent":  # not there yet, as while it is copied
+        if name == "agent":  # not set yet, as during a copy
             raise AttributeError(name)
         return getattr(self.agent, name)
 
@@ -229,7 +229,7 @@ class ColoredNoise:
         return {**response, "state": state + 1}
 
     def _noise(self, number: int, shape: tuple[int, ...], step: Array) -> Array:
-        """Return the noise of a draw at each environment's step [N]; where a sequence begins, draw it."""
+        """Return the noise of a draw at each environment's step [N]; draw a new sequence at its first step."""
         fresh = np.flatnonzero(step == 0)
         if number == len(self._sequences):
             self._sequences.append(np.zeros((shape[0], self.length, *shape[1:]), np.float32))
@@ -258,7 +258,7 @@ class ColoredNoise:
 def colored(rng: np.random.Generator, size: tuple[int, ...], *, length: int, beta: float) -> Array:
     """Draw sequences [n, length, …] of mean 0 and variance 1 for a size [n, …] (after Timmer and König 1995)."""
     frequency = np.fft.rfftfreq(length)
-    frequency[0] = frequency[1]  # what has no period counts as the longest one
+    frequency[0] = frequency[1]  # the constant part counts as the lowest frequency
     scale = frequency ** (-beta / 2.0)
     real, imaginary = rng.standard_normal((2, *size, len(scale))) * scale
     ends = [0, -1] if length % 2 == 0 else [0]  # these have no phase, so one number each
@@ -274,17 +274,17 @@ def colored(rng: np.random.Generator, size: tuple[int, ...], *, length: int, bet
 class Optimistic(PolicyAgent, ABC):
     """Move the mean of a policy along the gradient of an upper bound of its value; a subclass writes `upper`.
 
-    Asked for its best it acts as the policy does. What is exported draws from the policy itself, too: the shift takes
-    gradients, which a file cannot.
+    Without exploration it acts as the policy does. An export draws from the policy itself, too: the shift needs
+    gradients, which an exported file lacks.
 
     Args:
-        policy: what is learned.
+        policy: the network that learns.
         gaussian: its distribution.
-        critics: whose upper bound is followed.
+        critics: their upper bound is increased.
         shift: δ, how far the mean moves, in standard deviations.
         optimism: β, deviations of the critics that count on top of their mean.
-        device: where the networks live.
-        preprocess: what the memory does to observations, too, one function or several by name: normalization.
+        device: of the networks.
+        preprocess: functions of observations that the memory applies, too: one, or several by name.
 
     Raises:
         SpaceError: part of the action is a choice.
@@ -329,12 +329,12 @@ class Optimistic(PolicyAgent, ABC):
 
     @abstractmethod
     def upper(self, values: Tensor) -> Tensor:
-        """Return the upper bound [B] of what critics say of actions, [M, B]."""
+        """Return the upper bound [B] of critics' values [M, B] of actions."""
 
     def _slope(self, observation: Tree, mean: Tensor) -> Tensor:
         """Return the gradient [B, A] of the upper bound at the means; no parameter gets one."""
         training = self.critics.training
-        self.critics.eval()  # nothing is left out of what is judged
+        self.critics.eval()  # no dropout
         with torch.enable_grad():
             point = mean.detach().requires_grad_()
             upper = self.upper(self.value_head.weighed(self.critics(observation, point.tanh())))

@@ -1,4 +1,4 @@
-"""Acting by a policy that may repeat its last choice."""
+"""Agents whose policy may repeat its last action."""
 
 from __future__ import annotations
 

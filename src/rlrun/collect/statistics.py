@@ -24,11 +24,11 @@ class Tally:
     Args:
         envs: N.
         rewards: numbers in a reward; 0 = it is a plain number.
-        window: how many of the newest episodes means are made of.
+        window: number of the newest episodes in means.
 
     Attributes:
         total: rewards of the open episodes [N] or [N, R], and length: their steps [N].
-        reward_sum, reward_steps: of everything that was ever added: [R], where rewards have several numbers, and steps.
+        reward_sum, reward_steps: sum of all rewards so far, [R] where they have several numbers, and their number.
     """
 
     def __init__(self, envs: int, rewards: int, *, window: int) -> None:
@@ -63,7 +63,7 @@ class Tally:
     def end(self, envs: Array, truncated: Array | None = None) -> None:
         """Count the open episodes of envs [n] as complete, and begin new ones.
 
-        truncated: [n], whether each was cut off, as far as that is known.
+        truncated: [n], whether each was truncated; None if unknown.
         """
         self.episodes += len(envs)
         if truncated is not None:
@@ -75,7 +75,7 @@ class Tally:
         self.drop(envs)
 
     def drop(self, envs: Array) -> None:
-        """Begin new episodes in envs [n]; those that were open count nowhere."""
+        """Begin new episodes in envs [n]; the open ones are not counted."""
         self.total[envs] = 0.0
         self.length[envs] = 0
 
@@ -114,7 +114,7 @@ class Tally:
         history: deque[Any]
         for history, name in ((self._returns, "returns"), (self._lengths, "lengths"), (self._truncated, "truncated")):
             history.clear()
-            history.extend(state.get(name, []))  # older runs did not count what was truncated
+            history.extend(state.get(name, []))  # older runs did not count truncations
         if self.rewards:
             self._totals.clear()
             self._totals.extend(state["totals"])

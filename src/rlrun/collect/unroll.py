@@ -25,7 +25,7 @@ from rlrun.runs.exits import describe_error
 
 
 class UnrollRecipe(NamedTuple):
-    """What a worker needs at its start; the agent comes by a job."""
+    """The arguments of a worker; a job sends the agent."""
 
     make: Callable[[], Env]
     random: RandomAgent
@@ -37,7 +37,7 @@ class UnrollRecipe(NamedTuple):
 
 
 class Go(NamedTuple):
-    """Job: step until so many environment steps were made in all, then wait."""
+    """Job: step until the total number of environment steps is reached, then wait."""
 
     limit: int
     random: bool  # act uniformly at random
@@ -82,13 +82,13 @@ Give = Callable[[Any], None]
 
 
 def unroll(recipe: UnrollRecipe, jobs: Inbox, give: Give) -> None:
-    """Build the environment, step it as jobs say until one says to leave, and close it.
+    """Build the environment, step it as jobs request until a `Leave`, and close it.
 
     Messages may be in buffers that later steps overwrite: `give` copies.
     """
     env: Env | None = None
     try:
-        torch.set_num_threads(recipe.threads)  # a new thread would take as many as the machine has
+        torch.set_num_threads(recipe.threads)  # the default in a new thread is the number of cores
         if recipe.own:
             random.seed(recipe.seed)
             np.random.seed(recipe.seed)
@@ -131,7 +131,7 @@ class _Unroller:
             observation = self._step(observation)
 
     def _may_step(self) -> bool:
-        """Do the jobs, and wait until a step is due; return False at the end."""
+        """Process the jobs, and wait until a step is due; return False at the end."""
         while True:
             waiting = self.steps >= self.limit or self.agent is None
             job = self.jobs.get(None if waiting else max(self._next - time.monotonic(), 0.0))
@@ -158,7 +158,7 @@ class _Unroller:
         response = (self.random if self.acting_randomly else self.agent)(observation, self.state)
         step = self.env.step(response["action"])
         episode_end = step.terminated | step.truncated
-        if self.initial is not None:  # of a recurrent agent, which remembers nothing where an episode begins
+        if self.initial is not None:  # a recurrent agent: its state is reset where an episode begins
             fresh = episode_end if step.valid is None else episode_end | ~step.valid
             self.state = restarted(response.get("state", self.state), self.initial, fresh)
         following = self.env.restart(episode_end) if episode_end.any() else None
@@ -201,7 +201,7 @@ class Inbox:
             self._news.notify()
 
     def close(self) -> None:
-        """Let no more items come."""
+        """Accept no more items."""
         with self._news:
             self.closed = True
             self._news.notify_all()
@@ -254,7 +254,7 @@ def freeze(agent: Any) -> bytes:
 
 
 def thaw(frozen: bytes) -> Any:
-    """Return the agent, with nothing shared, to act on the CPU."""
+    """Return a separate copy of the agent, on the CPU."""
     agent = pickle.loads(frozen)
     if getattr(agent, "device", "cpu") != "cpu":
         agent.device = "cpu"

@@ -28,18 +28,18 @@ from rlrun.runs.files import reason, sync, sync_directory, write_all
 from rlrun.training.callback import Stop
 
 FALLBACK_FPS = 30.0  # for environments that do not state theirs
-GIF_FPS = 50.0  # gif counts hundredths of a second, and viewers slow down what is shown for one of them
-HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read when pictures are first drawn
-PALETTE = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # its 256 colors for each picture
+GIF_FPS = 50.0  # gif counts hundredths of a second, and viewers slow down frames that last only one
+HEADLESS = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}  # read at the first rendering
+PALETTE = "split[a][b];[a]palettegen=stats_mode=single[p];[b][p]paletteuse=new=1"  # 256 colors for each frame
 MUJOCO = "; without a screen MuJoCo draws by MUJOCO_GL=egl (libEGL and a driver) or MUJOCO_GL=osmesa (libOSMesa)"
-PATIENCE = 5.0  # seconds, with an encoder that failed
-PREFIX = re.compile(r"^\[[^]]*\] ")  # which part of ffmpeg says a line
+PATIENCE = 5.0  # seconds to wait for a failed encoder
+PREFIX = re.compile(r"^\[[^]]*\] ")  # the part of ffmpeg that a line comes from
 FORMATS = {
     "mp4": ("-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"),
     "gif": ("-filter_complex", PALETTE, "-f", "gif"),
 }
 
-_hidden: set[str] = set()  # those of HEADLESS that nobody else had set
+_hidden: set[str] = set()  # variables of HEADLESS that this module has set
 
 
 def require_encoder(place: str, form: str = "mp4") -> None:
@@ -72,10 +72,10 @@ def uncover() -> None:
 
 
 def screen(place: str, env: Env) -> Env:
-    """Return a separate env that draws pictures; it has drawn one.
+    """Return a separate env that renders images, after a first rendering.
 
     Raises:
-        RequestError: it draws none, or cannot here; what is missing is named.
+        RequestError: it cannot render; the message names the missing part.
     """
     modes = env.envs[0].metadata.get("render_modes") or () if env.envs else ("rgb_array",)
     if "rgb_array" not in modes:
@@ -90,14 +90,14 @@ def rehearsed(
     """Return a copy of an environment that renders, reset once and rendered once.
 
     Args:
-        env: what to copy.
-        render_mode: in which way.
-        look: raises if nothing can be seen.
+        env: is copied.
+        render_mode: of Gymnasium.
+        look: raises if the rendering is not usable.
         refusal: the beginning of the error message.
-        fps: pictures a second, in place of what the environment says.
+        fps: frames per second, in place of the environment's.
 
     Raises:
-        RequestError: it cannot be made, or cannot be seen.
+        RequestError: it cannot be made, or cannot be rendered.
     """
     single_env = None
     try:
@@ -105,7 +105,7 @@ def rehearsed(
             single_env = env.copy(num_envs=1, render_mode=render_mode)
             for inner in single_env.envs if fps is not None else ():
                 inner.unwrapped.metadata = {**inner.metadata, "render_fps": fps}
-            single_env.renew()  # the episode of this look counts for nothing that is played later
+            single_env.renew()  # this episode must not affect later ones
             single_env.reset(0)
             look(single_env)
     except Exception as error:
@@ -145,7 +145,7 @@ class VideoRecorder:
 
     Args:
         env: one env that draws pictures.
-        name: episode -> file, whose ending says the format.
+        name: episode -> file, whose suffix is the format.
 
     Attributes:
         paths: files that were written.
@@ -195,12 +195,12 @@ class VideoEncoder:
     """A video file that gets its name when it is complete.
 
     Args:
-        path: where it goes; its ending is one of `FORMATS`.
-        shape: of its pictures, [H, W, 3].
-        fps: pictures a second.
+        path: its suffix is one of `FORMATS`.
+        shape: of its frames, [H, W, 3].
+        fps: frames per second.
 
     Raises:
-        RlrunError: it cannot be written; nothing is left of it.
+        RlrunError: it cannot be written; no part of it is kept.
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], fps: float) -> None:
@@ -215,7 +215,7 @@ class VideoEncoder:
         command = [get_ffmpeg_exe(), "-y", "-v", "error", *taken, *FORMATS[path.suffix[1:]], str(self._temporary)]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # In a session of its own: a Ctrl-C is this process' to obey.
+            # In a separate session: only this process handles a Ctrl-C.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -239,7 +239,7 @@ class VideoEncoder:
             raise self._failed(error) from error
 
     def finish(self) -> None:
-        """Give the file its name."""
+        """Complete the file, and give it its name."""
         try:
             self._input.close()
             if self._process.wait() != 0:
@@ -273,7 +273,7 @@ class VideoEncoder:
 
 
 def fps_of(env: Env) -> float:
-    """Return how many pictures a second an environment says that it draws."""
+    """Return the frames per second that an environment states."""
     metadata: dict[str, Any] = env.envs[0].metadata if env.envs else {}
     try:
         fps = float(metadata.get("render_fps") or FALLBACK_FPS)
@@ -283,7 +283,7 @@ def fps_of(env: Env) -> float:
 
 
 def _even(frame: Array) -> Array:
-    """Return a picture with even sides, as the encoder wants them; a side that is odd repeats its last row."""
+    """Return a frame with even sides, as the encoder requires; an odd side repeats its last row."""
     height, width = frame.shape[:2]
     if height % 2 == 0 and width % 2 == 0:
         return frame
@@ -291,7 +291,7 @@ def _even(frame: Array) -> Array:
 
 
 class Film(NamedTuple):
-    """Which episodes become videos.
+    """The episodes that are recorded as videos.
 
     folder: for one file an episode; form: mp4 or gif; episodes: how many of the first ones, None = all.
     """
@@ -305,15 +305,15 @@ class Stage:
     """Environments in which any number of agents play the same episodes; close it.
 
     Args:
-        env: what to copy; its own envs are never touched.
-        episodes: how many an agent plays; episode i starts with `reset(seed=seed + i)`.
+        env: is copied; its own envs are never touched.
+        episodes: number for each agent; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode, and of what agents draw.
         max_steps: of an episode.
         explore: act as in training rather than at best.
-        film: what is filmed; those episodes are played one after the other.
+        film: recorded episodes; these are played one after another.
 
     Raises:
-        RequestError: the environment cannot be drawn, or the folder cannot be made.
+        RequestError: the environment cannot be rendered, or the folder cannot be made.
     """
 
     def __init__(
@@ -346,17 +346,17 @@ class Stage:
             self._closing = self._closing.pop_all()
 
     def play(self, agent: Agent, folder: str = "") -> tuple[Evaluation, list[Path]]:
-        """Let an agent play all episodes; the generators of the process stay as they are.
+        """Play all episodes with an agent; the process's generators keep their state.
 
         Args:
-            agent: what acts.
-            folder: for its videos, beneath that of the film.
+            agent: chooses actions.
+            folder: for its videos, in that of the film.
 
         Returns:
-            What came out, and the videos.
+            The results, and the videos.
 
         Raises:
-            RlrunError: a picture could not be drawn or written.
+            RlrunError: a frame could not be rendered or written.
         """
         with undisturbed():
             torch.manual_seed(self.seed)
