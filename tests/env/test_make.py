@@ -207,7 +207,7 @@ def test_broken_mujoco_gl_is_explained(chosen, imported, monkeypatch):
     fail.__module__ = "gymnasium.envs.mujoco.ant_v5"
     with pytest.raises(BuildError) as caught:
         construct("env.id 'Ant-v5'", fail, {})
-    assert (f"; MUJOCO_GL={chosen} draws by a library that is not there" in str(caught.value)) == (
+    assert (f"; MUJOCO_GL={chosen} needs a library that is not there" in str(caught.value)) == (
         chosen is not None and not imported
     )
 

@@ -37,7 +37,7 @@ class EnvInfos(Mapping[int, dict[str, Any]]):
             raise KeyError(env_index)
         row = _row(self._columns, env_index)
         final: dict[str, Any] | None = row.get("final_info")
-        return row if final is None else final  # after a reset within the step, the rest is of the next episode
+        return row if final is None else final  # after a reset within the step, `row` is of the next episode
 
     def __iter__(self) -> Iterator[int]:
         return (env_index for env_index in range(self._count) if self[env_index])
@@ -60,7 +60,7 @@ class BatchedEnv(Env):
     """Step a vector environment that resets in any of Gymnasium's three modes.
 
     DISABLED: ended envs are reset by a mask. NEXT_STEP: the row after an end is the reset itself, so it is marked
-    invalid. SAME_STEP: the true successor comes from `final_obs` of the info.
+    invalid. SAME_STEP: the true successor is `final_obs` in the info.
 
     vector: the environment; remake: makes it from seeds, if it cannot be seeded otherwise.
     """
@@ -137,7 +137,7 @@ class BatchedEnv(Env):
         return Step(observation, reward, terminated, truncated, valid, EnvInfos(info, self.num_envs) if info else {})
 
     def _successor(self, observation: Tree, info: dict[str, Any]) -> Tree:
-        """Return the observations, with the last ones of ended episodes in place of their first."""
+        """Return observations; those of ended episodes are the last ones, not the first of the next episode."""
         final = info.get("final_obs")
         if final is None:
             raise RlrunError(f"{self._place} resets within a step, and its info has no 'final_obs'")

@@ -37,8 +37,8 @@ def spec_of(id: str) -> EnvSpec:
     """Return the registration of an id; import `module` of a `module:Id` first.
 
     Raises:
-        BuildError: the module, or what the id makes, cannot be imported, or may not be.
-        ConfigError: nothing of that name is registered.
+        BuildError: the module, or the environment's own, cannot be imported, or is refused.
+        ConfigError: no environment of that name is registered.
     """
     module, _, name = id.rpartition(":")
     if module:
@@ -111,7 +111,7 @@ def lookup(id: str) -> Callable[..., Any]:
     if isinstance(creator, str):
         creator = _guarded(f"env.id '{id}'", creator, partial(load_env_creator, creator))
     _quiet()
-    # gymnasium's checker looks at the first step only and costs a call ever after.
+    # gymnasium's checker checks only the first step, but costs a call at every step.
     build = partial(gymnasium.make, spec, disable_env_checker=True)
 
     def registered(**kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -136,7 +136,7 @@ def _warned(text: str) -> None:
 
 
 def _registered_signature(creator: Any, spec: EnvSpec) -> inspect.Signature:
-    """Return an environment's arguments, with those given at registration, and those that `gymnasium.make` takes."""
+    """Return an environment's arguments, with those of its registration and of `gymnasium.make`."""
     arguments = dict(_signature(creator).parameters)
     for name in ("max_episode_steps", "disable_env_checker"):
         arguments.setdefault(name, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None))
@@ -152,7 +152,7 @@ def _registered_signature(creator: Any, spec: EnvSpec) -> inspect.Signature:
 def _signature(creator: Any) -> inspect.Signature:
     try:
         return inspect.signature(creator)
-    except (TypeError, ValueError):  # built in C: whatever it takes
+    except (TypeError, ValueError):  # built in C: any arguments
         anything = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
         return inspect.Signature([anything])
 
@@ -161,7 +161,7 @@ def construct(place: str, creator: Callable[..., Any], kwargs: dict[str, Any]) -
     """Call a constructor with the config's arguments.
 
     Raises:
-        BuildError: it does not take one of them, or it failed.
+        BuildError: it does not accept one of them, or it failed.
         MissingExtra: it needs a package that is not installed.
     """
     accepted = _signature(creator).parameters
@@ -201,7 +201,7 @@ def _way_out(module: str) -> str:
     chosen = os.environ.get("MUJOCO_GL")
     if chosen is None or not module.startswith("gymnasium.envs.mujoco") or "mujoco" in sys.modules:
         return ""
-    return f"; MUJOCO_GL={chosen} draws by a library that is not there: egl wants libEGL and a driver, osmesa libOSMesa"
+    return f"; MUJOCO_GL={chosen} needs a library that is not there: egl wants libEGL and a driver, osmesa libOSMesa"
 
 
 def _line(error: Exception) -> str:

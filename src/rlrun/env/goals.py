@@ -1,4 +1,4 @@
-"""Environments with goals: two small ones, and the reward function of any of them as a part.
+"""Environments with goals: two small ones, and a part that calls the reward function of any of them.
 
 A goal environment observes a Dict of `observation`, `achieved_goal` and `desired_goal`, and has
 `compute_reward(achieved_goal, desired_goal, info)`, as those of Gymnasium-Robotics do. So the reward for another goal
@@ -25,7 +25,7 @@ Goals = dict[str, Array]
 
 
 class GoalEnv(Toy):
-    """Pay 0 where the goal is reached and -1 elsewhere; an action leads to what is achieved next."""
+    """Reward 0 if the goal is reached, else -1; an action determines the next achieved goal."""
 
     achieved: Array
     desired: Array
@@ -44,7 +44,7 @@ class GoalEnv(Toy):
 
     @abstractmethod
     def reach(self, action: Any) -> Array:
-        """Return what an action achieves: [G]."""
+        """Return the goal that an action achieves: [G]."""
 
     def act(self, action: Any) -> tuple[float, bool]:
         self.achieved = self.reach(action)
@@ -64,7 +64,7 @@ class BitFlip(GoalEnv):
 
     observation: {"observation", "achieved_goal", "desired_goal"}, each [n] of 0.0 and 1.0, the first two equal;
     action: the bit to flip. Start and goal are random and differ. Reaching the goal terminates; an episode is
-    cut off after n steps. So an episode succeeded exactly if its return is above -n.
+    truncated after n steps. So an episode succeeded exactly if its return is above -n.
 
     Answer: flip each wrong bit once: the return is 1 - (number of wrong bits), -4.0 on average for n = 10,
     and every episode succeeds. Of random episodes 0.8 % do.
@@ -103,7 +103,7 @@ class PointReach(GoalEnv):
 
     observation: {"observation", "achieved_goal", "desired_goal"}, each [2] in [-1, 1], the first two equal;
     action: [2] in [-1, 1], a step of up to `stride` along each axis; walls stop the point. Start and goal are
-    random. Nothing terminates; episodes are cut off after `steps`. The goal is reached within `radius` of it.
+    random. Nothing terminates; episodes are truncated after `steps`. The goal is reached within `radius` of it.
 
     Answer: go straight ahead; the return is minus the number of steps on which the point is farther than `radius`
     from the goal, -8.2 on average. Random steps have -49.9 of -50.
@@ -133,7 +133,7 @@ class GoalReward:
     `terminated` calls its `compute_terminated`, [..., G] -> [...] bool; None if the environment has none.
 
     Args:
-        env: the envs; the outermost wrapper with the function counts. A copy stands in for envs of other processes.
+        env: the function is that of its outermost wrapper that has one. Envs of other processes are copied here.
         achieved: name of the part of the observation that is the achieved goal.
         terminate: False: `terminated` is None.
 
@@ -204,7 +204,7 @@ class _Batched:
         self.dimensions = len(space.shape or ()) if space is not None else 1  # of one goal
         self.goal_dtype = None if space is None else space.dtype
         start = getattr(space, "start", 0)
-        self.start = start if np.any(start) else None  # stored choices count from 0
+        self.start = start if np.any(start) else None  # stored discrete values count from 0
         self.at_once: bool | None = None
 
     def __call__(self, achieved: Array, desired: Array) -> Array:
@@ -218,7 +218,7 @@ class _Batched:
         return rewards.reshape(shape)
 
     def _theirs(self, goals: Array, lead: int) -> Array:
-        """Return goals [n, …] in the values and the dtype of the environment."""
+        """Return goals [n, …] in the environment's units and dtype."""
         flat = goals.reshape(-1, *goals.shape[lead:])
         if self.start is not None:
             flat = flat + self.start
@@ -237,7 +237,7 @@ class _Batched:
         return np.asarray(rewards).astype(self.dtype, copy=False)
 
     def _agrees(self, achieved: Array, desired: Array) -> bool:
-        """Return True if both ways agree, on reached goals too."""
+        """Return True if batched and single calls agree, also on reached goals."""
         got = np.concatenate([achieved, achieved, achieved])
         wanted = np.concatenate([desired, achieved, np.roll(achieved, 1, axis=0)])
         try:

@@ -1,4 +1,4 @@
-"""From an environment's name in the config to envs that are ready to be reset."""
+"""Make envs from an environment's name in the config."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def make(
     around: more of them by name, around those.
 
     Raises:
-        RequestError: the environment cannot be found, built or read by any network; the message names the key.
+        RequestError: the environment cannot be found or built, or has unsupported spaces; the message names the key.
     """
     if (id is None) == (target is None):
         raise ConfigError(f"env wants one of env.id and env.target, got {'neither' if id is None else 'both'}")
@@ -121,12 +121,12 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
 
 
 def _copy(recipe: Recipe, num_envs: int, render_mode: str | None) -> Env:
-    """Make envs in this process, or by the engine if it has no single environment."""
+    """Make envs in this process, or with the engine if it has no single environment."""
     again = replace(recipe, render_mode=render_mode or recipe.render_mode)
     plain = replace(again, vectorization="sync")
     if recipe.vectorization in ("sync", "async"):
         return _assemble(plain, num_envs)
-    if recipe.vectorization == "envpool":  # its ids and arguments are its own
+    if recipe.vectorization == "envpool":  # its ids and arguments differ from Gymnasium's
         return _assemble(again, num_envs)
     try:
         return _assemble(plain, num_envs)

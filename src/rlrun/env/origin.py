@@ -1,4 +1,4 @@
-"""The state that a reset depends on: captured before it, and restored to repeat it."""
+"""Capture the state that a reset depends on, and restore it to repeat the reset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array
 from rlrun.env.plain import SCALARS, LeftOut, Reader, Writer, same
 
-# Constants that are slow to copy, the clock, and the next layer.
+# Attributes that are not captured: constants that are slow to copy, the clock, and the next layer.
 _NEVER = frozenset(("spec", "_cached_spec", "metadata", "_metadata", "_saved_kwargs", "_ezpickle_args"))
 _NEVER |= {"_ezpickle_kwargs", "episode_start_time", "time_queue", "env"}
 _MISSING = object()
@@ -30,7 +30,7 @@ class _LayerState:
         self.layer = layer
         self._own = _has(layer, "state_dict", "load_state_dict")
         self._is_emulator = _is_emulator(layer)
-        self._left_out: dict[str, Any] = {}  # values that no capture can hold: trying them costs time
+        self._left_out: dict[str, Any] = {}  # values that cannot be captured: trying them again costs time
         _open(layer)
 
     def capture(self, writer: Writer) -> dict[str, Any]:
@@ -68,9 +68,9 @@ class _LayerState:
 class ResetState:
     """Captures the state of one environment with its wrappers, and restores it.
 
-    Every layer gives its random generators, its small plain attributes, and its own `state_dict` if it has
-    `load_state_dict`, too. Atari emulators give their memory. Attributes of other kinds, such as simulators, windows
-    and functions, are neither captured nor changed.
+    It has the random generators and small plain attributes of every layer, its `state_dict` if it has also
+    `load_state_dict`, and the memory of Atari emulators. Attributes of other kinds, such as simulators, windows and
+    functions, are neither captured nor changed.
     """
 
     def __init__(self, env: Layer) -> None:
@@ -83,13 +83,13 @@ class ResetState:
         return [layer.capture(writer) for layer in self._layers]
 
     def restore(self, states: list[dict[str, Any]]) -> None:
-        """Restore captured states; the next reset repeats the one that followed then."""
+        """Restore captured states; the next reset repeats the one after their capture."""
         reader = Reader()
         for layer, state in zip(self._layers, states, strict=True):
             layer.restore(state, reader)
 
     def renew(self) -> None:
-        """Restore the state of the first call."""
+        """Restore the state of the first capture."""
         if self._first is None:
             self._first = self.capture(), [set(vars(state.layer)) for state in self._layers]
             return
@@ -109,8 +109,8 @@ def _layers(env: Layer) -> Iterator[Layer]:
 def _open(layer: Layer) -> None:
     """Read a layer's attributes by `vars` without making its steps slower.
 
-    Up to Python 3.12 the first `vars` of an object moves its attributes to a dict of slow access: CartPole's step
-    takes a tenth longer. An ordinary dict in its place is as quick as before.
+    Up to Python 3.12 the first `vars` of an object moves its attributes to a slower dict: CartPole's step takes a tenth
+    longer. Replacing it by an ordinary dict restores the speed.
     """
     attributes = vars(layer)
     if sys.version_info < (3, 13) and sys.getrefcount(attributes) <= 3:  # this one, the argument and the object's own
@@ -138,9 +138,9 @@ def _is_plain(value: Any) -> bool:
 def _restore(attrs: dict[str, Any], wanted: dict[str, Any], reader: Reader, kind: type) -> None:
     """Set the attributes that differ.
 
-    An equal value stays the same object, as others may refer to it. An array that has views is written in place. Any
-    other attribute gets a new value, as the present one may be an entry of a table of tasks. A value of another kind,
-    such as a window, stays.
+    An equal value stays the same object, as others may refer to it. An array with views is written in place. Any other
+    attribute gets a new object, as the current one may be an entry of a table of tasks. A value of another kind, such
+    as a window, stays.
     """
     arrays = {id(value): value for value in attrs.values() if isinstance(value, np.ndarray)}
     viewed = {id(value.base) for value in arrays.values() if value.base is not None}
@@ -159,10 +159,10 @@ def _restore(attrs: dict[str, Any], wanted: dict[str, Any], reader: Reader, kind
 
 
 def _require_data(name: str, kind: type) -> None:
-    """Refuse to set an attribute that is none of an object's data, as a checkpoint may be untrusted.
+    """Refuse to set an attribute that is not plain data, as a checkpoint may be untrusted.
 
     Raises:
-        RlrunError: the name is special in Python, or is that of a method or a property.
+        RlrunError: the name is special in Python, or a method or property has it.
     """
     member = getattr(kind, name, None)
     if name.startswith("__") or callable(member) or hasattr(type(member), "__set__"):

@@ -36,7 +36,7 @@ class LeftOut(Exception):
 
 
 class Writer:
-    """Writes values; a generator that occurs twice keeps its number, so that a reader makes one of it."""
+    """Writes values; a generator that occurs twice keeps its number, so that a reader restores one object."""
 
     def __init__(self) -> None:
         self._generators: dict[int, int] = {}
@@ -53,7 +53,7 @@ class Writer:
         return self._write(value)
 
     def whole(self, value: Any) -> Any:
-        """Return the same without a limit of size."""
+        """Return a copy in plain values, without a limit of size."""
         self._left, self._largest = 1 << 62, float("inf")
         try:
             return self._write(value)
@@ -88,7 +88,7 @@ class Writer:
             raise LeftOut
 
     def _moments(self, value: Any) -> dict[str, Any]:
-        """Return running means, which are known by their attributes; refuse any other value."""
+        """Return running means, which are recognized by their attributes; refuse any other value."""
         if not all(hasattr(value, name) for name in _MOMENTS):  # reading its dict could make an object slower
             raise LeftOut
         attributes = getattr(value, "__dict__", {})
@@ -134,7 +134,7 @@ class Writer:
         return {"generator": number, "python": {"version": version, "words": np.array(numbers), "gauss": gauss}}
 
     def _space(self, value: gymnasium.Space[Any]) -> dict[str, Any]:
-        """Return the generators of a space and of its parts, as far as they exist already."""
+        """Return the existing generators of a space and of its parts."""
         generators = {} if value._np_random is None else {"": self._generator(value._np_random)}
         for name, part in _parts(value).items():
             if inner := self._space(part)["space"]:
@@ -182,7 +182,7 @@ class Reader:
         if number in self._generators:
             return self._generators[number]
         if any(present is known for known in self._generators.values()):
-            present = None  # two generators that were one before the first reset
+            present = None  # two generators that were the same object before the first reset
         self._generators[number] = generator = _set_generator(written, present)
         return generator
 
@@ -239,7 +239,7 @@ def _copy(value: Any) -> Any:
 
 
 def same(first: Any, second: Any) -> bool:
-    """Return True if two written values are equal bit for bit; those that are set in place never are."""
+    """Return True if two written values are equal bit for bit; values that are set in place never are."""
     if type(first) is not type(second):
         return False
     if isinstance(first, np.ndarray | np.generic):
@@ -251,4 +251,4 @@ def same(first: Any, second: Any) -> bool:
     if isinstance(first, dict):
         plain = not first.keys() & {"generator", "space", "moments"}
         return plain and first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
-    return repr(first) == repr(second)  # tells -0.0 from 0.0, and knows NaN
+    return repr(first) == repr(second)  # -0.0 differs from 0.0, and NaN equals NaN

@@ -22,8 +22,8 @@ from rlrun.env.spaces import Convert, Write
 from rlrun.env.vector import Env, Resumed
 from rlrun.training.callback import Stop
 
-# Steps. Acting them again takes as long as they took: seconds for control tasks, two minutes for Atari, whose
-# longest episodes have 27,000. What runs longer hardly has episodes at all.
+# Steps. A replay takes as long as the episode took: seconds for control tasks, two minutes for Atari, whose longest
+# episodes have 27,000 steps. Longer tasks are hardly episodic.
 LIMIT = 100_000
 PORTION = 1000  # steps of a replay between two checks for signals
 Options = dict[str, Any] | None
@@ -86,7 +86,7 @@ def _joined(*steps: Array) -> Array:
 
 
 class RecordedEpisode(NamedTuple):
-    """An open episode as it can be restored.
+    """The data that restores an open episode.
 
     origin: the `seed` of its reset, and the `layers` before it. For an episode that is too long to be replayed: the
     present layers, the `whole` simulator and the `observation`. actions: as the environment took them.
@@ -150,7 +150,7 @@ class ActionRecorder:
         total: Any = 0.0
         for number, action in enumerate(episode.actions, 1):
             observation, reward, terminated, truncated, _ = self.env.step(action)
-            total = total + np.float32(reward).astype(np.float64)  # as a collector adds up: its order, its types
+            total = total + np.float32(reward).astype(np.float64)  # in the order and types of a collector's sum
             if terminated or truncated:
                 return ReplayOutcome(lost=f"played again, its episode ended after {number} of {count} steps")
             if number % PORTION == 0:
@@ -159,7 +159,7 @@ class ActionRecorder:
 
 
 def _continue() -> None:
-    """Abandon nothing."""
+    """Do nothing: the replay continues."""
 
 
 class Recorded(Env):
@@ -167,7 +167,7 @@ class Recorded(Env):
 
     _action_log: ActionLog | None = None
     _remembered: dict[str, Any] | None = None
-    _write: Write  # of what an environment gave into a row of observations
+    _write: Write  # from an environment's observation into a row of observations
     _to_env: Convert | None  # from policy actions to the environment's
     _split: Callable[[Any], Iterator[Any]] | None  # and these env by env, where they are no array
 
@@ -240,7 +240,7 @@ class Recorded(Env):
         return Resumed(self._now, totals, np.array([outcome.length for outcome in outcomes]), lost)
 
     def _rows(self, action: Tree) -> Sequence[Any]:
-        """Return a batch of policy actions in the form of the environments, env by env."""
+        """Return a batch of policy actions as environment actions, env by env."""
         if self._to_env is not None:
             action = self._to_env(action)
         rows: Sequence[Any] = action if self._split is None else list(self._split(action))

@@ -21,7 +21,7 @@ _messages = logging.getLogger("rlrun")
 Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], env, one env's observation)
 Convert = Callable[[Any], Any]
 
-# Dtypes that torch lacks or that no network wants, and what holds their numbers.
+# Dtypes that torch lacks or that no network uses, and the dtypes that store their numbers.
 _DTYPES = {"float64": "float32", "float16": "float32", "bool": "uint8"}
 _DTYPES |= {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
@@ -29,10 +29,10 @@ _DTYPES |= {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = False) -> Space:
     """Translate a gymnasium space; the parts of a Tuple are named "0", "1", ….
 
-    Actions inside `rlrun` are float32 in [-1, 1] for every Box, whatever numbers the environment takes.
+    Actions inside `rlrun` are float32 in [-1, 1] for every Box, whatever the environment's bounds and dtype.
 
     Raises:
-        SpaceError: a part is of a kind that no network reads (Text, Graph, Sequence, OneOf, …).
+        SpaceError: a part is of an unsupported kind (Text, Graph, Sequence, OneOf, …).
     """
     if isinstance(space, gymnasium.spaces.Box):
         dtype = "float32" if action else _DTYPES.get(space.dtype.name, space.dtype.name)
@@ -62,10 +62,10 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
 
 
 def rewards_of(env: Any, place: str) -> int:
-    """Return how many numbers a reward has, by the environment's `reward_space`; 0 = it is a plain number.
+    """Return the length of reward vectors, by the environment's `reward_space`; 0 = rewards are plain numbers.
 
     Raises:
-        SpaceError: that is no Box of one dimension.
+        SpaceError: `reward_space` is not a Box of one dimension.
     """
     space = getattr(env, "reward_space", None)
     if space is None and hasattr(env, "has_wrapper_attr") and env.has_wrapper_attr("reward_space"):

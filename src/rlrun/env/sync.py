@@ -1,6 +1,6 @@
 """Environments in this process, one after another: the default, and the fastest for quick environments.
 
-The numbers equal those of Gymnasium's SyncVectorEnv bit for bit. That one costs more time than CartPole itself.
+The numbers equal those of Gymnasium's SyncVectorEnv bit for bit, which takes longer than CartPole itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_INFO: dict[int, dict[str, Any]] = {}
 
 
 class SyncEnv(Recorded):
-    """Step gymnasium environments in a loop, writing into buffers made once.
+    """Step gymnasium environments in a loop, and write into preallocated buffers.
 
     envs: single environments with equal spaces; place: what messages call the environment.
     """
@@ -141,7 +141,7 @@ class SyncEnv(Recorded):
         return step if infos is None else Step(observation, reward, terminated, truncated, None, infos)
 
     def _fail(self, error: BaseException, event: str, env_index: int) -> NoReturn:
-        """Raise an error that names environment, event and number; a signal's, or an explained one, stays as it is."""
+        """Raise an error that names environment, event and env; signals and errors of rlrun are raised unchanged."""
         if isinstance(error, Stop | RlrunError) and not isinstance(error, DataError):
             raise error
         raise RlrunError(
@@ -170,7 +170,7 @@ class SyncEnv(Recorded):
         return observation
 
     def take_own_actions(self) -> None:
-        """Let `step` take the environment's own actions, in its own containers, in place of policy actions."""
+        """Make `step` accept the environment's own actions, in its own containers, in place of policy actions."""
         self._to_env = None
 
     def renew(self) -> None:

@@ -1,7 +1,7 @@
-"""The base class of toys, and tasks of one step, one for each kind of space; import them from `rlrun.env.toys`.
+"""The base class of toys, and one task for each kind of space; import them from `rlrun.env.toys`.
 
-Each step of these tasks is a question: the right action has reward 1. Questions are drawn independently. After
-`steps` of them the episode is truncated. So the return of a perfect policy is `steps` (10), for any discount.
+Each step of these tasks is an independently drawn question; the right action has reward 1. After `steps` of them the
+episode is truncated. So a perfect policy has the return `steps` (10), and needs no discount.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Toy(gymnasium.Env[Any, Any]):
         return self.observe(), reward, terminated, truncated, self.info()
 
     def begin(self) -> None:
-        """Draw what an episode begins with."""
+        """Draw the first state of an episode."""
 
     @abstractmethod
     def act(self, action: Any) -> tuple[Any, bool]:
@@ -166,11 +166,11 @@ class MixedAction(Quiz):
 
 
 class TupleSpaces(Quiz):
-    """Answer in two parts what is asked in two parts.
+    """Repeat both parts of the observation.
 
     observation: (Discrete 3, MultiBinary 2); action: (Discrete 3, Box [2] in [0, 1]).
-    Answer: the same number, and the same bits as 0.0 and 1.0; half the reward for each, the second part
-    losing with the distance: return 10, against 10 * (1/2 * 1/3 + 1/2 * 1/2) = 4.17 at random.
+    Answer: the same number, and the same bits as 0.0 and 1.0. Each part gives half the reward, the second one less with
+    the distance: return 10, against 10 * (1/2 * 1/3 + 1/2 * 1/2) = 4.17 at random.
     """
 
     def __init__(self) -> None:

@@ -104,17 +104,17 @@ class Bandit(Toy):
 
 
 class ConstrainedBandit(Toy):
-    """Choose a number, once: what pays most costs, too.
+    """Choose a number, once: actions with a high reward also have a high cost.
 
     observation: [1], always one; action: a in [-1, 1]; reward: [-(a - 1)², -(1 + a) / 2], the second the cost. Every
     episode terminates after one step.
 
     cliff: where given, the cost is 1 for actions above it and 0 for others.
-    form: "rewards", or "info": the reward is a plain number, and the cost stands in the info of the step as `cost`.
+    form: "rewards", or "info": the reward is a plain number, and the cost is `cost` in the info of the step.
 
-    Answer: with weights (1, w) the best action is 1 - w / 4. Where the mean cost may be c at most it is 2c - 1, which
-    the weights (1, 8 (1 - c)) make the best one: for c = 0.25 the action is -0.5, the weights sum to 1 as (1/7, 6/7).
-    With a cliff the best action that costs nothing is the cliff itself.
+    Answer: with weights (1, w) the best action is 1 - w / 4. With a limit c of the mean cost it is 2c - 1. This is the
+    best one for the weights (1, 8 (1 - c)). For c = 0.25 the action is -0.5, and the normalized weights are (1/7, 6/7).
+    With a cliff the best action without cost is the cliff itself.
     """
 
     def __init__(self, form: Literal["rewards", "info"] = "rewards", cliff: float | None = None) -> None:
@@ -185,13 +185,13 @@ class Chain(Toy):
 
 
 class Ending(Toy):
-    """Wait three steps; what is done changes nothing.
+    """Wait three steps; actions have no effect.
 
     observation: [3], drawn at each step from [-1, 1], at the last step `last` three times. action: 0 or 1, or with
-    `continuous` [1] in [-1, 1]. reward: `reward` at each step. The third step ends the episode, as `ending` says.
+    `continuous` [1] in [-1, 1]. reward: `reward` at each step. The third step ends the episode, in the way `ending`.
 
-    Answer: where the episode is terminated, the value of its last state is never asked for, so `last` changes nothing;
-    where it is truncated, bootstrapping makes it count.
+    Answer: in a terminated episode the value of the last state is not used, so `last` changes nothing. In a truncated
+    one targets bootstrap from it.
     """
 
     steps = 3
@@ -218,10 +218,10 @@ class Ending(Toy):
 
 
 class Recall(Toy):
-    """See a sign once, and repeat it `gap` steps later; the present observation alone is no help.
+    """See a sign once, and repeat it `gap` steps later; the current observation alone does not help.
 
-    observation: [1], at the first step the sign, -1 or 1 alike often, then zeros. action: 0 for -1 or 1 for 1;
-    with `continuous` [1] in [-1, 1], of which the sign counts. reward: 1 if the action of the last step, `gap` steps
+    observation: [1], at the first step the sign, -1 or 1 with equal probability, then zeros. action: 0 for -1 or 1 for
+    1; with `continuous` [1] in [-1, 1], whose sign counts. reward: 1 if the action of the last step, `gap` steps
     after the first, is right; else 0. Episodes terminate after gap + 1 steps.
 
     Answer: the sign of the first step; return 1, against 1/2 without memory.
@@ -249,10 +249,10 @@ class Recall(Toy):
 class TMaze(Toy):
     """Walk down a corridor, and turn to the side of a sign at its beginning (Bakker 2001).
 
-    observation: [3]: at the beginning the sign of the side, -1 left or 1 right, alike often; whether this is the
-    corridor; whether this is the junction `length` steps further. action: 0 forward, 1 left, 2 right. In the corridor
-    only forward moves, at the junction only turning does, which terminates the episode: reward 1 on the side of
-    the sign, else 0. Cut off (truncated) after 4 * (length + 1) steps.
+    observation: [3]: at the beginning the sign of the side, -1 left or 1 right, with equal probability; whether this is
+    the corridor; whether this is the junction `length` steps further. action: 0 forward, 1 left, 2 right. In the
+    corridor only forward moves, at the junction only turning does. It terminates the episode: reward 1 on the side of
+    the sign, else 0. Truncated after 4 * (length + 1) steps.
 
     Answer: forward `length` times, then the sign's side; return 1, against 1/2 without memory.
     """
@@ -280,11 +280,11 @@ class TMaze(Toy):
 
 
 class Corridor(Toy):
-    """Find the way to the end of a corridor of `length` cells; nothing is paid before.
+    """Find the way to the end of a corridor of `length` cells; earlier rewards are 0.
 
-    observation: the cell, one-hot [length]; action: 0 or 1, of which one leads a cell on and the other one back (out
-    of the first: nowhere). Which does what differs from cell to cell and is the same in every episode (`layout`
-    seeds it). Arriving behind the last cell pays 1 and terminates; episodes are cut off (truncated) after twice
+    observation: the cell, one-hot [length]; action: 0 or 1; one moves a cell forward, the other one a cell back (in
+    the first cell: not at all). Which one moves forward differs from cell to cell, and is the same in every episode
+    (`layout` is the seed). Leaving the last cell gives reward 1 and terminates; episodes are truncated after twice
     `length` steps.
 
     Answer: return 1 after `length` steps. At random one in 7,656 episodes gets there.
@@ -307,18 +307,18 @@ class Corridor(Toy):
 
     def observe(self) -> Array:
         observation = np.zeros(self.length, np.float32)
-        observation[self.cell : self.cell + 1] = 1.0  # behind the last cell there is nothing
+        observation[self.cell : self.cell + 1] = 1.0  # all zeros beyond the last cell
         return observation
 
 
 class PointMass(Toy):
-    """Move a point about a square for 30 steps; nothing is ever paid.
+    """Move a point in a square for 30 steps; all rewards are 0.
 
-    observation: position [2] in [-1, 1]; action: [2] in [-1, 1], a tenth of which is the way of a step, as far as the
-    walls. Episodes begin near the middle and are cut off (truncated).
+    observation: position [2] in [-1, 1]; action: [2] in [-1, 1]; a step moves by a tenth of it, up to the walls.
+    Episodes begin near the middle and are truncated.
 
-    Answer: every return is 0. Of K skills that go to places of their own, K = 4 say to the corners, any is identified
-    from the position by which a corner is nearest, but for the first steps.
+    Answer: every return is 0. If K skills go to different places, for example K = 4 to the corners, the nearest corner
+    identifies the skill after the first steps.
     """
 
     steps = 30
@@ -339,14 +339,14 @@ class PointMass(Toy):
 
 
 class Road(Toy):
-    """Drive a car along waypoints, ten metres apart on a quarter of a circle, and come to the goal at their end.
+    """Drive a car along waypoints, ten metres apart on a quarter of a circle, to the goal at their end.
 
     observation: {"goal": [2], "navigation": [2, 2]}: the goal and the next two waypoints, in metres ahead of the
-    car and to its left; action: [3]: speed in [0, 1] of 5 m a step, steer in [-1, 1] of half a turn, of which the
-    car manages 0.5 rad a step, and reverse, above 0.5 backwards. reward: metres by which the goal came nearer.
+    car and to its left; action: [3]: speed in [0, 1] of 5 m a step, steer in [-1, 1] of half a turn, clipped to 0.5 rad
+    a step, and reverse, above 0.5 backwards. reward: decrease of the distance to the goal in metres.
     Terminated within 1 m of the goal, truncated after 100 steps. The bend goes to either side.
 
-    Answer: who arrives has a return of 89.5 to 90.5 (a radius of 64 m), whatever the way.
+    Answer: reaching the goal gives a return of 89.5 to 90.5 (a radius of 64 m), on any path.
     """
 
     steps, radius = 100, 64.0
@@ -370,8 +370,8 @@ class Road(Toy):
         before = self._distance(-1)
         speed, steer, reverse = (float(part) for part in action)
         self.heading += min(max(math.pi * steer, -0.5), 0.5)
-        way = 5.0 * speed * (-1.0 if reverse > 0.5 else 1.0)
-        self.position = self.position + way * np.array([math.cos(self.heading), math.sin(self.heading)])
+        distance = 5.0 * speed * (-1.0 if reverse > 0.5 else 1.0)
+        self.position = self.position + distance * np.array([math.cos(self.heading), math.sin(self.heading)])
         while self.next < len(self.waypoints) - 1 and self._distance(self.next) < 5.0:
             self.next += 1
         after = self._distance(-1)

@@ -57,16 +57,16 @@ class Env(ABC):
     """
 
     spaces: Spaces
-    outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # observation and action, one env, as its own clients see
+    outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # Gymnasium's observation and action spaces of one env
     num_envs: int
     name: str = "env"
     vectorization: str = "sync"
     resets_itself: bool = False  # in a step of its own, whose row is no transition
-    frame_stack: int = 1  # frames in an observation, where it is known that it is a stack of the newest ones
-    envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, where they live in this process
+    frame_stack: int = 1  # frames in an observation, where it is known to be a stack of the newest ones
+    envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, if they are in this process
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
-    maker: Callable[[], Env] | None = None  # makes just these envs again, in another process, too; set by `make`
+    maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set by `make`
 
     @abstractmethod
     def reset(self, seed: Seed = None) -> Tree:
@@ -106,7 +106,7 @@ class Env(ABC):
         """Keep a state for `resume_episodes`; no environment changes.
 
         Raises:
-            RlrunError: it is of another number of envs.
+            RlrunError: it has another number of envs.
         """
 
     def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Resumed | None:
@@ -121,7 +121,7 @@ class Env(ABC):
         return None
 
     def renew(self) -> None:
-        """Restore the state of the first call: nothing of earlier episodes remains."""
+        """Restore the state of the first call: earlier episodes have no effect."""
 
     def copy(self, num_envs: int = 1, render_mode: str | None = None) -> Env:
         """Return a separate environment of the same kind, for evaluation."""

@@ -30,7 +30,7 @@ from rlrun.runs.exits import describe_error, leave, refused
 from rlrun.runs.subprocesses import describe_exit, end_with_parent
 
 Build = Callable[[], gymnasium.Env[Any, Any]]
-DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core
+DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core dump
 POLL = 0.1  # seconds between two checks for signals
 
 
@@ -53,7 +53,7 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.in_worker = in_worker
         self.recorder = ActionRecorder(env)
         self.recording = False
-        # to be played again, with options of resets
+        # an episode to replay, with options of resets
         self.episode: tuple[RecordedEpisode, dict[str, Any] | None] | None = None
         self.step = self._first_step  # type: ignore[method-assign]
 
@@ -215,7 +215,7 @@ class WorkerEnv(Recorded, BatchedEnv):
         return [process for process in self.vector.processes if process.pid is not None]
 
     def _exit_of_worker(self) -> str | None:
-        """Return which worker has ended, or is about to, and how; None if all are running."""
+        """Return the worker that has ended or is ending, and how; None if all are running."""
         started = self._started()
         ready = wait([process.sentinel for process in started], timeout=DYING)
         ended = [process for process in started if process.sentinel in ready]

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 AnyEnv = gymnasium.Env[Any, Any]
-_LARGE = 4096  # bytes; putting smaller stacks together again costs more time than they take room
+_LARGE = 4096  # bytes; for smaller stacks the time to rebuild them outweighs the saved memory
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
@@ -164,7 +164,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class PreviousAction(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Observe the action that led here, too: {"observation": …, "previous_action": …}.
+    """Observe the previous action, too: {"observation": …, "previous_action": …}.
 
     At the start of an episode it is the action of zeros (of `start` where counting starts elsewhere).
     """
@@ -187,7 +187,7 @@ class PreviousAction(gymnasium.Wrapper[Any, Any, Any, Any]):
 class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Draw one of `count` goals for each episode and observe it, too: {"observation": …, "goal": 0 … count - 1}.
 
-    Networks see it one-hot. With a `size` in place of a count it is so many numbers, uniform in [-1, 1]. A reward, or a
+    Networks get it one-hot. With a `size` in place of a count it is so many numbers, uniform in [-1, 1]. A reward, or a
     discriminator of goals (`+with=diayn`), gives goals their meaning. Goals have their own generator, so the
     environment's draws stay the same; `reset(seed=…)` seeds both.
     """
@@ -223,10 +223,10 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Add to the reward what the info of a step says was spent: [reward, -cost, …].
+    """Add the costs in the info of a step to the reward: [reward, -cost, …].
 
     Args:
-        env: whose infos are read.
+        env: its infos are read.
         names: of costs in the info, as Safety-Gymnasium's `cost`.
 
     Raises:
@@ -251,7 +251,7 @@ class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _goal_generator(seed: int | None) -> np.random.Generator:
-    """Return a generator of a branch of its own: the environment has the same seed."""
+    """Return a generator independent of the environment's, which has the same seed."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1802,))))
 
 
