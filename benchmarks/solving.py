@@ -82,7 +82,7 @@ def _theirs(algorithm: str, seed: int, python: Path) -> dict[str, Any]:
 
 
 def begin(*, rounds: int) -> dict[str, Any]:
-    """Return seconds from the command to the first step of its environment, of both sides in turn."""
+    """Return seconds from the command to the first step of its environment, of both sides."""
     theirs, rows = interpreter(HYDRAS), []
     for number in range(rounds):
         before = load()

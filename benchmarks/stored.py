@@ -28,7 +28,7 @@ FRESH = ("--episodes", "20", "--seed", "1000", "--json")
 
 
 def written(overrides: list[str], folder: Path) -> tuple[str, float]:
-    """Return a stored memory, as a word, and the mean return of who wrote it, as it acted, on fresh episodes."""
+    """Return the override of a stored memory, and the mean return of the policy that wrote it, on fresh episodes."""
     seed = [override for override in overrides if override.startswith("seed=")]
     expert, half, data = folder / "expert", folder / "half", folder / "half.zip"
     run(["-m", "rlrun", "train", *EXPERT, *seed, "--run-dir", str(expert)], folder=folder)

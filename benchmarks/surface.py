@@ -1,7 +1,7 @@
 """Returns of DQN over learning rate and target period, measured at the points of a grid, and runs drawn from these.
 
-A study of a search takes a quarter of an hour, and what it finds is mostly luck: it takes hundreds of them to tell two
-ways of searching apart. So the runs are made once, some seeds at each point, and studies draw theirs from what was
+A study of a search takes a quarter of an hour, and its result is mostly luck: a comparison of two ways of searching
+takes hundreds of them. So the runs are made once, some seeds at each point, and studies draw theirs from what was
 measured: the mean curve of the four points around, by their distance, and on top of it the deviation of one run of one
 of these points from the mean there.
 """

@@ -110,7 +110,7 @@ def _observations(generator: np.random.Generator, case: Case) -> Array:
 
 
 def priorities() -> list[Array]:
-    """Draw some lots of 256 priorities, to be used in turn."""
+    """Draw some lots of 256 priorities, used one after the other."""
     generator = np.random.Generator(np.random.PCG64(1))
     return list(generator.exponential(size=(16, COUNT)).astype(np.float32))
 

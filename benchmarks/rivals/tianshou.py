@@ -47,7 +47,7 @@ def prioritized(case: Case, episode: Episode) -> Call:
 
 
 def _filled(buffer: ReplayBuffer, case: Case, episode: Episode) -> Call:
-    env_index: Any = 0 if case.envs == 1 else slice(None)  # a single lane's values have no lane's dimension
+    env_index: Any = 0 if case.envs == 1 else slice(None)  # values of a single env have no dimension of envs
     rows = [
         Batch(
             obs=episode.observation[step, env_index],

@@ -19,7 +19,7 @@ LACKS: dict[str, str] = {}
 def insert(case: Case, episode: Episode) -> Call:
     """Add an episode: `add` takes one transition, `extend` many."""
     buffer = _filled(ReplayBuffer(storage=LazyTensorStorage(case.capacity)), case, episode)
-    steps = _steps(episode).split(case.envs)  # all envs of a step lie together
+    steps = _steps(episode).split(case.envs)  # all envs of a step are neighbors
     put = buffer.extend
     if case.envs == 1:
         steps, put = [step[0] for step in steps], buffer.add

@@ -1,7 +1,7 @@
-"""What the machinery may cost; the least of several, since other load can only add.
+"""Costs of the framework; the least of several attempts, since other load can only add.
 
-Ratios hold on every machine: both sides are measured in this process, in turn. The bars are looser than those of
-`python -m benchmarks`, for the windows are short: what they find is a cost that came in, not a percent.
+Ratios hold on every machine: this process measures both sides, one after the other. The bars are looser than those of
+`python -m benchmarks`, because the windows are short: they find a new cost, not a percent.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def ratio(plain, ours, enough):
     return least[0] / least[1]
 
 
-@pytest.mark.parametrize(("plain", "ours", "found", "tries"), [([4], [5], 0.8, 1), ([4, 9], [6, 5], 0.8, 2)])
-def test_a_disturbed_measurement_is_taken_again(plain, ours, found, tries):
+@pytest.mark.parametrize(("plain", "ours", "wanted", "tries"), [([4], [5], 0.8, 1), ([4, 9], [6, 5], 0.8, 2)])
+def test_a_disturbed_measurement_is_taken_again(plain, ours, wanted, tries):
     first, second = iter(plain), iter(ours)
-    assert ratio(lambda: next(first), lambda: next(second), 0.8) == found
+    assert ratio(lambda: next(first), lambda: next(second), 0.8) == wanted
     assert len(list(first)) == len(plain) - tries
 
 

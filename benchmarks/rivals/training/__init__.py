@@ -1,1 +1,1 @@
-"""The training loops that rlrun's is measured against, a file a peer: `train(work)` goes on until the meter ends it."""
+"""The training loops of the peers, one file each: `train(work)` runs until the meter ends the process."""

@@ -74,10 +74,9 @@ class Meter:
 
 
 def peak() -> float:
-    """Return the most memory that this program held at once.
+    """Return the peak memory of this program, in MB.
 
-    Where the kernel tells it of the program alone, it is not that of `getrusage`, which counts what the process
-    held before it became this program: the memory of whoever started it.
+    Read from /proc if there is one: `getrusage` includes the memory that the process had before it became this program.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -1,4 +1,4 @@
-"""rlrun, by the words of a command, which leave out evaluations, checkpoints and logs."""
+"""rlrun, by the overrides of a command, which leave out evaluations, checkpoints and logs."""
 
 from __future__ import annotations
 

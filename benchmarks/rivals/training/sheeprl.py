@@ -1,4 +1,4 @@
-"""sheeprl, by the words of its own command, with the numbers of a run of rlrun; it logs, tests and saves nothing.
+"""sheeprl, by the overrides of its own command, with the numbers of a run of rlrun; it logs, tests and saves nothing.
 
 Its PPO and A2C have an encoder below policy and value, and so more parameters.
 """
@@ -31,7 +31,7 @@ def train(work: Work) -> None:
 
 
 def sac(numbers: Numbers) -> list[str]:
-    """Return the words of an update a step."""
+    """Return the overrides of one update a step."""
     rates = [f"algo.{network}.optimizer.lr={numbers['lr']}" for network in ("actor", "critic", "alpha")]
     return [
         *rates,
