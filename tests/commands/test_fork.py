@@ -19,7 +19,7 @@ from rlrun import checkpointing as storage
 from rlrun.callbacks.loss import LossCallback
 from rlrun.commands.fork.parents import matches, started
 from rlrun.commands.fork.parts import kept
-from rlrun.commands.fork.taking import take
+from rlrun.commands.fork.transfer import transfer
 from rlrun.commands.train import Experiment
 from rlrun.config.merging import apply
 from rlrun.config.overrides import parse
@@ -63,7 +63,7 @@ def fork(start: Path | str, *overrides: str) -> Experiment:
     """Return a new run as it stands before its first step."""
     with started([MORE, *overrides], str(start)) as composed:
         experiment = Experiment(composed)
-        experiment.take_over()
+        experiment.load_parent()
     return experiment
 
 
@@ -96,7 +96,7 @@ def ask(ready: Experiment, override: str) -> None:
     config = ready.config.copy()
     apply(config, parse([override])[0], [])
     check_kinds(config)
-    take(replace(ready.composed, config=config), ready.parts, ready.trainer)
+    transfer(replace(ready.composed, config=config), ready.parts, ready.trainer)
 
 
 def states(run: Path, which: str = "latest") -> dict:
@@ -306,7 +306,7 @@ def test_one_network_out_of_another_algorithms_run(dqn):
         *chosen,
     ]
     here = Experiment(rlrun.config.compose(overrides))
-    here.take_over()
+    here.load_parent()
     critics, q = here.parts["networks.critics"].state_dict(), states(dqn)["networks.q"]
     assert critics.keys() == q.keys()
     assert same(critics, q)
@@ -399,7 +399,7 @@ def test_what_contradicts_or_does_not_fit_is_refused(sac, overrides, message):
 
 def test_settings_without_a_source_are_refused():
     with pytest.raises(ConfigError, match=r"init.from: a value is needed"):
-        Experiment(rlrun.config.compose([*SAC, *TINY, "init.parts={memory: skip}"])).take_over()
+        Experiment(rlrun.config.compose([*SAC, *TINY, "init.parts={memory: skip}"])).load_parent()
 
 
 @pytest.mark.parametrize(
@@ -634,7 +634,7 @@ def test_ppg_is_forked(tmp_path):
     request += ["evaluation.every=0", "logger=[]", "device=cpu", "stop.env_steps=32"]
     parent = rlrun.train(request, run_dir=tmp_path / "parent").run_dir
     child = Experiment(rlrun.config.compose([*request, "stop.env_steps=64", f"init.from={parent}"]))
-    child.take_over()
+    child.load_parent()
     assert not child.fork.report.of("misfit")
     network = child.parts["networks.actor_critic"].state_dict()
     assert storage.digest(network) == storage.digest(states(parent)["networks.actor_critic"])

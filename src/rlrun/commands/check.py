@@ -1,4 +1,4 @@
-"""Build a run and step nothing: faults of a request, and its cost; the Python equivalent of `rlrun check`."""
+"""Build a run without stepping, and report faults and memory; the Python equivalent of `rlrun check`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from rlrun.loading.assembly import process_restored, stateful
 from rlrun.loading.shares import count_of
 from rlrun.runs.files import main_memory, sized
 
-IMAGE = 96  # pixels a side, above which `check` speaks of an image
-LAYER = 5_000_000  # parameters, above which it speaks of a layer
+IMAGE = 96  # pixels of a side above which `check` reports an image
+LAYER = 5_000_000  # parameters above which it reports a layer
 
 
 @process_restored()
 def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
-    """Build everything and step nothing; return what was found, one line each.
+    """Build everything without stepping; return the results, one line each.
 
     Raises:
-        RequestError: the first thing that would keep the run from starting.
+        RequestError: the first fault that prevents the run from starting.
     """
     experiment = Experiment(composed_of(overrides, config_dir))
-    experiment.take_in()
+    experiment.load_sources()
     parts = stateful(experiment.builder.built)
     parameters = sum(
         p.numel() for part in parts.values() if isinstance(part, torch.nn.Module) for p in part.parameters()
@@ -39,7 +39,7 @@ def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None =
     learners = count_of(experiment.config)
     needed = learners * sum(getattr(part, "nbytes", 0) for part in parts.values())
     free, checkpointer = shutil.disk_usage(Path.cwd()).free, experiment.part(Checkpointer)
-    weights = learners * 4 * 3 * parameters  # and Adam's two
+    weights = learners * 4 * 3 * parameters  # also Adam's two moments
     checkpoint_size = weights + (needed if checkpointer is not None and checkpointer.memory else 0)
     if needed > (memory := main_memory()):
         raise RequestError(f"memory.length: the memory would grow to {sized(needed)}; this machine has {sized(memory)}")
@@ -60,7 +60,7 @@ def _no_numbers(experiment: Experiment) -> list[str]:
     """Return which metrics are not numbers, as far as callbacks have some before training."""
     lines = []
     for name, callback in experiment.trainer.callbacks.items():
-        with suppress(Exception):  # most of what there is to log comes with the first step
+        with suppress(Exception):  # most metrics exist only after the first step
             lines += [
                 f"'{key}' of callbacks.{name} has {what}"
                 for key, value in callback.metrics.items()

@@ -1,7 +1,7 @@
-"""What checkpoints a run has, and whether they are whole; the Python equivalent of `rlrun checkpoints`.
+"""List a run's checkpoints and their damage; the Python equivalent of `rlrun checkpoints`.
 
-Nothing is built, nothing that a config names is imported, and nothing is written: a run from
-elsewhere, or one that a process works on, may be looked at.
+Nothing is built, nothing that a config names is imported, and nothing is written. So untrusted and running runs can be
+listed, too.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from rlrun.runs.learners import places_in
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """A checkpoint as it is on disk.
+    """A checkpoint on disk.
 
     Attributes:
         name: of its folder: `<env_steps>-<updates>`.
         path: its folder.
         env_steps: environment steps when it was made (updates, without an environment).
         updates: gradient updates when it was made.
-        created: when, as its manifest says (ISO 8601), or None.
+        created: time in its manifest (ISO 8601), or None.
         evaluation: the newest evaluation at that point, or None.
         size: bytes in its own folder.
         size_with_shared: with the segments of memories that it shares with other checkpoints.
         latest: the pointer `latest` names it.
         best: the pointer `best` names it.
         parts: config path -> digest of the content; None where digests were not asked for, or it is damaged.
-        damage: what is wrong with it, a line each; without `verify` or `digest`, only its manifest was looked at.
+        damage: its faults, a line each; without `verify` or `digest`, only of its manifest.
     """
 
     name: str
@@ -56,7 +56,7 @@ class CheckpointReport:
 
 
 def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) -> list[CheckpointReport]:
-    """Return what there is of a run's checkpoints, oldest first; the Python equivalent of `rlrun checkpoints`.
+    """Return reports of a run's checkpoints, oldest first; the Python equivalent of `rlrun checkpoints`.
 
     Args:
         run: a run directory; a process may be working on it.
@@ -81,7 +81,7 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
 
 
 def disk_used(run: Path | str) -> int:
-    """Return the bytes of all checkpoints of a run together, those of all learners; what several share counts once.
+    """Return the total bytes of a run's checkpoints, for all learners; shared files count once.
 
     Raises:
         RunDirError: it is not a run.
@@ -108,7 +108,7 @@ def _report(where: Path, *, verify: bool, digest: bool) -> CheckpointReport:
 def _read(
     where: Path, names: list[str], *, verify: bool, digest: bool
 ) -> tuple[tuple[str, ...], dict[str, str | None]]:
-    """Return the damage and the digests of a checkpoint, as far as they are asked for."""
+    """Return the damage and the digests of a checkpoint, as far as they are requested."""
     digests: dict[str, str | None] = dict.fromkeys(names)
     if not verify and not digest:
         return (), digests
@@ -126,7 +126,7 @@ def _read(
 
 
 def _entries(folder: Path, *, folders: bool = False) -> list[str]:
-    """Return a folder's files, or its folders; nothing where it is gone by now."""
+    """Return a folder's files, or its folders; nothing if it was deleted meanwhile."""
     try:
         with os.scandir(folder) as entries:
             return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) == folders]
@@ -135,7 +135,7 @@ def _entries(folder: Path, *, folders: bool = False) -> list[str]:
 
 
 def _size(path: str) -> int:
-    """Return a file's bytes; 0 where it is gone by now."""
+    """Return a file's bytes; 0 if it was deleted meanwhile."""
     try:
         return os.lstat(path).st_size
     except OSError:

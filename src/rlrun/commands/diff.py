@@ -1,4 +1,4 @@
-"""What differs between two runs; the Python equivalent of `rlrun diff`. Nothing of what it reads is executed."""
+"""Compare two runs; the Python equivalent of `rlrun diff`. No code of the runs is executed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Side(NamedTuple):
-    """A value of one run, and which file or override set it, where that is known."""
+    """A value of one run, and the file or override that set it, if known."""
 
     value: Any
     set_by: str | None = None
@@ -36,15 +36,15 @@ class Pair(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What differs between two runs, by name.
+    """The differences between two runs, by name.
 
     Attributes:
-        config: keys of the config, without those that only follow others.
+        config: keys of the config, without those that only refer to others.
         circumstances: source, machine, versions of packages.
-        outcome: what came of them.
-        gain: of the mean return of the second over the first, and half the width of its interval of 95 %, which covers
-            the evaluation episodes only, as each side is one seed; None where one of them was not evaluated, or
-            where their environments differ.
+        outcome: of training.
+        gain: mean return of the second minus that of the first, and half the width of its 95 % interval. It covers only
+            evaluation episodes, as each side is one seed. None if one run was not evaluated, or if the environments
+            differ.
     """
 
     config: dict[str, Pair]
@@ -59,7 +59,7 @@ class Difference(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing differs but the time that it took."""
+        """True if nothing differs except the training time."""
         return not self.config and not self.circumstances and not (self.outcome.keys() - {"seconds"})
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def diff(left: Path | str, right: Path | str) -> Difference:
     """Compare two runs.
 
     Raises:
-        RunDirError: one of them is no run, or its config cannot be read.
+        RunDirError: one of them is not a run, or its config cannot be read.
     """
     runs = [RunDir.open(left), RunDir.open(right)]
     abouts = [known(run.manifest) for run in runs]
@@ -101,7 +101,7 @@ def diff(left: Path | str, right: Path | str) -> Difference:
 def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
     packages = about.get("packages")
     facts = {name: about.get(name) for name in CIRCUMSTANCES}
-    if facts["resume"] == "exact":  # the same run as one that never stopped
+    if facts["resume"] == "exact":  # equal to an uninterrupted run
         facts["resume"] = None
     return {**facts, **(packages if isinstance(packages, dict) else {})}
 
@@ -112,7 +112,7 @@ def _pairs(
     first: Mapping[str, Any] = NOTHING,
     second: Mapping[str, Any] = NOTHING,
 ) -> dict[str, Pair]:
-    """Return what two mappings do not have in common, in the order of the first, then of the second."""
+    """Return the pairs in which two mappings differ, in the order of the first, then of the second."""
     pairs = {}
     for name in dict.fromkeys([*left, *right]):
         values = left.get(name, ABSENT), right.get(name, ABSENT)

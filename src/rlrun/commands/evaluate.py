@@ -27,13 +27,13 @@ class EvaluationReport(Evaluation):
     """Episodes of a run's frozen policy, and where it came from.
 
     Attributes:
-        run, checkpoint: the run's folder, and the name of the checkpoint's; of an exported policy its file, and the
-            checkpoint that it was made of (where it does not say, its name).
-        env_steps: when it was made; 0 where an exported policy does not say.
+        run, checkpoint: the run's folder, and the name of the checkpoint's. For an exported policy its file, and the
+            checkpoint that it was exported from (if unknown, the file's name).
+        env_steps: at the checkpoint; 0 if an exported policy lacks them.
         latest, best: whether the pointer of this name names it.
         seed: of the first episode.
         videos: files that were written.
-        damage: why nothing was played, or None.
+        damage: why no episode was played, or None.
     """
 
     run: Path = Path()
@@ -77,7 +77,7 @@ class EvaluationReport(Evaluation):
 
     @property
     def outcomes(self) -> list[bool]:
-        """Whether each episode succeeded, for those of which the environment reports it."""
+        """Whether each episode succeeded, for those whose success the environment reports."""
         return [success for success in self.successes if success is not None]
 
     def describe(self) -> str:
@@ -126,19 +126,19 @@ def evaluate(
     """Play episodes with the frozen policy of a run; the Python equivalent of `rlrun eval`.
 
     Args:
-        run: a run directory, what `train` returned, or an exported policy, FILE.onnx.
+        run: a run directory, the result of `train`, or an exported policy, FILE.onnx.
         checkpoint: `latest`, `best`, or a number of environment steps; a list of these, or `["all"]`.
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
         stochastic: sample actions as in training, in place of the best ones.
         video: a folder for one video an episode; of several checkpoints, each gets a folder in it.
         videos: how many of the first episodes are filmed; None = all.
-        form: of videos: mp4, as without it, or gif.
+        form: of videos: mp4 (default) or gif.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
-        overrides: of an exported policy: the environment, in place of the one that it was trained in or to change that.
+        overrides: for an exported policy: they change its environment, or choose another one.
 
     Returns:
-        A report; of a list, one for each checkpoint in it, where the `damage` of one keeps no other from being played.
+        A report. For a list of checkpoints one for each; if one is damaged, the others are still played.
 
     Raises:
         RequestError: no such run or checkpoint, it names code that is not trusted, videos cannot be made, or the one
@@ -176,7 +176,7 @@ def _film(folder: Path | None, videos: int | None, form: str | None) -> Film | N
 
 
 def _chosen(run: RunDir, overrides: str | list[str]) -> list[Path]:
-    """Return the folders of checkpoints, in the order in which they were asked for."""
+    """Return the folders of checkpoints, in the requested order."""
     if isinstance(overrides, str):
         return [run.checkpoint(overrides)]
     folders = run.checkpoint_dirs()
@@ -199,7 +199,7 @@ def _report_or_damage(policy: Frozen, where: Path, stage: Stage) -> EvaluationRe
 
 
 def _of_checkpoint(policy: Frozen, where: Path, report: EvaluationReport) -> EvaluationReport:
-    """Return a report with the checkpoint that it is about."""
+    """Return a report with the data of its checkpoint."""
     run = policy.directory
     latest, best = (run.pointed(name) == where.name for name in ("latest", "best"))
     steps = checkpoint_key(where)[0]

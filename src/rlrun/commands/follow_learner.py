@@ -1,4 +1,4 @@
-"""A learner other than the first: it trains on its share, and saves what it has; the first one does all else."""
+"""A learner other than the first: it trains on its share, and saves its state; the first one does all else."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rlrun.security import trust
 
 
 def serve(handle: int, parent: int) -> None:
-    """Do the job that comes over a connection; end at once with the process that started this one.
+    """Train by a job from a connection; end at once when the process that started this one ends.
 
-    Signals are for that one, which lets all learners leave in order.
+    That process handles signals, and stops all learners in order.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -43,15 +43,15 @@ def serve(handle: int, parent: int) -> None:
     except BaseException as error:
         try:
             connection.send((describe_error(error), traceback.format_exc()))
-        except OSError:  # the first learner is gone
+        except OSError:  # the first learner has ended
             code = AFTER
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # there is nothing to tidy up that is worth the wait
+    os._exit(code)  # skips cleanup, which takes time
 
 
 def follow(job: LearnerJob, connection: Connection) -> None:
-    """Train as one of several learners, in the directory of a run that the first one has begun."""
+    """Train as one of several learners, in the run directory that the first one has started."""
     learners.be(job.number)
     keep_freed_memory()
     run = RunDir(job.run)
@@ -69,6 +69,6 @@ def follow(job: LearnerJob, connection: Connection) -> None:
 def _leave_with(connection: Connection) -> None:
     """Wait until the other end is closed, then end this process."""
     try:
-        connection.recv_bytes()  # nothing ever comes
+        connection.recv_bytes()  # blocks: nothing is sent
     except (EOFError, OSError):
         os._exit(AFTER)

@@ -1,4 +1,4 @@
-"""Runs and their results; the Python equivalent of `rlrun ls`. Nothing of what it reads is executed."""
+"""List runs and their results; the Python equivalent of `rlrun ls`. No code of the runs is executed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RunRow:
     Attributes:
         path: its folder.
         status: one of `STATUSES`.
-        created: when, as its manifest says (ISO 8601), or None.
-        overrides: that it was started with.
-        env_steps, updates, seconds, objective: numbers, or None where they are not known.
+        created: time in its manifest (ISO 8601), or None.
+        overrides: of its start.
+        env_steps, updates, seconds, objective: numbers, or None if unknown.
         summary: the content of `summary.json`; without one, the newest of these numbers from its metrics.
     """
 
@@ -61,13 +61,13 @@ SORTS: dict[str, Callable[[RunRow], Any]] = {
 def ls(
     folder: Path | str = ".", *, status: str | None = None, match: Iterable[str] = (), sort: str = "path"
 ) -> list[RunRow]:
-    """Return what is known of each run in a folder and below it.
+    """Return a row for each run in a folder and its subfolders.
 
     Args:
         folder: of one run, of a sweep, or above several.
-        status: only runs of this.
-        match: only runs whose path or overrides hold each of these texts; numbers after `=` are compared as numbers.
-        sort: by which of `SORTS`; steps, returns and seconds from the largest.
+        status: only runs with this status.
+        match: only runs whose path or overrides contain each of these texts; numbers after `=` are compared as numbers.
+        sort: one of `SORTS`; steps, returns and seconds in descending order.
 
     Raises:
         RequestError: there is no such folder, status or order.
@@ -90,7 +90,7 @@ def ls(
 
 
 def about(run: RunDir) -> RunRow:
-    """Return what is known of a run; a file that is missing or damaged leaves its values out."""
+    """Return the row of a run; values from missing or damaged files are None."""
     summary, manifest = known(run.summary), known(run.manifest)
     if not summary:
         newest = progress(run.metrics)

@@ -1,4 +1,4 @@
-"""Episodes of a run's policy to look at; the Python equivalent of `rlrun play`."""
+"""Show episodes of a run's policy; the Python equivalent of `rlrun play`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlrun.loading.policy import Frozen, frozen
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted
 
-COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the one command to a terminal that changes no more than how letters look
+COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the only control sequence that is harmless: it styles text
 PLAIN = "\x1b[0m"
 
 
@@ -48,14 +48,14 @@ def play(
         checkpoint: `latest`, `best`, or a number of environment steps.
         stochastic: sample actions as in training, in place of the best ones.
         text: in the terminal, also where a window could be opened.
-        fps: steps a second; None = as the environment says.
+        fps: steps a second; None = the environment's own rate.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
-        overrides: of an exported policy: the environment, in place of the one that it was trained in or to change that.
-        say: takes what is to be printed.
+        overrides: for an exported policy: they change its environment, or choose another one.
+        say: called with each text to print.
 
     Raises:
         RequestError: no such run or checkpoint, it is damaged or names code that is not trusted, or its environment
-            can be shown neither way here.
+            can be shown neither in a window nor as text.
     """
     uncover()
     with _policy(run, checkpoint, trust, overrides, stochastic=stochastic) as policy:
@@ -103,7 +103,7 @@ def _mode(env: Env, *, text: bool) -> str:
     """Return how an environment is shown: `human`, in a window, or `ansi`, as text.
 
     Raises:
-        RequestError: neither way; with the way out.
+        RequestError: neither is possible; with an alternative.
     """
     modes = env.envs[0].metadata.get("render_modes") or () if env.envs else ("human", "ansi")
     window = displayed()
@@ -124,22 +124,22 @@ def _way_out(modes: Iterable[str]) -> str:
 
 
 def _opened(env: Env, mode: str, fps: float) -> Env:
-    """Return one env that is shown, after a first look at it; a window keeps the pace itself.
+    """Return one env that is shown, after a first rendering; a window keeps the rate itself.
 
     Raises:
-        RequestError: it cannot be.
+        RequestError: it cannot be shown.
     """
-    look = lines_of if mode == "ansi" else lambda env_index: None  # a window opens by the reset
+    look = lines_of if mode == "ansi" else lambda env_index: None  # the reset opens a window
     refusal = f"play: environment '{env.name}' cannot be shown {'as text' if mode == 'ansi' else 'in a window'}"
     return rehearsed(env, mode, look, refusal=refusal, fps=fps)
 
 
 class Viewer:
-    """Show each step as long as it takes, with the return so far: a watcher.
+    """A watcher that shows each step for its duration, with the return so far.
 
     Args:
         env: one env; in a window it draws itself.
-        say: takes what is to be printed.
+        say: called with each text to print.
         fps: steps a second.
         text: print what the environment renders.
     """
@@ -152,7 +152,7 @@ class Viewer:
         self._next = 0.0  # when the next step may be shown, on the monotonic clock
 
     def __call__(self, moment: Moment) -> None:
-        """Show a step when its time has come."""
+        """Wait until a step is due, and show it."""
         time.sleep(max(0.0, self._next - time.monotonic()))
         self._next = time.monotonic() + self.pause
         if self.text:
@@ -166,10 +166,10 @@ class Viewer:
 
 
 def lines_of(env: Env) -> list[str]:
-    """Return what an environment renders as text, harmless to a terminal.
+    """Return the lines of an environment's text rendering, without control sequences except colors.
 
     Raises:
-        RequestError: it renders none.
+        RequestError: it does not render text.
     """
     text: Any = env.render()
     if not isinstance(text, str):
@@ -178,7 +178,7 @@ def lines_of(env: Env) -> list[str]:
 
 
 def harmless(line: str) -> str:
-    """Return a line in which colors stay, and what else would command a terminal is replaced; it ends in none."""
+    """Return a line in which control sequences except colors are replaced; it ends without color."""
     parts = COLOUR.split(line)
     shown = (
         part if COLOUR.fullmatch(part) else "".join(char if char.isprintable() else "?" for char in part)

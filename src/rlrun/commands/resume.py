@@ -1,8 +1,8 @@
 """Resume a run that ended early, or extend a finished one; the Python equivalent of `rlrun resume`.
 
-A resumed run ends as the run would have ended that never stopped and had its budget from the start. Where
-that cannot be, for an environment that does not come back, for a schedule that reads another budget, or on
-other software, its manifest and its log call it `approximate` and say why.
+A resumed run ends like an uninterrupted run with the same budget. This is impossible for an environment whose state
+cannot be restored, for a schedule that reads a changed budget, and on other software. Then the manifest and the log
+call the run `approximate` and give the reason.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from rlrun.runs.heartbeat import require_idle, take_over, trace_of
 from rlrun.runs.learners import place_of
 
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
-OF_MACHINE = (  # what a process that resumes a run notes of itself
+OF_MACHINE = (  # facts in the manifest about each process that resumes a run
     *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
     *("device", "gpu", "threads", "matmul"),
 )
 OF_BUDGET = (("stop",), ("callbacks", "budget"), ("callbacks", "logger"))  # read the budget, and change no number
-IN_PROCESS = ("auto", "sync", "async")  # ways to step envs that give the same numbers
+IN_PROCESS = ("auto", "sync", "async")  # vectorizations with the same random numbers
 
 _messages = logging.getLogger("rlrun")
 
@@ -50,8 +50,8 @@ def resume(run: os.PathLike[str] | str, overrides: Iterable[str] = (), *, trust:
     """Resume a run from its newest good checkpoint; without any, begin it again in the same folder.
 
     Args:
-        run: a run directory. A run that is finished is left as it is, unless an override raises its budget.
-        overrides: overrides of the keys that may change: `["stop.env_steps=200_000"]`; they are kept in the run.
+        run: a run directory. A finished run is not changed, unless an override raises its budget.
+        overrides: of the keys that may change: `["stop.env_steps=200_000"]`; they are saved in the run.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
     Raises:
@@ -86,7 +86,7 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
             for message in loaded[2] if loaded is not None else ():
                 directory.note(message)
             _record(directory, experiment, arrival.about, since)
-        except RlrunError as error:  # nothing was trained yet
+        except RlrunError as error:  # training has not begun
             raise RunDirError(str(error)) from error
         summary = experiment.train(directory, partial(_confirm, directory, readers_of_budget(arrival.config, config)))
     return Result(directory.path, summary, config, experiment.trainer)
@@ -96,7 +96,7 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
     """Return a run's config with the overrides applied that a resume allows.
 
     Raises:
-        ConfigError: an override changes what makes the run what it is, or is wrong.
+        ConfigError: an override changes a key that must not change, or is wrong.
     """
     before, config = config, config.copy()
     OmegaConf.set_struct(config, True)
@@ -127,7 +127,7 @@ def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()
         return False
     summary = read_summary(run)
     if summary["stopped_by"] is None or not any(override.key.split(".")[0] == "stop" for override in overrides):
-        return True  # of a loader that has ended there is nothing more to come
+        return True  # the loader has ended
     reached = {name: summary[name] for name in ("env_steps", "updates", "seconds")}
     reached["mean_return"] = (summary["evaluation"] or {}).get("mean_return")
     limits: Any = OmegaConf.to_container(config.stop, resolve=True)
@@ -136,7 +136,7 @@ def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()
 
 
 def read_summary(run: RunDir) -> dict[str, Any]:
-    """Return what came out of a run.
+    """Return the summary of a run.
 
     Raises:
         RunDirError: the file is missing or damaged.
@@ -155,12 +155,12 @@ def read_summary(run: RunDir) -> dict[str, Any]:
 
 
 def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[str]] | None:
-    """Return the newest good checkpoint, its states, and what is wrong with newer ones; None where none was made.
+    """Return the newest good checkpoint, its states, and the faults of newer ones; None if the run never saved one.
 
-    It is good where those of all learners are.
+    A checkpoint is good if those of all learners are.
 
     Raises:
-        RunDirError: all are damaged, or they are gone.
+        RunDirError: all are damaged or deleted.
     """
     folders = run.newest_first()
     damaged = []
@@ -187,7 +187,7 @@ def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Pat
     """Refuse a budget that the checkpoint has reached: the run would continue beyond it.
 
     Raises:
-        ConfigError: naming both.
+        ConfigError: with the budget and the count.
     """
     reached = dict(zip(("stop.env_steps", "stop.updates"), checkpoint_key(where), strict=True))
     for key, at in reached.items():
@@ -199,7 +199,7 @@ def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Pat
 
 
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
-    """Note in the run's own files who resumes it, from where, and on what."""
+    """Record a resume in the run's files: process, checkpoint and machine."""
     now = experiment.describe()
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in OF_MACHINE} | origin]}
     if origin["checkpoint"] is None:
@@ -208,7 +208,7 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
 
 
 def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
-    """Note how exactly a run continues; once approximate it stays so."""
+    """Record whether a run continues exactly; once approximate it stays so."""
     about = read_json(run.manifest)
     first, now = [about, *about["resumed"]][-2:]
     now["approximate"] = [*readers, *lost, *differences(first, now)]

@@ -1,4 +1,4 @@
-"""From overrides to a run: compose, build, train, evaluate. Commands and Python calls share this code."""
+"""Compose, build, train and evaluate a run. Commands and Python calls share this code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.collect.agents import require_actions
 from rlrun.commands.fork.parents import started
-from rlrun.commands.fork.taking import Fork, take
+from rlrun.commands.fork.transfer import Fork, transfer
 from rlrun.config import Composed
 from rlrun.config.layering import describe_presets
 from rlrun.config.overrides import listed
@@ -58,7 +58,7 @@ GENERATORS = "generators"  # a part that no config names
 
 @dataclass
 class Result:
-    """A run that ended: its directory, its summary, and the live objects (no trainer where nothing was to be done)."""
+    """A run that ended: its directory, its summary, and the live objects (no trainer if it was already finished)."""
 
     run_dir: Path
     summary: dict[str, Any]
@@ -66,11 +66,11 @@ class Result:
     trainer: Trainer | None
 
     def __fspath__(self) -> str:
-        """Return the run directory, so that `evaluate` and the others take what `train` returned."""
+        """Return the run directory, so that `evaluate` and other functions accept the result of `train`."""
         return str(self.run_dir)
 
     def describe(self) -> str:
-        """Return two lines: what came out, and where it is."""
+        """Return two lines: the outcome, and the run directory."""
         stats, summary = self.summary["evaluation"], self.summary
         steps = f"{summary['env_steps']:,} env steps, {summary['updates']:,} updates, {summary['seconds']:.0f} s"
         if stats is None:
@@ -101,9 +101,9 @@ class Experiment:
         self.builder.get("seeds").apply_own()
         self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
         self.fork: Fork | None = None
-        self._drawn: Any = None  # states of the process-wide generators, of the checkpoint that was restored
+        self._drawn: Any = None  # states of the process-wide generators in the restored checkpoint
         self._origin: str | None = None  # name of that checkpoint
-        self._lost: list[str] = []  # what the checkpoint that was restored did not hold
+        self._lost: list[str] = []  # states that it lacked
 
     def _require_steps(self) -> None:
         """Refuse a budget of environment steps if there is no collector."""
@@ -114,7 +114,7 @@ class Experiment:
             )
 
     def _require_actions(self) -> None:
-        """Refuse a network whose actions are none of the environment's, in its name."""
+        """Refuse a network whose actions do not fit the environment; the error names the network."""
         if (collector := self.part((Collector, ByIdCollector))) is not None:
             policy = getattr(agent := self.builder.get("agent"), "policy", agent)
             place = f"{path_of(self.builder.built, policy)} ({type(policy).__name__})"
@@ -126,7 +126,7 @@ class Experiment:
         return str(getattr(self.builder.get("env"), "name", "none"))
 
     def budget_notes(self) -> list[str]:
-        """Return what the budget of environment steps is too small for, or that nothing ends the run."""
+        """Warn of a budget of environment steps that is too small, and of a run without any limit."""
         stop, loader = self.config.stop, getattr(self.trainer.loader, "loader", self.trainer.loader)  # of a prefetch
         steps, table = stop.env_steps, getattr(loader, "table", ())
         warm_up, batch, length, horizon = (getattr(loader, key, 0) for key in ("warm_up", "batch", "length", "horizon"))
@@ -143,20 +143,20 @@ class Experiment:
             return [f"a batch of {rows:,} rows is more than stop.env_steps={steps:,}: rows will repeat in it"]
         return []
 
-    def take_in(self) -> None:
-        """Take what the config wants from elsewhere: parts of another run, and a memory from a file.
+    def load_sources(self) -> None:
+        """Load parts of another run, and a memory from a file, as the config requests.
 
         Raises:
-            RequestError: it does not fit, which shows by reading it.
+            RequestError: they do not fit.
         """
-        self.take_over()
+        self.load_parent()
         importer = self.part(MemoryImport)
         if importer is not None:
             importer.restore_state()
 
-    def take_over(self, *, dry: bool = False) -> None:
-        """Take over parts of another run, where the config names one; see `take_in` and, for `dry`, `take`."""
-        self.fork = take(self.composed, self.parts, self.trainer, dry=dry)
+    def load_parent(self, *, dry: bool = False) -> None:
+        """Load parts of another run, if the config names one; for `dry` see `transfer`."""
+        self.fork = transfer(self.composed, self.parts, self.trainer, dry=dry)
 
     def part(self, kind: type[Any] | tuple[type[Any], ...]) -> Any:
         """Return the callback of a kind, or of one of several, or None."""
@@ -180,7 +180,7 @@ class Experiment:
         return paths
 
     def restore(self, states: Mapping[str, Any], where: Path) -> None:
-        """Take back what a checkpoint holds; a table whose rows it lacks stays empty.
+        """Restore the states of a checkpoint; a table whose rows it lacks stays empty.
 
         Raises:
             RunDirError: a part is missing in it, or does not fit.
@@ -206,10 +206,10 @@ class Experiment:
 
     @contextmanager
     def begin(self, run_dir: RunDir) -> Iterator[None]:
-        """Write what the run is made of into its directory, which is this process's for as long as the block lasts.
+        """Write config, overrides and manifest into the run directory, and lock it until the context ends.
 
         Raises:
-            RlrunError: the directory cannot be written; nothing stays in it.
+            RlrunError: the directory cannot be written; all its files are deleted.
         """
         with take_over(run_dir):
             try:
@@ -226,17 +226,17 @@ class Experiment:
             yield
 
     def _set_lengths(self) -> None:
-        """Write the default lengths of memories into the config, so that any machine resumes alike."""
+        """Write the default lengths of memories into the config, so that a resume on any machine uses them."""
         for path, part in self.builder.built.items():
             if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
                 OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
 
     def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
-        """Train in the directory of a run; its status and summary say how it ended, whatever happened.
+        """Train in the directory of a run; its status and summary are always written, also after a failure.
 
         Args:
             run_dir: the run's.
-            resumed: called, once a checkpoint is ready to resume, with what is not as it was then.
+            resumed: called when a checkpoint is ready to resume, with the reasons why it is approximate.
 
         Raises:
             RlrunError: the run failed.
@@ -247,19 +247,19 @@ class Experiment:
             for line in self.budget_notes():
                 run_dir.tell(line, logging.WARNING)
             with Heartbeat(run_dir), self._together(run_dir), exits.refused():
-                self.trainer.train(partial(self._go_on, resumed) if self._drawn is not None else None)
+                self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:
             status = "stopped"
             raise Left(*error.args) from error
         except Exception:
-            with suppress(RlrunError):  # a full disk must not hide what went wrong
+            with suppress(RlrunError):  # a full disk must not hide the first error
                 require_own(run_dir)
                 run_dir.note(f"failed\n{traceback.format_exc()}")
             raise
         finally:
             summary = self.summary(status)
-            with suppress(*() if status == "completed" else (RlrunError,)):  # what went wrong first is reported
+            with suppress(*() if status == "completed" else (RlrunError,)):  # the first error is reported
                 require_own(run_dir)
                 write_json(run_dir.summary, summary)
                 run_dir.write_status(status)
@@ -288,12 +288,12 @@ class Experiment:
         return process_group(count, backend_of(self.device, count), job)
 
     def follow(self, run_dir: RunDir) -> None:
-        """Train as one of the other learners: the first one writes what is the run's."""
+        """Train as one of the other learners: only the first one writes the run's files."""
         self._prepared(run_dir)
-        self.trainer.train(partial(self._go_on, None) if self._drawn is not None else None)
+        self.trainer.train(partial(self._complete_resume, None) if self._drawn is not None else None)
 
-    def _go_on(self, resumed: Callable[[list[str]], None] | None) -> None:
-        """Do what is left of resuming when all callbacks have begun."""
+    def _complete_resume(self, resumed: Callable[[list[str]], None] | None) -> None:
+        """Complete a resume when all callbacks have begun."""
         self.parts[GENERATORS].load_state_dict(self._drawn)
         causes = (getattr(callback, "approximate", None) for callback in self.trainer.callbacks.values())
         reasons = learners.gathered([*self._lost, *(reason for reason in causes if reason)])
@@ -301,7 +301,7 @@ class Experiment:
             resumed(list(dict.fromkeys(reason for group in reasons for reason in group)))
 
     def summary(self, status: str) -> dict[str, Any]:
-        """Return what `summary.json` holds."""
+        """Return the content of `summary.json`."""
         collector, evaluator, state = self.part((Collector, ByIdCollector)), self.part(Evaluator), self.trainer.state
         logger = self.part(Logger)
         seconds = logger.seconds if logger is not None else 0.0
@@ -333,9 +333,9 @@ def train(
     """Train an agent; the Python equivalent of `rlrun train`.
 
     Args:
-        overrides: of the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or what was composed.
+        overrides: of the command line: `["algorithm=sac", "env=cartpole", "seed=3"]`; or a composed config.
         start: the value of `--from`: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
-        run_dir: where the run goes; None = `runs/<algorithm>-<env>/…`.
+        run_dir: of the run; None = `runs/<algorithm>-<env>/…`.
         config_dir: the user's own conf folder, in place of `./conf`.
         trust: packages that the overrides of the parent may import, beyond those of any run.
 
@@ -348,7 +348,7 @@ def train(
             return train(composed, run_dir=run_dir)
     composed = composed_of(overrides, config_dir)
     experiment = Experiment(composed)
-    experiment.take_in()
+    experiment.load_sources()
     if run_dir is None:
         name = experiment.env_name
         directory = RunDir.create(algorithm=composed.choices["algorithm"], env=name, seed=composed.config.seed)
@@ -363,12 +363,12 @@ def train(
 def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
     """Return the data flow of one update, as `rlrun explain` prints it."""
     experiment = Experiment(composed_of(overrides, config_dir))
-    experiment.take_over(dry=True)
+    experiment.load_parent(dry=True)
     return experiment.explain()
 
 
 def composed_of(overrides: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:
-    """Return what overrides are composed to; what was composed stays as it is."""
+    """Return the composed config of overrides; a composed config is returned unchanged."""
     return (
         overrides
         if isinstance(overrides, Composed)

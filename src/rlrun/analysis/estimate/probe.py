@@ -155,7 +155,7 @@ def measure(
         raise ConfigError(f"learners={learners}: a probe measures one learner; learners=1")
     _keep_within(composed.config)
     experiment = Experiment(composed)
-    experiment.take_in()
+    experiment.load_sources()
     probe = Probe(seconds, experiment.part(Evaluator), clock)
     callbacks = {"probe": probe, **experiment.trainer.callbacks}  # the first one, so that it sees each last update
     trainer = Trainer(callbacks, experiment.trainer.loader)

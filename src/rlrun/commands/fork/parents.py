@@ -25,7 +25,7 @@ from rlrun.security import trust
 from rlrun.security.projects import in_a_run
 
 BLOCKS = ("init", "load")  # children do not inherit what their parent was started from
-PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # what Hydra's grammar takes without quotes
+PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # text that Hydra's grammar accepts without quotes
 NAME = re.compile(r"[^:\s]+")
 MARK = 8  # bytes before the header of a safetensors file
 KINDS = ("weights", "optimizers", "numbers", "memory")
@@ -34,9 +34,9 @@ LOAD = "load"  # the other values, skip and reinit, both mean: initialized
 
 @dataclass(frozen=True)
 class Parent:
-    """What a new run starts from."""
+    """The source of a new run."""
 
-    path: Path  # a checkpoint's folder, or a file; a run means its newest good checkpoint
+    path: Path  # a checkpoint's folder, or a file; for a run its newest good checkpoint is used
     run: RunDir | None = None  # its run; None for a file, or a checkpoint's folder outside a run
 
 
@@ -44,7 +44,7 @@ def find(text: str) -> Parent:
     """Return the parent that RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file names.
 
     Raises:
-        RunDirError: it is none of these; the message lists the checkpoints there are, or names the nearest run.
+        RunDirError: it is none of these; the message lists the run's checkpoints, or names the nearest run.
     """
     path = Path(text).expanduser().absolute()
     folder = path.parent if path.is_file() else path
@@ -84,17 +84,17 @@ def started(
 ) -> Iterator[Composed]:
     """Compose the config of a run that starts from another: the parent's overrides first, then these.
 
-    Another person may have made the parent, so the imports of its overrides are limited while the block lasts
-    (`rlrun.security.trust`); what the user's overrides and files name is free.
+    Another person may have made the parent, so the imports of its overrides are limited until the context ends
+    (`rlrun.security.trust`); the user's own overrides and files are not limited.
 
     Args:
         overrides: of the new run; the last of the same key wins.
         start: RUN, RUN@STEP, RUN@best, a checkpoint's folder or a .safetensors file.
         config_dir: the user's own conf folder.
-        packages: what the parent's overrides may import beyond what any run may.
+        packages: that the parent's overrides may import in addition to those of any run.
 
     Raises:
-        RunDirError: there is nothing to start from, or the file of the parent's overrides cannot be read.
+        RunDirError: there is no parent, or the file of its overrides cannot be read.
         ConfigError: the overrides do not compose, alone or after those of the parent.
     """
     packages = list(packages)
@@ -136,9 +136,9 @@ def _in_blocks(key: str) -> bool:
 def _limits(
     parent: Parent, packages: Iterable[str], typed: Mapping[str, Any], own: Iterable[Mapping[str, Any]] = ()
 ) -> AbstractContextManager[None]:
-    """Limit what the parent's overrides import; the user's overrides and files name parts but under `init`.
+    """Limit the imports of the parent's overrides; the user's overrides and files may name any part, except in `init`.
 
-    The user's overrides win over those of the parent, the user's files do not. So only the overrides free their keys.
+    The user's overrides replace those of the parent, the user's files do not. So only keys of the overrides are free.
     """
     if parent.run is None:
         return nullcontext()
@@ -149,7 +149,7 @@ def _limits(
 
 
 def _whose(error: ConfigError, before: list[str], overrides: list[str], run: RunDir, config_dir: Path | None) -> str:
-    """Return a message that says whose overrides are wrong: the parent's, the new ones, or both together."""
+    """Return a message that names the wrong overrides: the parent's, the new ones, or both together."""
 
     def fails(alone: list[str]) -> str | None:
         try:
@@ -182,10 +182,10 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a new run loads from its parent."""
+    """The entries that a new run loads from its parent."""
 
-    source: str  # as the config has it
-    kinds: Mapping[str, bool]  # kind -> whether it is loaded where no pattern says otherwise
+    source: str  # as in the config
+    kinds: Mapping[str, bool]  # kind -> whether it is loaded where no pattern matches
     parts: Mapping[str, bool]  # pattern -> whether it is loaded; the last that matches counts
     rename: Mapping[str, str]  # name (or pattern with one `*`) in the parent -> here; the last that matches counts
     lenient: bool  # parts that do not fit are initialized instead of refused
@@ -201,7 +201,7 @@ class Settings:
         return self.kinds[kind] if explicit is None else explicit
 
     def require_met(self, names: Collection[str], paths: Collection[str]) -> None:
-        """Refuse a pattern, and a new name, that is about nothing.
+        """Refuse patterns and new names that match nothing.
 
         Raises:
             ConfigError: with the nearest name.
@@ -217,10 +217,10 @@ class Settings:
                 raise ConfigError(f"init.parts: '{pattern}' matches nothing that this run could take over{near}")
 
     def renamed(self, names: Collection[str]) -> dict[str, str]:
-        """Return each name of the parent with its name here; a name that was given to it goes before one it had.
+        """Return each name of the parent with its new name; if both exist, a renamed entry replaces an original one.
 
         Raises:
-            ConfigError: a renaming is about nothing, or two things would get one name.
+            ConfigError: a renaming matches nothing, or two entries would get the same name.
         """
         new_names: dict[str, str] = {}
         for old, new in self.rename.items():
@@ -237,7 +237,7 @@ class Settings:
         return {name: new_names.get(name, name) for name in names if name in new_names or name not in taken}
 
     def as_config(self) -> dict[str, Any]:
-        """Return them in the overrides of the config, short forms spelt out."""
+        """Return the settings as the config has them, with short forms expanded."""
         override = {True: LOAD, False: "skip"}
         return {
             **{kind: override[loads] for kind, loads in self.kinds.items()},
@@ -248,10 +248,10 @@ class Settings:
 
 
 def settings_of(composed: Composed) -> Settings | None:
-    """Return what a config loads from a parent; None without a parent.
+    """Return a config's settings for loading from a parent; None without a parent.
 
     Raises:
-        ConfigError: settings contradict each other, or there is nothing that they could be about.
+        ConfigError: settings contradict each other, or there are settings without a parent.
     """
     tree = plain(composed.config)
     init, load = tree.get("init") or {}, tree.get("load") or {}
@@ -265,7 +265,7 @@ def settings_of(composed: Composed) -> Settings | None:
         if wanted is None or wanted == kinds[kind]:
             continue
         setter = setters.get(("init", kind))
-        if wanted or (setter is not None and not setter.packaged):  # the packaged override may give way
+        if wanted or (setter is not None and not setter.packaged):  # a default of rlrun does not contradict
             raise ConfigError(
                 f"load.{kind}={str(wanted).lower()} and init.{kind}={init[kind]} contradict each other; give one"
             )

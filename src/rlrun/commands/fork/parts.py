@@ -1,4 +1,4 @@
-"""What each part of a run can load from another run, name by name."""
+"""Load each part of a run from another run, name by name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ MOMENTS = "optimizer."
 class ForkedPart(ABC):
     """A part of a new run that loads named entries.
 
-    kinds: what it could load: name within the part -> kind.
+    kinds: entries that it can load: name within the part -> kind.
     """
 
     kinds: Mapping[str, str]
@@ -64,8 +64,8 @@ class ForkedPart(ABC):
     def __init__(self, part: Any) -> None:
         self.part = part
 
-    def follows(self, name: str) -> Tensor | None:
-        """Return the tensor that an entry belongs to; without it the entry is not loaded."""
+    def owner(self, name: str) -> Tensor | None:
+        """Return the tensor that an entry belongs to; unless it is loaded, the entry is not."""
         return None
 
     def misfit(self, name: str, value: Any) -> str | None:
@@ -73,7 +73,7 @@ class ForkedPart(ABC):
         return None
 
     @abstractmethod
-    def take(self, values: Mapping[str, Any]) -> None:
+    def load(self, values: Mapping[str, Any]) -> None:
         """Load these values; everything else keeps its initial value."""
 
 
@@ -95,16 +95,16 @@ class Network(ForkedPart):
     def misfit(self, name: str, value: Any) -> str | None:
         return _difference(self.state[name], value)
 
-    def take(self, values: Mapping[str, Any]) -> None:
+    def load(self, values: Mapping[str, Any]) -> None:
         self.part.load_state_dict(values, strict=False)
 
 
 class Pace(ForkedPart):
-    """A loader that collects: whether the warm-up is over. Updates are counted against steps from here."""
+    """A loader that collects: loads whether the warm-up is over. The ratio of updates to steps is kept from here on."""
 
     kinds = {"start": "numbers"}
 
-    def take(self, values: Mapping[str, Any]) -> None:
+    def load(self, values: Mapping[str, Any]) -> None:
         if values["start"] is not None:
             collector = self.part.collector
             begun = {"updates": 0, "start": 0 if collector is None else collector.steps}
@@ -115,10 +115,10 @@ class Memory(ForkedPart):
     """A table as a whole. Open episodes of the parent end at their last row."""
 
     kinds = {"": "memory"}
-    how = ""  # what became of the rows, where they are not as they were
+    how = ""  # how the rows were changed, if they were
 
-    def take(self, values: Mapping[str, Any]) -> None:
-        """Take over a state; into a table of another length, number of envs or kind go its episodes, as new ones.
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Load a state; a table of another length, number of envs or kind gets its episodes, as new ones.
 
         Raises:
             RlrunError: the columns differ.
@@ -149,7 +149,7 @@ class Memory(ForkedPart):
             directory=None,
         )
         before.put_back(dict(state))
-        cut_off(cast(Table, before))  # all of it that reading needs
+        cut_off(cast(Table, before))  # reading needs no more of the old table
         episodes = Stored.of(cast(Table, before))
         add_all(table, episodes, append=False)
         self.how = f"{len(table):,} of {int(episodes.rows.sum()):,} transitions, as new episodes"
@@ -158,7 +158,7 @@ class Memory(ForkedPart):
 class Counters(ForkedPart):
     """Any other part: the entries of its state, generators left out.
 
-    Floating-point tensors count as weights, states of optimizers as optimizers, all else as numbers.
+    Floating-point tensors count as weights, states of optimizers as optimizers, everything else as numbers.
     """
 
     apart: tuple[str, ...] = ("metrics",)  # entries that a subclass handles, or that do not influence training
@@ -184,14 +184,14 @@ class Counters(ForkedPart):
             return None if is_optimizer(value) and _sizes(value) == _sizes(current) else "optimizes other parameters"
         return _difference(current, value) if isinstance(current, Tensor) else None
 
-    def take(self, values: Mapping[str, Any]) -> None:
+    def load(self, values: Mapping[str, Any]) -> None:
         state: dict[str, Any] = _copied(self.state)
         for name, value in values.items():
             *above, last = self.paths[name]
             node = reduce(getitem, above, state)
             node[last] = {**value, "param_groups": node[last]["param_groups"]} if is_optimizer(value) else value
         flags = {}
-        if isinstance(self.part, Callback):  # one of a user's own may do without some of the keywords
+        if isinstance(self.part, Callback):  # a user's callback may lack some of the keywords
             kinds = {kind for name, kind in self.kinds.items() if name in values}
             flags = {"weights": "weights" in kinds, "optimizer": "optimizers" in kinds, "numbers": "numbers" in kinds}
             parameters = inspect.signature(self.part.load_state_dict).parameters
@@ -201,9 +201,9 @@ class Counters(ForkedPart):
 
 
 class Loss(Counters):
-    """A loss: its counters, and what its optimizer has gathered for each parameter.
+    """A loss: its counters, and its optimizer's state for each parameter.
 
-    Learning rates and other settings of the optimizer stay those of the new run's config.
+    Learning rates and other settings of the optimizer are those of the new run's config.
     """
 
     apart = ("metrics", "optimiser", "names")
@@ -214,7 +214,7 @@ class Loss(Counters):
         self.parameters = dict(zip((f"{MOMENTS}{name}" for name in part.names), part.parameters, strict=True))
         self.kinds = {**self.kinds, **dict.fromkeys(self.parameters, "optimizers")}
 
-    def follows(self, name: str) -> Tensor | None:
+    def owner(self, name: str) -> Tensor | None:
         return self.parameters.get(name)
 
     def misfit(self, name: str, value: Any) -> str | None:
@@ -224,13 +224,13 @@ class Loss(Counters):
         wanted, stored = _shapes(kept(self.optimizer, self.parameters[name])), _shapes(value)
         return None if wanted == stored else f"{_list(stored)} there, {_list(wanted)} here"
 
-    def take(self, values: Mapping[str, Any]) -> None:
+    def load(self, values: Mapping[str, Any]) -> None:
         if self.optimizer is not None:
             moments = self.optimizer.state_dict()
             moments["state"] |= {place: values[name] for place, name in enumerate(self.parameters) if name in values}
             self.optimizer.load_state_dict(moments)
             self.state = self.part.state_dict()
-        super().take({name: value for name, value in values.items() if name in self.paths})
+        super().load({name: value for name, value in values.items() if name in self.paths})
 
 
 class TargetNetwork(Counters):
@@ -240,18 +240,18 @@ class TargetNetwork(Counters):
         super().__init__(part)
         self.network = part.network.state_dict(keep_vars=True)
 
-    def follows(self, name: str) -> Tensor | None:
+    def owner(self, name: str) -> Tensor | None:
         value = self.network.get(name.removeprefix("target."))
         return value if isinstance(value, Tensor) else None
 
-    def take(self, values: Mapping[str, Any]) -> None:
+    def load(self, values: Mapping[str, Any]) -> None:
         self.part.catch_up()
         self.state = self.part.state_dict()
-        super().take(values)
+        super().load(values)
 
 
 def kept(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
-    """Return what an optimizer keeps for a parameter after its first step, found by a step on a copy."""
+    """Return an optimizer's state for a parameter after its first step, found by a step on a copy."""
     group = next(group for group in optimizer.param_groups if any(member is parameter for member in group["params"]))
     trial_parameter = nn.Parameter(torch.zeros_like(parameter))
     trial_parameter.grad = torch.zeros_like(parameter)
@@ -298,7 +298,7 @@ def _sizes(state: Mapping[str, Any]) -> list[int]:
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, list[int] | None]:
-    """Return the shape of each tensor that an optimizer keeps, None of a number."""
+    """Return the shape of each tensor that an optimizer keeps; None for a number."""
     return {
         name: list(value.shape) if isinstance(value, Tensor) else None
         for name, value in state.items()

@@ -1,4 +1,4 @@
-"""What a parent holds, each thing by one name: `networks.policy.layers.0.weight`, `trainer.update`, `memory`."""
+"""Read the values of a parent by name: `networks.policy.layers.0.weight`, `trainer.update`, `memory`."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class WeightSource:
     """A checkpoint or a weights file that was read."""
 
     place: Path
-    # By name: tensors, numbers, the nests that hold them, and optimizer moments by the name of their parameter:
+    # By name: tensors, numbers, nested states, and optimizer moments by the name of their parameter:
     nodes: Mapping[str, Any]
-    about: Mapping[str, Any]  # `env_steps`, `updates` and `digest`, as far as they are known
+    about: Mapping[str, Any]  # `env_steps`, `updates` and `digest`, if known
 
 
 def read(parent: Parent, wanted: Callable[[str], bool]) -> WeightSource:
-    """Read what a parent holds; a damaged newest checkpoint is skipped.
+    """Read a parent's values; a damaged newest checkpoint is skipped.
 
     Args:
-        parent: where.
+        parent: the source.
         wanted: returns True for a part that is needed; memories are large.
 
     Raises:
@@ -87,7 +87,7 @@ def _digest(path: Path) -> str:
 
 
 def _named(name: str, state: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a state and everything nested in it by dotted name; a table and an optimizer are wholes."""
+    """Yield a state and everything nested in it by dotted name; tables and optimizers are not divided."""
     yield name, state
     is_table = isinstance(state, Mapping) and {"columns", "index", "sampler", "ejector"} <= state.keys()
     if not isinstance(state, Mapping) or is_optimizer(state) or is_table:
@@ -120,7 +120,7 @@ def names_differ(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 
 def _nearest_renaming(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the prefix there and the prefix here that match most tensors; None if no two names end alike."""
+    """Return the prefixes of the parent and of this run that match most tensors; None if no names have equal ends."""
     fitting, alike = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     there = [(name.split("."), tensors[name]) for name in list(tensors)[:COMPARED]]
     for name in list(wanted)[:COMPARED]:
@@ -138,6 +138,6 @@ def _nearest_renaming(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
 
 
 def some(names: Sequence[object], most: int | None, joint: str = " and") -> str:
-    """Return names, at most so many, and how many more there are."""
+    """Return names, at most so many, and the number of further ones."""
     more = len(names) - len(names[:most])
     return ", ".join(map(str, names[:most])) + (f"{joint} {more} more" if more else "")

@@ -29,14 +29,14 @@ from rlrun.training.trainer import Trainer
 
 Fate = Literal["loaded", "skipped", "missing", "misfit"]
 FATES: tuple[Fate, ...] = ("loaded", "skipped", "missing", "misfit")
-MISFITS = 4  # things that do not fit, in an error
+MISFITS = 4  # entries that do not fit, in an error
 NAMES = 6  # names a line of a report
 
 _messages = logging.getLogger("rlrun.commands.fork")
 
 
 class ForkEntry(NamedTuple):
-    """One named entry, and what became of it."""
+    """One named entry, and whether it was loaded."""
 
     part: str
     name: str  # full
@@ -49,7 +49,7 @@ class ForkEntry(NamedTuple):
 
 @dataclass
 class ForkReport:
-    """What became of everything that a run could load."""
+    """All entries that a run can load, with their fates."""
 
     origin: str
     entries: list[ForkEntry] = field(default_factory=list)
@@ -79,21 +79,21 @@ class ForkReport:
 
 @dataclass
 class Fork:
-    """What a new run loaded."""
+    """The result of loading parts of a parent."""
 
     lineage: dict[str, Any]  # for the manifest: `run`, `checkpoint`, `env_steps`, `updates`, `digest`, `init`
-    report: ForkReport  # what became of each thing
+    report: ForkReport  # fate of each entry
     axis: int  # environment step (the update, without a collector) at which the new run begins
     update: int  # update at which it begins
 
     def begin(self, run: RunDir, parts: Mapping[str, Stateful]) -> dict[str, Any]:
-        """Write the new run's first checkpoint. From here on the run needs no parent.
+        """Write the new run's first checkpoint. From here on the run does not need its parent.
 
         Returns:
             The states that were written.
 
         Raises:
-            RlrunError: the disk does not take it.
+            RlrunError: it cannot be written.
         """
         directory = run.checkpoints / checkpoint_name(self.axis, self.update)
         rows = all(part.memory for part in parts.values() if isinstance(part, Checkpointer))
@@ -112,28 +112,28 @@ class Fork:
         return states
 
 
-def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *, dry: bool = False) -> Fork | None:
-    """Load what `init:` asks for; None without a parent.
+def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *, dry: bool = False) -> Fork | None:
+    """Load the entries that `init:` selects; None without a parent.
 
-    All is decided before anything is changed, and nothing is written.
+    All entries are checked before any is loaded, and nothing is written.
 
     Args:
         composed: of the new run; its overrides are set to the exact checkpoint.
         parts: of the new run, by config path.
         trainer: of the new run.
-        dry: only report: list every name, also if the budget would refuse the run.
+        dry: only report: list every name, even if the budget is already used up.
 
     Raises:
-        RequestError: there is nothing to start from, it does not fit, or a pattern is about nothing.
+        RequestError: there is no parent, it does not fit, or a pattern matches nothing.
     """
     settings = settings_of(composed)
     if settings is None:
         return None
-    taker = _Taker(settings, parts)
+    selection = _Selection(settings, parts)
     parent = find(settings.source)
-    source = read(parent, taker.wants)
-    report = taker.decide(source)
-    taker.load()
+    source = read(parent, selection.wants)
+    report = selection.decide(source)
+    selection.load()
     update = int(trainer.state["update"])
     steps = (part.steps for part in parts.values() if isinstance(part, Collector | ByIdCollector))
     axis = next(steps, update)
@@ -156,7 +156,7 @@ def take(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer, *,
 
 
 def _require_budget(composed: Composed, reached: Mapping[str, int]) -> None:
-    """Refuse a run that would end where it begins.
+    """Refuse a run that would end at once.
 
     Raises:
         ConfigError: the parent's counters have reached the budget.
@@ -170,8 +170,8 @@ def _require_budget(composed: Composed, reached: Mapping[str, int]) -> None:
             )
 
 
-class _Taker:
-    """Decides name by name what is taken over, and takes it."""
+class _Selection:
+    """Decides for each name whether it is loaded, and loads it."""
 
     def __init__(self, settings: Settings, parts: Mapping[str, Stateful]) -> None:
         self.settings = settings
@@ -185,9 +185,9 @@ class _Taker:
             if isinstance(part, Network)
             for name, value in part.part.state_dict(keep_vars=True).items()
         }
-        self.values: dict[str, dict[str, Any]] = {}  # part -> name -> what it takes over
+        self.values: dict[str, dict[str, Any]] = {}  # part -> name -> value to load
         self.loaded: set[str] = set()
-        self.leaders: set[int] = set()  # ids of those of the tensors that are loaded
+        self.loaded_ids: set[int] = set()  # ids of the tensors that are loaded
         settings.require_met(self.kinds, self.parts)
 
     def wants(self, part: str) -> bool:
@@ -196,16 +196,16 @@ class _Taker:
         return not all(path in self.tables and not self.settings.loads(path, "memory") for path in here)
 
     def decide(self, source: WeightSource) -> ForkReport:
-        """Settle what becomes of every name.
+        """Decide the fate of every name.
 
         Raises:
-            ConfigError: something does not fit, or a pattern that says load finds nothing.
+            ConfigError: an entry does not fit, or a pattern with `load` matches no entry.
         """
         names = self.settings.renamed(source.nodes)
         nodes = self._of_today({new: source.nodes[old] for old, new in names.items()})
         entries: dict[str, list[ForkEntry]] = {path: [] for path in self.parts}
         for path in sorted(self.parts, key=lambda path: not isinstance(self.parts[path], Network)):
-            entries[path] += self._decide_part(path, nodes, source)  # networks first: others follow them
+            entries[path] += self._decide_part(path, nodes, source)  # networks first: other parts depend on them
         steps, updates = source.about.get("env_steps"), source.about.get("updates")
         origin = f"{source.place}" if steps is None else f"{source.place} ({steps:,} env steps, {updates:,} updates)"
         self.report = ForkReport(origin, [entry for group in entries.values() for entry in group])
@@ -215,7 +215,7 @@ class _Taker:
         return self.report
 
     def _of_today(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what there is with today's names of parts."""
+        """Return the nodes, with old names of parts replaced by current ones."""
         before = {renames.stored_as(path, nodes): path for path in self.parts}
         moved = {old: new for old, new in before.items() if old != new}
         return {
@@ -235,8 +235,8 @@ class _Taker:
             if fate == "loaded":
                 self.values.setdefault(path, {})[name] = nodes[full]
                 self.loaded.add(full)
-                self.leaders |= {id(self.tensors[full])} if full in self.tensors else set()
-            if fate != "missing" or kind == "weights" or not source.place.is_file():  # files hold nothing else
+                self.loaded_ids |= {id(self.tensors[full])} if full in self.tensors else set()
+            if fate != "missing" or kind == "weights" or not source.place.is_file():  # files hold only weights
                 yield ForkEntry(path, full, fate, why)
         for full, value in nodes.items() if strict else ():
             beyond = full.startswith(f"{path}.") and full not in names and not isinstance(value, Mapping)
@@ -246,8 +246,8 @@ class _Taker:
     def _fate(self, part: ForkedPart, name: str, full: str, kind: str, nodes: Mapping[str, Any]) -> tuple[Fate, str]:
         if not self.settings.loads(full, kind):
             return "skipped", ""
-        leader = part.follows(name)
-        if leader is not None and id(leader) not in self.leaders:
+        owner = part.owner(name)
+        if owner is not None and id(owner) not in self.loaded_ids:
             if kind == "optimizers":
                 return "skipped", "its parameter is initialized"
             if self.settings.explicit(full) is None:
@@ -274,7 +274,7 @@ class _Taker:
             raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{why}")
 
     def _note_networks(self) -> None:
-        """Note in the report that no network was loaded."""
+        """Add to the report that no network was loaded."""
         if self.tensors and self.loaded.isdisjoint(self.tensors):
             paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
             begun = any(self.values.get(path, {}).get("start") is not None for path in paces)
@@ -282,10 +282,10 @@ class _Taker:
             self.report.remarks.append(f"no network was loaded: all are initialized{warm_up}")
 
     def _settle_import(self, nodes: Mapping[str, Any]) -> None:
-        """Let a memory that the parent had from a file not be read from there again.
+        """Skip the import of a memory that the parent has imported already.
 
         Raises:
-            ConfigError: the file is another one.
+            ConfigError: the new run names another file.
         """
         for path, part in self.built.items():
             if not isinstance(part, MemoryImport) or not part.sources or not self.loaded & self.tables:
@@ -299,17 +299,17 @@ class _Taker:
             part.load_state_dict(part.state_dict() | {"taken_in": True})
 
     def load(self) -> None:
-        """Take over what was decided: networks first, for target networks look at them; memories last.
+        """Load the selected entries: networks first, because target networks read them; memories last.
 
         Raises:
-            RunDirError: a part does not take it.
+            RunDirError: a part refuses its values.
         """
         rank: dict[type[ForkedPart], int] = {Network: 0, Memory: 2}
         for path, part in sorted(self.parts.items(), key=lambda item: rank.get(type(item[1]), 1)):
             if path not in self.values and not isinstance(part, TargetNetwork):
                 continue
             try:
-                part.take(self.values.get(path, {}))
+                part.load(self.values.get(path, {}))
             except Exception as error:
                 hint = "; init.memory=skip leaves it out" if isinstance(part, Memory) else ""
                 raise RunDirError(f"init.from: {path} does not fit: {explain(error)}{hint}") from error
