@@ -182,7 +182,7 @@ def test_a_probe_that_fails_says_why(project):
     [
         (("--probe", "5"), "--probe goes with --estimate"),
         (("--price", "5"), "--price goes with --estimate"),
-        (("--estimate", "--from", "somewhere"), "--estimate is of runs that begin from scratch"),
+        (("--estimate", "--from", "somewhere"), "--estimate is for runs that begin from scratch"),
     ],
 )
 def test_what_does_not_go_together_is_refused(overrides, told, project, capfd):

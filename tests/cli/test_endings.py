@@ -224,5 +224,5 @@ def test_a_signal_before_training_leaves_nothing_behind(number, importing, vecto
     write("before.py", BEFORE.format(importing=importing))
     outcome = hindered(number, "env.target=before.Slow", f"env.vectorization={vectorization}", seconds=15)
     name = signal.Signals(number).name
-    assert outcome == (128 + number, f"rlrun: stopped by {name}; nothing was begun\n")
+    assert outcome == (128 + number, f"rlrun: stopped by {name}; no run was started\n")
     assert not (project / "run").exists()

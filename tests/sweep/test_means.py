@@ -59,5 +59,5 @@ def test_a_wrong_word_is_named(override, told):
 
 
 def test_a_single_run_refuses_them():
-    with pytest.raises(RlrunError, match="launcher=local: this is of a sweep: rlrun train -m"):
+    with pytest.raises(RlrunError, match="launcher=local: this is for a sweep: rlrun train -m"):
         compose(["algorithm=dqn", "env=cartpole", "launcher=local"])

@@ -239,14 +239,14 @@ def test_two_coordinators_share_the_jobs(project):
     ("overrides", "message"),
     [
         (["train", "-m", "algorithm=dqn", "env=cartpole", "--run-dir", "r"], "--sweep-dir names the folder of a sweep"),
-        (["train", "-m", "algorithm=dqn", "env=cartpole", "--from", "r"], "--from is of a single run"),
+        (["train", "-m", "algorithm=dqn", "env=cartpole", "--from", "r"], "--from is for a single run"),
         (["train", "-m", "algorithm=dqn", "env=cartpole", "seed=a,b"], "seed=a: seed: "),
         (["train", "-m", "algorithm=dqn", "env=cartpole", "--sweep-dir", "full"], "is not empty, and no sweep"),
         (["train", "algorithm=dqn", "env=cartpole", "seed=1,2"], "-m"),
-        (["train", "algorithm=dqn", "env=cartpole", "--workers", "2"], "--workers is of a sweep of several runs"),
-        (["train", "algorithm=dqn", "env=cartpole", "--launcher", "ray"], "--launcher is of a sweep of several runs"),
+        (["train", "algorithm=dqn", "env=cartpole", "--workers", "2"], "--workers is for a sweep of several runs"),
+        (["train", "algorithm=dqn", "env=cartpole", "--launcher", "ray"], "--launcher is for a sweep of several runs"),
         (["train", "-m", "algorithm=dqn", "env=cartpole", "--launcher", "lokal"], "did you mean 'local'"),
-        (["resume", "full", "--retry-failed"], "--retry-failed is of a sweep, and full is none"),
+        (["resume", "full", "--retry-failed"], "--retry-failed is for a sweep, and full is none"),
     ],
 )
 def test_wrong_requests_make_nothing(overrides, message, project, rlrun):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Overrides, tell_presets
+from rlrun.cli.common import ConfigDir, Overrides, print_presets
 
 
 def check(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
@@ -16,4 +16,4 @@ def check(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 
     for line in checking.check(composed):
         typer.echo(line)
-    tell_presets(composed.preset)
+    print_presets(composed.preset)

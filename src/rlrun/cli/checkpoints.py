@@ -73,7 +73,7 @@ def cells(report: CheckpointReport, *, names: bool, verified: bool) -> list[str]
 
 
 def _local(time: str) -> str:
-    """Return a time on the clock of this machine; what is no time stays as it is."""
+    """Return a time in the local time zone; a text that is not a time is returned unchanged."""
     try:
         return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""What several commands share: options and their completion, and what they print besides their result."""
+"""Options that several commands share, their completion, and output next to the result."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def show(*names: str) -> None:
         messages.setLevel(logging.INFO)
 
 
-def tell_presets(*names: str | None) -> None:
-    """Name on standard error the presets that apply, if any does."""
+def print_presets(*names: str | None) -> None:
+    """Print the presets that apply on standard error, if there are some."""
     from rlrun.config.layering import describe_presets
 
     if line := describe_presets(names):
@@ -83,7 +83,7 @@ def tell_presets(*names: str | None) -> None:
 
 
 def print_result(result: Result) -> None:
-    """Print what came of a run; the exit code is 75 where it was stopped and can be resumed."""
+    """Print the result of a run; the exit code is 75 if it was stopped and can be resumed."""
     summary = result.summary
     typer.echo(result.describe())
     if result.trainer is None:

@@ -1,4 +1,4 @@
-"""What `rlrun train` says of runs before they are begun: which there are, and what they take."""
+"""List the jobs of `rlrun train`, and estimate their cost, before they start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.common import tell_presets
+from rlrun.cli.common import print_presets
 
 if TYPE_CHECKING:
     from rlrun.config.expansion import Job
@@ -31,17 +31,17 @@ Price = Annotated[
 
 @dataclass(frozen=True)
 class EstimateRequest:
-    """How an estimate is made: seconds of a probe, and the price of an hour, where they are given."""
+    """Settings of an estimate: seconds of a probe, and the price of an hour, or None."""
 
     probe: float | None
     price: float | None
 
 
 def estimate_request(*, estimate: bool, probe: float | None, price: float | None) -> EstimateRequest | None:
-    """Return how an estimate is made, or None where none is wanted.
+    """Return the settings of an estimate, or None if none is requested.
 
     Raises:
-        ConfigError: an option is of an estimate, and none is wanted.
+        ConfigError: there are settings, but no estimate is requested.
     """
     from rlrun.core.errors import ConfigError
 
@@ -56,7 +56,7 @@ def estimate_request(*, estimate: bool, probe: float | None, price: float | None
 def print_estimate(
     jobs: Sequence[Job], request: EstimateRequest, *, folder: Path | None, config_dir: Path | None, workers: int | None
 ) -> None:
-    """Print what jobs take."""
+    """Print the cost of jobs."""
     from rlrun.analysis import estimate as estimates
 
     cost_estimate = estimates.estimate(
@@ -74,7 +74,7 @@ def print_estimate(
 def print_estimate_of_one(
     overrides: list[str], request: EstimateRequest, *, start: str | None, run_dir: Path | None, config_dir: Path | None
 ) -> None:
-    """Print what one run takes.
+    """Print the cost of one run.
 
     Raises:
         ConfigError: an override is wrong, or it would start from another run.
@@ -84,7 +84,7 @@ def print_estimate_of_one(
     from rlrun.core.errors import ConfigError
 
     if start is not None:
-        raise ConfigError("--estimate is of runs that begin from scratch, and --from starts from another")
+        raise ConfigError("--estimate is for runs that begin from scratch, and --from starts from another")
     composed = compose(overrides, config_dir=config_dir)
     job = Job(identity(composed.config), tuple(composed.overrides), "")
     print_estimate([job], request, folder=run_dir, config_dir=config_dir, workers=1)
@@ -102,4 +102,4 @@ def list_jobs(jobs: Sequence[Job]) -> None:
     for line in aligned([heads, *([job.key, *cells] for job, cells in zip(jobs, values, strict=True))], left=heads):
         typer.echo(line)
     typer.echo(f"{counted(len(jobs), 'job')}; --estimate measures the time and disk that they take", err=True)
-    tell_presets(*(job.preset for job in jobs))
+    print_presets(*(job.preset for job in jobs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Overrides, tell_presets
+from rlrun.cli.common import ConfigDir, Overrides, print_presets
 
 
 def explain(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
@@ -15,4 +15,4 @@ def explain(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     from rlrun.commands import train as experiment
 
     typer.echo(experiment.explain(composed))
-    tell_presets(composed.preset)
+    print_presets(composed.preset)

@@ -38,7 +38,7 @@ from rlrun.cli import list as listing
 from rlrun.core.errors import RlrunError, did_you_mean
 from rlrun.runs import exits, signals
 
-INTERRUPTED = 128 + signal.SIGINT  # what typer makes of a KeyboardInterrupt
+INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
 
 app = typer.Typer(
     name="rlrun",
@@ -90,7 +90,7 @@ def root(
 
 @functools.cache
 def _command() -> Any:
-    """Return what typer makes of the app: it takes longer than many a command, and one process may run several."""
+    """Return typer's command for the app; building it is slow, and one process may run several commands."""
     return typer.main.get_command(app)
 
 
@@ -103,7 +103,7 @@ def main() -> None:
         warnings.simplefilter("ignore")
     signals.listen()
     try:
-        with nullcontext() if "_RLRUN_COMPLETE" in os.environ else exits.refused():  # a shell's completion does exit
+        with nullcontext() if "_RLRUN_COMPLETE" in os.environ else exits.refused():  # shell completion may exit
             result = _command().main(overrides, prog_name="rlrun", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         if code == INTERRUPTED:
@@ -111,7 +111,7 @@ def main() -> None:
     except RlrunError as error:
         code = 1 if _is_unread(error) else _fail(str(error), error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort) as error:
-        if isinstance(error.__cause__, EOFError) and not signals.received:  # of which typer makes an Abort
+        if isinstance(error.__cause__, EOFError) and not signals.received:  # typer raises Abort for it
             code = _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
         else:
             code = _stopped(overrides)
@@ -124,7 +124,7 @@ def main() -> None:
 
 
 def _is_unread(error: RlrunError) -> bool:
-    """Return True if the reader of the output is gone, as after `| head`: typer exits then, without a message."""
+    """Return True if the output's reader has ended, as after `| head`: typer exits then, without a message."""
     if not isinstance(error.__cause__, SystemExit) or not isinstance(error.__cause__.__context__, BrokenPipeError):
         return False
     pipes = select.poll()
@@ -134,10 +134,10 @@ def _is_unread(error: RlrunError) -> bool:
 
 
 def _stopped(overrides: list[str]) -> int:
-    """Report a signal that came before the run was ready; a run that is resumed stays as it was."""
+    """Report a signal that came before the run was ready; a resumed run is not changed."""
     number = signals.received[-1] if signals.received else signal.SIGINT
     command = overrides[0] if overrides else ""
-    after = {"train": "; nothing was begun", "resume": "; the run is as it was"}.get(command, "")
+    after = {"train": "; no run was started", "resume": "; the run is unchanged"}.get(command, "")
     code = 75 if command == "resume" else 128 + number
     return _fail(f"stopped by {signal.Signals(number).name}{after}", code, debug=False)
 
@@ -151,7 +151,7 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
 
 def _usage(error: Any, overrides: Sequence[str]) -> str:
-    """Return a usage error of typer as one line: the command, what is wrong, the nearest match.
+    """Return a usage error of typer as one line: the command, the error, the nearest match.
 
     overrides: the command line; options of other libraries in it are suggested as overrides.
 
@@ -172,7 +172,7 @@ def _usage(error: Any, overrides: Sequence[str]) -> str:
 
 
 def _overrides_without_dashes(overrides: Sequence[str], known: list[str]) -> str:
-    """Return a hint with the overrides that unknown options such as `--algo ppo` mean."""
+    """Return a hint with the overrides for unknown options such as `--algo ppo`."""
     from rlrun.config.peers import override_of
 
     hints = []

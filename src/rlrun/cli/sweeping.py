@@ -1,4 +1,4 @@
-"""What `rlrun train -m` and `rlrun resume SWEEP` have in common."""
+"""Options and functions that `rlrun train -m` and `rlrun resume SWEEP` share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.common import tell_presets
+from rlrun.cli.common import print_presets
 from rlrun.cli.estimating import EstimateRequest, list_jobs, print_estimate
 from rlrun.runs.files import aligned
 
@@ -40,7 +40,7 @@ Stall = Annotated[
 
 
 def limits_of(*, fail_fast: bool, max_failures: int | None, retries: int, stall: float | None) -> Limits:
-    """Return when a sweep gives up."""
+    """Return the limits at which a sweep stops."""
     from rlrun.sweep.coordinator import Limits
 
     return Limits(failures=1 if fail_fast else max_failures, retries=retries, stall=stall)
@@ -52,7 +52,7 @@ def with_launcher(overrides: list[str], launcher: str | None) -> list[str]:
 
 
 def refuse_with_multirun(**options: Any) -> None:
-    """Refuse what is of a single run.
+    """Refuse options of a single run.
 
     Raises:
         ConfigError: naming the option.
@@ -63,13 +63,13 @@ def refuse_with_multirun(**options: Any) -> None:
         if value:
             option = {"start": "--from", "run_dir": "--run-dir"}.get(name, f"--{name}")
             way = "; --sweep-dir names the folder of a sweep" if name == "run_dir" else ""
-            raise ConfigError(f"{option} is of a single run, and -m is a sweep of several{way}")
+            raise ConfigError(f"{option} is for a single run, and -m runs a sweep of several{way}")
 
 
 def refuse_without_sweep(way: str, **options: Any) -> None:
-    """Refuse what is of a sweep only.
+    """Refuse options of a sweep.
 
-    way: to one.
+    way: hint how to run one.
 
     Raises:
         ConfigError: naming the option.
@@ -78,7 +78,7 @@ def refuse_without_sweep(way: str, **options: Any) -> None:
 
     for name, value in options.items():
         if value:
-            raise ConfigError(f"--{name.replace('_', '-')} is of a sweep{way}")
+            raise ConfigError(f"--{name.replace('_', '-')} is for a sweep{way}")
 
 
 def sweep(
@@ -91,11 +91,11 @@ def sweep(
     dry_run: bool,
     estimate: EstimateRequest | None = None,
 ) -> int:
-    """Run a sweep, or only list its jobs, or say what they take; return the exit code."""
+    """Run a sweep, or only list its jobs, or estimate their cost; return the exit code."""
     from rlrun.sweep import children
 
     if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
-        children.prepare()  # in parallel to what this process has to import and to compose first
+        children.prepare()  # in parallel to this process's imports and composition
     from rlrun.config.expansion import expand
     from rlrun.core.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
@@ -107,11 +107,11 @@ def sweep(
     plan = None if settings is None else SearchPlan(overrides, settings, config_dir)
     if plan is not None:
         if estimate is not None:
-            raise ConfigError("--estimate is of jobs that are known, and a search chooses them as it goes")
+            raise ConfigError("--estimate needs known jobs, and a search chooses its jobs while it runs")
         plan.check()
         if dry_run:
             typer.echo(plan.describe())
-            tell_presets(plan.preset)
+            print_presets(plan.preset)
             return 0
     jobs = [] if plan is not None else expand(overrides, config_dir)
     if dry_run:
@@ -165,7 +165,7 @@ def resume_sweep(
 
 
 def _exit_code(outcome: SweepOutcome) -> int:
-    """Print what came of a sweep: its jobs on standard error, its result on standard output; return the exit code."""
+    """Print a sweep's jobs on standard error and its result on standard output; return the exit code."""
     for line in aligned(outcome.table(), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)
     typer.echo(outcome.describe())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Overrides, Trust, print_result, show, tell_presets
+from rlrun.cli.common import ConfigDir, Overrides, Trust, print_presets, print_result, show
 from rlrun.cli.estimating import Estimate, Price, Probe, estimate_request, print_estimate_of_one
 from rlrun.cli.sweeping import (
     FailFast,
@@ -94,7 +94,7 @@ def train(
         print_estimate_of_one(overrides or [], request, start=start, run_dir=run_dir, config_dir=config_dir)
         return
     with _composed(overrides or [], start, config_dir, trust or []) as composed:
-        # Loads torch, so what is wrong with an override is said before.
+        # This import loads torch, so errors in overrides are reported before.
         from rlrun.commands import train as experiment
         from rlrun.core.errors import Left
         from rlrun.loading.assembly import keep_freed_memory
@@ -103,7 +103,7 @@ def train(
         show("rlrun.commands.fork", "rlrun.told")
         if dry_run:
             typer.echo(experiment.explain(composed))
-            tell_presets(composed.preset)
+            print_presets(composed.preset)
             return
         try:
             result = experiment.train(composed, run_dir=run_dir)
@@ -114,7 +114,7 @@ def train(
 
 @contextmanager
 def _composed(overrides: list[str], start: str | None, config_dir: Path | None, trust: list[str]) -> Iterator[Composed]:
-    """Yield the composed config of a run; what the overrides of another run import is limited until the end.
+    """Yield the composed config of a run; imports by another run's overrides are limited until the context ends.
 
     Raises:
         ConfigError: an override is wrong, or `--trust` is given without `--from`.

@@ -226,7 +226,7 @@ def _names(chosen: Sequence[Override]) -> tuple[str, ...]:
 def _refuse_sweeps(overrides: list[Override]) -> None:
     for override in overrides:
         if override.key.split(".")[0] in OF_SWEEPS:
-            raise ConfigError(f"{override.text}: this is of a sweep: rlrun train -m …")
+            raise ConfigError(f"{override.text}: this is for a sweep: rlrun train -m …")
 
 
 def _with_todays_options(repository: Repository, override: Override) -> Override:

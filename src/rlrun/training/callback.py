@@ -1,4 +1,4 @@
-"""A callback: the unit from which algorithms are put together."""
+"""The base class of callbacks, from which algorithms are built."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Stop(Exception):
 
 
 class SkipBatch(Exception):
-    """Raised by any hook to leave the rest of this update out."""
+    """Raised by any hook to skip the rest of this update."""
 
 
 class Callback:
@@ -42,20 +42,20 @@ class Callback:
     that a hook returns is added to the data group, or to the state where there is no group.
     """
 
-    data_group: str | None = None  # whose names the batch hooks see first
+    data_group: str | None = None  # batch hooks look up names here first
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
     requested_names: frozenset[str] | None = None  # those of `provides` that are read; None = no plan yet
-    cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; who overrides them sets it
-    leads: bool = False  # it looks on or writes, and changes nothing of training: of several learners the first has it
+    cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; subclasses with these hooks set it
+    leads: bool = False  # it observes or writes files, and does not affect training: only the first learner has it
     only_provides: bool = False  # it only provides names: if no hook asks for them, that is a mistake
-    by_turns: bool = False  # others train the same parameters, each in phases of its own
+    by_turns: bool = False  # others train the same parameters, each in separate phases
     ends: bool = False  # its end_cycle may end training, so it is called after all others
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
-    position: int = 0  # its place among them
-    inherited: tuple[str, ...] | None = None  # entries of its state that a run started from this one takes; None = all
+    position: int = 0  # its index among them
+    inherited: tuple[str, ...] | None = None  # entries of its state that a fork of the run loads; None = all
 
     def restore_state(self, *names: Any) -> dict[str, Any] | None:
-        """Load what was saved; other callbacks may not be ready yet."""
+        """Load saved data; other callbacks may not be ready yet."""
 
     def begin_training(self, *names: Any) -> dict[str, Any] | None:
         """Prepare; may add names to the run's state."""
@@ -64,19 +64,19 @@ class Callback:
         """Start a cycle of `cycle` updates."""
 
     def begin_batch(self, *names: Any) -> dict[str, Any] | None:
-        """Add targets or reshape data before any gradient is taken."""
+        """Add targets or reshape data before any gradient is computed."""
 
     def backward(self, *names: Any) -> dict[str, Any] | None:
-        """Take gradients and step optimizers."""
+        """Compute gradients and step optimizers."""
 
     def end_batch(self, *names: Any) -> dict[str, Any] | None:
-        """Follow up on an update: target networks, priorities, periodic work."""
+        """Work after an update: target networks, priorities, periodic tasks."""
 
     def end_cycle(self, *names: Any) -> dict[str, Any] | None:
         """End a cycle of `cycle` updates."""
 
     def end_training(self, error: BaseException | None, *names: Any) -> dict[str, Any] | None:
-        """Clean up, whatever happened; `error` is what ended training early."""
+        """Clean up, also after errors; `error` is the one that ended training early, or None."""
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -84,35 +84,35 @@ class Callback:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return whatever influences training: tensors, numbers, nested dicts and lists of these."""
+        """Return all state that influences training: tensors, numbers, nested dicts and lists of these."""
         return {}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
-        """Restore what `state_dict` returned.
+        """Restore the result of `state_dict`.
 
-        A resumed run restores all of it. A run that starts from another (`rlrun train --from`) passes a state of
-        its own, in which the parts that it transfers come from the other run.
+        A resumed run restores all of it. A run that starts from another (`rlrun train --from`) passes its own state, in
+        which the parts that it transfers come from the other run.
 
         Args:
             state: of this callback, or of its counterpart.
-            weights: take what was learnt.
-            optimizer: take what optimizers have gathered.
-            numbers: take counters and schedules.
+            weights: load network weights.
+            optimizer: load states of optimizers.
+            numbers: load counters and schedules.
         """
         if numbers:
             self.load_numbers(state)
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        """Take back counters and schedules."""
+        """Restore counters and schedules."""
 
     def trained(self) -> Sequence[Any]:
-        """Return the parameters that this callback's optimizer steps; others may step them by turns only."""
+        """Return the parameters that this callback's optimizer steps; others may step them only with `by_turns`."""
         return ()
 
     def due(self) -> bool:
-        """Return True if the running update is one of those in which a loss learns, or a target network moves."""
+        """Return True if a loss learns, or a target network moves, in the current update."""
         return True
 
     def passed(self) -> None:
@@ -123,7 +123,7 @@ class Callback:
         return self.requested_names is None or name in self.requested_names
 
     def note(self, path_of: Callable[[object], str]) -> str:
-        """Say in a few words what this callback does, for `explain`; `path_of` names a built part."""
+        """Return a short description of this callback for `explain`; `path_of` names a built part."""
         return ""
 
     def hook(self, event: str) -> Hook | None:

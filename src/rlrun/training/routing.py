@@ -1,4 +1,4 @@
-"""How a hook finds its arguments: resolved once, called many times."""
+"""Look up the arguments of hooks: names are resolved once, and calls reuse them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUTSIDE = ("restore_state", "begin_training", "end_training")  # events without 
 
 
 class State(dict[str, Any]):
-    """The run's state, by name; a name that was promised and not returned is an error that says whose it is."""
+    """The run's state, by name; a name that its callback has not returned is an error with the callback's name."""
 
     def __missing__(self, name: str) -> Any:
         owners = [owner for owner, callback in self.get("callbacks", {}).items() if name in callback.provides]
@@ -57,7 +57,7 @@ class HookCall:
         return self.required + self.optional
 
     def call(self) -> Call:
-        """Return the hook as a function of the data groups and the state; without its group it has no turn."""
+        """Return the hook as a function of the data groups and the state; it is skipped if its group is missing."""
         method, optional = self.method, self.optional
         pick = _picker(self.required)
         key = self.callback.data_group or ""
@@ -78,7 +78,7 @@ class HookCall:
             return call
         callback = self.callback
 
-        def when_due(groups: Groups, state: State) -> None:  # otherwise what it asks for may be absent
+        def when_due(groups: Groups, state: State) -> None:  # otherwise its arguments may be absent
             if callback.due():
                 call(groups, state)
             elif key in groups:

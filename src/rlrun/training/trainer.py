@@ -20,7 +20,7 @@ class Loader(Protocol):
     """Yields data groups; owns pacing, warm-up and epochs."""
 
     def names(self) -> Mapping[str, tuple[str, ...]]:
-        """What each data group will hold, known before a step is made."""
+        """Names in each data group, known before the first step."""
 
     def __iter__(self) -> Iterator[Groups]: ...
 
@@ -28,19 +28,19 @@ class Loader(Protocol):
 class Trainer:
     """Call every callback's hooks, for each batch that the loader yields.
 
-    The plan is made here, so wiring mistakes show before anything runs. `state` holds what
-    hooks may ask for besides the batch: `update` (number of the running update, from 1),
-    `callbacks`, `loader`, `run_dir`, `config`, `parts`, and whatever callbacks add to it.
+    The plan is made here, so wiring mistakes are reported before anything runs. `state` has further arguments of hooks:
+    `update` (number of the current update, from 1), `callbacks`, `loader`, `run_dir`, `config`, `parts`, and all names
+    that callbacks add to it.
 
     Args:
         callbacks: by name.
         loader: of batches.
-        around: entered for each batch, around `begin_batch`, `backward` and `end_batch`: what acts, steps environments
-            or evaluates is outside of it.
+        around: entered for each batch, around `begin_batch`, `backward` and `end_batch`; acting, environment steps and
+            evaluations are outside of it.
         fuse: makes the calls of an update from its hooks; None = one call each.
 
     Raises:
-        WiringError: something is no callback, or one asks for a name that nobody provides.
+        WiringError: an entry is not a callback, or a hook asks for a name that nobody provides.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class Trainer:
             loader=loader,
             run_dir=None,  # where files go, if anywhere; these three are set by the experiment
             config={},
-            parts={},  # config path -> whatever has a state_dict
+            parts={},  # config path -> object with a state_dict
         )
         self.plan: Plan = plan(self.callbacks, loader.names(), self.state)
-        self._reached: str | None = None  # callback whose `end_cycle` the running update has come to
+        self._reached: str | None = None  # callback whose `end_cycle` the current update has reached
 
     def train(self, ready: Callable[[], None] | None = None) -> State:
-        """Run until the loader ends or a hook raises `Stop`; `end_training` is called whatever happens.
+        """Run until the loader ends or a hook raises `Stop`; `end_training` is called also after errors.
 
         An update may have stopped between its `end_cycle` hooks, by a `Stop` or because the state was saved
-        there. It is finished first, from the hook that it had come to.
+        there. It is finished first, from the hook that it had reached.
 
         Args:
             ready: called once all callbacks have begun, before anything else; may raise `Stop`, too.
@@ -92,7 +92,7 @@ class Trainer:
             self._finish_update()
             self._loop()
         except BaseException as raised:
-            if os.getpid() != owner:  # forked by the code of a part; the run, and what is to be ended, is its parent's
+            if os.getpid() != owner:  # a fork by a part's code: only its parent process may end the run
                 raise
             error = raised
             _note_hook(error)
@@ -130,7 +130,7 @@ class Trainer:
             self._reached = None
 
     def _finish_update(self) -> None:
-        """Call the `end_cycle` hooks that a saved state had still before it; the batch is gone, so not its readers."""
+        """Call the remaining `end_cycle` hooks of a restored update, except those that read its lost batch."""
         state, resumed = self.state, False
         for step in self.plan.steps["end_cycle"] if self._reached is not None else ():
             resumed = resumed or step.callback.name == self._reached
@@ -141,7 +141,7 @@ class Trainer:
         self._reached = None
 
     def _end(self, error: BaseException | None) -> None:
-        """Let every callback clean up; the first failure is raised after all had their turn."""
+        """Make every callback clean up; raise the first failure after all are done."""
         failure: BaseException | None = None
         for step in self.plan.steps["end_training"]:
             try:
@@ -165,9 +165,9 @@ class Trainer:
 
 
 def _note_hook(error: BaseException) -> None:
-    """Note in an error which callback's hook it came out of: that of the first such frame in its traceback.
+    """Add the name of the callback's hook to an error, from the first such frame in its traceback.
 
-    Errors of rlrun name the place themselves.
+    Errors of rlrun have the place in their message.
     """
     if isinstance(error, RlrunError):
         return

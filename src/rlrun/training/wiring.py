@@ -1,7 +1,7 @@
-"""The plan of a run: who asks for what, who provides it, and in which order they are called.
+"""The plan of a run: the names that each hook reads and provides, and the order of calls.
 
 It is made once, when the trainer is built, from the callbacks and from the names that the
-loader promises. On the update path nothing is searched for.
+loader declares. The update path looks up no names.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Plan:
         return [(step.callback.name, step.callback.cycle, step.call()) for step in self.steps[event]]
 
     def verify(self, groups: Groups) -> None:
-        """Compare a real batch with what the loader promised; not every batch holds every group.
+        """Compare a real batch with the names that the loader declared; a batch may lack some groups.
 
         Raises:
-            WiringError: it holds none of the groups, another one, or lacks a promised name.
+            WiringError: it has none of the groups, another one, or lacks a declared name.
         """
         for group in groups if groups or not self.names else ("",):
             if group not in self.names:
@@ -61,7 +61,7 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
         state: names that the run's state holds before the first hook.
 
     Raises:
-        WiringError: a hook asks for what nobody provides, a group is unknown, or hooks wait for each other.
+        WiringError: a hook asks for a name that nobody provides, a group is unknown, or hooks wait for each other.
     """
     plan = Plan({group: tuple(fields) for group, fields in names.items()})
     for position, (name, callback) in enumerate(callbacks.items()):
@@ -86,13 +86,13 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
             unread = _list(callback.provides)
             raise WiringError(f"callbacks.{callback.name}: nobody asks for '{unread}'{did_you_mean(unread, requests)}")
     _check_trained(callbacks)
-    if learners.rank() > 0:  # only now: all learners compute the same, in the same order
+    if learners.rank() > 0:  # after sorting, so that all learners compute in the same order
         plan.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in plan.steps.items()}
     return plan
 
 
 def _check_trained(callbacks: Mapping[str, Callback]) -> None:
-    """Refuse parameters that two callbacks train, each by an optimizer of its own."""
+    """Refuse parameters that two callbacks train with separate optimizers."""
     trains: dict[int, Callback] = {}
     for callback in callbacks.values():
         for parameter in callback.trained():
@@ -100,7 +100,7 @@ def _check_trained(callbacks: Mapping[str, Callback]) -> None:
             if before is not callback and not (before.by_turns and callback.by_turns):
                 raise WiringError(
                     f"callbacks.{before.name} and callbacks.{callback.name} train the same parameters, each by an "
-                    "optimizer of its own; leave one of them away, or add their losses up in one callback"
+                    "optimizer of its own; remove one of them, or add their losses up in one callback"
                 )
 
 
@@ -113,12 +113,12 @@ def _hook(callback: Callback, event: str) -> Hook | None:
         return None
     raise WiringError(
         f"callbacks.{callback.name}.{event} would never be called: {type(callback).__name__} sets no cycle; "
-        "cycle = 1 calls it every update, cycle = 0 says never"
+        "cycle = 1 calls it every update, cycle = 0 never calls it"
     )
 
 
 def _provided_in(callback: Callback) -> str | None:
-    """The event in which a callback's `provides` come into being."""
+    """The event whose hook returns a callback's `provides`."""
     events = ("begin_batch", "backward", "end_batch", "begin_training")
     return next((event for event in events if callback.hook(event) is not None), None)
 
@@ -129,14 +129,14 @@ def _in_time(provider: Callback, event: str, reader: Callback) -> bool:
     first = "begin_training" if begins else _provided_in(provider)
     if first is None or EVENTS.index(first) > EVENTS.index(event):
         return False
-    # within begin_batch the plan sorts, within backward it checks; elsewhere the config's order decides
+    # the plan sorts begin_batch hooks and checks backward hooks; other hooks run in the config's order
     return first != event or event in ("begin_batch", "backward") or provider.position < reader.position
 
 
 def _resolve(
     plan: Plan, event: str, callback: Callback, hook: Hook, callbacks: Mapping[str, Callback], state: set[str]
 ) -> HookCall:
-    """Sort a hook's arguments into those it needs and those it takes where they exist."""
+    """Divide a hook's arguments into required and optional ones."""
     group = callback.data_group
     in_batch = event not in OUTSIDE
     known = set(state)
@@ -198,7 +198,7 @@ def _check_source(plan: Plan, name: str, sources: list[HookCall], rewriters: lis
 
 
 def _sort(graph: dict[int, set[int]], steps: list[HookCall]) -> list[int]:
-    """Topological order in which the config's order decides between equals."""
+    """Topological order; independent hooks keep the config's order."""
     sorter = TopologicalSorter(graph)
     try:
         sorter.prepare()
@@ -216,7 +216,7 @@ def _sort(graph: dict[int, set[int]], steps: list[HookCall]) -> list[int]:
 
 
 def _check_backward_order(plan: Plan) -> None:
-    """Refuse a `backward` hook that asks for what a later one provides: losses run in the config's order."""
+    """Refuse a `backward` hook that asks for a later one's name: losses run in the config's order."""
     provided_by = {
         name: step.callback
         for step in plan.steps["backward"]
