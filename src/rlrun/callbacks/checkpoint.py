@@ -209,17 +209,17 @@ class Checkpointer(Callback):
         created = datetime.now(UTC).isoformat(timespec="seconds")
         about = {"env_steps": axis, "updates": update, "evaluation": finite(self.evaluation), "created": created}
         together = learners.count() > 1
-        taken = storage.snapshot(states, about=about, apart=tables, copy=not last and not together)
+        snapshot = storage.snapshot(states, about=about, apart=tables, copy=not last and not together)
         self._saved = self._newest
         if together:
-            self._write_together(self._run, taken, best)
+            self._write_together(self._run, snapshot, best)
             return
         self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
-        self._writing = self._writer.submit(self._write, self._run, taken, self._newest, best, tuple(self._best))
-        if not taken.copied:
+        self._writing = self._writer.submit(self._write, self._run, snapshot, self._newest, best, tuple(self._best))
+        if not snapshot.copied:
             self.wait()
 
-    def _write_together(self, run: RunDir, taken: storage.Snapshot, best: bool) -> None:
+    def _write_together(self, run: RunDir, snapshot: storage.Snapshot, best: bool) -> None:
         """Write the states of all learners; the first one waits for the others.
 
         Raises:
@@ -228,15 +228,15 @@ class Checkpointer(Callback):
         learners.require_same({path: part for path, part in self._parts.items() if isinstance(part, torch.nn.Module)})
         if learners.rank() > 0:
             require_own(run)
-            storage.write(self._place / checkpoint_name(*self._newest), taken)
+            storage.write(self._place / checkpoint_name(*self._newest), snapshot)
         learners.every(True)
         if learners.rank() == 0:
-            self._write(run, taken, self._newest, best, tuple(self._best))
+            self._write(run, snapshot, self._newest, best, tuple(self._best))
 
     def _write(
         self,
         run: RunDir,
-        taken: storage.Snapshot,
+        snapshot: storage.Snapshot,
         newest: tuple[int, int],
         is_best: bool,
         best: Sequence[tuple[int, int]],
@@ -245,7 +245,7 @@ class Checkpointer(Callback):
         name = checkpoint_name(*newest)
         require_own(run)
         sync(run.metrics)  # the state of the logger counts these records
-        storage.write(run.checkpoints / name, taken)
+        storage.write(run.checkpoints / name, snapshot)
         point(run, "latest", name)
         if is_best:
             point(run, "best", name)
@@ -276,9 +276,9 @@ def point_back(run: RunDir, newest: tuple[int, int], best: Sequence[tuple[int, i
     """Make the pointers name the checkpoint of a resume and the best one until then."""
     point(run, "latest", checkpoint_name(*newest))
     names = [checkpoint_name(*key) for key in best]
-    there = [name for name in names if (run.checkpoints / name).is_dir()]
-    if there:
-        point(run, "best", there[0])
+    existing = [name for name in names if (run.checkpoints / name).is_dir()]
+    if existing:
+        point(run, "best", existing[0])
     elif _pointed(run, "best"):
         (run.checkpoints / "best").unlink()
 
@@ -291,8 +291,8 @@ def retire(run: RunDir, newest: tuple[int, int], best: Set[str], *, keep_last: i
     named = best | {_pointed(run, "best")}
     protected = named | {path.name for path in past[-keep_last:]}
     for place in places_in(run.checkpoints):  # another learner may have some that the first one did not write
-        there = [path for path in run.checkpoint_dirs(place) if checkpoint_key(path) <= newest]
-        retired = [path for path in there if path.name not in protected]
+        existing = [path for path in run.checkpoint_dirs(place) if checkpoint_key(path) <= newest]
+        retired = [path for path in existing if path.name not in protected]
         for path in retired:
             storage.remove(path)
         if retired:

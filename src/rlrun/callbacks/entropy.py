@@ -126,9 +126,9 @@ class EntropyTarget(Callback):
         far = entropy < torch.where(target > 0.0, 0.5 * target, 2.0 * target)
         self.rate = torch.where(adjusting & far, fast, self.rate)
         rising = torch.where(above, -1.0, -0.5)
-        way = torch.where(falling, rising + 1.5, rising) * self.rate
-        way = torch.where(stage == INITIAL, torch.where(falling, 0.5, -1.0) * very_slow, way * adjusting)
-        self.log = (self.log + way).clamp(min=self.floor)
+        change = torch.where(falling, rising + 1.5, rising) * self.rate
+        change = torch.where(stage == INITIAL, torch.where(falling, 0.5, -1.0) * very_slow, change * adjusting)
+        self.log = (self.log + change).clamp(min=self.floor)
         onward = torch.where(stage == INITIAL, now < self.largest, torch.where(stage == FREE, now < target, True))
         self.stage = torch.where(adjusting, above.long(), stage + onward.long())
 

@@ -197,7 +197,7 @@ class Evaluator(Callback):
         """Record the first episode again, as a video; report only the first error."""
         try:
             env_index = videos.screen("evaluation.video", self.env)
-            with closing(env_index), videos.VideoRecorder(env_index, lambda now: run.videos / name) as watch:
+            with closing(env_index), videos.VideoRecorder(env_index, lambda moment: run.videos / name) as watch:
                 self._play(env_index, episodes=1, watch=watch)
         except Stop:
             raise

@@ -143,7 +143,7 @@ class Logger(Callback):
 
     def _numbers(self, metrics: Mapping[str, Any]) -> dict[str, float | int]:
         """Return metrics as numbers; leave out others."""
-        unfit = {name: what for name, value in metrics.items() if (what := unfit_for(value)) is not None}
+        unfit = {name: fault for name, value in metrics.items() if (fault := unfit_for(value)) is not None}
         for name in unfit.keys() - self._left_out:
             _messages.warning("metric '%s' has %s and is left out: a metric is one number", name, unfit[name])
         self._left_out |= unfit.keys()

@@ -251,8 +251,8 @@ def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None, 
             name, arguments = str(entry), {}
         if name not in SINKS:
             raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
-        ours = {"total": total, "offline": offline} if name == "terminal" else {"offline": offline}
-        wanted[name] = {**(ours if name != "jsonl" else {}), **(arguments or {})}
+        defaults = {"total": total, "offline": offline} if name == "terminal" else {"offline": offline}
+        wanted[name] = {**(defaults if name != "jsonl" else {}), **(arguments or {})}
     return [_make(name, arguments) for name, arguments in wanted.items()] + sinks
 
 

@@ -90,7 +90,7 @@ class Budget(Callback):
             "seconds": self.seconds,
             "mean return": self.mean_return,
         }
-        texts = [f"{limit:,} {what}" for what, limit in limits.items() if limit != float("inf")]
+        texts = [f"{limit:,} {unit}" for unit, limit in limits.items() if limit != float("inf")]
         return "stops at " + ", ".join(texts) if texts else "no limit"
 
     def state_dict(self) -> dict[str, Any]:

@@ -76,18 +76,18 @@ class TargetCallback(Callback):
             ConfigError: there are several rewards and critics have one value, or the other way round.
         """
         self._reward = reward
-        apart = reward.dim() > terminated.dim()
-        if apart is not isinstance(self.value_head, Rewards):
-            there, learned = ("several", "one") if apart else ("one", "each of several")
+        several = reward.dim() > terminated.dim()
+        if several is not isinstance(self.value_head, Rewards):
+            rewards, learned = ("several", "one") if several else ("one", "each of several")
             raise ConfigError(
-                f"algorithm.value_head: a step has {there} of rewards, and critics learn the value of {learned}; "
+                f"algorithm.value_head: a step has {rewards} of rewards, and critics learn the value of {learned}; "
                 "+with=reward_critics sees to both"
             )
         factor = self.discount if discount is None else discount
-        if apart:
+        if several:
             value = value.movedim(0, -1)
         if value.dim() > terminated.dim():
-            reward, terminated = reward if apart else reward.unsqueeze(-1), terminated.unsqueeze(-1)
+            reward, terminated = reward if several else reward.unsqueeze(-1), terminated.unsqueeze(-1)
             factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
         return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
 

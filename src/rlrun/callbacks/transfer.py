@@ -65,8 +65,8 @@ class MemoryImport(Callback):
     def restore_state(self) -> None:
         if self._imported and len(self.table):
             return
-        again = self.table.unobserved() if self._imported else nullcontext()  # statistics were saved, rows were not
-        with again:
+        context = self.table.unobserved() if self._imported else nullcontext()  # statistics were saved, rows were not
+        with context:
             for number, source in enumerate(self.sources):
                 self._take(source, append=self.append or number > 0)
                 self._imported = True
@@ -74,15 +74,15 @@ class MemoryImport(Callback):
     def _take(self, source: str, *, append: bool) -> None:
         trust.admit_place(source, None if source.startswith(MINARI) else Path(source), "memory.import")
         try:
-            same = take_in(self.table, source, append=append, ignore_extra=self.ignore_extra)
+            restored = take_in(self.table, source, append=append, ignore_extra=self.ignore_extra)
         except RequestError as error:
             if not isinstance(error, MissingExtra):
                 error.args = (f"memory.import: {error}",)
             raise
         cut_off(self.table)  # the run that left episodes open is another one
-        how = "as they were, sampler and ejector included" if same else "as new episodes"
+        description = "as they were, sampler and ejector included" if restored else "as new episodes"
         also = " with what was there" if append else ""
-        _told.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, how)
+        _told.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, description)
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken_in": self._imported, "sources": self.sources}
@@ -199,8 +199,8 @@ class MemoryExport(Callback):
         if in_order and axis > self._axis:
             self._export(axis)
         elif in_order and axis == 0:
-            what = f"the Minari dataset {self.dataset}" if self.dataset is not None else self.path
-            _messages.warning("memory.export: %s is not written: the run ended before its first step", what)
+            target = f"the Minari dataset {self.dataset}" if self.dataset is not None else self.path
+            _messages.warning("memory.export: %s is not written: the run ended before its first step", target)
 
     def _export(self, axis: int) -> None:
         if self.dataset is not None and self._axis:  # a run that was resumed after its end

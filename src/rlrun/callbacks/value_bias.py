@@ -159,11 +159,11 @@ class _Evaluated(Agent):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         response = self.agent(observation, state, explore=explore)
         device = getattr(self.agent, "device", "cpu")
-        seen = prepared(to_tensors(observation, device), getattr(self.agent, "preprocess", ()))
+        inputs = prepared(to_tensors(observation, device), getattr(self.agent, "preprocess", ()))
         c, k = self.loss.codec.split(to_tensors(response["action"], device))
         training = self.loss.critics.training
         self.loss.critics.eval()
-        value = self.loss.critics(seen, c)  # [M, N] or [M, N, K]
+        value = self.loss.critics(inputs, c)  # [M, N] or [M, N, K]
         self.loss.critics.train(training)
         self.values = to_arrays((value if k is None else self.loss.codec.select(value, k)).amin(0))
         return response

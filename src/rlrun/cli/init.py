@@ -16,6 +16,6 @@ def init(
     from rlrun.devtools.init import init as make
 
     place = make(folder)
-    here = "" if place == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    prefix = "" if place == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
     typer.echo(str(place))
-    typer.echo(f"{here}rlrun train preset=catch; see its README.md", err=True)
+    typer.echo(f"{prefix}rlrun train preset=catch; see its README.md", err=True)

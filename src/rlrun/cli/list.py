@@ -40,5 +40,5 @@ def listing(
             typer.echo(f"{name} ({group}=…)")
         width = max(map(len, options), default=0)
         for choice, (line, place) in options.items():
-            whose = f" ({place.owner})" if place.owner else ""
-            typer.echo(printable(f"{'' if kind else '  '}{choice.ljust(width)}  {line}{whose}".rstrip()))
+            origin = f" ({place.owner})" if place.owner else ""
+            typer.echo(printable(f"{'' if kind else '  '}{choice.ljust(width)}  {line}{origin}".rstrip()))

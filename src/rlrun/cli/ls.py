@@ -49,10 +49,10 @@ def ls(
 def _row(run: RunRow) -> tuple[str, str, str, str, str]:
     from rlrun.core.errors import printable
 
-    path, here = Path(run.path), Path.cwd()
+    path, cwd = Path(run.path), Path.cwd()
     steps, value = run.env_steps or run.updates, run.objective
     return (
-        printable(str(path.relative_to(here)) if path.is_relative_to(here) else str(path)),
+        printable(str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)),
         run.status,
         f"{steps:,}" if steps else "",
         "" if value is None else f"{value:.2f}",

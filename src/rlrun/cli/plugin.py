@@ -35,8 +35,8 @@ def listing(as_json: AsJson = False) -> None:
         return
     for row in rows:
         brings = f"left out: {row['problem']}" if row["problem"] else " ".join(row["files"])
-        whose = f"{row['package']} {row['version']}".strip() or row["module"]
-        typer.echo(printable(f"{row['name']}  {whose}  {brings}"))
+        origin = f"{row['package']} {row['version']}".strip() or row["module"]
+        typer.echo(printable(f"{row['name']}  {origin}  {brings}"))
     if not rows:
         typer.echo("no plugins are installed", err=True)
 

@@ -62,11 +62,11 @@ def refuse_with_multirun(**options: Any) -> None:
     for name, value in options.items():
         if value:
             option = {"start": "--from", "run_dir": "--run-dir"}.get(name, f"--{name}")
-            way = "; --sweep-dir names the folder of a sweep" if name == "run_dir" else ""
-            raise ConfigError(f"{option} is for a single run, and -m runs a sweep of several{way}")
+            hint = "; --sweep-dir names the folder of a sweep" if name == "run_dir" else ""
+            raise ConfigError(f"{option} is for a single run, and -m runs a sweep of several{hint}")
 
 
-def refuse_without_sweep(way: str, **options: Any) -> None:
+def refuse_without_sweep(hint: str, **options: Any) -> None:
     """Refuse options of a sweep.
 
     way: hint how to run one.
@@ -78,7 +78,7 @@ def refuse_without_sweep(way: str, **options: Any) -> None:
 
     for name, value in options.items():
         if value:
-            raise ConfigError(f"--{name.replace('_', '-')} is for a sweep{way}")
+            raise ConfigError(f"--{name.replace('_', '-')} is for a sweep{hint}")
 
 
 def sweep(

@@ -40,7 +40,7 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
         lines.append(f"ruled out: {', '.join(diagnosis.healthy)}")
     lines += diagnosis.notes
     if diagnosis.unmade:
-        lines.append("not checked: " + "; ".join(f"{rule} (wants {lack})" for rule, lack in diagnosis.unmade.items()))
+        lines.append("not checked: " + "; ".join(f"{rule} (wants {data})" for rule, data in diagnosis.unmade.items()))
     return lines
 
 

@@ -170,20 +170,20 @@ class PolicyAgent(Agent):
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        seen = to_tensors(observation, self.device)
+        inputs = to_tensors(observation, self.device)
         before: tuple[Tree, ...] = ()
         if self.recurrent:
             if state is None:
                 raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
             before = (to_tensors(state, self.device),)
-            action, after = self._act(seen, *before, explore)
+            action, after = self._act(inputs, *before, explore)
             response = {"action": to_arrays(action), "state": to_arrays(after)}
         else:
-            action = self._act(seen, explore)
+            action = self._act(inputs, explore)
             response = {"action": to_arrays(action)}
         if self._gives_log_prob and explore:
             policy: Any = self.policy
-            log_prob = policy.evaluate_actions(prepared(seen, self.preprocess), action, *before).log_prob
+            log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *before).log_prob
             response["log_prob"] = to_arrays(log_prob)
         return response
 
@@ -214,8 +214,8 @@ class RandomAgent(Agent):
             choices = np.array(space.choices)
             return self.rng.integers(0, choices, size=(count, len(choices))).reshape((count, *space.shape))
         shape = (count, *space.shape)
-        drawn = self.rng.uniform(-1.0, 1.0, shape) if space.bounded else self.rng.standard_normal(shape)
-        return drawn.astype(np.float32)
+        values = self.rng.uniform(-1.0, 1.0, shape) if space.bounded else self.rng.standard_normal(shape)
+        return values.astype(np.float32)
 
     def stand_in_for(self, agent: Any) -> None:
         """Replace this agent in the next steps; a subclass may use its noise."""
@@ -311,12 +311,12 @@ class EpsilonGreedy(Agent):
         if envs == 1:  # a float costs a tenth of an array with one element
             random = self.uniform.rng.random() < epsilon
             return self.uniform(observation) if random else {"action": self._greedy(observation)}
-        drawn = self.uniform.rng.random(envs) < epsilon
-        if drawn.all():
+        exploring = self.uniform.rng.random(envs) < epsilon
+        if exploring.all():
             return self.uniform(observation)
-        if not drawn.any():
+        if not exploring.any():
             return {"action": self._greedy(observation)}
-        return {"action": where(drawn, self.uniform(observation)["action"], self._greedy(observation))}
+        return {"action": where(exploring, self.uniform(observation)["action"], self._greedy(observation))}
 
     def _act(self, observation: Tree, explore: bool) -> Tree:
         return self.policy.act(prepared(observation, self.preprocess), explore)

@@ -62,7 +62,7 @@ class AgentProxy:
 
     def respond(self, act: Callable[..., Response], observations: Observations, **options: Any) -> Responses:
         """Return a response for every id with an open episode, by any function of observations [n, …]."""
-        active = [agent for agent, seen in observations.items() if not seen.episode_state.over]
+        active = [agent for agent, entry in observations.items() if not entry.episode_state.over]
         if not active:
             return {}
         response = act(stacked(self.space, [observations[agent].array_data for agent in active]), **options)
@@ -191,13 +191,13 @@ class ByIdCollector(Budgeted, Callback):
         return len(responses)
 
     def _record(self, observations: Observations) -> None:
-        for agent, seen in observations.items():
-            if seen.episode_state is EpisodeState.INITIAL:
+        for agent, entry in observations.items():
+            if entry.episode_state is EpisodeState.INITIAL:
                 self._running[agent] = (0.0, 0)
             elif agent in self._running:
                 total, length = self._running[agent]
-                self._running[agent] = (total + float(seen.rewards.get("reward", 0.0)), length + 1)
-                if seen.episode_state.over:
+                self._running[agent] = (total + float(entry.rewards.get("reward", 0.0)), length + 1)
+                if entry.episode_state.over:
                     total, length = self._running.pop(agent)
                     self.episodes += 1
                     self._returns.append(total)

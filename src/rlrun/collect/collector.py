@@ -301,8 +301,8 @@ class Collector(Budgeted, Callback):
     @property
     def metrics(self) -> Mapping[str, Any]:
         agent, space = self.agent, self.env.spaces.observation
-        seen = {} if self.observation is None else observed(self.observation, space, getattr(agent, "preprocess", ()))
-        return {**getattr(agent, "metrics", {}), **getattr(self.table, "metrics", {}), **self.tally.metrics, **seen}
+        sizes = {} if self.observation is None else observed(self.observation, space, getattr(agent, "preprocess", ()))
+        return {**getattr(agent, "metrics", {}), **getattr(self.table, "metrics", {}), **self.tally.metrics, **sizes}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{self.env.num_envs} × {self.env.name} -> {path_of(self.table)}, acting by {path_of(self.agent)}"
@@ -351,7 +351,7 @@ def rows_equal(first: Tree, second: Tree) -> Array:
         parts = [rows_equal(part, second[name]) for name, part in first.items()]
         return np.all(parts, axis=0)  # type: ignore[no-any-return]
     pairs = zip(np.ascontiguousarray(first), np.ascontiguousarray(second), strict=True)
-    return np.array([mine.tobytes() == theirs.tobytes() for mine, theirs in pairs])
+    return np.array([left.tobytes() == right.tobytes() for left, right in pairs])
 
 
 def describe_lost_envs(lost: dict[int, str], count: int) -> str:

@@ -70,8 +70,8 @@ class Evaluation:
 
     def then(self, following: Evaluation) -> Evaluation:
         """Return the episodes of both evaluations."""
-        both = [getattr(self, part.name) + getattr(following, part.name) for part in fields(self)]
-        return Evaluation(*both)
+        joined = [getattr(self, part.name) + getattr(following, part.name) for part in fields(self)]
+        return Evaluation(*joined)
 
 
 def stage(env: Env, episodes: int) -> Env:

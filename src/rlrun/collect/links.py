@@ -85,11 +85,11 @@ class ProcessLink(Link):
 
     def __init__(self, recipe: UnrollRecipe) -> None:
         super().__init__()
-        begun = _packed(recipe, "a process of its own", "; async.kind=thread")
-        self._connection, theirs = Pipe()
-        self._process = _start(theirs)
-        theirs.close()
-        self._jobs.put(begun)
+        packed = _packed(recipe, "a process of its own", "; async.kind=thread")
+        self._connection, child_end = Pipe()
+        self._process = _start(child_end)
+        child_end.close()
+        self._jobs.put(packed)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
         for thread in self._threads:
             thread.start()
@@ -132,8 +132,8 @@ class ProcessLink(Link):
         return ended
 
 
-def _start(theirs: Connection) -> subprocess.Popen[bytes]:
-    return interpreter.start("rlrun.collect.links", theirs)
+def _start(child_end: Connection) -> subprocess.Popen[bytes]:
+    return interpreter.start("rlrun.collect.links", child_end)
 
 
 def _packed(recipe: UnrollRecipe, place: str, way_out: str = "") -> bytes:
@@ -177,9 +177,9 @@ class RayLink(Link):
         super().__init__()
         self._ray, self._started = connect()
         self._why = "it ended"
-        begun = _packed(recipe, "an actor")
+        packed = _packed(recipe, "an actor")
         remote = self._ray.remote(num_cpus=0, max_restarts=0, concurrency_groups={"jobs": 1, "rows": 1})(Host)
-        self._actor = remote.remote([path or os.getcwd() for path in sys.path], begun)
+        self._actor = remote.remote([path or os.getcwd() for path in sys.path], packed)
         self._post = self._actor.post.options(concurrency_group="jobs")
         self._fetch = self._actor.fetch.options(concurrency_group="rows")
         self._thread = threading.Thread(target=self._read, name="ray rows", daemon=True)
@@ -225,19 +225,19 @@ def serve(handle: int, parent: int) -> None:
     connection, jobs = Connection(handle), Inbox()
     code = 1
     with suppress(OSError, EOFError):  # the parent has ended
-        begun = connection.recv_bytes()
+        packed = connection.recv_bytes()
         threading.Thread(target=_listen, args=(connection, jobs, parent), daemon=True).start()
         with refused():
-            _unroll(begun, connection, jobs)
+            _unroll(packed, connection, jobs)
         code = 0
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # skips cleanup, which takes time
 
 
-def _unroll(begun: bytes, connection: Connection, jobs: Inbox) -> None:
+def _unroll(packed: bytes, connection: Connection, jobs: Inbox) -> None:
     try:
-        recipe = pickle.loads(begun)
+        recipe = pickle.loads(packed)
     except Exception as error:
         _give(connection, failure(error))
         return

@@ -108,14 +108,14 @@ class Noisy(PolicyAgent):
         deviation = self.deviation(self.steps)
         if is_given():  # by another source of noise
             return [normal_like(torch.from_numpy(part)).numpy() * np.float32(deviation) for part in action]
-        drawn = [self._normal(part.shape, deviation) for part in action]
+        noise = [self._normal(part.shape, deviation) for part in action]
         if self.damping == 1.0:
-            return drawn
+            return noise
         if [part.shape for part in self._noise] == [part.shape for part in action]:
             decay = np.float32(1.0 - self.damping)
-            drawn = [decay * before + new for before, new in zip(self._noise, drawn, strict=True)]
-        self._noise = drawn
-        return drawn
+            noise = [decay * before + new for before, new in zip(self._noise, noise, strict=True)]
+        self._noise = noise
+        return noise
 
     def _normal(self, shape: tuple[int, ...], deviation: float) -> Array:
         return self.rng.standard_normal(shape, np.float32) * np.float32(deviation)

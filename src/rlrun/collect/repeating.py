@@ -109,7 +109,7 @@ class RandomRepeating(RandomAgent):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         assert state is not None
         switch = self.rng.integers(0, 2, len(state)).astype(bool)
-        drawn = to_tensors(self.draw(len(state))["action"])
-        action, after = self.keeping.follow(to_tensors(state), drawn, torch.from_numpy(switch))
+        random_action = to_tensors(self.draw(len(state))["action"])
+        action, after = self.keeping.follow(to_tensors(state), random_action, torch.from_numpy(switch))
         next_state = to_arrays(after)
         return {"action": to_arrays(action), "state": next_state, "next_state": next_state}

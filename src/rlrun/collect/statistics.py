@@ -81,8 +81,8 @@ class Tally:
 
     def agrees(self, total: Array, length: Array) -> Array:
         """Return for each env [N] whether its open episode has these rewards and steps."""
-        same = total == self.total
-        agreed: Array = (same.all(-1) if self.rewards else same) & (length == self.length)
+        equal = total == self.total
+        agreed: Array = (equal.all(-1) if self.rewards else equal) & (length == self.length)
         return agreed
 
     @property
@@ -138,10 +138,10 @@ def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[s
     if not all(isinstance(function, Normalizer) for function in preprocess):
         return {}
     if preprocess:
-        seen = to_tensors(tree, _device(preprocess[0]))
+        values = to_tensors(tree, _device(preprocess[0]))
         for normalizer in preprocess:
-            seen = normalizer(seen)
-        tree = to_arrays(seen)
+            values = normalizer(values)
+        tree = to_arrays(values)
     parts = _numbers(tree, space)
     count = sum(part.size for part in parts)
     if not count:

@@ -194,10 +194,10 @@ class Inbox:
         self._queue: deque[Any] = deque()
         self._news = threading.Condition()
 
-    def put(self, thing: Any) -> None:
+    def put(self, item: Any) -> None:
         """Add an item; never waits."""
         with self._news:
-            self._queue.append(thing)
+            self._queue.append(item)
             self._news.notify()
 
     def close(self) -> None:
@@ -248,8 +248,8 @@ def freeze(agent: Any) -> bytes:
     try:
         _Freezer(file, protocol=5).dump(agent)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        what = str(error).splitlines()[0]
-        raise ConfigError(f"agent: a {type(agent).__name__} cannot be sent to a worker: {what}") from error
+        fault = str(error).splitlines()[0]
+        raise ConfigError(f"agent: a {type(agent).__name__} cannot be sent to a worker: {fault}") from error
     return file.getvalue()
 
 

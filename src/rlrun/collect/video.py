@@ -79,8 +79,8 @@ def screen(place: str, env: Env) -> Env:
     """
     modes = env.envs[0].metadata.get("render_modes") or () if env.envs else ("rgb_array",)
     if "rgb_array" not in modes:
-        drawn = f"only {', '.join(map(str, modes))}" if modes else "nothing"
-        raise RequestError(f"{place}: environment '{env.name}' draws no pictures (rgb_array), it renders {drawn}")
+        rendered = f"only {', '.join(map(str, modes))}" if modes else "nothing"
+        raise RequestError(f"{place}: environment '{env.name}' draws no pictures (rgb_array), it renders {rendered}")
     return rehearsed(env, "rgb_array", picture_of, refusal=f"{place}: environment '{env.name}' cannot be drawn")
 
 
@@ -211,8 +211,8 @@ class VideoEncoder:
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         rate = str(Fraction(fps).limit_denominator(1001))
-        taken = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}", "-r", rate, "-i", "-")
-        command = [get_ffmpeg_exe(), "-y", "-v", "error", *taken, *FORMATS[path.suffix[1:]], str(self._temporary)]
+        source = ("-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}", "-r", rate, "-i", "-")
+        command = [get_ffmpeg_exe(), "-y", "-v", "error", *source, *FORMATS[path.suffix[1:]], str(self._temporary)]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # In a separate session: only this process handles a Ctrl-C.

@@ -62,9 +62,9 @@ def _no_numbers(experiment: Experiment) -> list[str]:
     for name, callback in experiment.trainer.callbacks.items():
         with suppress(Exception):  # most metrics exist only after the first step
             lines += [
-                f"'{key}' of callbacks.{name} has {what}"
+                f"'{key}' of callbacks.{name} has {fault}"
                 for key, value in callback.metrics.items()
-                if (what := unfit_for(value))
+                if (fault := unfit_for(value))
             ]
     return lines
 

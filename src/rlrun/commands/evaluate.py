@@ -85,11 +85,11 @@ class EvaluationReport(Evaluation):
         means = np.mean(self.totals, 0).tolist() if self.totals else []
         rewards = f"; means of each reward {', '.join(f'{mean:.2f}' for mean in means)}" if means else ""
         within = self.interval
-        sure = "" if within is None else f"the mean {within[0]:.2f} to {within[1]:.2f} at 95 % by Student's t; "
+        confidence = "" if within is None else f"the mean {within[0]:.2f} to {within[1]:.2f} at 95 % by Student's t; "
         success = f"; {sum(self.outcomes)} of {len(self.outcomes)} succeeded" if self.outcomes else ""
         return (
             f"mean return {self.mean_return:.2f} ± {self.std_return:.2f} over {counted(len(self.returns), 'episode')} "
-            f"({sure}lowest {lowest:.2f}, highest {highest:.2f}{rewards}{success}; checkpoint {self.checkpoint})"
+            f"({confidence}lowest {lowest:.2f}, highest {highest:.2f}{rewards}{success}; checkpoint {self.checkpoint})"
         )
 
 

@@ -111,12 +111,12 @@ def _mode(env: Env, *, text: bool) -> str:
         return "human"
     if "ansi" in modes:
         return "ansi"
-    lacks = f"environment '{env.name}' renders no text (ansi)"
+    reason = f"environment '{env.name}' renders no text (ansi)"
     if "human" not in modes:
-        lacks += " and no window (human)"
+        reason += " and no window (human)"
     elif not window:
-        lacks += ", and there is no display for a window"
-    raise RequestError(f"play: {lacks}; {_way_out(modes)}")
+        reason += ", and there is no display for a window"
+    raise RequestError(f"play: {reason}; {_way_out(modes)}")
 
 
 def _way_out(modes: Iterable[str]) -> str:

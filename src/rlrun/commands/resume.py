@@ -112,10 +112,10 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
         apply(config, override, [])
     for key, value in check_kinds(config).items():
         OmegaConf.update(config, key, value, merge=False)
-    ways = [OmegaConf.select(version, "env.vectorization") for version in (before, config)]
-    if ways[0] != ways[1] and not set(ways) <= set(IN_PROCESS):
+    kinds = [OmegaConf.select(version, "env.vectorization") for version in (before, config)]
+    if kinds[0] != kinds[1] and not set(kinds) <= set(IN_PROCESS):
         raise ConfigError(
-            f"env.vectorization cannot change from {ways[0]} to {ways[1]} when a run is resumed, "
+            f"env.vectorization cannot change from {kinds[0]} to {kinds[1]} when a run is resumed, "
             f"only between {_list(IN_PROCESS)}: others draw other random numbers"
         )
     return config
@@ -194,8 +194,8 @@ def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Pat
         limit: Any = OmegaConf.select(config, key)
         is_set = any(override.key in (key, "stop") for override in overrides)
         if is_set and limit is not None and at >= limit:
-            what = "environment steps" if key == "stop.env_steps" else "updates"
-            raise ConfigError(f"{key}={limit}: the run is already at {at:,} {what}; give a total beyond that")
+            unit = "environment steps" if key == "stop.env_steps" else "updates"
+            raise ConfigError(f"{key}={limit}: the run is already at {at:,} {unit}; give a total beyond that")
 
 
 def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: dict[str, Any]) -> None:
@@ -212,8 +212,8 @@ def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
     about = read_json(run.manifest)
     first, now = [about, *about["resumed"]][-2:]
     now["approximate"] = [*readers, *lost, *differences(first, now)]
-    again = about.get("resume") == "approximate" or bool(now["approximate"])
-    about["resume"] = "approximate" if again else "exact"
+    approximate = about.get("resume") == "approximate" or bool(now["approximate"])
+    about["resume"] = "approximate" if approximate else "exact"
     for reason in now["approximate"]:
         message = f"the run does not continue exactly: {reason}"
         _messages.warning("%s", message)

@@ -134,11 +134,11 @@ class Experiment:
             return ["no limit is set in stop: the run continues until a signal ends it"]
         if not steps:
             return []
-        taken = f"takes all of stop.env_steps={steps:,}: there will be"
+        uses_up = f"takes all of stop.env_steps={steps:,}: there will be"
         if getattr(loader, "start", 0) is None and (first := warm_up - len(table)) >= steps:
-            return [f"a warm-up of {first:,} steps (algorithm.warmup_steps) {taken} no update"]
+            return [f"a warm-up of {first:,} steps (algorithm.warmup_steps) {uses_up} no update"]
         if (rollout := horizon * self.config.num_envs) >= steps:
-            return [f"a rollout of {rollout:,} steps (algorithm.horizon × num_envs) {taken} one update"]
+            return [f"a rollout of {rollout:,} steps (algorithm.horizon × num_envs) {uses_up} one update"]
         if (rows := batch * length) > steps:
             return [f"a batch of {rows:,} rows is more than stop.env_steps={steps:,}: rows will repeat in it"]
         return []

@@ -76,16 +76,16 @@ class BatchedEnv(Env):
         self.vector = vector
         self.num_envs = vector.num_envs
         self._place, self._options, self._remake = place, reset_options or None, remake
-        theirs, actions = vector.single_observation_space, vector.single_action_space
+        observations, actions = vector.single_observation_space, vector.single_action_space
         self.spaces = Spaces(
-            observation=from_gymnasium(theirs, f"{place}: the observation space"),
+            observation=from_gymnasium(observations, f"{place}: the observation space"),
             action=from_gymnasium(actions, f"{place}: the action space", action=True),
             rewards=self._rewards(),
         )
-        self.outer = theirs, actions
+        self.outer = observations, actions
         self._rewards_shape = rewards(self.num_envs, self.spaces.rewards).shape
-        self._read = batch_reader(theirs)
-        self._write = row_writer(theirs)
+        self._read = batch_reader(observations)
+        self._write = row_writer(observations)
         self._to_env = action_writer(actions, self.num_envs)
         self._mode = AutoresetMode((vector.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.resets_itself = self._mode is AutoresetMode.NEXT_STEP

@@ -98,8 +98,8 @@ def find_target(target: str) -> Callable[..., Any]:
         hint = did_you_mean(
             name, [override for override in vars(module) if not override.startswith("_")], f"{module_name}."
         )
-        what = "has no" if factory is None else "has no class or function"
-        raise BuildError(f"{place}: module '{module_name}' {what} '{name}'{hint}")
+        fault = "has no" if factory is None else "has no class or function"
+        raise BuildError(f"{place}: module '{module_name}' {fault} '{name}'{hint}")
     trust.admit_object(factory, target, "env.target")
     return factory  # type: ignore[no-any-return]
 

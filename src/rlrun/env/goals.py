@@ -122,8 +122,8 @@ class PointReach(GoalEnv):
         self.achieved, self.desired = self.np_random.uniform(-1.0, 1.0, (2, 2)).astype(np.float32)
 
     def reach(self, action: Any) -> Array:
-        way = self.stride * np.clip(np.asarray(action, np.float32), -1.0, 1.0)
-        achieved: Array = np.clip(self.achieved + way, -1.0, 1.0)
+        step = self.stride * np.clip(np.asarray(action, np.float32), -1.0, 1.0)
+        achieved: Array = np.clip(self.achieved + step, -1.0, 1.0)
         return achieved
 
 

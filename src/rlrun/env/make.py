@@ -122,16 +122,16 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
 
 def _copy(recipe: Recipe, num_envs: int, render_mode: str | None) -> Env:
     """Make envs in this process, or with the engine if it has no single environment."""
-    again = replace(recipe, render_mode=render_mode or recipe.render_mode)
-    plain = replace(again, vectorization="sync")
+    copied = replace(recipe, render_mode=render_mode or recipe.render_mode)
+    plain = replace(copied, vectorization="sync")
     if recipe.vectorization in ("sync", "async"):
         return _assemble(plain, num_envs)
     if recipe.vectorization == "envpool":  # its ids and arguments differ from Gymnasium's
-        return _assemble(again, num_envs)
+        return _assemble(copied, num_envs)
     try:
         return _assemble(plain, num_envs)
     except RequestError:  # there is no single environment of this id
-        return _assemble(again, num_envs)
+        return _assemble(copied, num_envs)
 
 
 def _native(recipe: Recipe, num_envs: int) -> Env:

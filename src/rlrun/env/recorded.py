@@ -66,8 +66,8 @@ class ActionLog:
         long = self.long()
         first = min((at for at, lost in zip(self.begun, long, strict=True) if not lost), default=self.steps)
         begun = [-1 if lost else at - first for at, lost in zip(self.begun, long, strict=True)]
-        kept = list(islice(self.log, len(self.log) - (self.steps - first), None))
-        return {"begun": begun, "actions": map_tree(_joined, *kept) if kept else None}
+        actions = list(islice(self.log, len(self.log) - (self.steps - first), None))
+        return {"begun": begun, "actions": map_tree(_joined, *actions) if actions else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue a log; the next action follows its last."""

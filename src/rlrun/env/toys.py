@@ -384,5 +384,5 @@ class Road(Toy):
         last = len(self.waypoints) - 1
         chosen = self.waypoints[[last, self.next, min(self.next + 1, last)]] - self.position
         cos, sin = math.cos(self.heading), math.sin(self.heading)
-        seen = (chosen @ np.array([[cos, -sin], [sin, cos]])).astype(np.float32)
-        return {"goal": seen[0], "navigation": seen[1:]}
+        relative = (chosen @ np.array([[cos, -sin], [sin, cos]])).astype(np.float32)
+        return {"goal": relative[0], "navigation": relative[1:]}

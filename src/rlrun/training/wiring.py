@@ -223,14 +223,14 @@ def _check_backward_order(plan: Plan) -> None:
         if _provided_in(step.callback) == "backward"
         for name in step.callback.provides
     }
-    seen: set[str] = set()
+    provided: set[str] = set()
     for step in plan.steps["begin_batch"] + plan.steps["backward"]:
         for name in step.required:
             provider = provided_by.get(name)
             fields = plan.names.get(step.callback.data_group or "", ())
             if (
                 provider is not None
-                and provider.name not in seen
+                and provider.name not in provided
                 and provider is not step.callback
                 and name not in fields
             ):
@@ -239,7 +239,7 @@ def _check_backward_order(plan: Plan) -> None:
                     f"callbacks.{provider.name} provides only later; put '{provider.name}' first"
                 )
         if step.event == "backward":
-            seen.add(step.callback.name)
+            provided.add(step.callback.name)
 
 
 def explain(plan: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:

@@ -267,8 +267,8 @@ def of_plugins(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
             files = counted(len(plugged.brought(plugin.folder)), "config file")
             yield HealthFinding("ok", "plugin", plugin.name, f"{about}: {files}")
     for config_path, by, place in plugged.hidden(places.search_path()):
-        whose = f"that of {place.owner}" if place.owner else "the packaged one"
-        yield HealthFinding("note", "plugin", by.plugin or "", f"its {config_path} goes before {whose}")
+        replaced = f"that of {place.owner}" if place.owner else "the packaged one"
+        yield HealthFinding("note", "plugin", by.plugin or "", f"its {config_path} goes before {replaced}")
 
 
 def processor(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:

@@ -69,9 +69,9 @@ def estimate(
     measured: list[list[Cost]] = [[] for _ in groups]
     with temporary as name:
         scratch = Path(name)
-        begun = time.perf_counter()
+        start = time.perf_counter()
         children.start(ready, log=scratch / "ready.txt").wait()
-        launch = time.perf_counter() - begun  # until the first job's process has started and imported everything
+        launch = time.perf_counter() - start  # until the first job's process has started and imported everything
         for batch in _batches(groups, turns, count):
             costs = _probe([job for _, job in batch], config_dir, seconds, scratch)
             for (number, _), cost in zip(batch, costs, strict=True):
@@ -153,10 +153,10 @@ class _Probe(NamedTuple):
         Raises:
             RlrunError: the process failed.
         """
-        took = time.perf_counter() - self.begun
+        elapsed = time.perf_counter() - self.begun
         if code := self.child.poll():
             kind = RequestError if code == RequestError.exit_code else RlrunError
             why = last_line(self.folder / "log.txt") or f"its process ended with {code}"
             raise kind(f"{self.job.label}: {why}" if self.job.label else why)
         cost = Cost(**read_json(self.folder / "probe.json"))
-        return replace(cost, seconds=cost.seconds + max(took - cost.probed, 0.0))
+        return replace(cost, seconds=cost.seconds + max(elapsed - cost.probed, 0.0))

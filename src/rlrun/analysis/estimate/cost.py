@@ -121,8 +121,8 @@ class CostEstimate:
         lines = aligned([HEADS, *rows], left=HEADS) if len(rows) > 1 else []
         work = sum(len(shape.jobs) * cost.seconds for shape, cost in self.shapes)
         end = f"{datetime.now() + timedelta(seconds=min(self.seconds, LONGEST)):%Y-%m-%d %H:%M}"
-        who = f"; {len(self.jobs)} jobs, {self.workers} at a time, together {duration(work)}"
-        lines.append(f"time   {duration(self.seconds)}, until {end}{who if len(self.jobs) > 1 else ''}")
+        parallel = f"; {len(self.jobs)} jobs, {self.workers} at a time, together {duration(work)}"
+        lines.append(f"time   {duration(self.seconds)}, until {end}{parallel if len(self.jobs) > 1 else ''}")
         if any(cost.at_most for _, cost in self.shapes):
             lines.append("       at most: a mean return may end runs before")
         warning = ": NOT ENOUGH" if self.bytes > self.free else ""

@@ -56,8 +56,8 @@ class Report:
             scored = any(result.tasks for result in self.findings.results)
             return "no task is common to all groups: nothing is compared" if scored else "no run has a score"
         pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
-        apart = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be distinguished"
-        return printable(f"{best.group.label}: interquartile mean {mean}") + (apart if pairs else "")
+        share = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be distinguished"
+        return printable(f"{best.group.label}: interquartile mean {mean}") + (share if pairs else "")
 
 
 def report(

@@ -173,9 +173,9 @@ class Figure:
         known = np.isfinite(lows) & np.isfinite(highs)
         edges = np.flatnonzero(np.diff(known, prepend=False, append=False))
         for part in map(slice, edges[::2], edges[1::2]):
-            there = [f"{x:.1f} {y:.1f}" for x, y in zip(xs[part], lows[part], strict=True)]
+            lower = [f"{x:.1f} {y:.1f}" for x, y in zip(xs[part], lows[part], strict=True)]
             back = [f"{x:.1f} {y:.1f}" for x, y in zip(xs[part], highs[part], strict=True)]
-            self.path(f"f{hue}", f"M{'L'.join([*there, *back[::-1]])}Z", ' fill-opacity="0.18"')
+            self.path(f"f{hue}", f"M{'L'.join([*lower, *back[::-1]])}Z", ' fill-opacity="0.18"')
 
     def estimate(self, estimate: Interval, x: AxisScale, y: float, hue: int) -> None:
         """Draw a point on its horizontal interval, if it has one."""
@@ -280,14 +280,14 @@ def _finals(findings: Findings) -> Figure:
 
 def _profiles(findings: Findings) -> Figure:
     figure = Figure("performance-profiles", "Performance profiles", PANEL + 2 * LINE + 4)
-    what = "normalized score" if findings.bounds else "score"
+    kind = "normalized score" if findings.bounds else "score"
     profiles = {res.group.label: res.profile for res in findings.drawn if res.profile is not None}
     bands = dict(enumerate(profiles.values()))
-    figure.bands(findings.thresholds, bands, scale([0.0, 1.0], PANEL, TOP), f"{what} τ")
+    figure.bands(findings.thresholds, bands, scale([0.0, 1.0], PANEL, TOP), f"{kind} τ")
     figure.legend(profiles)
     center = len(findings.thresholds) // 2
     shares = "; ".join(f"{label}: {number(profile.value[center])}" for label, profile in profiles.items())
-    caption = f"Share of runs with a {what} above τ, with pointwise 95 % intervals."
+    caption = f"Share of runs with a {kind} above τ, with pointwise 95 % intervals."
     return figure.describe(caption, f"At τ = {number(findings.thresholds[center])}: {shares}")
 
 

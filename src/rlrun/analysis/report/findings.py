@@ -127,8 +127,8 @@ class Findings:
 def find(groups: Sequence[Group], options: ReportOptions, overrides: list[str], troubles: list[str]) -> Findings:
     """Compute everything."""
     tasks = sorted({fate.run.task for group in groups for fate in group.fates})
-    able = [group for group in groups if any(fate.score is not None for fate in group.fates)]
-    common = [task for task in tasks if able and all(group.scores(task) for group in able)]
+    scored = [group for group in groups if any(fate.score is not None for fate in group.fates)]
+    common = [task for task in tasks if scored and all(group.scores(task) for group in scored)]
     bounds = _bounds(groups, common, options)
     joined = [_joined(group, common, bounds) for group in groups]
     values = np.concatenate([scores.values for scores in joined if scores is not None] or [np.zeros(1)])
@@ -142,7 +142,7 @@ def find(groups: Sequence[Group], options: ReportOptions, overrides: list[str], 
     titles: dict[str, Mapping[str, Bounds]] = {TOGETHER: bounds} if len(bounds) > 1 else {}
     titles |= {task: {task: AS_IT_IS} for task in tasks}
     curves = {title: _curves(drawn, task_bounds, options) for title, task_bounds in titles.items()}
-    pairs = math.comb(len(able), 2)
+    pairs = math.comb(len(scored), 2)
     return Findings(
         options=options,
         results=results,

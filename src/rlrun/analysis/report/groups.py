@@ -144,11 +144,11 @@ def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> list[str]:
 
 def _fates(group: str, runs: Iterable[Run], metric: str) -> list[Fate]:
     """Return for each run whether it counts; of several with one task and seed, the newest completed one does."""
-    taken: set[tuple[str, int | None]] = set()
+    counting: set[tuple[str, int | None]] = set()
     fates = []
     for run in sorted(runs, key=lambda run: (run.status == "completed", run.created), reverse=True):
-        again = run.seed is not None and (run.task, run.seed) in taken
-        taken.add((run.task, run.seed))
+        again = run.seed is not None and (run.task, run.seed) in counting
+        counting.add((run.task, run.seed))
         curve, score, why = run.curves.get(metric), None, None
         if again:
             why = f"another run of seed {run.seed} counts"

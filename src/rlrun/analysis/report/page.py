@@ -206,9 +206,9 @@ def to_csv(findings: Findings) -> str:
 def _counts(group: Group) -> str:
     """Return how many runs of a group count, and the statuses of the others."""
     statuses = Counter(fate.run.status for fate in group.fates if fate.score is None)
-    here = len(group.fates) - statuses.total()
+    counting = len(group.fates) - statuses.total()
     text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
-    return f"{here} of {len(group.fates)} ({text})" if statuses else str(here)
+    return f"{counting} of {len(group.fates)} ({text})" if statuses else str(counting)
 
 
 def _middle(values: Iterable[float | None]) -> str:
@@ -261,7 +261,7 @@ def page(findings: Findings, drawings: Iterable[Figure], notes: Iterable[str], f
 
 def _overview(findings: Findings) -> str:
     counts = {"run": len(findings.fates), "group": len(findings.results), "task": len(findings.tasks)}
-    sizes = ", ".join(counted(count, what) for what, count in counts.items())
+    sizes = ", ".join(counted(count, noun) for noun, count in counts.items())
     shared = f"; all with <code>{escape(' '.join(findings.overrides))}</code>" if findings.overrides else ""
     tasks, metric = escape(listed(findings.tasks, 12)), escape(findings.options.metric)
     return f'<p class="faint">{sizes} ({tasks}){shared}. Scores are <code>{metric}</code>.</p>\n'
@@ -274,8 +274,8 @@ def _verdicts(findings: Findings) -> str:
         text = f"<b>{escape(best.group.label)}</b>: interquartile mean {interval(best.aggregates['iqm'])}."
         paragraphs = [f'<p class="verdict">{text}</p>\n']
     if len(pairs) > VERDICTS:
-        apart = sum(pair.distinguishable for pair in pairs) or "none"
-        paragraphs.append(f"<p>Of {len(pairs)} pairs {apart} can be distinguished; all are listed below.</p>\n")
+        distinct = sum(pair.distinguishable for pair in pairs) or "none"
+        paragraphs.append(f"<p>Of {len(pairs)} pairs {distinct} can be distinguished; all are listed below.</p>\n")
     return "".join(paragraphs)
 
 

@@ -78,8 +78,8 @@ def mean(times: Floats, scores: Scores) -> Floats:
 def median(times: Floats, scores: Scores) -> Floats:
     """Return the median over tasks of the mean over runs."""
     means = [
-        times[:, here] @ scores.values[here] / here.sum()
-        for here in (scores.tasks == np.arange(len(scores.counts))[:, None])
+        times[:, in_task] @ scores.values[in_task] / in_task.sum()
+        for in_task in (scores.tasks == np.arange(len(scores.counts))[:, None])
     ]
     return np.asarray(np.median(means, axis=0))
 
@@ -97,10 +97,10 @@ def shares(thresholds: Floats) -> Statistic:
 def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: int, seed: int) -> dict[str, Interval]:
     """Return statistics of scores, by name, with their intervals."""
 
-    def all_of(times: Floats) -> list[Floats]:
+    def results(times: Floats) -> list[Floats]:
         return [statistic(times, scores) for statistic in statistics.values()]
 
-    return dict(zip(statistics, _bootstrap(all_of, scores.tasks, resamples=resamples, seed=seed), strict=True))
+    return dict(zip(statistics, _bootstrap(results, scores.tasks, resamples=resamples, seed=seed), strict=True))
 
 
 def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[Interval, Interval]:
@@ -114,12 +114,12 @@ def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[
     wins *= left.tasks[:, None] == right.tasks
     wins *= left.weights[:, None] * right.weights * len(left.counts)  # share of each pair of runs, [C, C']
 
-    def both(times: Floats) -> list[Floats]:
-        mine, theirs = np.split(times, [len(left.values)], axis=1)
-        return [iqm(mine, left) - iqm(theirs, right), ((mine @ wins) * theirs).sum(1)]
+    def results(times: Floats) -> list[Floats]:
+        left_times, right_times = np.split(times, [len(left.values)], axis=1)
+        return [iqm(left_times, left) - iqm(right_times, right), ((left_times @ wins) * right_times).sum(1)]
 
     tasks = np.concatenate([left.tasks, right.tasks + len(left.counts)])
-    gap, improvement = _bootstrap(both, tasks, resamples=resamples, seed=seed)
+    gap, improvement = _bootstrap(results, tasks, resamples=resamples, seed=seed)
     return gap, improvement
 
 
@@ -129,21 +129,21 @@ def permutation(left: Scores, right: Scores, *, resamples: int, seed: int) -> fl
     If the groups were the same, any assignment of a task's runs to them would have been as likely: runs are shuffled
     within each task. The observed assignment counts as one of them, so the result is never 0.
     """
-    both = Scores(np.concatenate([left.values, right.values]), np.concatenate([left.tasks, right.tasks]))
-    starts = np.cumsum(both.counts) - both.counts
+    pooled = Scores(np.concatenate([left.values, right.values]), np.concatenate([left.tasks, right.tasks]))
+    starts = np.cumsum(pooled.counts) - pooled.counts
     places = np.concatenate([start + np.arange(count) for start, count in zip(starts, left.counts, strict=True)])
 
-    def gap(mine: Floats) -> Floats:
-        return np.abs(iqm(mine, both) - iqm(1.0 - mine, both))
+    def gap(assigned: Floats) -> Floats:
+        return np.abs(iqm(assigned, pooled) - iqm(1.0 - assigned, pooled))
 
-    observed = gap((np.arange(len(both.values)) < len(left.values)).astype(np.float64)[None])[0]
-    nearly = observed - 1e-9 * (1.0 + np.abs(both.values).max())  # sums in another order differ by less
+    observed = gap((np.arange(len(pooled.values)) < len(left.values)).astype(np.float64)[None])[0]
+    nearly = observed - 1e-9 * (1.0 + np.abs(pooled.values).max())  # sums in another order differ by less
     random, reached = np.random.RandomState(seed), 0
-    for rows in _rows(resamples, len(both.values)):
-        order = np.argsort(both.tasks + random.random_sample((rows, len(both.values))), axis=1)  # task by task
-        mine = np.zeros(order.shape)
-        np.put_along_axis(mine, order[:, places], 1.0, axis=1)
-        reached += int((gap(mine) >= nearly).sum())
+    for rows in _rows(resamples, len(pooled.values)):
+        order = np.argsort(pooled.tasks + random.random_sample((rows, len(pooled.values))), axis=1)  # task by task
+        assigned = np.zeros(order.shape)
+        np.put_along_axis(assigned, order[:, places], 1.0, axis=1)
+        reached += int((gap(assigned) >= nearly).sum())
     return (1 + reached) / (1 + resamples)
 
 

@@ -84,20 +84,20 @@ def _left_out(findings: Findings) -> Iterator[str]:
             f"count in scores: {kinds}. If that depends on the group, the others flatter it."
         )
     for task in findings.tasks:
-        here = [(fate.group, fate.run.seed) for fate in findings.fates if fate.run.task == task]
-        seeds = {seed for _, seed in here if seed is not None}
-        for label in dict.fromkeys(label for label, seed in here if seed is not None):
-            missing = sorted(seeds.difference(seed for group, seed in here if group == label))
+        runs = [(fate.group, fate.run.seed) for fate in findings.fates if fate.run.task == task]
+        seeds = {seed for _, seed in runs if seed is not None}
+        for label in dict.fromkeys(label for label, seed in runs if seed is not None):
+            missing = sorted(seeds.difference(seed for group, seed in runs if group == label))
             if missing:
                 yield f"{label} has no run on {task} of seed {listed([*map(str, missing)], 20)}, which others have."
 
 
 def _tasks(findings: Findings) -> Iterator[str]:
-    apart = [task for task in findings.tasks if task not in findings.common]
+    uncommon = [task for task in findings.tasks if task not in findings.common]
     if not findings.common:
         yield "There is no task on which every group has a run that counts: nothing is aggregated or compared."
-    elif apart:
-        yield f"Aggregates and comparisons leave out {', '.join(apart)}: not every group has runs there that count."
+    elif uncommon:
+        yield f"Aggregates and comparisons leave out {', '.join(uncommon)}: not every group has runs there that count."
     counts = {res.group.label: res.scores.counts for res in findings.results if res.scores is not None}
     uneven = [label for label, runs in counts.items() if runs.min() < runs.max()]
     if uneven:
@@ -139,15 +139,15 @@ def _unlike(findings: Findings) -> Iterator[str]:
                 f"On {task} runs that count have made {between(steps, whole)} steps: scores after "
                 "different budgets are compared."
             )
-    for name, what in (("host", "machines"), ("rlrun", "versions of rlrun"), ("torch", "versions of torch")):
+    for name, noun in (("host", "machines"), ("rlrun", "versions of rlrun"), ("torch", "versions of torch")):
         values = sorted({cut(str(run.circumstances.get(name))) for run in runs})
         if len(values) > 1:
-            yield f"Runs that count were made with different {what}: {listed(values, DRAWN)}."
+            yield f"Runs that count were made with different {noun}: {listed(values, DRAWN)}."
 
 
 def _scale(findings: Findings) -> Iterator[str]:
     if findings.bounds:
         ranges = "; ".join(f"{task}: {number(low)} to {number(high)}" for task, (low, high) in findings.bounds.items())
         chosen = all(task in findings.options.bounds for task in findings.bounds)
-        how = "as was asked for" if chosen else "from the lowest to the highest value that any run shown here had"
-        yield f"Normalized scores are 0 to 1 on each task, {how}: {ranges}. Intervals take these bounds as given."
+        method = "as was asked for" if chosen else "from the lowest to the highest value that any run shown here had"
+        yield f"Normalized scores are 0 to 1 on each task, {method}: {ranges}. Intervals take these bounds as given."

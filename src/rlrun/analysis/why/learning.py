@@ -132,10 +132,10 @@ def rate_high(facts: Facts) -> Sign | None:
 
 @rule("learning rate too low", f"no update changes more than {SLOW:g} of the weights", "`algorithm.lr=…`")
 def rate_low(facts: Facts) -> Sign | None:
-    lack = f"update_ratio over {UPDATES} updates"
-    ratios = _update_ratios(facts, 3, lack)
+    requirement = f"update_ratio over {UPDATES} updates"
+    ratios = _update_ratios(facts, 3, requirement)
     if facts.updates < UPDATES:
-        raise Unknown(lack)
+        raise Unknown(requirement)
     name = min(ratios, key=lambda key: ratios[key])
     if ratios[name] > SLOW:
         return None
@@ -143,11 +143,11 @@ def rate_low(facts: Facts) -> Sign | None:
     return _of_rate(facts, reason, name, ratios[name], 1e-3 / max(ratios[name], 1e-9))
 
 
-def _update_ratios(facts: Facts, least: int, lack: str) -> dict[str, float]:
+def _update_ratios(facts: Facts, least: int, requirement: str) -> dict[str, float]:
     """Return for each loss its largest update relative to its weights."""
     ratios = {name: max(facts.values(f"update_ratio/{name}", least)) for name in facts.under("update_ratio")}
     if not ratios:
-        raise Unknown(lack)
+        raise Unknown(requirement)
     return ratios
 
 
@@ -234,8 +234,8 @@ def overestimation(facts: Facts) -> Sign | None:
     value, far = facts.late("value/mean"), horizon(discount)
     rewards: list[float] = []  # of a step, on average over an episode
     for family in ("episode/", "evaluation/mean_"):
-        both = zip(facts.series.get(f"{family}return", []), facts.series.get(f"{family}length", []), strict=False)
-        rewards += [total.value / max(length.value, 1.0) for total, length in both]
+        pairs = zip(facts.series.get(f"{family}return", []), facts.series.get(f"{family}length", []), strict=False)
+        rewards += [total.value / max(length.value, 1.0) for total, length in pairs]
     if len(rewards) < 3:
         raise Unknown("3 values of episode/return")
     entropy_worth = 0.0  # of a step at most, in rewards

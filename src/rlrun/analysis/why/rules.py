@@ -144,8 +144,8 @@ def no_reward(facts: Facts) -> Sign | None:
         reason = f"the return of all of {shown(counted)} episodes is 0: no reward was ever found"
         return reason, {"episodes": counted, "return": 0.0}, remedy
     spread = facts.series.get("evaluation/std_return", [])
-    same = len(set(returns)) == 1 and counted >= SAME and not any(point.value for point in spread)
-    if same and facts.setting("init.from") is None:
+    all_equal = len(set(returns)) == 1 and counted >= SAME and not any(point.value for point in spread)
+    if all_equal and facts.setting("init.from") is None:
         reason = f"every one of {shown(counted)} episodes had a return of {shown(returns[0])}, whatever the actions"
         return reason, {"episodes": counted, "return": returns[0]}, remedy
     return None

@@ -229,12 +229,12 @@ class Settings:
                 near = did_you_mean(old.removesuffix(".*"), names)
                 raise ConfigError(f"init.rename: the parent holds nothing named '{old}'{near}")
             new_names |= renamed
-        taken: dict[str, str] = {}
+        sources: dict[str, str] = {}
         for name, new_name in new_names.items():
-            if new_name in taken:
-                raise ConfigError(f"init.rename: both '{taken[new_name]}' and '{name}' would be '{new_name}'")
-            taken[new_name] = name
-        return {name: new_names.get(name, name) for name in names if name in new_names or name not in taken}
+            if new_name in sources:
+                raise ConfigError(f"init.rename: both '{sources[new_name]}' and '{name}' would be '{new_name}'")
+            sources[new_name] = name
+        return {name: new_names.get(name, name) for name in names if name in new_names or name not in sources}
 
     def as_config(self) -> dict[str, Any]:
         """Return the settings as the config has them, with short forms expanded."""

@@ -107,8 +107,8 @@ class Pace(ForkedPart):
     def load(self, values: Mapping[str, Any]) -> None:
         if values["start"] is not None:
             collector = self.part.collector
-            begun = {"updates": 0, "start": 0 if collector is None else collector.steps}
-            self.part.load_state_dict(self.part.state_dict() | begun)
+            progress = {"updates": 0, "start": 0 if collector is None else collector.steps}
+            self.part.load_state_dict(self.part.state_dict() | progress)
 
 
 class Memory(ForkedPart):
@@ -128,11 +128,11 @@ class Memory(ForkedPart):
         size, envs = int(state["index"]["size"]), len(state["index"]["open"])
         parts: dict[str, Stateful] = {"sampler": table.sampler, "ejector": table.ejector}
         kind = all(state[name].keys() == part.state_dict().keys() for name, part in parts.items())
-        same = pooled == isinstance(table.index, PoolIndex) and (size, envs) == (
+        unchanged = pooled == isinstance(table.index, PoolIndex) and (size, envs) == (
             table.index.size,
             table.index.num_envs,
         )
-        if kind and same:
+        if kind and unchanged:
             table.load_state_dict(state)
             cut_off(table)
             return
@@ -265,8 +265,8 @@ def kept(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str,
 def _difference(current: Any, value: Any) -> str | None:
     """Return why a value cannot replace another; None if it can."""
     if not isinstance(current, Tensor) or not isinstance(value, Tensor):
-        same = isinstance(current, Tensor) == isinstance(value, Tensor)
-        return None if same else f"{type(value).__name__} there, {type(current).__name__} here"
+        alike = isinstance(current, Tensor) == isinstance(value, Tensor)
+        return None if alike else f"{type(value).__name__} there, {type(current).__name__} here"
     if current.shape != value.shape:
         return f"{list(value.shape)} there, {list(current.shape)} here"
     if current.dtype != value.dtype and not (current.is_floating_point() and value.is_floating_point()):

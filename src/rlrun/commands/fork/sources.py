@@ -122,13 +122,13 @@ def names_differ(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 def _nearest_renaming(tensors: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the prefixes of the parent and of this run that match most tensors; None if no names have equal ends."""
     fitting, alike = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    there = [(name.split("."), tensors[name]) for name in list(tensors)[:COMPARED]]
+    parents = [(name.split("."), tensors[name]) for name in list(tensors)[:COMPARED]]
     for name in list(wanted)[:COMPARED]:
-        here = name.split(".")
-        for path, value in there:
-            same = len([*takewhile(lambda ends: ends[0] == ends[1], zip(path[::-1], here[::-1], strict=False))])
-            if 0 < same < len(here):
-                prefixes = ".".join(path[: len(path) - same]), ".".join(here[: len(here) - same])
+        own = name.split(".")
+        for path, value in parents:
+            common = len([*takewhile(lambda ends: ends[0] == ends[1], zip(path[::-1], own[::-1], strict=False))])
+            if 0 < common < len(own):
+                prefixes = ".".join(path[: len(path) - common]), ".".join(own[: len(own) - common])
                 alike[prefixes] += 1
                 fitting[prefixes] += value.shape == wanted[name].shape
     if not alike:

@@ -277,8 +277,8 @@ class _Selection:
         """Add to the report that no network was loaded."""
         if self.tensors and self.loaded.isdisjoint(self.tensors):
             paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
-            begun = any(self.values.get(path, {}).get("start") is not None for path in paces)
-            warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if begun else ""
+            warmed_up = any(self.values.get(path, {}).get("start") is not None for path in paces)
+            warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if warmed_up else ""
             self.report.remarks.append(f"no network was loaded: all are initialized{warm_up}")
 
     def _settle_import(self, nodes: Mapping[str, Any]) -> None:

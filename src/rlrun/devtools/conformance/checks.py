@@ -192,9 +192,9 @@ def seeding(baseline: FinishedRun, small: Callable[[int], Composed], folder: Pat
 def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[Verdict]:
     """Resume from an early checkpoint, as after a kill, and compare with the uninterrupted run."""
     leave(baseline.run, copy, at=AT)
-    again = FinishedRun.of(resume(copy, trust=trust))
+    repeated = FinishedRun.of(resume(copy, trust=trust))
     about = json.loads((copy / "manifest.json").read_text())
-    expected, actual = _digests(baseline.run), _digests(again.run)
+    expected, actual = _digests(baseline.run), _digests(repeated.run)
     parts = [path for path in expected if expected[path] != actual.get(path)]
     exact = Verdict("exact resume", "ok", "the resumed run is the one that never stopped")
     if parts or records(copy) != records(baseline.run) or about["resume"] != "exact":
@@ -202,7 +202,7 @@ def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[
         text = _several([*reasons, *parts]) or "its metrics differ"
         exact = Verdict("exact resume", "failed", f"the resumed run is another one: {text}")
     complete = Verdict("checkpoints", "ok", "all that training changes is saved")
-    if forgotten := differences(baseline.leaves, again.leaves):
+    if forgotten := differences(baseline.leaves, repeated.leaves):
         text = f"no state_dict holds what differs after a resume: {_several(forgotten)}"
         complete = Verdict("checkpoints", "failed", text)
     elif baseline.unknown:

@@ -212,8 +212,8 @@ def _inside(value: Any) -> Parts | None:
         parameters = [parameter for group in value.param_groups for parameter in group["params"]]
         return _numbered((value.state.get(parameter, {}) for parameter in parameters), ".state[{}]")
     if isinstance(value, Mapping | types.MappingProxyType):
-        kept = ((f"[{key!r}]", item) for key, item in value.items() if not isinstance(key, torch.Tensor))
-        return [(name, item) for name, item in kept if not is_clock(name[2:-2])]
+        items = ((f"[{key!r}]", item) for key, item in value.items() if not isinstance(key, torch.Tensor))
+        return [(name, item) for name, item in items if not is_clock(name[2:-2])]
     if isinstance(value, list | tuple | deque):
         return [] if hasattr(value, "_fields") else _numbered(value)  # the names of a named tuple are attributes
     if isinstance(value, set | frozenset):
