@@ -161,7 +161,7 @@ def test_import_precedes_the_first_step(append: bool, rows: int, tmp_path: Path,
         train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip"), append=append), None)
     assert len(memory) == rows
     assert f"{rows - 10} transitions" in caplog.text
-    assert [record.name for record in caplog.records] == ["rlrun.told"]  # which commands print
+    assert [record.name for record in caplog.records] == ["rlrun.output"]  # which commands print
 
 
 def test_imported_open_episode_is_truncated(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from gymnasium.spaces import Box
 
 from rlrun.collect import PolicyAgent, evaluate
-from rlrun.collect.evaluate import undisturbed
+from rlrun.collect.evaluate import restored_generators
 from rlrun.env.sync import SyncEnv
 
 from .probes import Seeded, seeded
@@ -147,7 +147,7 @@ def test_process_generators_are_restored():
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
     expected = random.random(), np.random.random(), float(torch.rand(()))
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
-    with contextlib.suppress(ZeroDivisionError), undisturbed():
+    with contextlib.suppress(ZeroDivisionError), restored_generators():
         random.random(), np.random.random(), torch.rand(())
         raise ZeroDivisionError
     assert (random.random(), np.random.random(), float(torch.rand(()))) == expected

@@ -122,7 +122,7 @@ def test_random_agent_is_sent_without_network():
     sent = pickle.dumps(random_agent(noisy(), LEVER, seed=5))
     assert b"Level" not in sent
     agent, again = noisy(), pickle.loads(sent)
-    again.stand_in_for(agent)
+    again.act_for(agent)
     assert np.array_equal(again(LOOK)["action"], random_agent(noisy(), LEVER, seed=5)(LOOK)["action"])
 
 

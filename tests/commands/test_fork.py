@@ -18,7 +18,7 @@ import rlrun
 from rlrun import checkpointing as storage
 from rlrun.callbacks.loss import LossCallback
 from rlrun.commands.fork.parents import matches, started
-from rlrun.commands.fork.parts import kept
+from rlrun.commands.fork.parts import optimizer_entries
 from rlrun.commands.fork.transfer import transfer
 from rlrun.commands.train import Experiment
 from rlrun.config.merging import apply
@@ -336,7 +336,7 @@ def test_a_loss_that_takes_no_keywords_keeps_the_moments_that_it_got(sac, monkey
 def test_what_an_optimizer_keeps_is_found_without_touching_it():
     parameter = torch.nn.Parameter(torch.ones(3))
     adam = torch.optim.Adam([parameter], lr=0.1)
-    state = kept(adam, parameter)
+    state = optimizer_entries(adam, parameter)
     shapes = {name: list(value.shape) for name, value in state.items()}
     assert shapes == {"step": [], "exp_avg": [3], "exp_avg_sq": [3]}
     assert not adam.state

@@ -16,7 +16,7 @@ from rlrun.callbacks.log import Logger
 from rlrun.callbacks.schedule import due_offline
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, stage, undisturbed
+from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, restored_generators, stage
 from rlrun.collect.statistics import by_reward
 from rlrun.core.errors import RlrunError
 from rlrun.env import Env
@@ -165,14 +165,14 @@ class Evaluator(Callback):
         return outcome
 
     def _played(self, step: int | None, update: int) -> Evaluation:
-        with undisturbed():
+        with restored_generators():
             if self._envs is None:
                 self._envs = stage(self.env, self.episodes)
             result = self._play(self._envs, episodes=self.episodes)
             if math.isnan(result.mean_return) and self._run is not None:
                 clock = f"update {update:,}" if step is None else f"step {step:,}"
                 message = f"the evaluation at {clock} has a mean return of nan: it is never the best"
-                self._run.tell(message, logging.WARNING)
+                self._run.echo(message, logging.WARNING)
             if self.video and self._run is not None:
                 offline = step == 0 and self.offline > 0  # its evaluations differ in updates, not in steps
                 clock = f"{update if step is None else step:010d}"
@@ -205,7 +205,7 @@ class Evaluator(Callback):
             if not self._warned:
                 self._warned = True
                 with suppress(RlrunError):  # the run itself reports a full disk
-                    run.tell(f"no video of this evaluation: {' '.join(str(error).split())}; training continues")
+                    run.echo(f"no video of this evaluation: {' '.join(str(error).split())}; training continues")
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{self.episodes} episodes every {self.every:,} steps" if self.every else "off"

@@ -198,9 +198,9 @@ class Wandb:
             settings=self._wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
         )
         if self._mode == "offline":
-            run.tell(f"wandb: offline; to send the run: wandb sync {shlex.quote(str(Path(self._session.dir).parent))}")
+            run.echo(f"wandb: offline; to send the run: wandb sync {shlex.quote(str(Path(self._session.dir).parent))}")
         elif self._mode == "online":
-            run.tell(f"wandb: online at {self._session.url}")
+            run.echo(f"wandb: online at {self._session.url}")
         self._session.define_metric(self._axis)
         self._session.define_metric("*", step_metric=self._axis)
         # the service wants its own counter to rise; a resumed session starts at 0 offline, at its last one online

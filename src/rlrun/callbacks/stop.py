@@ -120,7 +120,7 @@ class Interrupt(Callback):
             signals.restart()
         main = threading.current_thread() is threading.main_thread()  # python allows handlers nowhere else
         if main and learners.rank() == 0:
-            self._previous = {number: signal.signal(number, self._hear) for number in SIGNALS}
+            self._previous = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
         if signals.received:
             self._receive(signals.received[-1])
 
@@ -128,7 +128,7 @@ class Interrupt(Callback):
         self._begun = True
         self.meet()
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if not signals.repeated(number):
             self._receive(number)
 

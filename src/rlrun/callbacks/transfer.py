@@ -21,7 +21,7 @@ from rlrun.security import trust
 from rlrun.training.callback import Callback, Hook, Stop
 
 _messages = logging.getLogger("rlrun")
-_told = logging.getLogger("rlrun.told")  # what commands print
+_output = logging.getLogger("rlrun.output")  # what commands print
 
 
 def _require_table(table: object, key: str) -> None:
@@ -82,7 +82,7 @@ class MemoryImport(Callback):
         cut_off(self.table)  # the run that left episodes open is another one
         description = "as they were, sampler and ejector included" if restored else "as new episodes"
         also = " with what was there" if append else ""
-        _told.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, description)
+        _output.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, description)
 
     def state_dict(self) -> dict[str, Any]:
         return {"taken_in": self._imported, "sources": self.sources}

@@ -12,7 +12,7 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.schedule import following
 from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_arrays, to_tensors
-from rlrun.collect.evaluate import Moment, evaluate, stage, undisturbed
+from rlrun.collect.evaluate import Moment, evaluate, restored_generators, stage
 from rlrun.core.errors import ConfigError, WiringError
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
@@ -114,7 +114,7 @@ class ValueBias(Callback):
         """Return the mean value, the mean return and the mean of their difference, over all steps of the episodes."""
         assert self._loss is not None
         evaluated, tally = _Evaluated(self.agent, self._loss), _Tally(self.discount, self._learned)
-        with undisturbed():
+        with restored_generators():
             if self._envs is None:
                 self._envs = stage(self.env, self.episodes)
             evaluate(

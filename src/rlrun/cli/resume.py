@@ -75,7 +75,7 @@ def resume(
     from rlrun.loading.assembly import keep_freed_memory
 
     keep_freed_memory()
-    show("rlrun.told")
+    show("rlrun.output")
     try:
         result = resuming.resume(run, overrides or [], trust=trust or [])
     except Left as error:

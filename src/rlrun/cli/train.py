@@ -100,7 +100,7 @@ def train(
         from rlrun.loading.assembly import keep_freed_memory
 
         keep_freed_memory()
-        show("rlrun.commands.fork", "rlrun.told")
+        show("rlrun.commands.fork", "rlrun.output")
         if dry_run:
             typer.echo(experiment.explain(composed))
             print_presets(composed.preset)

@@ -35,7 +35,7 @@ class Acting(Protocol):
         """Return an action for observations [N, …], trees of tensors."""
 
 
-class Remembering(Acting, Protocol):
+class RecurrentPolicy(Acting, Protocol):
     """A recurrent network; its state has `state_size` numbers."""
 
     state_size: int
@@ -129,7 +129,7 @@ class PolicyAgent(Agent):
 
     def __init__(
         self,
-        policy: Acting | Remembering,
+        policy: Acting | RecurrentPolicy,
         *,
         device: str = "cpu",
         preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
@@ -145,7 +145,7 @@ class PolicyAgent(Agent):
             self.add_log_prob()
 
     def _act(self, observation: Tree, *more: Any) -> Any:
-        act: Callable[..., Any] = cast(Remembering, self.policy).advance if self.recurrent else self.policy.act
+        act: Callable[..., Any] = cast(RecurrentPolicy, self.policy).advance if self.recurrent else self.policy.act
         return act(prepared(observation, self.preprocess), *more)
 
     def add_log_prob(self) -> None:
@@ -188,7 +188,7 @@ class PolicyAgent(Agent):
         return response
 
     def initial_state(self, count: int) -> Tree | None:
-        return to_arrays(cast(Remembering, self.policy).initial_state(count)) if self.recurrent else None
+        return to_arrays(cast(RecurrentPolicy, self.policy).initial_state(count)) if self.recurrent else None
 
 
 class RandomAgent(Agent):
@@ -217,7 +217,7 @@ class RandomAgent(Agent):
         values = self.rng.uniform(-1.0, 1.0, shape) if space.bounded else self.rng.standard_normal(shape)
         return values.astype(np.float32)
 
-    def stand_in_for(self, agent: Any) -> None:
+    def act_for(self, agent: Any) -> None:
         """Replace this agent in the next steps; a subclass may use its noise."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class AsyncCollector(Collector):
             self.observation = message.observation
             return
         self._following, self._acted = message.following, message.update
-        self._take_in(message.response, message.step)
+        self._store_response(message.response, message.step)
         if message.agent is not None and counted(self.agent) is not None:
             self.agent.load_state_dict(message.agent)  # type: ignore[attr-defined]
         if message.random is not None:

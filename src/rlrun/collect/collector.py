@@ -233,14 +233,14 @@ class Collector(Budgeted, Callback):
         except RlrunError:
             self._require_action(response)
             raise
-        self._take_in(response, step)
+        self._store_response(response, step)
 
     def _require_action(self, response: Response) -> None:
         """Refuse an action that is not finite; the error names the policy."""
         policy = type(getattr(self.agent, "policy", self.agent)).__name__
         require_finite(response["action"], "action", self.steps, f"the policy ({policy}) diverged: it")
 
-    def _take_in(self, response: Response, step: Step) -> None:
+    def _store_response(self, response: Response, step: Step) -> None:
         """Store the agent's response to the current observations, and the step."""
         try:
             require_finite(step.reward, "reward", self.steps)

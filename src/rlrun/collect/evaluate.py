@@ -121,7 +121,7 @@ def evaluate(
     observation = env.reset([seed + int(episode) for episode in playing])
     state = initial = initial_state(agent, envs)
     tally.show(watch, playing, active)
-    with still(agent):
+    with evaluation_mode(agent):
         while active.any():
             if abandon is not None:
                 abandon()
@@ -205,7 +205,7 @@ def _success(info: dict[str, Any] | None) -> bool | None:
 
 
 @contextmanager
-def still(agent: Agent) -> Iterator[None]:
+def evaluation_mode(agent: Agent) -> Iterator[None]:
     """Set an agent's policy to evaluation mode (no dropout, no moving statistics) during the context."""
     policy = getattr(agent, "policy", None)
     if not isinstance(policy, torch.nn.Module):
@@ -220,7 +220,7 @@ def still(agent: Agent) -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def restored_generators() -> Iterator[None]:
     """Restore the process-wide random generators after the context."""
     python, legacy, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []

@@ -19,7 +19,7 @@ from rlrun.collect.agents import (
     PolicyAgent,
     Preprocess,
     RandomAgent,
-    Remembering,
+    RecurrentPolicy,
     Response,
     initial_state,
     prepared,
@@ -64,7 +64,7 @@ class Noisy(PolicyAgent):
 
     def __init__(
         self,
-        policy: Acting | Remembering,
+        policy: Acting | RecurrentPolicy,
         *,
         deviation: float | Schedule,
         damping: float = 1.0,
@@ -87,11 +87,11 @@ class Noisy(PolicyAgent):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         response = super().__call__(observation, state, explore=False)
         if explore:
-            response["action"] = self.blurred(response["action"])
+            response["action"] = self.with_noise(response["action"])
             self.steps += row_count(response["action"]) * learners.count()
         return response
 
-    def blurred(self, action: Tree) -> Tree:
+    def with_noise(self, action: Tree) -> Tree:
         """Return actions [N, …] plus the noise of a step, clipped to the bounds."""
         leaf = iter(self._draw(list(flat(action).values())))
         return map_tree(lambda part: np.clip(part + next(leaf), -1.0, 1.0), action)
@@ -101,7 +101,7 @@ class Noisy(PolicyAgent):
 
         Some of these actions are at a bound, as those of good policies often are.
         """
-        return _BlurredRandom(space, seed=seed, noisy=self)
+        return _NoisyRandom(space, seed=seed, noisy=self)
 
     def _draw(self, action: list[Array]) -> list[Array]:
         """Return the noise of this step, in the shapes of an action's leaves [N, …]."""
@@ -145,8 +145,8 @@ class Noisy(PolicyAgent):
         self._noise = [part.numpy().copy() for part in state["noise"]]
 
 
-class _BlurredRandom(RandomAgent):
-    """Act uniformly at random, with an agent's noise; a copy has no agent before `stand_in_for`."""
+class _NoisyRandom(RandomAgent):
+    """Act uniformly at random, with an agent's noise; a copy has no agent before `act_for`."""
 
     def __init__(self, space: Space, *, seed: int, noisy: Noisy) -> None:
         super().__init__(space, seed=seed)
@@ -155,11 +155,11 @@ class _BlurredRandom(RandomAgent):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_noisy": None}
 
-    def stand_in_for(self, agent: Any) -> None:
+    def act_for(self, agent: Any) -> None:
         self._noisy = agent
 
     def draw(self, count: int) -> Response:
-        return {"action": self._noisy.blurred(super().draw(count)["action"])}
+        return {"action": self._noisy.with_noise(super().draw(count)["action"])}
 
 
 class ColoredNoise:

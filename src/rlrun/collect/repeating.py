@@ -39,7 +39,7 @@ class Share:
         self.mean, self.mass = state["mean"], state["mass"]
 
 
-class Keeping(Protocol):
+class RepeatingPolicy(Protocol):
     """Repeats the last choice; its state [N, S] ends with the number of repetitions."""
 
     def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
@@ -101,7 +101,7 @@ class RandomRepeating(RandomAgent):
 
     outputs = ("action", "state", "next_state")
 
-    def __init__(self, space: Space, *, keeping: Keeping, seed: int) -> None:
+    def __init__(self, space: Space, *, keeping: RepeatingPolicy, seed: int) -> None:
         super().__init__(space, seed=seed)
         self.keeping = keeping
 

@@ -151,7 +151,7 @@ class _Unroller:
         self.state = self.initial if self.state is None else self.state
         if counters is not None:
             self.agent.load_state_dict(counters)  # type: ignore[union-attr]
-        self.random.stand_in_for(self.agent)
+        self.random.act_for(self.agent)
 
     def _step(self, observation: Tree) -> Tree:
         assert self.agent is not None

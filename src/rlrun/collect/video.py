@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import Evaluation, Moment, evaluate, stage, undisturbed
+from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_generators, stage
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError, did_you_mean
 from rlrun.core.typing import Array
 from rlrun.env import Env
@@ -65,7 +65,7 @@ def require_encoder(place: str, form: str = "mp4") -> None:
         _hidden.add(name)
 
 
-def uncover() -> None:
+def unset_headless() -> None:
     """Unset the variables of `require_encoder`, so that windows can open."""
     while _hidden:
         os.environ.pop(_hidden.pop(), None)
@@ -81,10 +81,10 @@ def screen(place: str, env: Env) -> Env:
     if "rgb_array" not in modes:
         rendered = f"only {', '.join(map(str, modes))}" if modes else "nothing"
         raise RequestError(f"{place}: environment '{env.name}' draws no pictures (rgb_array), it renders {rendered}")
-    return rehearsed(env, "rgb_array", picture_of, refusal=f"{place}: environment '{env.name}' cannot be drawn")
+    return rendered_copy(env, "rgb_array", picture_of, refusal=f"{place}: environment '{env.name}' cannot be drawn")
 
 
-def rehearsed(
+def rendered_copy(
     env: Env, render_mode: str, look: Callable[[Env], object], *, refusal: str, fps: float | None = None
 ) -> Env:
     """Return a copy of an environment that renders, reset once and rendered once.
@@ -101,7 +101,7 @@ def rehearsed(
     """
     single_env = None
     try:
-        with undisturbed():
+        with restored_generators():
             single_env = env.copy(num_envs=1, render_mode=render_mode)
             for inner in single_env.envs if fps is not None else ():
                 inner.unwrapped.metadata = {**inner.metadata, "render_fps": fps}
@@ -358,7 +358,7 @@ class Stage:
         Raises:
             RlrunError: a frame could not be rendered or written.
         """
-        with undisturbed():
+        with restored_generators():
             torch.manual_seed(self.seed)
             evaluation: Evaluation = Evaluation([], [], [])
             videos: list[Path] = []

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from rlrun.collect.evaluate import Evaluation, Moment, evaluate, undisturbed
-from rlrun.collect.video import fps_of, rehearsed, uncover
+from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_generators
+from rlrun.collect.video import fps_of, rendered_copy, unset_headless
 from rlrun.core.errors import RequestError
 from rlrun.env import Env
 from rlrun.export.opening import Exported, exported, is_export, refuse_overrides
@@ -57,11 +57,11 @@ def play(
         RequestError: no such run or checkpoint, it is damaged or names code that is not trusted, or its environment
             can be shown neither in a window nor as text.
     """
-    uncover()
+    unset_headless()
     with _policy(run, checkpoint, trust, overrides, stochastic=stochastic) as policy:
         mode = _mode(policy.env, text=text)
         fps = fps or fps_of(policy.env)
-        with closing(_opened(policy.env, mode, fps)) as env_index, undisturbed():
+        with closing(_opened(policy.env, mode, fps)) as env_index, restored_generators():
             torch.manual_seed(seed)
             watch = Viewer(env_index, say, fps=fps, text=mode == "ansi")
             return evaluate(
@@ -131,7 +131,7 @@ def _opened(env: Env, mode: str, fps: float) -> Env:
     """
     look = lines_of if mode == "ansi" else lambda env_index: None  # the reset opens a window
     refusal = f"play: environment '{env.name}' cannot be shown {'as text' if mode == 'ansi' else 'in a window'}"
-    return rehearsed(env, mode, look, refusal=refusal, fps=fps)
+    return rendered_copy(env, mode, look, refusal=refusal, fps=fps)
 
 
 class Viewer:

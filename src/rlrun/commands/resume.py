@@ -203,7 +203,7 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
     now = experiment.describe()
     about = {**about, "resumed": [*about.get("resumed", []), {name: now[name] for name in OF_MACHINE} | origin]}
     if origin["checkpoint"] is None:
-        run.tell("resume: started again; there was no checkpoint")
+        run.echo("resume: started again; there was no checkpoint")
     run.start(config=to_yaml(experiment.config), overrides=experiment.composed.overrides, manifest=about)
 
 
@@ -218,7 +218,7 @@ def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:
         message = f"the run does not continue exactly: {reason}"
         _messages.warning("%s", message)
         run.note(message)
-    run.tell(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")
+    run.echo(f"resume: {about['resume']}: from checkpoint {now['checkpoint']}")
     write_json(run.manifest, about)
 
 

@@ -219,7 +219,7 @@ class Experiment:
                 text = configuration.to_yaml(self.config)
                 run_dir.start(config=text, overrides=self.composed.overrides, manifest=self.describe())
                 if preset := describe_presets([self.composed.preset]):
-                    run_dir.tell(preset, logging.WARNING)
+                    run_dir.echo(preset, logging.WARNING)
             except BaseException:
                 run_dir.discard()
                 raise
@@ -245,7 +245,7 @@ class Experiment:
         status: Status = "failed"
         try:
             for line in self.budget_notes():
-                run_dir.tell(line, logging.WARNING)
+                run_dir.echo(line, logging.WARNING)
             with Heartbeat(run_dir), self._together(run_dir), exits.refused():
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
@@ -265,7 +265,7 @@ class Experiment:
                 run_dir.write_status(status)
                 if status == "stopped":
                     why = summary["stopped_by"] or "a signal"
-                    run_dir.tell(f"stopped by {why}; continue with: rlrun resume {run_dir.path}")
+                    run_dir.echo(f"stopped by {why}; continue with: rlrun resume {run_dir.path}")
         return summary
 
     def _prepared(self, run_dir: RunDir) -> State:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array
-from rlrun.env.plain import SCALARS, LeftOut, Reader, Writer, same
+from rlrun.env.plain import SCALARS, LeftOut, Reader, Writer, equal
 
 # Attributes that are not captured: constants that are slow to copy, the clock, and the next layer.
 _NEVER = frozenset(("spec", "_cached_spec", "metadata", "_metadata", "_saved_kwargs", "_ezpickle_args"))
@@ -172,7 +172,7 @@ def _require_data(name: str, kind: type) -> None:
 def _is_current(present: Any, written: Any) -> bool:
     """Return True if a value equals the written one, or cannot be written at all."""
     try:
-        return same(Writer().attribute(present), written)
+        return equal(Writer().attribute(present), written)
     except LeftOut:
         return True
 

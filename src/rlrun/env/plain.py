@@ -238,7 +238,7 @@ def _copy(value: Any) -> Any:
     return value.clone() if hasattr(value, "clone") else value.copy()
 
 
-def same(first: Any, second: Any) -> bool:
+def equal(first: Any, second: Any) -> bool:
     """Return True if two written values are equal bit for bit; values that are set in place never are."""
     if type(first) is not type(second):
         return False
@@ -247,8 +247,8 @@ def same(first: Any, second: Any) -> bool:
     if hasattr(first, "clone"):
         return bool(first.dtype == second.dtype and first.shape == second.shape and first.equal(second))
     if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(same, first, second))
+        return len(first) == len(second) and all(map(equal, first, second))
     if isinstance(first, dict):
         plain = not first.keys() & {"generator", "space", "moments"}
-        return plain and first.keys() == second.keys() and all(same(first[name], second[name]) for name in first)
+        return plain and first.keys() == second.keys() and all(equal(first[name], second[name]) for name in first)
     return repr(first) == repr(second)  # -0.0 differs from 0.0, and NaN equals NaN

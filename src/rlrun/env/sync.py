@@ -169,7 +169,7 @@ class SyncEnv(Recorded):
             self._action_log.begin(envs)
         return observation
 
-    def take_own_actions(self) -> None:
+    def accept_own_actions(self) -> None:
         """Make `step` accept the environment's own actions, in its own containers, in place of policy actions."""
         self._to_env = None
 

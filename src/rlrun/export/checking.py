@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent, initial_state, restarted, to_arrays, to_tensors
-from rlrun.collect.evaluate import undisturbed
+from rlrun.collect.evaluate import restored_generators
 from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
@@ -210,7 +210,7 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
     The policy explores, so that the observations vary.
     """
     rows: list[Columns] = []
-    with undisturbed():
+    with restored_generators():
         env.renew()
         observation = env.reset(seed)
         state = initial = initial_state(agent, env.num_envs)
@@ -257,7 +257,7 @@ def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any]
     seed, limits = about["seed"], about["env"]
     policy = play_onnx.Policy(data, about, seed)
     watch = _Watch(policy, reference)
-    with undisturbed():
+    with restored_generators():
         env.renew()
         results = [
             play_onnx.episode(watch, env.envs[0], seed + index, limits["max_steps"], limits["reset_options"])

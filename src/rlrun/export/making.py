@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.collect.evaluate import still
+from rlrun.collect.evaluate import evaluation_mode
 from rlrun.config.expansion import identity
 from rlrun.core.errors import RequestError, did_you_mean
 from rlrun.env import Env
@@ -99,7 +99,7 @@ def export_onnx(
         policy.take_only(where)
         agent, env = policy.agent, policy.env.copy(num_envs=1)
         try:
-            with still(agent):
+            with evaluation_mode(agent):
                 graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
                 about = _described(policy, where, graph) | {"file": path.name, "format": format, "seed": seed}
                 data = _file_bytes(graph, about)

@@ -224,7 +224,7 @@ def _direct(env: Env) -> Env:
     if not isinstance(env, SyncEnv):
         env.close()
         raise RequestError(f"env.vectorization={env.vectorization}: a file acts on envs of this process; say sync")
-    env.take_own_actions()
+    env.accept_own_actions()
     copy = env.copier
     assert copy is not None
     env.copier = lambda num_envs, render_mode: _direct(copy(num_envs, render_mode))

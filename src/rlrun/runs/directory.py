@@ -33,7 +33,7 @@ SILENT = 300.0  # seconds without a heartbeat after which a run counts as interr
 PIDS = 2**31 - 1  # the largest number of a process
 LARGEST = 1 << 20  # bytes of a file of overrides
 NAME = 255  # bytes of a folder's name, at most
-_told = logging.getLogger("rlrun.told")  # what commands print next to their result
+_output = logging.getLogger("rlrun.output")  # what commands print next to their result
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
 
 
@@ -231,10 +231,10 @@ class RunDir:
         except OSError as error:
             raise RlrunError(f"{self.log} cannot be written: {reason(error)}") from error
 
-    def tell(self, text: str, level: int = logging.INFO) -> None:
+    def echo(self, text: str, level: int = logging.INFO) -> None:
         """Append to the log, and print for the user; a warning is printed from Python, too."""
         self.note(text)
-        _told.log(level, "%s", text)
+        _output.log(level, "%s", text)
 
     def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
         """Return all checkpoints, oldest step first; or those of another learner, in its folder."""

@@ -100,7 +100,7 @@ class Network(ForkedPart):
 
 
 class Pace(ForkedPart):
-    """A loader that collects: loads whether the warm-up is over. The ratio of updates to steps is kept from here on."""
+    """A loader that collects: loads whether the warm-up is over. The ratio of updates to steps continues from here."""
 
     kinds = {"start": "numbers"}
 
@@ -221,7 +221,7 @@ class Loss(Counters):
         if name not in self.parameters:
             return super().misfit(name, value)
         assert self.optimizer is not None
-        wanted, stored = _shapes(kept(self.optimizer, self.parameters[name])), _shapes(value)
+        wanted, stored = _shapes(optimizer_entries(self.optimizer, self.parameters[name])), _shapes(value)
         return None if wanted == stored else f"{_list(stored)} there, {_list(wanted)} here"
 
     def load(self, values: Mapping[str, Any]) -> None:
@@ -250,7 +250,7 @@ class TargetNetwork(Counters):
         super().load(values)
 
 
-def kept(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
+def optimizer_entries(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
     """Return an optimizer's state for a parameter after its first step, found by a step on a copy."""
     group = next(group for group in optimizer.param_groups if any(member is parameter for member in group["params"]))
     trial_parameter = nn.Parameter(torch.zeros_like(parameter))
