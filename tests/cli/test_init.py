@@ -99,11 +99,11 @@ def test_a_folder_that_holds_something_is_refused_and_left_alone(rlrun, write):
 @pytest.mark.parametrize(
     ("name", "way"),
     [
-        ("my-walker", "is none; try my_walker"),
-        ("2legs", "is none; try my_2legs"),
-        ("walker_", "is none; try walker"),  # pip takes no such name
-        ("class", "is none; try my_class"),
-        ("Läufer", "is none; try l_ufer"),
+        ("my-walker", "is invalid; try my_walker"),
+        ("2legs", "is invalid; try my_2legs"),
+        ("walker_", "is invalid; try walker"),  # pip takes no such name
+        ("class", "is invalid; try my_class"),
+        ("Läufer", "is invalid; try l_ufer"),
         ("torch", "is another package; try my_torch"),
         ("random", "is another package; try my_random"),
         ("conf", "is a folder of the project; try my_conf"),

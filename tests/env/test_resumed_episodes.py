@@ -405,26 +405,26 @@ OWN = {"dict": [["x", {"generator": 0, "numpy": PHILOX}]]}
 @pytest.mark.parametrize(
     ("entry", "value", "message"),
     [
-        ("lanes", [None] * 3, "of 3 envs, and this environment has 2"),
+        ("lanes", [None] * 3, "has 3 envs, and this environment has 2"),
         ("begun", 5, "when each episode began"),
         ("begun", [0], "when each episode began"),
-        ("begun", [0, 99], "99 is no step"),
-        ("begun", [0, "x"], "x is no step"),
-        ("begun", [0, -1], "-1 is no step"),
-        ("begun", [0, True], "True is no step"),
-        ("lanes", 5, "its envs are no episodes"),
-        ("lanes", None, "its envs are no episodes"),
-        ("lanes", [{}, {}], "its envs are no episodes"),
-        ("lanes", [{"seed": 0, "layers": [3]}, None], "its envs are no episodes"),
-        ("lanes", [{"seed": "x", "layers": []}, None], "its envs are no episodes"),
-        ("lanes", [{"seed": 0, "layers": [{"attributes": {"__class__": 3}}]}, None], "its envs are no episodes"),
+        ("begun", [0, 99], "99 is not a step"),
+        ("begun", [0, "x"], "x is not a step"),
+        ("begun", [0, -1], "-1 is not a step"),
+        ("begun", [0, True], "True is not a step"),
+        ("lanes", 5, "its envs are not episodes"),
+        ("lanes", None, "its envs are not episodes"),
+        ("lanes", [{}, {}], "its envs are not episodes"),
+        ("lanes", [{"seed": 0, "layers": [3]}, None], "its envs are not episodes"),
+        ("lanes", [{"seed": "x", "layers": []}, None], "its envs are not episodes"),
+        ("lanes", [{"seed": 0, "layers": [{"attributes": {"__class__": 3}}]}, None], "its envs are not episodes"),
         ("lanes", [{"seed": 0, "layers": [{"attributes": {"x": BEYOND}}]}, None], "pos -50000000 is not 0 to 624"),
         ("lanes", [{"seed": 0, "layers": [{"attributes": {}, "own": OWN}]}, None], "buffer_pos -9 is not 0 to 4"),
-        ("actions", 5, "actions are none of 2 envs"),
-        ("actions", {}, "actions are none of 2 envs"),
-        ("actions", np.zeros((3, 1)), "actions are none of 2 envs"),
-        ("actions", np.zeros((0, 2)), "actions are none of 2 envs"),
-        ("actions", {"x": np.zeros((3, 2))}, "actions are none of this environment"),
+        ("actions", 5, "actions are not those of 2 envs"),
+        ("actions", {}, "actions are not those of 2 envs"),
+        ("actions", np.zeros((3, 1)), "actions are not those of 2 envs"),
+        ("actions", np.zeros((0, 2)), "actions are not those of 2 envs"),
+        ("actions", {"x": np.zeros((3, 2))}, "actions do not fit this environment"),
     ],
 )
 def test_hostile_state_is_refused_before_replay(entry, value, message):
@@ -443,7 +443,7 @@ def test_only_data_attributes_are_set(name):
     reset_state = ResetState(env)
     (state,) = reset_state.capture()
     state["attributes"][name] = 3
-    with pytest.raises(RlrunError, match=f"'{name}' is no attribute of a Line"):
+    with pytest.raises(RlrunError, match=f"'{name}' is not an attribute of a Line"):
         reset_state.restore([state])
     assert vars(env).keys() == before.keys()
 

@@ -87,7 +87,7 @@ class TargetScale(Callback):
         data_group: of the critics.
 
     Raises:
-        ConfigError: the loss is none of critics, or classifies, or has several rewards; or the speed is not above 0.
+        ConfigError: the loss is not one of critics, or classifies, or has several rewards; or the speed is not above 0.
     """
 
     data_group: str | None = "default"

@@ -1,4 +1,4 @@
-"""Periodic evaluation on separate environments; it changes no bit of training."""
+"""Periodic evaluation on separate environments; it does not affect training."""
 
 from __future__ import annotations
 
@@ -196,9 +196,9 @@ class Evaluator(Callback):
     def _film(self, run: RunDir, name: str) -> None:
         """Record the first episode again, as a video; report only the first error."""
         try:
-            env_index = videos.screen("evaluation.video", self.env)
-            with closing(env_index), videos.VideoRecorder(env_index, lambda moment: run.videos / name) as watch:
-                self._play(env_index, episodes=1, watch=watch)
+            screen = videos.screen("evaluation.video", self.env)
+            with closing(screen), videos.VideoRecorder(screen, lambda moment: run.videos / name) as watch:
+                self._play(screen, episodes=1, watch=watch)
         except Stop:
             raise
         except Exception as error:

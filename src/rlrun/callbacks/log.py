@@ -59,7 +59,7 @@ class Logger(Callback):
         self._uncounted: Record = {}  # of the end of training
         self._pending: Record | None = None  # was due when training stopped before it was counted
         self._due = following(0, every)
-        self._left_out: set[str] = set()  # metrics that are no numbers
+        self._left_out: set[str] = set()  # metrics that are not numbers
 
     @property
     def seconds(self) -> float:
@@ -196,7 +196,7 @@ class Logger(Callback):
 
 
 def unfit_for(value: Any) -> str | None:
-    """Return why a metric is no number; None if it is one."""
+    """Return why a metric is not a number; None if it is one."""
     if isinstance(value, Tensor):
         return None if value.numel() == 1 else f"the shape {list(value.shape)}"
     try:

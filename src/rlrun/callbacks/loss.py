@@ -299,7 +299,7 @@ class BonusLoss(LossCallback):
         self._tensors: dict[str, Tensor] = {}  # of the newest update, by the name of the metric
 
     def counted(self, elements: Tensor, valid: Tensor | None, **tensors: Tensor) -> Tensor:
-        """Return the loss of each element, 0 where a row is no transition; keep the other tensors [...] for metrics."""
+        """Return the loss of each element, 0 for rows without a transition; keep other tensors [...] for metrics."""
         self._tensors = {name: value.detach() for name, value in tensors.items()}
         return elements if valid is None else elements * valid
 

@@ -41,7 +41,7 @@ class MemoryImport(Callback):
         ignore_extra: leave out columns that the table does not have, in place of refusing them.
 
     Raises:
-        ConfigError: the memory is no table; or an untrusted run names a source outside its directory.
+        ConfigError: the memory is not a table; or an untrusted run names a source outside its directory.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 
@@ -113,7 +113,7 @@ def _require_writable(path: Path) -> None:
     if path.is_dir():
         raise ConfigError(f"memory.export.path: {path} is a folder; name a file")
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ConfigError(f"memory.export.path: {path} cannot be written: {above} is no folder that you can write to")
+        raise ConfigError(f"memory.export.path: {path} cannot be written: {above} is not a writable folder")
 
 
 class MemoryExport(Callback):
@@ -129,7 +129,7 @@ class MemoryExport(Callback):
         spaces: of the environment; Minari needs them.
 
     Raises:
-        ConfigError: a Minari dataset is asked for more than once, or without spaces; the memory is no table; or
+        ConfigError: a Minari dataset is requested more than once, or without spaces; the memory is not a table; or
             an untrusted run names the path of another file, or a dataset.
         RequestError: the Minari dataset exists, or Minari is not installed; before any step was made.
     """

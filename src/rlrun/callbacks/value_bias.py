@@ -43,8 +43,8 @@ class ValueBias(Callback):
 
     Raises:
         ConfigError: rewards have several numbers.
-        WiringError: no critics are trained, or their inputs are more than an observation and an action, or adaptors
-            add other rewards.
+        WiringError: no critics are trained, or they have inputs besides observation and action, or adaptors add other
+            rewards.
     """
 
     cycle = 1

@@ -65,7 +65,7 @@ class Collector(Budgeted, Callback):
     continued.
 
     For a recurrent agent it keeps the state of each env. A memory with a column `state` gets the state before acting.
-    After an end, and after a row that is no step, an env has the state of an episode that begins.
+    After an end, and after a row that is not a step, an env has the state of an episode that begins.
 
     Args:
         env: the environments.

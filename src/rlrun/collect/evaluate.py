@@ -23,8 +23,8 @@ SUCCESS = "is_success"  # key in the info of the last step of an episode
 class Moment(NamedTuple):
     """The state of an episode, for a watcher.
 
-    env, episode: counted from 0; seed: that it was started by; step: how many were made; reward: of the newest one, or
-    0; total: the return so far; ending: how it ended, at its last moment.
+    env_index, episode: counted from 0; seed: of its reset; step: number of steps so far; reward: the newest one, or 0;
+    total: the return so far; ending: how it ended, at its last moment.
     """
 
     env_index: int

@@ -85,7 +85,7 @@ class ProcessLink(Link):
 
     def __init__(self, recipe: UnrollRecipe) -> None:
         super().__init__()
-        packed = _packed(recipe, "a process of its own", "; async.kind=thread")
+        packed = _packed(recipe, "a separate process", "; async.kind=thread")
         self._connection, child_end = Pipe()
         self._process = _start(child_end)
         child_end.close()

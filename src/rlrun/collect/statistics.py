@@ -18,8 +18,8 @@ from rlrun.nn import Normalizer
 class Tally:
     """Add up rewards and steps of N envs, and keep the newest episodes.
 
-    Where a reward has several numbers, the return of an episode is the sum of the first ones, and the sums of the
-    others are kept, too.
+    If rewards have several numbers, the return of an episode is the sum of the first number. The sums of the others are
+    kept, too.
 
     Args:
         envs: N.

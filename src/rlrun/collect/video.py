@@ -129,7 +129,7 @@ def picture_of(env: Env) -> Array:
     """Return the current picture of the first env: [H, W, 3] uint8.
 
     Raises:
-        RlrunError: there is none.
+        RlrunError: the environment renders no image.
     """
     frame = env.render()
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:

@@ -74,7 +74,7 @@ def ls(
     """
     place = place_of(folder)
     if not place.is_dir():
-        raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, no folder of runs")
+        raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, not a run folder")
     if status is not None and status not in STATUSES:
         raise RequestError(f"--status {status}: wanted one of {', '.join(STATUSES)}{did_you_mean(status, STATUSES)}")
     if sort not in SORTS:

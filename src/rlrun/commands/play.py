@@ -54,18 +54,18 @@ def play(
         say: called with each text to print.
 
     Raises:
-        RequestError: no such run or checkpoint, it is damaged or names code that is not trusted, or its environment
+        RequestError: no such run or checkpoint; it is damaged or names code that is not trusted; or its environment
             can be shown neither in a window nor as text.
     """
     unset_headless()
     with _policy(run, checkpoint, trust, overrides, stochastic=stochastic) as policy:
         mode = _mode(policy.env, text=text)
         fps = fps or fps_of(policy.env)
-        with closing(_opened(policy.env, mode, fps)) as env_index, restored_generators():
+        with closing(_opened(policy.env, mode, fps)) as screen, restored_generators():
             torch.manual_seed(seed)
-            watch = Viewer(env_index, say, fps=fps, text=mode == "ansi")
+            watch = Viewer(screen, say, fps=fps, text=mode == "ansi")
             return evaluate(
-                env_index,
+                screen,
                 policy.agent,
                 episodes=episodes,
                 seed=seed,
@@ -129,7 +129,7 @@ def _opened(env: Env, mode: str, fps: float) -> Env:
     Raises:
         RequestError: it cannot be shown.
     """
-    look = lines_of if mode == "ansi" else lambda env_index: None  # the reset opens a window
+    look = lines_of if mode == "ansi" else lambda env: None  # the reset opens a window
     refusal = f"play: environment '{env.name}' cannot be shown {'as text' if mode == 'ansi' else 'in a window'}"
     return rendered_copy(env, mode, look, refusal=refusal, fps=fps)
 

@@ -55,8 +55,8 @@ def resume(run: os.PathLike[str] | str, overrides: Iterable[str] = (), *, trust:
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
     Raises:
-        RequestError: no such run, a process works on it, a key may not change, every checkpoint is damaged, or
-            its config names code that is not trusted.
+        RequestError: no such run; a process works on it; a key may not change; every checkpoint is damaged; or its
+            config names code that is not trusted.
         RlrunError: the run failed; `status.json` says so.
     """
     overrides, trace, run = listed(overrides), trace_of(RunDir.open(run)), Path(run)

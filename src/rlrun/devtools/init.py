@@ -64,7 +64,7 @@ def require_name(name: str) -> None:
         RequestError: with a suggested name.
     """
     if not (name.isidentifier() and name.isascii()) or name.strip("_") != name or keyword.iskeyword(name):
-        raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is none; {_try(name)}")
+        raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is invalid; {_try(name)}")
     if name in FOLDERS or _is_taken(name):
         why = "a folder of the project" if name in FOLDERS else "another package"
         raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is {why}; {_try(name)}")

@@ -166,7 +166,7 @@ def _require_data(name: str, kind: type) -> None:
     """
     member = getattr(kind, name, None)
     if name.startswith("__") or callable(member) or hasattr(type(member), "__set__"):
-        raise RlrunError(f"'{name[:80]}' is no attribute of a {kind.__name__} that a checkpoint can hold")
+        raise RlrunError(f"'{name[:80]}' is not an attribute of a {kind.__name__} that a checkpoint can hold")
 
 
 def _is_current(present: Any, written: Any) -> bool:

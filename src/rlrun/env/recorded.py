@@ -168,8 +168,8 @@ class Recorded(Env):
     _action_log: ActionLog | None = None
     _remembered: dict[str, Any] | None = None
     _write: Write  # from an environment's observation into a row of observations
-    _to_env: Convert | None  # from policy actions to the environment's
-    _split: Callable[[Any], Iterator[Any]] | None  # and these env by env, where they are no array
+    _to_env: Convert | None  # from policy actions to environment actions
+    _split: Callable[[Any], Iterator[Any]] | None  # divides these by env, if they are not an array
 
     @property
     @abstractmethod
@@ -207,7 +207,7 @@ class Recorded(Env):
                     rows = self._rows(map_tree(lambda array: array[0], state["actions"]))
                     _ = [rows[env_index] for env_index in range(self.num_envs)]
             except Exception as error:
-                raise RlrunError(f"its actions are none of this environment ({type(error).__name__})") from error
+                raise RlrunError(f"its actions do not fit this environment ({type(error).__name__})") from error
         self._remembered = state or None
 
     def resume_episodes(self, abandon: Abandon = None) -> Resumed | None:
@@ -251,28 +251,24 @@ def _require_episodes(state: dict[str, Any], num_envs: int) -> None:
     """Refuse a state that these envs cannot have saved, before it is used.
 
     Raises:
-        RlrunError: it is of another number of envs, or an entry is invalid.
+        RlrunError: it has another number of envs, or an entry is invalid.
     """
     envs, begun, actions = (state.get(name) for name in ("lanes", "begun", "actions"))
-    if not isinstance(envs, list) or not all(env_index is None or _is_origin(env_index) for env_index in envs):
-        raise RlrunError("its envs are no episodes")
+    if not isinstance(envs, list) or not all(origin is None or _is_origin(origin) for origin in envs):
+        raise RlrunError("its envs are not episodes")
     if len(envs) != num_envs:
-        raise RlrunError(f"it is of {len(envs)} envs, and this environment has {num_envs}")
+        raise RlrunError(f"it has {len(envs)} envs, and this environment has {num_envs}")
     shapes: list[tuple[int, ...]] = []
     if actions is not None:
         map_tree(lambda array: shapes.append(array.shape if isinstance(array, np.ndarray) else ()), actions)
     steps = shapes[0][0] if shapes and shapes[0] else 0
     if (actions is not None and not steps) or any(shape[:2] != (steps, num_envs) for shape in shapes):
-        raise RlrunError(f"its actions are none of {num_envs} envs")
+        raise RlrunError(f"its actions are not those of {num_envs} envs")
     if not isinstance(begun, list) or len(begun) != num_envs:
         raise RlrunError("it does not say when each episode began")
-    for env_index, at in zip(envs, begun, strict=True):
-        if (
-            type(at) is not int
-            or not -1 <= at <= steps
-            or (at < 0 and env_index is not None and "whole" not in env_index)
-        ):
-            raise RlrunError(f"{str(at)[:40]} is no step at which an episode of {steps} steps began")
+    for origin, at in zip(envs, begun, strict=True):
+        if type(at) is not int or not -1 <= at <= steps or (at < 0 and origin is not None and "whole" not in origin):
+            raise RlrunError(f"{str(at)[:40]} is not a step at which an episode of {steps} steps began")
     require_sound(envs)
 
 

@@ -36,7 +36,7 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
     """
     if isinstance(space, gymnasium.spaces.Box):
         dtype = "float32" if action else _DTYPES.get(space.dtype.name, space.dtype.name)
-        with np.errstate(over="ignore"):  # the largest float64 is no bound: infinite as float32
+        with np.errstate(over="ignore"):  # the largest float64 is not a bound: infinite as float32
             low, high = space.low.astype(dtype), space.high.astype(dtype)
         return Box(shape=tuple(space.shape), low=low, high=high, dtype=dtype)
     if isinstance(space, gymnasium.spaces.Discrete):

@@ -142,11 +142,11 @@ class ConstrainedBandit(Toy):
 class Chain(Toy):
     """Walk round a ring of `length` states, reward 1 a step, whatever the action; one round is one episode.
 
-    observation: the state, one-hot [length] or as [1] in [0, 1); every episode starts in state 0 and its last
-    observation is state 0 again, so a truncated episode ends in a state that has a value.
+    observation: the state, one-hot [length] or as [1] in [0, 1). Every episode starts in state 0. Its last observation
+    is state 0 again, so a truncated episode ends in a state that has a value.
 
-    Answer: with discount g, state k is worth (1 - g^(length - k)) / (1 - g) where episodes end by
-    `terminated`, and 1 / (1 - g), in every state, where they end by `truncated`. Both actions are worth the same.
+    Answer: with discount g, state k has the value (1 - g^(length - k)) / (1 - g) if episodes end by `terminated`. If
+    they end by `truncated`, every state has the value 1 / (1 - g). Both actions have equal values.
     """
 
     def __init__(
@@ -342,8 +342,8 @@ class Road(Toy):
     """Drive a car along waypoints, ten metres apart on a quarter of a circle, to the goal at their end.
 
     observation: {"goal": [2], "navigation": [2, 2]}: the goal and the next two waypoints, in metres ahead of the
-    car and to its left; action: [3]: speed in [0, 1] of 5 m a step, steer in [-1, 1] of half a turn, clipped to 0.5 rad
-    a step, and reverse, above 0.5 backwards. reward: decrease of the distance to the goal in metres.
+    car and to its left; action: [3]: speed in [0, 1] of 5 m a step; steer in [-1, 1] of half a turn, clipped to 0.5 rad
+    a step; reverse, above 0.5 backwards. reward: decrease of the distance to the goal in metres.
     Terminated within 1 m of the goal, truncated after 100 steps. The bend goes to either side.
 
     Answer: reaching the goal gives a return of 89.5 to 90.5 (a radius of 64 m), on any path.

@@ -22,8 +22,8 @@ class Step(NamedTuple):
     """One step of every env.
 
     observation: tree [N, …], the true successor, also of an env whose episode ended; reward: [N] float32, or [N, R];
-    terminated, truncated: [N] bool; valid: [N] bool, False where the row is no transition of the task
-    (a vector environment's own reset) and must not be stored, or None where all rows are real;
+    terminated, truncated: [N] bool; valid: [N] bool, or None if all rows are transitions; False for a row that must
+    not be stored (a vector environment's own reset);
     info: env -> the info of its step, for envs with one.
     """
 
@@ -61,7 +61,7 @@ class Env(ABC):
     num_envs: int
     name: str = "env"
     vectorization: str = "sync"
-    resets_itself: bool = False  # in a step of its own, whose row is no transition
+    resets_itself: bool = False  # in a separate step, whose row is not a transition
     frame_stack: int = 1  # frames in an observation, where it is known to be a stack of the newest ones
     envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, if they are in this process
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
@@ -145,7 +145,5 @@ def spaces_of(env: Env | None) -> Spaces:
         ConfigError: there is no environment.
     """
     if env is None:
-        raise ConfigError(
-            "env=none: there is no environment whose spaces a part could ask for; name the one that the data is of"
-        )
+        raise ConfigError("env=none: there is no environment whose spaces a part needs; name that of the data")
     return env.spaces

@@ -237,7 +237,7 @@ class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.names = [names] if isinstance(names, str) else list(names)
         if not self.names:
-            raise ConfigError("env.wrappers: Costs.names: there is none")
+            raise ConfigError("env.wrappers: Costs.names is empty")
         self.reward_space = Box(-np.inf, np.inf, (1 + len(self.names),), np.float32)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

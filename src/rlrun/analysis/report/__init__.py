@@ -154,7 +154,7 @@ def _put(place: Path, data: bytes) -> None:
 def _folder(folder: Place) -> Path:
     place = place_of(folder)
     if not place.is_dir():
-        raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, no folder of runs")
+        raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, not a run folder")
     return place
 
 

@@ -74,7 +74,7 @@ def why(run: Path | str) -> Diagnosis:
     """Return likely causes why a run does not learn, from its files; the run may still be training.
 
     Raises:
-        RunDirError: it is no run, or its config cannot be read.
+        RunDirError: it is not a run, or its config cannot be read.
         ConfigError: its config is damaged.
     """
     return diagnose(read(RunDir.open(run)))
