@@ -15,7 +15,6 @@ from benchmarks import (
     checkpoints,
     defaults,
     dispatch,
-    estimate,
     halfcheetah,
     kept,
     learning,
@@ -50,7 +49,6 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "overhead": lambda args: overhead.measure(rounds=args.rounds),
     "sweeps": lambda args: sweeps.measure(args.launcher),
     "async": lambda args: asynchronous.measure(rounds=args.rounds),
-    "estimate": lambda args: estimate.measure(args.estimate),
     "search": lambda args: search.measure(
         args.studies, parts=args.search, workers=args.workers, overrides=args.override
     ),
@@ -112,12 +110,9 @@ def parser() -> argparse.ArgumentParser:
         "resilience", nargs="*", metavar="CELL", help=", ".join([*resilience.PARTS, *resilience.CELLS])
     )
     parsers["sweeps"].add_argument("--launcher", action="append", choices=list(sweeps.LAUNCHERS), help="default: all")
-    parsers["estimate"].add_argument("estimate", nargs="*", metavar="CASE", help=", ".join(estimate.CASES))
     parsers["why"].add_argument("why", nargs="*", metavar="GROUP", help=", ".join(why.GROUPS))
     parsers["search"].add_argument("search", nargs="*", metavar="PART", help=", ".join(search.PARTS))
-    parsers["all"].set_defaults(
-        speed=[], peers=[], learning=[], memory=[], resilience=[], launcher=None, estimate=[], why=[]
-    )
+    parsers["all"].set_defaults(speed=[], peers=[], learning=[], memory=[], resilience=[], launcher=None, why=[])
     parsers["halfcheetah"].add_argument("halfcheetah", nargs="*", metavar="CASE", help=", ".join(halfcheetah.CASES))
     parsers["defaults"].add_argument("defaults", nargs="*", metavar="TASK", help=", ".join(defaults.TASKS))
     parsers["all"].set_defaults(search=[], halfcheetah=[], peers=[], defaults=[])

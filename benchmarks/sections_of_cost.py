@@ -242,22 +242,3 @@ def asynchronous(result: dict[str, Any]) -> Lines:
     )
     overrides = [f"* {name}: `{' '.join(case['words'])}`" for name, case in result.items()]
     return [how, "", *table(heads, rows), "", *overrides]
-
-
-def estimate(result: dict[str, Any]) -> Lines:
-    """Estimated and measured time of runs."""
-    heads = ["run", "estimated before and after, s", "measured, s", "ratio", "of processor time", "bar", "load", "date"]
-    rows = []
-    for name, case in result.items():
-        estimates = " and ".join(f"{seconds:.0f}" for seconds in case["estimates"])
-        processor = f"{case['ratio_of_processor_time']:.2f}" if "ratio_of_processor_time" in case else ""
-        rows.append([name, estimates, f"{case['seconds']:.0f}", f"{case['ratio']:.2f}", processor])
-        rows[-1] += [f"1 ± {case['bar']:g}: {verdict(case)}", f"{min(case['load'])}–{max(case['load'])}"]
-        rows[-1] += [case["machine"]["date"]]
-    how = (
-        "`rlrun train --estimate` against the time from the command to its end. Ratio: the mean of both estimates to "
-        "the measured time; of processor time: the same of a probe that counts only what its process used."
-    )
-    many = {name: f" on {case['workers']} workers" if case["workers"] else "" for name, case in result.items()}
-    overrides = [f"* {name}: `{' '.join(case['words'])}`{many[name]}" for name, case in result.items()]
-    return [how, "", *table(heads, rows), "", *overrides]

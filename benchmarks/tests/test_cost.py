@@ -120,23 +120,6 @@ def test_first_step_ends_the_run(load, tmp_path):
     assert 0.5 < load("startup").first_step(tmp_path) < 60
 
 
-@pytest.mark.parametrize(("estimated", "ratio", "passed"), [(8.0, 0.8, True), (7.0, 0.7, False), (13.0, 1.3, False)])
-def test_estimates_are_held_to_measured_time(load, monkeypatch, tmp_path, estimated, ratio, passed):
-    estimate, process, page = load("estimate"), load("process"), load("page")
-    monkeypatch.setattr(estimate, "run", lambda overrides, folder: process.Finished("", 5.0))
-    monkeypatch.setattr(estimate, "estimated", lambda case, folder, seconds: {"seconds": estimated, "bytes": 1})
-    monkeypatch.setattr(estimate, "in_processor_time", lambda case, folder, seconds: 4.0)
-    monkeypatch.setattr(estimate.time, "perf_counter", iter([100.0, 110.0]).__next__)
-    cases = estimate.measure(["ppo-cartpole"])
-    case = cases["ppo-cartpole"]
-    assert (case["seconds"], case["ratio"], case["ratio_of_processor_time"]) == (10.0, ratio, 0.8)
-    assert case["passed"] is passed
-    page.save("estimate", cases, folder=tmp_path)
-    page.write(folder=tmp_path)
-    verdict = "met" if passed else "missed"
-    assert f"| 10 | {ratio:.2f} | 0.80 | 1 ± 0.25: {verdict} |" in (tmp_path / "README.md").read_text()
-
-
 def test_checkpoints_are_measured(load, tmp_path, monkeypatch):
     checkpoints, case = load("checkpoints"), load("rivals.case").Case("sample", capacity=4_000)
     monkeypatch.setattr(checkpoints, "NEW_ROWS", 400)

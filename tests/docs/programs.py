@@ -51,7 +51,7 @@ def rlrun(overrides: list[str], folder: Path) -> Answer:
 def _run(overrides: list[str], folder: Path) -> Answer:
     with small_runs():
         answer = called(main, ["rlrun", *with_less(overrides, folder)], folder)
-    if answer.code == 0 and overrides[0] == "train" and not {"-m", "--dry-run", "--estimate"} & set(overrides):
+    if answer.code == 0 and overrides[0] == "train" and not {"-m", "--dry-run"} & set(overrides):
         run = folder / answer.out.split()[-1]
         unheard = [key for key in keys(overrides[1:]) if key not in keys(overrides_of(run))]
         if unheard:

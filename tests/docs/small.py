@@ -71,8 +71,6 @@ def with_less(overrides: Sequence[str], folder: Path) -> list[str]:
         added += ["--videos", "1"]
     if command == "play" and "--fps" not in overrides:
         added += ["--fps", "1000"]
-    if "--estimate" in overrides and "--probe" not in overrides:
-        added += ["--probe", "0.1"]
     if any(override.startswith("+sweep=") for override in overrides):
         added += [f"{key}={value}" for key, value in SEARCH.items() if key not in keys(overrides)]
     return [*overrides, *added]

@@ -20,7 +20,6 @@ from tests.resume.twins import signal_at
 import rlrun
 import rlrun.commands.checkpoints
 from rlrun import checkpointing as storage
-from rlrun.analysis.estimate.probe import measure
 from rlrun.callbacks import Interrupt, Interrupted
 from rlrun.collect import Collector
 from rlrun.commands.check import check
@@ -262,11 +261,6 @@ def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
 def test_what_would_be_decided_by_a_share_is_refused(overrides, told):
     with pytest.raises(ConfigError, match=told):
         check([*SAC, *QUIET, "learners=2", *overrides])
-
-
-def test_a_probe_measures_one_learner(tmp_path):
-    with pytest.raises(ConfigError, match=r"^learners=2: a probe measures one learner; learners=1$"):
-        measure([*SAC, *QUIET, "learners=2"], None, 1.0, tmp_path / "run")
 
 
 def test_lanes_that_reset_by_themselves_are_refused():

@@ -86,7 +86,7 @@ def until(ready, seconds=60.0):
 def test_a_dry_run_lists_the_jobs_and_makes_nothing(project, rlrun):
     done = rlrun("train", "-m", *TINY, "seed=0,1", "--dry-run")
     assert done.returncode == 0
-    assert done.stderr == "2 jobs; --estimate measures the time and disk that they take\n"
+    assert done.stderr == "2 jobs\n"
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["seed", "0", "1"]
     assert list(project.iterdir()) == []
 

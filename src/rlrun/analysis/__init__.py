@@ -1,1 +1,1 @@
-"""Reports of many runs, diagnosis of one run, cost estimates, and checks of a machine."""
+"""Reports of many runs, diagnosis of one run, and checks of a machine."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlrun.cli.common import print_presets
-from rlrun.cli.estimating import EstimateRequest, list_jobs, print_estimate
-from rlrun.runs.files import aligned
+from rlrun.runs.files import aligned, counted
 
 if TYPE_CHECKING:
+    from rlrun.config.expansion import Job
     from rlrun.sweep.coordinator import Limits
     from rlrun.sweep.sweeping import SweepOutcome
 
@@ -89,15 +90,13 @@ def sweep(
     workers: int | None,
     limits: Limits,
     dry_run: bool,
-    estimate: EstimateRequest | None = None,
 ) -> int:
-    """Run a sweep, or only list its jobs, or estimate their cost; return the exit code."""
+    """Run a sweep, or only list its jobs; return the exit code."""
     from rlrun.sweep import children
 
     if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
         children.prepare()  # in parallel to this process's imports and composition
     from rlrun.config.expansion import expand
-    from rlrun.core.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
     from rlrun.sweep.search import SearchPlan
 
@@ -106,8 +105,6 @@ def sweep(
     settings = means.search()
     plan = None if settings is None else SearchPlan(overrides, settings, config_dir)
     if plan is not None:
-        if estimate is not None:
-            raise ConfigError("--estimate needs known jobs, and a search chooses its jobs while it runs")
         plan.check()
         if dry_run:
             typer.echo(plan.describe())
@@ -116,9 +113,6 @@ def sweep(
     jobs = [] if plan is not None else expand(overrides, config_dir)
     if dry_run:
         list_jobs(jobs)
-    if estimate is not None:
-        print_estimate(jobs, estimate, folder=folder, config_dir=config_dir, workers=workers)
-    if dry_run or estimate is not None:
         return 0
     outcome = sweeps.sweep(
         jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means, plan=plan
@@ -162,6 +156,20 @@ def resume_sweep(
         means=means,
     )
     return _exit_code(outcome)
+
+
+def list_jobs(jobs: Sequence[Job]) -> None:
+    """Print jobs with the keys in which they differ."""
+    from rlrun.config.overrides import parse
+
+    rows = [{override.key: override.text for override in parse(job.overrides)} for job in jobs]
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if len({row.get(key) for row in rows}) > 1]
+    values = [[row.get(key, "").partition("=")[2] or row.get(key, "") for key in keys] for row in rows]
+    heads = ("job", *keys)
+    for line in aligned([heads, *([job.key, *cells] for job, cells in zip(jobs, values, strict=True))], left=heads):
+        typer.echo(line)
+    typer.echo(counted(len(jobs), "job"), err=True)
+    print_presets(*(job.preset for job in jobs))
 
 
 def _exit_code(outcome: SweepOutcome) -> int:

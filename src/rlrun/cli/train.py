@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlrun.cli.common import ConfigDir, Overrides, Trust, print_presets, print_result, show
-from rlrun.cli.estimating import Estimate, Price, Probe, estimate_request, print_estimate_of_one
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -62,9 +61,6 @@ def train(
     start: Start = None,
     trust: Trust = None,
     dry_run: DryRun = False,
-    estimate: Estimate = False,
-    probe: Probe = None,
-    price: Price = None,
     config_dir: ConfigDir = None,
     multirun: Multirun = False,
     sweep_dir: SweepFolder = None,
@@ -76,7 +72,6 @@ def train(
     stall: Stall = None,
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
-    request = estimate_request(estimate=estimate, probe=probe, price=price)
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if multirun:
         refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
@@ -86,13 +81,10 @@ def train(
             "workers": workers,
             "limits": limits_of(**options),
         }
-        raise typer.Exit(sweep(with_launcher(overrides or [], launcher), **where, dry_run=dry_run, estimate=request))
+        raise typer.Exit(sweep(with_launcher(overrides or [], launcher), **where, dry_run=dry_run))
     refuse_without_sweep(
         " of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, launcher=launcher, **options
     )
-    if request is not None:
-        print_estimate_of_one(overrides or [], request, start=start, run_dir=run_dir, config_dir=config_dir)
-        return
     with _composed(overrides or [], start, config_dir, trust or []) as composed:
         # This import loads torch, so errors in overrides are reported before.
         from rlrun.commands import train as experiment
