@@ -10,7 +10,7 @@ import rlrun
 from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions
 from rlrun.collect import Collector, evaluate
 from rlrun.core.spaces import Composite, Spaces
-from rlrun.devtools.conformance.checks import leave
+from rlrun.devtools.conformance.checks import copy_as_killed
 from rlrun.devtools.conformance.reach import differences, walk
 from rlrun.env import make
 from rlrun.memory import Table
@@ -155,7 +155,7 @@ def test_resumed_run_continues_a_repeat(tmp_path, monkeypatch):
         ),
     )
     whole = walk(rlrun.train(overrides, run_dir=tmp_path / "whole").trainer)
-    leave(tmp_path / "whole", tmp_path / "left", at=30)
+    copy_as_killed(tmp_path / "whole", tmp_path / "left", at=30)
     load, remaining = Collector.load_state_dict, []
 
     def noting(self, state, **named):

@@ -12,7 +12,7 @@ import pytest
 
 import rlrun
 from rlrun.analysis import doctor as health
-from rlrun.analysis.doctor.imports import Tried, try_import, try_imports
+from rlrun.analysis.doctor.imports import Import, try_import, try_imports
 from rlrun.cli.main import main
 from rlrun.core.errors import installing
 from rlrun.runs import manifest
@@ -132,7 +132,7 @@ def test_a_package_that_takes_its_process_along_is_named_and_the_others_are_trie
 def test_a_module_of_the_working_directory_replaces_none(tmp_path, monkeypatch):
     (tmp_path / "colorsys.py").write_text("raise RuntimeError('mine')\n")
     monkeypatch.chdir(tmp_path)
-    assert try_imports(["colorsys"]) == {"colorsys": Tried()}
+    assert try_imports(["colorsys"]) == {"colorsys": Import()}
 
 
 def test_python_is_compared_with_what_rlrun_asks_for(install):
@@ -144,17 +144,17 @@ def test_python_is_compared_with_what_rlrun_asks_for(install):
 # --- machine
 
 
-BUILT = Tried(about={"cuda": "12.8", "gpus": ["A Card"], "threads": 8})
+BUILT = Import(about={"cuda": "12.8", "gpus": ["A Card"], "threads": 8})
 
 
 @pytest.mark.parametrize(
     ("torch", "driver", "status", "text"),
     [
         (BUILT, True, "ok", "A Card (torch is built for 12.8)"),
-        (Tried(about={"cuda": "12.8", "gpus": []}), True, "note", "torch is built for 12.8 and finds no GPU"),
-        (Tried(about={"cuda": None, "gpus": []}), True, "note", "torch is built for the CPU alone"),
-        (Tried(about={"cuda": None, "gpus": []}), False, "ok", "none"),
-        (Tried(error="ImportError: x"), True, "note", "not known"),
+        (Import(about={"cuda": "12.8", "gpus": []}), True, "note", "torch is built for 12.8 and finds no GPU"),
+        (Import(about={"cuda": None, "gpus": []}), True, "note", "torch is built for the CPU alone"),
+        (Import(about={"cuda": None, "gpus": []}), False, "ok", "none"),
+        (Import(error="ImportError: x"), True, "note", "not known"),
     ],
 )
 def test_a_gpu_that_torch_cannot_use_is_told(torch, driver, status, text, monkeypatch, tmp_path):
@@ -188,7 +188,7 @@ def test_bfloat16_is_told_by_its_instructions(told, has, monkeypatch):
     assert manifest.has_bfloat16("cpu") is has
     assert manifest.has_bfloat16("mps") is False
     text = "precision=bf16 trains" if has else "precision=bf16 is refused"
-    assert text in line(health.processor({"torch": Tried(about={"bfloat16": has})}), "bfloat16")[1]
+    assert text in line(health.processor({"torch": Import(about={"bfloat16": has})}), "bfloat16")[1]
     assert "bfloat16" not in [finding.name for finding in health.processor({})]
 
 
@@ -226,14 +226,14 @@ def test_a_full_disk_is_a_problem(tmp_path, monkeypatch):
     assert line(health.disk(new), str(tmp_path))[0] in ("ok", "note")
     assert line(health.disk(new), "runs/") == ("ok", "can be written")
     usage = namedtuple("usage", "total used free")
-    for free, status in ((10, "problem"), (health.TOO_LITTLE, "note"), (health.LITTLE, "ok")):
+    for free, status in ((10, "problem"), (health.MIN_DISK, "note"), (health.LOW_DISK, "ok")):
         monkeypatch.setattr(health.shutil, "disk_usage", lambda place, free=free: usage(10**12, 0, free))
         assert line(health.disk(tmp_path), str(tmp_path))[0] == status
 
 
 def test_what_videos_lack_is_named():
     assert line(health.pictures({}), "ffmpeg") == ("note", f"no videos: is missing: {installing('video')}")
-    status, text = line(health.pictures({"imageio_ffmpeg": Tried("RuntimeError: No ffmpeg exe")}), "ffmpeg")
+    status, text = line(health.pictures({"imageio_ffmpeg": Import("RuntimeError: No ffmpeg exe")}), "ffmpeg")
     assert (status, text.endswith(": set IMAGEIO_FFMPEG_EXE to the path of an ffmpeg")) == ("note", True)
 
 

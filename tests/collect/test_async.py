@@ -132,7 +132,7 @@ def settled(collector):
     envs, until = collector.env.num_envs, time.monotonic() + 60
     while time.monotonic() < until:
         ready = len(collector.link.rows) * envs
-        if collector.steps + ready >= collector._granted.limit:
+        if collector.steps + ready >= collector._allowed.limit:
             return ready
         time.sleep(0.01)
     raise AssertionError("the worker makes no steps")

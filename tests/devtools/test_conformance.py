@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rlrun.devtools.conformance import ConformanceReport, Examined, Verdict, command_of
-from rlrun.devtools.conformance.checks import examine, of_endings, truncation
+from rlrun.devtools.conformance.checks import examine, truncation, verdict_of_endings
 
 MINE = '''
 import itertools
@@ -130,7 +130,7 @@ def test_how_episodes_end_is_told_apart(overrides, outcome, text, tmp_path):
     ],
 )
 def test_each_way_to_learn_from_ends_has_its_verdict(learned, outcome, text):
-    verdict = of_endings(lambda *settings: {key: str(value) for key, value in learned(*settings).items()})
+    verdict = verdict_of_endings(lambda *settings: {key: str(value) for key, value in learned(*settings).items()})
     assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
 
 

@@ -19,7 +19,7 @@ from rlrun.devtools.conformance.reach import differences
 from rlrun.memory import Uniform
 
 from .every import FILES, small
-from .twins import assert_exact, leave, records, twins, walk
+from .twins import assert_exact, copy_as_killed, records, twins, walk
 
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = [file for file in FILES if file.startswith("algorithm/")]
@@ -157,7 +157,7 @@ LOST = {
 def test_whatever_is_lost_on_the_way_back_is_found(name, whole, tmp_path, monkeypatch):
     kind, lossy, place = LOST[name]
     folder, expected = whole
-    leave(folder / "whole", tmp_path / "run", at=AT)
+    copy_as_killed(folder / "whole", tmp_path / "run", at=AT)
     load = kind.load_state_dict
     monkeypatch.setattr(kind, "load_state_dict", lambda self, *args, **named: lossy(load, self, *args, **named))
     lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))

@@ -22,7 +22,7 @@ from rlrun.runs.directory import RunDir, checkpoint_key
 
 from . import kills
 from .every import small
-from .twins import leave, signal_at
+from .twins import copy_as_killed, signal_at
 
 SHORT = (
     *("stop.env_steps=200", "algorithm.hidden=[8,8]"),
@@ -79,7 +79,7 @@ def whole(tmp_path_factory):
 def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, overrides, assert_same, tmp_path):
     run = whole(cell, overrides(cell))
     steps = [checkpoint_key(path)[0] for path in RunDir(run).checkpoint_dirs()]
-    leave(run, tmp_path / "run", at=random.Random(cell).choice(steps[:-1]))
+    copy_as_killed(run, tmp_path / "run", at=random.Random(cell).choice(steps[:-1]))
     rlrun.resume(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["resume"] == "exact"
     assert_same(run, tmp_path / "run")
@@ -190,9 +190,9 @@ def test_a_run_that_is_extended_is_the_longer_run(cell, length, overrides, asser
 def test_a_run_that_was_left_twice_is_the_same(whole, overrides, assert_same, tmp_path):
     cell = "dqn-cartpole-4-sync"
     run = whole(cell, overrides(cell))
-    leave(run, tmp_path / "once", at=60)
+    copy_as_killed(run, tmp_path / "once", at=60)
     rlrun.resume(tmp_path / "once")
-    leave(tmp_path / "once", tmp_path / "twice", at=120)
+    copy_as_killed(tmp_path / "once", tmp_path / "twice", at=120)
     rlrun.resume(tmp_path / "twice")
     assert_same(run, tmp_path / "twice")
 

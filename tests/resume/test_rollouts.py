@@ -16,7 +16,7 @@ from rlrun.collect import Collector
 from rlrun.devtools.conformance.reach import differences
 
 from .every import small
-from .twins import assert_exact, leave, records, signal_at, walk
+from .twins import assert_exact, copy_as_killed, records, signal_at, walk
 
 ALGORITHMS = {
     "ppo": ["algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=8", "algorithm.epochs=2"],
@@ -76,7 +76,7 @@ def test_recurrent_run_killed_inside_an_epoch(algorithm, core, tmp_path):
 def test_run_left_between_phases(at, whole, tmp_path):
     result, expected = whole("phasic")
     assert result.trainer.callbacks["auxiliary"].updates == 54
-    leave(result.run_dir, tmp_path / "resumed", at=at)
+    copy_as_killed(result.run_dir, tmp_path / "resumed", at=at)
     lines = differences(expected, walk(rlrun.resume(tmp_path / "resumed").trainer))
     assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(result.run_dir)
@@ -104,7 +104,7 @@ def test_signal_inside_a_rollout_or_phase(name, kind, count, whole, tmp_path, mo
 
 def test_lost_recurrent_state_is_detected(whole, tmp_path, monkeypatch):
     result, expected = whole("recurrent")
-    leave(result.run_dir, tmp_path / "run", at=60)
+    copy_as_killed(result.run_dir, tmp_path / "run", at=60)
     load = Collector.load_state_dict
     monkeypatch.setattr(
         Collector,

@@ -11,16 +11,16 @@ import pytest
 
 import rlrun
 from rlrun.config import Composed
-from rlrun.devtools.conformance.checks import leave, records
+from rlrun.devtools.conformance.checks import copy_as_killed, records
 from rlrun.devtools.conformance.reach import Leaves, differences, walk
 
-__all__ = ["assert_exact", "leave", "records", "signal_at", "twins", "walk"]
+__all__ = ["assert_exact", "copy_as_killed", "records", "signal_at", "twins", "walk"]
 
 
 def twins(overrides: list[str] | Composed, folder: Path, *, at: int) -> tuple[Leaves, Leaves]:
     """Train without a stop; then again from the first checkpoint at or after some steps. Return what both reach."""
     whole = walk(rlrun.train(overrides, run_dir=folder / "whole").trainer)
-    leave(folder / "whole", folder / "resumed", at=at)
+    copy_as_killed(folder / "whole", folder / "resumed", at=at)
     return whole, walk(rlrun.resume(folder / "resumed").trainer)
 
 

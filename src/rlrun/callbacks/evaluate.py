@@ -83,7 +83,7 @@ class Evaluator(Callback):
         self._due = self._newest()  # results at the newest evaluation that was due
         self._run: RunDir | None = None
         self._warned = False  # that a video could not be made
-        self._now: tuple[int | None, int] = (None, 0)  # environment step and update of the newest finished update
+        self._newest_update: tuple[int | None, int] = (None, 0)  # environment step and update
 
     @property
     def mean_return(self) -> float:
@@ -93,13 +93,13 @@ class Evaluator(Callback):
     def begin_training(
         self, callbacks: dict[str, Callback], run_dir: Path | None, update: int = 0, step: int | None = None
     ) -> None:
-        self._now = (step, update)
+        self._newest_update = (step, update)
         self.abandon = getattr(callbacks.get("interrupt"), "abandon", None)
         self._run = None if run_dir is None else RunDir(run_dir)
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
         clock = update if step is None else step
-        self._now = (step, update)
+        self._newest_update = (step, update)
         if clock >= self._next:
             due, self._next = self._next, (clock // self.every + 1) * self.every
             try:
@@ -114,9 +114,9 @@ class Evaluator(Callback):
 
     def end_training(self, error: BaseException | None) -> None:
         try:
-            step, update = self._now
+            step, update = self._newest_update
             ended_well = update > 0 and (error is None or type(error) is Stop)
-            if self.every and ended_well and (self.last is None or self._evaluated != self._now):
+            if self.every and ended_well and (self.last is None or self._evaluated != self._newest_update):
                 self._evaluate(step, update, final=True)
         finally:
             if self._envs is not None:

@@ -64,12 +64,12 @@ class SoftPolicyLoss(LossCallback):
         c, log_prob = self.policy.continuous(observation, previous)  # [B, A], [B]
         value = self.values(observation, c)
         entropies = [] if log_prob is None else [-log_prob.detach()]
-        guiding = self.value_head.guiding(value, self.actor_q)
+        actor_values = self.value_head.guiding(value, self.actor_q)
         if self.policy.codec.discrete:
             choices = self.policy.choices(value.detach())
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
-            guiding = self.policy.codec.expect(choices.exp(), guiding)  # [B, K] -> [B]
-        loss = -guiding if log_prob is None else self.price() * log_prob - guiding
+            actor_values = self.policy.codec.expect(choices.exp(), actor_values)  # [B, K] -> [B]
+        loss = -actor_values if log_prob is None else self.price() * log_prob - actor_values
         return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
 
     def values(self, observation: Tree, c: Tensor | None) -> Tensor:

@@ -85,7 +85,7 @@ class AsyncCollector(Collector):
         self.interval = interval
         self.max_unroll = max_unroll
         self.link: Link | None = None
-        self._granted: Go | None = None  # the worker's newest job of stepping
+        self._allowed: Go | None = None  # the worker's newest job of stepping
         self._update = 0
         self._acted = 0  # update that the newest stored action was chosen after
         self._following: Tree = None  # next observations after the newest step, where an episode ended
@@ -115,7 +115,7 @@ class AsyncCollector(Collector):
             threads=torch.get_num_threads(),
             own=self.kind != "thread",
         )
-        self._granted = None
+        self._allowed = None
         self.link = LINKS[self.kind](recipe)
         self.push()
         return {"step": self.steps}
@@ -144,7 +144,7 @@ class AsyncCollector(Collector):
         while self.steps < target:
             if self._signals.requested is not None:
                 self._signals.check()
-            self._grant(target if random else None)
+            self._allow(target if random else None)
             self._store_message(self._next())
         return self.steps - before
 
@@ -154,12 +154,12 @@ class AsyncCollector(Collector):
             self._signals.check()
         before, rows = self.steps, self._linked().rows
         most = np.inf if self.max_unroll is None else self.max_unroll
-        self._grant(None)
+        self._allow(None)
         while self.steps - before < most and (message := rows.get(0.0)) is not None:
             self._store_message(message)
         if rows.closed and not rows:
             self._store_message(self._next())
-        self._grant(None)
+        self._allow(None)
         return self.steps - before
 
     def _linked(self) -> Link:
@@ -167,15 +167,15 @@ class AsyncCollector(Collector):
             raise RequestError("callbacks.collector is missing: the loader's collector must be among the callbacks")
         return self.link
 
-    def _grant(self, target: int | None) -> None:
+    def _allow(self, target: int | None) -> None:
         """Raise the limit of the worker's steps; random ones end exactly at `target`."""
         ahead = self.steps + self.queue
         go = Go(ahead if target is None else min(ahead, target), target is not None)
-        if self._granted is not None and self._granted.random == go.random:
-            more = go.limit - self._granted.limit
+        if self._allowed is not None and self._allowed.random == go.random:
+            more = go.limit - self._allowed.limit
             if more <= 0 or (more < self.queue // 4 and go.limit != target):
                 return
-        self._granted = go
+        self._allowed = go
         self._linked().send(go)
 
     def _next(self) -> Any:

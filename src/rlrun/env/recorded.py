@@ -173,11 +173,11 @@ class Recorded(Env):
 
     @property
     @abstractmethod
-    def _now(self) -> Tree:
+    def _observations(self) -> Tree:
         """The observations to act on, [N, …]; the caller may overwrite rows."""
 
     @abstractmethod
-    def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
+    def _origins(self, long: list[bool]) -> list[dict[str, Any] | None]:
         """Return `ActionRecorder.written` of each env."""
 
     @abstractmethod
@@ -193,10 +193,10 @@ class Recorded(Env):
             return self._remembered or {}
         state = self._action_log.state_dict()
         long = [begun < 0 for begun in state["begun"]]
-        envs = self._written(long)
+        envs = self._origins(long)
         for env_index in np.flatnonzero(long).tolist():
             if (origin := envs[env_index]) is not None:
-                origin["observation"] = take_rows(self._now, np.array([env_index]))
+                origin["observation"] = take_rows(self._observations, np.array([env_index]))
         return {**state, "lanes": envs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -232,12 +232,12 @@ class Recorded(Env):
             elif outcome.lost is not None:
                 lost[env_index] = outcome.lost
             elif "whole" in episode.origin:
-                put_rows(self._now, np.array([env_index]), episode.origin["observation"])
+                put_rows(self._observations, np.array([env_index]), episode.origin["observation"])
             else:
-                self._write(self._now, env_index, outcome.observation)
+                self._write(self._observations, env_index, outcome.observation)
         shape = (self.spaces.rewards,) if self.spaces.rewards else ()
         totals = np.array([np.broadcast_to(outcome.total, shape) for outcome in outcomes])
-        return Resumed(self._now, totals, np.array([outcome.length for outcome in outcomes]), lost)
+        return Resumed(self._observations, totals, np.array([outcome.length for outcome in outcomes]), lost)
 
     def _rows(self, action: Tree) -> Sequence[Any]:
         """Return a batch of policy actions as environment actions, env by env."""

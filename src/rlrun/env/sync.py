@@ -178,10 +178,10 @@ class SyncEnv(Recorded):
             recorder.reset_state.renew()
 
     @property
-    def _now(self) -> Tree:
+    def _observations(self) -> Tree:
         return self._sets[self._turn].observation
 
-    def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
+    def _origins(self, long: list[bool]) -> list[dict[str, Any] | None]:
         return [recorder.written(is_long) for recorder, is_long in zip(self._recorders, long, strict=True)]
 
     def _replay(self, episodes: list[RecordedEpisode | None], abandon: Abandon) -> list[ReplayOutcome]:

@@ -188,7 +188,7 @@ class WorkerEnv(Recorded, BatchedEnv):
     def close(self) -> None:
         if not self._closed and self._action_log is not None:
             with suppress(RlrunError):  # for a later checkpoint; a worker that died has no state
-                self._last_written = self._written(self._action_log.long())
+                self._last_written = self._origins(self._action_log.long())
         if not self._closed:
             self._closed = True
             with suppress(EOFError, OSError):  # a worker died before it could close its environment
@@ -238,10 +238,10 @@ class WorkerEnv(Recorded, BatchedEnv):
             process.join()
 
     @property
-    def _now(self) -> Tree:
+    def _observations(self) -> Tree:
         return self._next
 
-    def _written(self, long: list[bool]) -> list[dict[str, Any] | None]:
+    def _origins(self, long: list[bool]) -> list[dict[str, Any] | None]:
         if self._closed:
             return self._last_written
         return list(self._call("state_dict", lambda: self.vector.call("env_written", long)))

@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from rlrun import __version__
-from rlrun.analysis.doctor.imports import Tried, try_imports
+from rlrun.analysis.doctor.imports import Import, try_imports
 from rlrun.core.errors import installing
 from rlrun.runs import manifest
 from rlrun.runs.files import counted, reason, sized
@@ -32,8 +32,8 @@ DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/d
 LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa", "glfw": "GL"}  # MUJOCO_GL -> the library that it needs
 PACKAGES = {"egl": "libegl1", "osmesa": "libosmesa6", "glfw": "libgl1"}  # … and the system package that installs it
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
-LITTLE = 1_000_000_000  # bytes; a replay memory of images takes more
-TOO_LITTLE = 50_000_000  # bytes of a few checkpoints of small networks
+LOW_DISK = 1_000_000_000  # bytes; a replay memory of images takes more
+MIN_DISK = 50_000_000  # bytes of a few checkpoints of small networks
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,18 @@ def doctor(folder: Path | str = ".") -> HealthReport:
         folder: runs would go into its `runs/`.
     """
     packages = wanted()
-    tried = try_imports(modules(packages))
+    results = try_imports(modules(packages))
     return HealthReport(
         [
             python(),
-            *core(packages, tried),
-            *extras(packages, tried),
-            *processor(tried),
-            gpu(tried),
-            *pictures(tried),
+            *core(packages, results),
+            *extras(packages, results),
+            *processor(results),
+            gpu(results),
+            *pictures(results),
             *disk(Path(folder)),
             git(Path(folder)),
-            *of_plugins(tried),
+            *of_plugins(results),
         ]
     )
 
@@ -121,13 +121,13 @@ class Package:
         """Whether the installed version is in the range."""
         return self.version is not None and SpecifierSet(self.range).contains(self.version, prereleases=True)
 
-    def fault(self, tried: Mapping[str, Tried]) -> str | None:
+    def fault(self, results: Mapping[str, Import]) -> str | None:
         """Return the package's fault, or None."""
         if self.version is None:
             return f"is missing (wanted {self.range})" if self.range else "is missing"
         if not self.fits:
             return f"{self.version} is installed, wanted {self.range}"
-        error = None if self.module is None else tried.get(self.module, Tried()).error
+        error = None if self.module is None else results.get(self.module, Import()).error
         return None if error is None else f"{self.version} is broken: {error}"
 
 
@@ -161,35 +161,35 @@ def python() -> HealthFinding:
     )
 
 
-def core(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+def core(packages: Mapping[str | None, Sequence[Package]], results: Mapping[str, Import]) -> Iterator[HealthFinding]:
     """Report on rlrun, and on each package that it requires."""
     yield HealthFinding("ok", "package", OURS, __version__)
     for pkg in packages[None]:
-        fault = pkg.fault(tried)
+        fault = pkg.fault(results)
         if fault is None:
             yield HealthFinding(
                 "ok", "package", pkg.name, f"{pkg.version} ({pkg.range})" if pkg.range else f"{pkg.version}"
             )
         else:
             yield HealthFinding(
-                "problem", "package", pkg.name, fault, f"pip install {_again([pkg])}'{pkg.name}{pkg.range}'"
+                "problem", "package", pkg.name, fault, f"pip install {_reinstall_option([pkg])}'{pkg.name}{pkg.range}'"
             )
 
 
-def extras(packages: Mapping[str | None, Sequence[Package]], tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+def extras(packages: Mapping[str | None, Sequence[Package]], results: Mapping[str, Import]) -> Iterator[HealthFinding]:
     """Report for each extra which packages are installed and which are missing."""
     for extra, members in packages.items():
         if extra is None:
             continue
-        faults = [f"{pkg.name} {fault}" for pkg in members if (fault := pkg.fault(tried)) is not None]
-        text = ", ".join([*faults, *(f"{pkg.name} {pkg.version}" for pkg in members if pkg.fault(tried) is None)])
+        faults = [f"{pkg.name} {fault}" for pkg in members if (fault := pkg.fault(results)) is not None]
+        text = ", ".join([*faults, *(f"{pkg.name} {pkg.version}" for pkg in members if pkg.fault(results) is None)])
         if faults:
-            yield HealthFinding("note", "extra", extra, text, installing(extra, _again(members)))
+            yield HealthFinding("note", "extra", extra, text, installing(extra, _reinstall_option(members)))
         else:
             yield HealthFinding("ok", "extra", extra, text)
 
 
-def _again(packages: Iterable[Package]) -> str:
+def _reinstall_option(packages: Iterable[Package]) -> str:
     """Return pip's option to reinstall packages, if all are installed and yet broken."""
     return "--force-reinstall " if all(pkg.fits for pkg in packages) else ""
 
@@ -247,7 +247,7 @@ def _module(installed: metadata.Distribution) -> str | None:
     return named if named in names else next(iter(names), None)
 
 
-def of_plugins(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+def of_plugins(results: Mapping[str, Import]) -> Iterator[HealthFinding]:
     """Report on each plugin, and on config files that a plugin's files replace."""
     installed = plugins.installed()
     if not installed:
@@ -255,7 +255,7 @@ def of_plugins(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
     from rlrun.config import places, plugged
 
     for plugin in installed:
-        error, problem = tried.get(plugin.module, Tried()).error, plugin.problem
+        error, problem = results.get(plugin.module, Import()).error, plugin.problem
         if plugin.folder is not None:
             problem = problem or plugged.fault(plugin.folder)
         if problem or error is not None:
@@ -271,12 +271,12 @@ def of_plugins(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
         yield HealthFinding("note", "plugin", by.plugin or "", f"its {config_path} goes before {replaced}")
 
 
-def processor(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+def processor(results: Mapping[str, Import]) -> Iterator[HealthFinding]:
     """Report the usable cores, the threads that libraries would start, and bfloat16 where torch knows it."""
     usable, total = manifest.cores(), os.cpu_count() or 1
     model = (manifest.cpu() or "").rpartition(", ")[0]
     yield HealthFinding("ok", "threads", "cores", f"{usable} of {total} may be used" + (f" ({model})" if model else ""))
-    value, about = os.environ.get(OMP), tried.get("torch", Tried()).about
+    value, about = os.environ.get(OMP), results.get("torch", Import()).about
     text = f"{OMP}={value or 'unset'}"
     if "threads" in about:
         text += f"; torch would begin {about['threads']}, a run sets `threads`"
@@ -290,9 +290,9 @@ def processor(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
         yield HealthFinding("ok", "cpu", "bfloat16", text)
 
 
-def gpu(tried: Mapping[str, Tried]) -> HealthFinding:
+def gpu(results: Mapping[str, Import]) -> HealthFinding:
     """Compare the GPUs of this machine with those that torch can use."""
-    torch = tried.get("torch")
+    torch = results.get("torch")
     if torch is None or torch.error is not None:
         return HealthFinding("note", "gpu", "torch", "not known, as torch cannot be imported")
     built, gpus = torch.about["cuda"], torch.about["gpus"]
@@ -309,7 +309,7 @@ def gpu(tried: Mapping[str, Tried]) -> HealthFinding:
     return HealthFinding("note", "gpu", "torch", text, remedy)
 
 
-def pictures(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
+def pictures(results: Mapping[str, Import]) -> Iterator[HealthFinding]:
     """Report on the screen, MuJoCo's rendering and the encoder."""
     screen = next((f"{name}={os.environ[name]}" for name in SCREENS if os.environ.get(name)), None)
     if sys.platform not in ("linux", "cygwin"):
@@ -328,7 +328,7 @@ def pictures(tried: Mapping[str, Tried]) -> Iterator[HealthFinding]:
     else:
         yield HealthFinding("ok", "pictures", "mujoco", text)
 
-    encoder = tried.get("imageio_ffmpeg", Tried("is missing"))
+    encoder = results.get("imageio_ffmpeg", Import("is missing"))
     if encoder.error is None:
         yield HealthFinding("ok", "pictures", "ffmpeg", f"{encoder.about['version']} ({encoder.about['program']})")
     else:
@@ -342,9 +342,9 @@ def disk(folder: Path) -> Iterator[HealthFinding]:
     existing = _existing(folder)
     usage, place = shutil.disk_usage(existing), str(existing.absolute())
     free, text = usage.free, f"{sized(usage.free)} of {sized(usage.total)} free"
-    if free < TOO_LITTLE:
+    if free < MIN_DISK:
         yield HealthFinding("problem", "disk", place, text, "make room, or train elsewhere: --run-dir DIR")
-    elif free < LITTLE:
+    elif free < LOW_DISK:
         yield HealthFinding("note", "disk", place, text, "checkpoint.memory=false keeps checkpoints small")
     else:
         yield HealthFinding("ok", "disk", place, text)

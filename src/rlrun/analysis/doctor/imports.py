@@ -16,7 +16,7 @@ PATIENCE = 240.0  # seconds until a process is killed
 
 
 @dataclass(frozen=True)
-class Tried:
+class Import:
     """The result of importing a module.
 
     Attributes:
@@ -28,24 +28,24 @@ class Tried:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-def try_imports(modules: Iterable[str]) -> dict[str, Tried]:
+def try_imports(modules: Iterable[str]) -> dict[str, Import]:
     """Import modules in other processes; return the result of each.
 
     If a module ends its process, the modules after it are tried in another one.
     """
     names = list(dict.fromkeys(modules))
-    results: dict[str, Tried] = {}
+    results: dict[str, Import] = {}
     while remaining := names[len(results) :]:
-        answers, end = _ask(remaining)
-        results |= answers
-        if len(answers) < len(remaining):
-            results[remaining[len(answers)]] = Tried(error=end)
+        imported, end = _import_in_process(remaining)
+        results |= imported
+        if len(imported) < len(remaining):
+            results[remaining[len(imported)]] = Import(error=end)
     return results
 
 
-def _ask(modules: Sequence[str]) -> tuple[dict[str, Tried], str]:
+def _import_in_process(modules: Sequence[str]) -> tuple[dict[str, Import], str]:
     """Return the results from one process, and how it ended."""
-    program = "from rlrun.analysis.doctor.imports import answer; answer()"
+    program = "from rlrun.analysis.doctor.imports import print_results; print_results()"
     command = [sys.executable, "-P", "-c", program, *modules]  # -P: no module of the working directory
     quiet = {**os.environ, "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
     try:
@@ -53,30 +53,30 @@ def _ask(modules: Sequence[str]) -> tuple[dict[str, Tried], str]:
         text, end = process.stdout, f"importing it ends Python (exit code {process.returncode})"
     except subprocess.TimeoutExpired as error:
         text, end = error.stdout or b"", f"importing it takes more than {PATIENCE:.0f} s"
-    answers = [json.loads(line) for line in text.decode(errors="replace").splitlines() if line.endswith("}")]
-    return {module: Tried(**tried) for module, tried in zip(modules, answers, strict=False)}, end
+    records = [json.loads(line) for line in text.decode(errors="replace").splitlines() if line.endswith("}")]
+    return {module: Import(**record) for module, record in zip(modules, records, strict=False)}, end
 
 
-def answer() -> None:
+def print_results() -> None:
     """Import the modules that the command line names, in order.
 
     Standard output gets one line of JSON for each module, and nothing that the modules print.
     """
     warnings.simplefilter("ignore")
-    with os.fdopen(os.dup(1), "w") as answers:
+    with os.fdopen(os.dup(1), "w") as output:
         os.dup2(2, 1)
         for module in sys.argv[1:]:
-            print(json.dumps(asdict(try_import(module))), file=answers, flush=True)
+            print(json.dumps(asdict(try_import(module))), file=output, flush=True)
 
 
-def try_import(module: str) -> Tried:
+def try_import(module: str) -> Import:
     """Import a module in this process; return its facts about the machine, or the first line of the error."""
     try:
         importlib.import_module(module)
-        return Tried(about=ABOUT[module]() if module in ABOUT else {})
+        return Import(about=ABOUT[module]() if module in ABOUT else {})
     except BaseException as error:  # also SystemExit: some packages exit on machines without support
         lines = str(error).strip().splitlines() or [""]
-        return Tried(f"{type(error).__name__}: {lines[0]}".rstrip(": "))
+        return Import(f"{type(error).__name__}: {lines[0]}".rstrip(": "))
 
 
 def about_torch() -> dict[str, Any]:

@@ -110,7 +110,7 @@ def report(
     if png is not None and pixels is not None:
         files |= {place_of(png) / f"{plot.name}.png": pixels(plot.svg(alone=True)) for plot in figures}
     for place, data in files.items():
-        _put(place, data)
+        _write(place, data)
     return result
 
 
@@ -143,7 +143,7 @@ def _printable(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def _put(place: Path, data: bytes) -> None:
+def _write(place: Path, data: bytes) -> None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

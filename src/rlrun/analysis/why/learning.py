@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from rlrun.analysis.why.facts import ENOUGH, Facts, Setting, Unknown, median_of_newer_half
-from rlrun.analysis.why.rules import NotApplicable, Sign, ceiling, horizon, override, rewards_are_changed, rule, shown
+from rlrun.analysis.why.rules import Cause, NotApplicable, ceiling, horizon, override, rewards_are_changed, rule, shown
 
 TOO_LARGE, CLIP_LIMIT = 1_000.0, 1e-3  # gradient norm relative to its limit; the largest limit that is suspicious
 LARGE, SMALL, DRIFTED = 100.0, 1e-3, 3.0  # root mean squares of observations; the last one of normalized ones
@@ -32,7 +32,7 @@ FALLEN, LASTING = 0.5, 0.1  # share of the rise to the peak that is lost; of the
     "normalizer has drifted",
     "`+with=observation_norm`; `normalizers.observation.mode=em`",
 )
-def observations(facts: Facts) -> Sign | None:
+def observations(facts: Facts) -> Cause | None:
     size = facts.late("observation/size")
     about, evidence = f"observations are about {shown(size)} large", {"size": size}
     if facts.setting("agent.preprocess.observation_norm") is not None:
@@ -53,7 +53,7 @@ def observations(facts: Facts) -> Sign | None:
     f"they are {TOO_LARGE:,.0f} times as large as a limit of at most {CLIP_LIMIT:g}",
     "`algorithm.max_grad_norm=…`",
 )
-def clipping(facts: Facts) -> Sign | None:
+def clipping(facts: Facts) -> Cause | None:
     limits = {name: facts.figure(f"callbacks.{name}.max_grad_norm") for name in facts.under("grad_norm")}
     clips = {name: limit for name, limit in limits.items() if limit is not None}
     if not clips:
@@ -74,7 +74,7 @@ def clipping(facts: Facts) -> Sign | None:
     f"it is {NATS:g} nat below its target at no temperature, or a bonus of {BONUS:g} keeps it up",
     "`algorithm.temperature.largest=null`, `algorithm.entropy_weight=…`",
 )
-def entropy_weight(facts: Facts) -> Sign | None:
+def entropy_weight(facts: Facts) -> Cause | None:
     parts = [part for part in facts.under("temperature") if f"entropy_target/{part}" in facts.series]
     weights = [facts.figure(f"callbacks.{name}.entropy_weight") for name in facts.under("loss")]
     bonuses = [weight for weight in weights if weight is not None and weight.value > 0]
@@ -85,7 +85,7 @@ def entropy_weight(facts: Facts) -> Sign | None:
     return next((sign for sign in signs if sign is not None), None)
 
 
-def _temperature_too_low(facts: Facts, part: str) -> Sign | None:
+def _temperature_too_low(facts: Facts, part: str) -> Cause | None:
     """Fire if the temperature is near 0 and entropy below its target."""
     entropy, target = facts.late(f"entropy/{part}"), facts.late(f"entropy_target/{part}")
     value, reward = facts.late(f"temperature/{part}"), abs(facts.late("batch/reward"))
@@ -101,7 +101,7 @@ def _temperature_too_low(facts: Facts, part: str) -> Sign | None:
     return reason, {"entropy": entropy, "target": target, "temperature": value}, remedy
 
 
-def _bonus_too_high(facts: Facts, weight: Setting, part: str) -> Sign | None:
+def _bonus_too_high(facts: Facts, weight: Setting, part: str) -> Cause | None:
     """Fire if a bonus keeps the entropy at its maximum."""
     late, most = facts.late(f"entropy/{part}", 4), max(facts.values(f"entropy/{part}"))
     if weight.value < BONUS or most <= 0 or late < 0.97 * most:
@@ -115,7 +115,7 @@ def _bonus_too_high(facts: Facts, weight: Setting, part: str) -> Sign | None:
     f"an update changes {FAST:.0%} of the weights, the rate is {RATE:g}, or a loss is not finite",
     "`algorithm.lr=…`",
 )
-def rate_high(facts: Facts) -> Sign | None:
+def rate_high(facts: Facts) -> Cause | None:
     for name, since in facts.broken.items():
         if name.startswith("loss/"):
             loss = name.removeprefix("loss/")
@@ -131,7 +131,7 @@ def rate_high(facts: Facts) -> Sign | None:
 
 
 @rule("learning rate too low", f"no update changes more than {SLOW:g} of the weights", "`algorithm.lr=…`")
-def rate_low(facts: Facts) -> Sign | None:
+def rate_low(facts: Facts) -> Cause | None:
     requirement = f"update_ratio over {UPDATES} updates"
     ratios = _update_ratios(facts, 3, requirement)
     if facts.updates < UPDATES:
@@ -151,7 +151,7 @@ def _update_ratios(facts: Facts, least: int, requirement: str) -> dict[str, floa
     return ratios
 
 
-def _of_rate(facts: Facts, reason: str, name: str, ratio: float, factor: float) -> Sign:
+def _of_rate(facts: Facts, reason: str, name: str, ratio: float, factor: float) -> Cause:
     rate, evidence = facts.number(f"callbacks.{name}.optimizer.lr"), {"update_ratio": ratio}
     if rate is not None:
         reason, evidence = f"{reason}, at a learning rate of {shown(rate)}", evidence | {"learning_rate": rate}
@@ -172,7 +172,7 @@ def _rate_override(facts: Facts, name: str, factor: float) -> str:
     f"{SATURATED:.0%} of the policy's greedy actions are at the ends of the range",
     "the bounds of the action space",
 )
-def saturated(facts: Facts) -> Sign | None:
+def saturated(facts: Facts) -> Cause | None:
     if not facts.under("entropy") or "action/saturated" not in facts.series:
         raise NotApplicable
     share = facts.late("action/saturated", 4)
@@ -186,7 +186,7 @@ def saturated(facts: Facts) -> Sign | None:
 @rule(
     "dead units", f"no gradient reaches {DEAD:.0%} of a network's hidden units", "`algorithm.lr=…`, layers with a norm"
 )
-def dead(facts: Facts) -> Sign | None:
+def dead(facts: Facts) -> Cause | None:
     shares = {name: facts.late(f"dead_units/{name}") for name in facts.under("dead_units")}
     if not shares:
         raise Unknown("dead_units")
@@ -202,7 +202,7 @@ def dead(facts: Facts) -> Sign | None:
     f"choices keep {COLLAPSED:.0%} of their entropy after a third of the run, and returns did not rise",
     "`algorithm.entropy_weight=…`, `+with=entropy_target`",
 )
-def collapse(facts: Facts) -> Sign | None:
+def collapse(facts: Facts) -> Cause | None:
     if "discrete" not in facts.under("entropy") or "temperature/discrete" in facts.series:
         raise NotApplicable
     values = facts.values("entropy/discrete", 6)
@@ -227,7 +227,7 @@ def _improved(facts: Facts) -> bool:
     "they are far above the returns of the best episodes",
     "`algorithm.tau=…`, `algorithm.ensemble=2`",
 )
-def overestimation(facts: Facts) -> Sign | None:
+def overestimation(facts: Facts) -> Cause | None:
     discount = facts.number("algorithm.discount")
     if discount is None or "value/mean" not in facts.series or rewards_are_changed(facts):
         raise NotApplicable
@@ -255,7 +255,7 @@ def overestimation(facts: Facts) -> Sign | None:
     f"{CLIPPED:.0%} of ratios are clipped, or the divergence is {DIVERGED:g} nats",
     "`algorithm.kl_limit=…`, `algorithm.epochs=…`",
 )
-def ratios(facts: Facts) -> Sign | None:
+def ratios(facts: Facts) -> Cause | None:
     if "policy/clipped" not in facts.series:
         raise NotApplicable
     clipped, divergence = facts.values("policy/clipped", 3), facts.values("policy/approx_kl", 3)
@@ -274,7 +274,7 @@ def ratios(facts: Facts) -> Sign | None:
     f"by {GAP:.0%} of the range of training's returns, and below the least of them",
     "`rlrun eval RUN --stochastic`",
 )
-def evaluation(facts: Facts) -> Sign | None:
+def evaluation(facts: Facts) -> Cause | None:
     played, trained = facts.values("evaluation/mean_return", 4), facts.values("episode/return", 4)
     low, high = min(trained), max(trained)
     frozen, acting = median_of_newer_half(played), median_of_newer_half(trained)
@@ -290,7 +290,7 @@ def evaluation(facts: Facts) -> Sign | None:
     f"fewer than {FEW}, no preset chose the numbers, and the ceiling is not reached",
     "`algorithm.epochs=…`, `algorithm.batch_size=…`",
 )
-def few_updates(facts: Facts) -> Sign | None:
+def few_updates(facts: Facts) -> Cause | None:
     epochs, batch = facts.figure("loader.epochs"), facts.figure("loader.minibatch")
     rows = (facts.number("loader.horizon") or 0.0) * (facts.number("num_envs") or 1.0)
     if facts.preset is not False or epochs is None or batch is None or not batch.value or not rows:
@@ -308,7 +308,7 @@ def few_updates(facts: Facts) -> Sign | None:
     f"by {FALLEN:.0%} of the rise, for {LASTING:.0%} of the run and 3 evaluations at least",
     "`+with=anneal`, `algorithm.lr=…`, the checkpoint `best`",
 )
-def fallen(facts: Facts) -> Sign | None:
+def fallen(facts: Facts) -> Cause | None:
     points = facts.returns
     if len(points) < ENOUGH:
         raise Unknown(f"{ENOUGH} values of evaluation/mean_return")

@@ -22,8 +22,8 @@ MOST_DIGITS = 300  # of a factor: floats have at most 308
 LONGEST_TASK = 25  # steps; shorter tasks may well have a fixed length of their own
 EPISODES, SAME = 5, 20  # episodes that are enough to judge by; too many to be equal by chance
 
-Sign = tuple[str, Mapping[str, float], str]  # reason, evidence and remedy of a `Finding`
-Check = Callable[[Facts], Sign | None]  # may raise `Unknown` or `NotApplicable`
+Cause = tuple[str, Mapping[str, float], str]  # reason, evidence and remedy of a `Finding`
+Check = Callable[[Facts], Cause | None]  # may raise `Unknown` or `NotApplicable`
 
 
 class NotApplicable(Exception):
@@ -71,7 +71,7 @@ def override(key: str, value: float | None) -> str:
 
 
 @rule("failed run", "the run failed", "what log.txt says")
-def failed(facts: Facts) -> Sign | None:
+def failed(facts: Facts) -> Cause | None:
     if facts.status != "failed":
         return None
     reason = f"it ended at step {shown(facts.env_steps)}: {facts.failure or 'log.txt does not say why'}"
@@ -83,7 +83,7 @@ def failed(facts: Facts) -> Sign | None:
     f"no update was made, or the warm-up takes {WARM_UP:.0%} of the budget",
     "`algorithm.warmup_steps=…`",
 )
-def no_update(facts: Facts) -> Sign | None:
+def no_update(facts: Facts) -> Cause | None:
     warm_up = facts.figure("loader.warm_up")
     if warm_up is None:
         raise NotApplicable
@@ -106,7 +106,7 @@ def no_update(facts: Facts) -> Sign | None:
     "the budget is one rollout or less, so one update is made",
     "`stop.env_steps=…`, `algorithm.horizon=…`",
 )
-def one_rollout(facts: Facts) -> Sign | None:
+def one_rollout(facts: Facts) -> Cause | None:
     horizon, budget = facts.figure("loader.horizon"), facts.figure("stop.env_steps")
     if horizon is None or budget is None:
         raise NotApplicable
@@ -125,7 +125,7 @@ def one_rollout(facts: Facts) -> Sign | None:
     "every reward that was learned from is 0, or every episode has the same return",
     "the environment's reward; `+with=rnd` where rewards are rare",
 )
-def no_reward(facts: Facts) -> Sign | None:
+def no_reward(facts: Facts) -> Cause | None:
     if any(any(facts.values(name)) for name in facts.series if name.startswith("intrinsic/")):
         raise NotApplicable
     counted = facts.values("episode/count")[-1]
@@ -156,7 +156,7 @@ def no_reward(facts: Facts) -> Sign | None:
     f"no episode ended within twice the time limit, or {ENDLESS:,} steps an env where none is known",
     "a `TimeLimit` in `env.wrappers`",
 )
-def no_end(facts: Facts) -> Sign | None:
+def no_end(facts: Facts) -> Cause | None:
     if facts.values("episode/count")[-1] > 0:
         return None
     envs = facts.number("num_envs") or 1.0
@@ -176,7 +176,7 @@ def no_end(facts: Facts) -> Sign | None:
     "the target network needs more updates to follow its network than were made",
     "`algorithm.tau=…`, `algorithm.target_every=…`",
 )
-def stuck_target(facts: Facts) -> Sign | None:
+def stuck_target(facts: Facts) -> Cause | None:
     taus = {name: facts.figure(f"callbacks.{name}.tau") for name in facts.under("target_distance")}
     moving = {name: tau for name, tau in taus.items() if tau is not None}
     if not moving:
@@ -205,7 +205,7 @@ def stuck_target(facts: Facts) -> Sign | None:
 @rule(
     "replay memory too small", f"it is full with less than {BATCHES} batches, or than one episode", "`memory.length=…`"
 )
-def small_memory(facts: Facts) -> Sign | None:
+def small_memory(facts: Facts) -> Cause | None:
     length, batch = facts.figure("memory.length"), facts.number("loader.batch")
     if length is None or batch is None:
         raise NotApplicable
@@ -226,7 +226,7 @@ def small_memory(facts: Facts) -> Sign | None:
     f"discounted rewards add up to more than {LARGE:,.0f}, or less than {SMALL:g}",
     "`+with=reward_norm`, `+with=reward_scale`",
 )
-def reward_scale(facts: Facts) -> Sign | None:
+def reward_scale(facts: Facts) -> Cause | None:
     discount = facts.number("algorithm.discount")
     if discount is None or not 0 <= discount <= 1 or rewards_are_changed(facts):
         raise NotApplicable
@@ -267,7 +267,7 @@ def horizon(discount: float) -> float:
     "episodes terminate exactly at the time limit, or all at the same step, and none is truncated",
     "`truncated` in place of `terminated`",
 )
-def termination_at_time_limit(facts: Facts) -> Sign | None:
+def termination_at_time_limit(facts: Facts) -> Cause | None:
     truncated, counted = facts.values("episode/truncated"), facts.values("episode/count")[-1]
     lengths = facts.values("episode/length", 3)
     if counted < EPISODES:

@@ -191,7 +191,7 @@ def seeding(baseline: FinishedRun, small: Callable[[int], Composed], folder: Pat
 
 def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[Verdict]:
     """Resume from an early checkpoint, as after a kill, and compare with the uninterrupted run."""
-    leave(baseline.run, copy, at=AT)
+    copy_as_killed(baseline.run, copy, at=AT)
     repeated = FinishedRun.of(resume(copy, trust=trust))
     about = json.loads((copy / "manifest.json").read_text())
     expected, actual = _digests(baseline.run), _digests(repeated.run)
@@ -264,13 +264,13 @@ def truncation(overrides: Sequence[str], folder: Path, config_dir: Path | None, 
         try:
             learned("truncated", ONE)
         except SpaceError:  # the algorithm handles the other kind of actions
-            return of_endings(lambda *ending: learned(*ending, continuous=True))
-        return of_endings(learned)
+            return verdict_of_endings(lambda *ending: learned(*ending, continuous=True))
+        return verdict_of_endings(learned)
     except RequestError as error:
         return Verdict("truncation", "skipped", f"it cannot be built on the probe's environment: {error}")
 
 
-def of_endings(learned: Callable[..., Learned]) -> Verdict:
+def verdict_of_endings(learned: Callable[..., Learned]) -> Verdict:
     """Return the verdict, from `learned`: parameters after training with an ending, a last observation and a reward."""
     cut, over = learned("truncated", ONE), learned("terminated", ONE)
     if not cut:
@@ -312,7 +312,7 @@ def shrink(composed: Composed, numbers: Mapping[str, Any]) -> Composed:
     return composed
 
 
-def leave(run: Path, copy: Path, *, at: int) -> Path:
+def copy_as_killed(run: Path, copy: Path, *, at: int) -> Path:
     """Copy a run to the state of a kill after its first checkpoint at or after some steps."""
     shutil.copytree(run, copy)
     directory = RunDir(copy)
