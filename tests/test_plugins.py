@@ -136,7 +136,7 @@ def test_the_users_own_files_go_before_its_and_its_before_ours(site):
     config = compose(["algorithm=dqn", "env=cartpole"]).config
     assert (config.algorithm.lr, config.algorithm.discount) == (0.25, 0.99)
     notes = [finding.text for finding in doctor.of_plugins({}) if finding.status == "note"]
-    assert notes == ["its algorithm/dqn goes before the packaged one"]
+    assert notes == ["its algorithm/dqn replaces the packaged one"]
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_broken_plugin_is_left_out_in_one_line(package, install, call, caplog)
     assert (code, row["files"]) == (0, [])
     assert re.match(text, row["problem"])
     (finding,) = doctor.of_plugins({})
-    assert (finding.status, finding.name, finding.remedy) == ("note", "broken", f"mend it, or pip uninstall {package}")
+    assert (finding.status, finding.name, finding.remedy) == ("note", "broken", f"fix it, or pip uninstall {package}")
     with pytest.raises(RequestError, match=rf"plugin 'broken' is broken: {text}"):
         plugin_test("broken")
 

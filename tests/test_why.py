@@ -343,7 +343,7 @@ def test_rewards_next_to_nothing_get_a_factor_that_is_a_number():
 
 def test_a_target_that_moves_seldom_gets_another_period():
     diagnosis = replay({}, {"algorithm.tau": 1.0, "algorithm.target_every": 50_000})
-    assert diagnosis.findings[0].remedy == "let it follow: algorithm.target_every=500"
+    assert diagnosis.findings[0].remedy == "faster updates of it: algorithm.target_every=500"
 
 
 def test_a_loss_that_is_no_number_speaks_of_the_learning_rate():

@@ -250,7 +250,7 @@ def test_a_weights_file_by_our_names_or_by_others(sac):
     here = fork("body.safetensors", *SAC, *TINY, MORE, "init.rename={body: networks.policy}")
     assert same(here.parts["networks.policy"].state_dict(), states(sac)["networks.policy"])
     there, wanted = r"body\.gaussian\.layers\.0\..*", r"networks\.critics\.layers\.layers\.0\.weight.*"
-    what = rf"nothing of .*body.safetensors is taken over.*it holds {there}wanted are {wanted}"
+    what = rf"loads nothing of .*body.safetensors.*it holds {there}wanted are {wanted}"
     with pytest.raises(ConfigError, match=rf"{what}; try 'init.rename=\{{body: networks.policy\}}'$"):
         fork("body.safetensors", *SAC, *TINY)
 
@@ -348,7 +348,7 @@ def test_what_an_optimizer_keeps_is_found_without_touching_it():
     ("override", "message"),
     [
         ("init.parts={networks.critcs.*: skip}", r"'networks.critcs.\*' matches nothing.*mean 'networks.critics'"),
-        ("init.parts={callbacks.budget.seconds: load}", "matches nothing that this run could take over"),
+        ("init.parts={callbacks.budget.seconds: load}", "matches nothing that this run could load"),
         (
             "init.rename={networks.plicy: networks.policy}",
             "holds nothing named 'networks.plicy' .did you mean 'networks",
@@ -364,7 +364,7 @@ def test_what_an_optimizer_keeps_is_found_without_touching_it():
         ("load.memory=false", "load.memory: no such key .did you mean 'init.memory=skip'"),
         ("stop.env_steps=100", "the parent has made 100 of them"),
         ("stop.updates=30", "the parent has made 40 of them"),
-        ("init.parts={*: skip}", "nothing of .* is taken over"),
+        ("init.parts={*: skip}", "loads nothing of"),
     ],
 )
 def test_a_wrong_request_is_refused_in_a_sentence(ready, override, message):
@@ -584,7 +584,7 @@ def test_a_memory_from_a_file_and_one_from_the_parent_are_one_too_many(sac, plai
     table = plain.builder.get("memory")
     table.store(tmp_path / "memory.zip")
     override = f"memory.import={tmp_path / 'memory.zip'}"
-    with pytest.raises(ConfigError, match=r"both say what the memory holds; init.memory=skip"):
+    with pytest.raises(ConfigError, match=r"both fill the memory; init.memory=skip"):
         fork(sac, override)
     here = fork(sac, override, "init.memory=skip")
     here.part(rlrun.callbacks.MemoryImport).restore_state()

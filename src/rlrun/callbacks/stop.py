@@ -62,7 +62,7 @@ class Budget(Callback):
     def begin_training(self) -> None:
         self._start = time.monotonic()
         if min(self.env_steps, self.updates) <= 0:
-            raise Stop("nothing is to be done: the budget is 0")
+            raise Stop("there is nothing to do: the budget is 0")
 
     def left(self, step: int, wanted: int) -> int:
         """Return how many of the wanted environment steps the budget allows.

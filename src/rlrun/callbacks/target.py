@@ -34,7 +34,7 @@ class TargetCallback(Callback):
 
     Args:
         network: of which a target network is kept.
-        discount: γ a step; a batch that holds `discount` (n-step returns) goes before it.
+        discount: γ a step; `discount` in a batch (n-step returns) replaces it.
         tau: share by which the target network moves towards the network.
         every: updates of the data group between two moves; with `tau` 1 the copy jumps.
         data_group: name of the batches that targets are made for.
@@ -81,7 +81,7 @@ class TargetCallback(Callback):
             rewards, learned = ("several", "one") if several else ("one", "each of several")
             raise ConfigError(
                 f"algorithm.value_head: a step has {rewards} of rewards, and critics learn the value of {learned}; "
-                "+with=reward_critics sees to both"
+                "+with=reward_critics sets both"
             )
         factor = self.discount if discount is None else discount
         if several:
@@ -221,7 +221,7 @@ class LambdaReturn(Callback):
 
     Args:
         lambda_: λ, the weight of a longer return relative to the next shorter one.
-        discount: γ a step; a batch that holds `discount` goes before it.
+        discount: γ a step; `discount` in a batch replaces it.
         n_step: rewards that the memory sums; must be 1.
         data_group: of the windows.
 

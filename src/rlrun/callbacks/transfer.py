@@ -56,7 +56,7 @@ class MemoryImport(Callback):
         if path is not None:
             _require_table(table, "memory.import")
         self.table = table
-        self.one_learner = "" if path is None else "each learner would take in all of it (memory.import)"
+        self.one_learner = "" if path is None else "each learner would load all of it (memory.import)"
         self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
         self.append = append
         self.ignore_extra = ignore_extra
@@ -147,7 +147,7 @@ class MemoryExport(Callback):
         self.dataset = path.removeprefix(MINARI) if path is not None and path.startswith(MINARI) else None
         if self.dataset is not None and (every or spaces is None):
             raise ConfigError(
-                "memory.export: a Minari dataset is written once, at the end of training: leave `every` away"
+                "memory.export: a Minari dataset is written once, at the end of training: remove `every`"
                 if every
                 else "memory.export: a Minari dataset needs the environment's spaces"
             )

@@ -131,7 +131,7 @@ class AsyncCollector(Collector):
         if self.link.close():
             self.env.close()
         else:
-            _messages.warning("the environment did not come back from a step; its thread ends with the process")
+            _messages.warning("the environment did not return from a step; its thread ends with the process")
         return {"step": self.steps}
 
     def push(self) -> None:

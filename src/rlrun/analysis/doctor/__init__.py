@@ -260,7 +260,7 @@ def of_plugins(results: Mapping[str, Import]) -> Iterator[HealthFinding]:
             problem = problem or plugged.fault(plugin.folder)
         if problem or error is not None:
             text = f"is left out: {problem}" if problem else f"importing '{plugin.module}' fails: {error}"
-            remedy = f"mend it, or pip uninstall {plugin.package}" if plugin.package else None
+            remedy = f"fix it, or pip uninstall {plugin.package}" if plugin.package else None
             yield HealthFinding("note", "plugin", plugin.name, text, remedy)
         elif plugin.folder is not None:
             about = f"{plugin.package} {plugin.version} ({plugin.module})".strip()
@@ -268,7 +268,7 @@ def of_plugins(results: Mapping[str, Import]) -> Iterator[HealthFinding]:
             yield HealthFinding("ok", "plugin", plugin.name, f"{about}: {files}")
     for config_path, by, place in plugged.hidden(places.search_path()):
         replaced = f"that of {place.owner}" if place.owner else "the packaged one"
-        yield HealthFinding("note", "plugin", by.plugin or "", f"its {config_path} goes before {replaced}")
+        yield HealthFinding("note", "plugin", by.plugin or "", f"its {config_path} replaces {replaced}")
 
 
 def processor(results: Mapping[str, Import]) -> Iterator[HealthFinding]:
@@ -279,7 +279,7 @@ def processor(results: Mapping[str, Import]) -> Iterator[HealthFinding]:
     value, about = os.environ.get(OMP), results.get("torch", Import()).about
     text = f"{OMP}={value or 'unset'}"
     if "threads" in about:
-        text += f"; torch would begin {about['threads']}, a run sets `threads`"
+        text += f"; torch would start {about['threads']}, a run sets `threads`"
     if value is None or (value.isdecimal() and 1 <= int(value) <= usable):
         yield HealthFinding("ok", "threads", OMP, text)
     else:
@@ -356,7 +356,7 @@ def disk(folder: Path) -> Iterator[HealthFinding]:
         yield HealthFinding("ok", "disk", "runs/", "can be written")
     except OSError as error:
         text = f"{runs} cannot be written: {reason(error)}"
-        yield HealthFinding("problem", "disk", "runs/", text, "stand in another folder, or say --run-dir DIR")
+        yield HealthFinding("problem", "disk", "runs/", text, "use another folder, or --run-dir DIR")
 
 
 def _existing(folder: Path) -> Path:

@@ -81,7 +81,7 @@ def _left_out(findings: Findings) -> Iterator[str]:
         kinds = ", ".join(f"{count} {kind}" for kind, count in unused.most_common())
         yield (
             f"{unused.total()} of {counted(len(findings.fates), 'run')} {'does' if unused.total() == 1 else 'do'} not "
-            f"count in scores: {kinds}. If that depends on the group, the others flatter it."
+            f"count in scores: {kinds}. If that depends on the group, its scores are biased."
         )
     for task in findings.tasks:
         runs = [(fate.group, fate.run.seed) for fate in findings.fates if fate.run.task == task]
@@ -106,7 +106,7 @@ def _tasks(findings: Findings) -> Iterator[str]:
     if len(findings.results) > DRAWN:
         yield (
             f"Figures and comparisons show the best {DRAWN} of {len(findings.results)} groups. They were chosen by the "
-            "same scores that are shown, which flatters the best: repeat it with new seeds."
+            "same scores that are shown, which overrates the best: repeat it with new seeds."
         )
 
 

@@ -42,7 +42,7 @@ def observations(facts: Facts) -> Cause | None:
         remedy = "statistics that follow: normalizers.observation.mode=em +normalizers.observation.rate=1.0e-3"
         return reason, evidence, remedy
     if 0 < size < SMALL:
-        return f"{about}: a network hardly sees them", evidence, NORMALISE
+        return f"{about}: a network hardly reacts to them", evidence, NORMALISE
     if size > LARGE:
         return f"{about}: the first layer starts saturated, or learns too fast", evidence, NORMALISE
     return None

@@ -198,7 +198,7 @@ def stuck_target(facts: Facts) -> Cause | None:
         remedy = override(tau.key, 0.005)
         if tau.value > 0 and every.value > 1:
             remedy = override(every.key, max(int(facts.updates * tau.value / 20), 1))
-        return reason, evidence, f"let it follow: {remedy}"
+        return reason, evidence, f"faster updates of it: {remedy}"
     return None
 
 
@@ -216,7 +216,7 @@ def small_memory(facts: Facts) -> Cause | None:
         raise Unknown("a full memory")
     several = f"{BATCHES} batches of {shown(batch)}"
     than = f"an episode of {shown(episode)} steps" if length.value < episode else several
-    reason = f"the memory holds {shown(length.value)} transitions, less than {than}: samples are ever the same few"
+    reason = f"the memory holds {shown(length.value)} transitions, less than {than}: samples repeat"
     evidence = {"length": length.value, "batch": batch, "episode_length": episode}
     return reason, evidence, f"a larger memory: {override(length.key, 100_000)}"
 
@@ -240,7 +240,7 @@ def reward_scale(facts: Facts) -> Cause | None:
     if late * reach > LARGE:
         size, effect = late, "far above what networks start from"
     elif 0 < largest * reach < SMALL:
-        size, effect = largest, "they drown in errors"
+        size, effect = largest, "errors of values are larger"
     else:
         return None
     reason = f"rewards of {shown(size)} a step add up to about {shown(size * reach)}: {effect}"

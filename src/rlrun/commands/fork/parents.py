@@ -214,7 +214,7 @@ class Settings:
         for pattern in self.parts:
             if not any(matches(pattern, name) for name in names):
                 near = did_you_mean(pattern.removesuffix(".*"), known)
-                raise ConfigError(f"init.parts: '{pattern}' matches nothing that this run could take over{near}")
+                raise ConfigError(f"init.parts: '{pattern}' matches nothing that this run could load{near}")
 
     def renamed(self, names: Collection[str]) -> dict[str, str]:
         """Return each name of the parent with its new name; if both exist, a renamed entry replaces an original one.

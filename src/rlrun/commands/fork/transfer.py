@@ -271,7 +271,7 @@ class _Selection:
             if self.kinds.keys().isdisjoint(nodes):  # else the settings exclude them
                 tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
                 why = f": {names_differ(tensors, self.tensors)}"
-            raise ConfigError(f"init.from: nothing of {source.place} is taken over by this run{why}")
+            raise ConfigError(f"init.from: this run loads nothing of {source.place}{why}")
 
     def _note_networks(self) -> None:
         """Add to the report that no network was loaded."""
@@ -293,8 +293,8 @@ class _Selection:
             before = nodes.get(path)
             if before is None or not before["taken_in"] or sources_of(before) != part.sources:
                 raise ConfigError(
-                    f"memory.import={', '.join(part.sources)} and init.memory=load both say what the memory holds; "
-                    "init.memory=skip leaves it to the file"
+                    f"memory.import={', '.join(part.sources)} and init.memory=load both fill the memory; "
+                    "init.memory=skip uses the file"
                 )
             part.load_state_dict(part.state_dict() | {"taken_in": True})
 
