@@ -57,7 +57,7 @@ class Logger(Callback):
         self._newest = 0  # axis of the newest counted record
         self._open: Record | None = None  # of the newest update that has any; counted as soon as it is written
         self._uncounted: Record = {}  # of the end of training
-        self._pending: Record | None = None  # was due when training stopped before it was counted
+        self._pending: Record | None = None  # a due record that was not counted, because training stopped
         self._due = following(0, every)
         self._left_out: set[str] = set()  # metrics that are not numbers
 

@@ -86,7 +86,7 @@ def _live(stream: TextIO) -> Any:
     from rich.console import Console
     from rich.live import Live
 
-    # no refresh thread: it would take the interpreter from training ten times a second
+    # no refresh thread: it would interrupt training ten times a second
     return Live(console=Console(file=stream), auto_refresh=False, redirect_stdout=False)
 
 

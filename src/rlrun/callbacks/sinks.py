@@ -203,7 +203,7 @@ class Wandb:
             run.echo(f"wandb: online at {self._session.url}")
         self._session.define_metric(self._axis)
         self._session.define_metric("*", step_metric=self._axis)
-        # the service wants its own counter to rise; a resumed session starts at 0 offline, at its last one online
+        # the service's counter must rise; a resumed session starts at 0 offline, and at its last value online
         self._next = max(records, self._session.step)
 
     def write(self, record: Record) -> None:

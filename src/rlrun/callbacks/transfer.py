@@ -79,7 +79,7 @@ class MemoryImport(Callback):
             if not isinstance(error, MissingExtra):
                 error.args = (f"memory.import: {error}",)
             raise
-        cut_off(self.table)  # the run that left episodes open is another one
+        cut_off(self.table)  # open episodes belong to another run
         description = "as they were, sampler and ejector included" if restored else "as new episodes"
         also = " with what was there" if append else ""
         _output.info("memory: %s transitions%s from %s, %s", f"{len(self.table):,}", also, source, description)

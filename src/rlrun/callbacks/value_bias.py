@@ -130,7 +130,7 @@ class ValueBias(Callback):
         return {"value_bias/value": value, "value_bias/return": following, "value_bias/mean": value - following}
 
     def _learned(self, rewards: Tensor) -> Tensor:
-        """Return rewards [T] as updates see them."""
+        """Return rewards [T] after the table's adaptors, as updates use them."""
         for adaptor in self.rewards:
             rewards = adaptor.change(rewards)  # type: ignore[attr-defined]
         return rewards

@@ -45,7 +45,7 @@ app = typer.Typer(
     help="Train reinforcement learning agents from YAML: rlrun train algorithm=sac env=cartpole",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: the other kind takes as long to load as all the rest
+    rich_markup_mode=None,  # plain help: rich help would double the import time
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)

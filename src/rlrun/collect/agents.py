@@ -277,7 +277,7 @@ class EpsilonGreedy(Agent):
         policy: the network.
         epsilon: a number or a schedule over environment steps, all envs together.
         spaces: of the environment.
-        seed: of random actions and of the decision to take them.
+        seed: of random actions and of the choice between these and the policy's.
         device: of the policy.
         preprocess: functions of observations that the memory applies, too: one, or several by name.
     """

@@ -206,7 +206,7 @@ def _success(info: dict[str, Any] | None) -> bool | None:
 
 @contextmanager
 def evaluation_mode(agent: Agent) -> Iterator[None]:
-    """Set an agent's policy to evaluation mode (no dropout, no moving statistics) during the context."""
+    """Set an agent's policy to evaluation mode (no dropout, fixed statistics) during the context."""
     policy = getattr(agent, "policy", None)
     if not isinstance(policy, torch.nn.Module):
         yield

@@ -47,7 +47,7 @@ class Refresh(NamedTuple):
     """Job: act by this agent from now on; its counters stay the worker's."""
 
     agent: bytes
-    update: int  # after which it was taken
+    update: int  # after which it was copied
 
 
 class Leave(NamedTuple):

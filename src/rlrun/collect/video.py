@@ -126,7 +126,7 @@ def _message(error: Exception) -> str:
 
 
 def picture_of(env: Env) -> Array:
-    """Return the current picture of the first env: [H, W, 3] uint8.
+    """Return the current frame of the first env: [H, W, 3] uint8.
 
     Raises:
         RlrunError: the environment renders no image.
@@ -139,12 +139,12 @@ def picture_of(env: Env) -> Array:
 
 
 class VideoRecorder:
-    """A watcher that writes one video an episode.
+    """A watcher that writes one video for each episode.
 
-    A video has the picture of the reset and of each step. The file of an unfinished episode is deleted.
+    A video has the frames of the reset and of each step. The file of an unfinished episode is deleted.
 
     Args:
-        env: one env that draws pictures.
+        env: one env that renders frames.
         name: episode -> file, whose suffix is the format.
 
     Attributes:
@@ -159,10 +159,10 @@ class VideoRecorder:
         self._encoder: VideoEncoder | None = None
 
     def __call__(self, moment: Moment) -> None:
-        """Add the current picture to the video of an episode.
+        """Add the current frame to the video of an episode.
 
         Raises:
-            RlrunError: it cannot be drawn or written.
+            RlrunError: it cannot be rendered or written.
         """
         path = self.name(moment)
         every = math.ceil(self._fps / GIF_FPS) if path.suffix == ".gif" else 1
@@ -230,7 +230,7 @@ class VideoEncoder:
         self._input: Any = self._process.stdin
 
     def write(self, frame: Array) -> None:
-        """Add a picture."""
+        """Add a frame."""
         if frame.shape != self._shape:
             raise RlrunError(f"{self.path}: a picture of {list(frame.shape)} after one of {list(self._shape)}")
         try:
@@ -293,7 +293,7 @@ def _even(frame: Array) -> Array:
 class Film(NamedTuple):
     """The episodes that are recorded as videos.
 
-    folder: for one file an episode; form: mp4 or gif; episodes: how many of the first ones, None = all.
+    folder: for one file per episode; form: mp4 or gif; episodes: number of the first ones, None = all.
     """
 
     folder: Path

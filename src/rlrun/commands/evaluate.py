@@ -24,7 +24,7 @@ Run = os.PathLike[str] | str
 
 @dataclass
 class EvaluationReport(Evaluation):
-    """Episodes of a run's frozen policy, and where it came from.
+    """Episodes of a run's frozen policy, and its checkpoint.
 
     Attributes:
         run, checkpoint: the run's folder, and the name of the checkpoint's. For an exported policy its file, and the

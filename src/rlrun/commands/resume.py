@@ -122,7 +122,7 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
 
 
 def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()) -> bool:
-    """Return True if a run has reached its end, also by the budget that overrides give it."""
+    """Return True if a run has reached its end, also with the budget in overrides."""
     if run.read_status()["status"] != "completed":
         return False
     summary = read_summary(run)

@@ -118,7 +118,7 @@ class ActionRecorder:
         self._origin = {"seed": seed, "layers": self.reset_state.capture()}
 
     def written(self, long: bool) -> dict[str, Any] | None:
-        """Return the origin of the open episode; of a long one the present state, if the environment gives it."""
+        """Return the origin of the open episode; for a long one the current state, if the environment provides it."""
         if not long:
             return self._origin
         functions = whole_state(self.env)

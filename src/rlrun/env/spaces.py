@@ -52,7 +52,7 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
     if not parts:
         mission = (
             type(space).__name__ == "MissionSpace"
-        )  # of MiniGrid, for whose environments env=minigrid leaves it out
+        )  # a part of MiniGrid's observations, which env=minigrid removes
         wrapper = "as env=minigrid has it, gymnasium.wrappers.FilterObservation" if mission else "a wrapper"
         raise SpaceError(
             f"{place} is {type(space).__name__}; wanted Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple "
@@ -222,7 +222,7 @@ _OF_GYM = ("values to unpack (expected", "cannot unpack", "argument 'seed'", "ar
 
 
 def explained(event: str, cause: str) -> str:
-    """Return a cause, with Gymnasium's signature of `reset` or `step` if the environment looks as one of Gym."""
+    """Return a cause, with Gymnasium's signature of `reset` or `step` if the environment seems to use Gym's API."""
     of_gym = event in _SIGNATURES and any(sign in cause for sign in _OF_GYM)
     return f"{cause}; Gymnasium expects {_SIGNATURES[event]}" if of_gym else cause
 

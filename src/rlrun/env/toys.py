@@ -48,7 +48,7 @@ class HitTheMiddle(Toy):
     """Push a ball on a line to the middle and keep it there.
 
     observation: [position in [-10, 10], velocity]; action: [1] change of velocity in [-1, 1]. Walls at ±10
-    turn the velocity round. reward = -position². Episodes are cut off (truncated) after 31 steps.
+    reverse the velocity. reward = -position². Episodes are truncated after 31 steps.
 
     Answer: the best return is -38.4 on average (value iteration on a fine grid); pushing with
     -0.5 * position - 0.8 * velocity, clipped, has -39.7. Doing nothing has -1054, random pushes -1134.

@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """Environments whose open episodes were resumed, as far as possible.
+    """Environments with resumed episodes.
 
     observation: tree [N, …] to act on; episode_return: [N] or [N, R] float64, the float32 rewards added up one by one;
     length: [N]; of an env that was set directly, not replayed, these are NaN and -1;
@@ -96,7 +96,7 @@ class Env(ABC):
         """Close simulators, windows and workers; a second call does nothing."""
 
     def record(self) -> None:
-        """Record episodes from the next reset on; evaluation does not need it."""
+        """Record episodes from the next reset on; evaluations need no record."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recorded open episode of each env; empty without recording."""

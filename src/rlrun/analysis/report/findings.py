@@ -58,7 +58,7 @@ class GroupResult:
     """The scores of a group."""
 
     group: Group  # its runs
-    # Over the tasks that all groups have, normalized if `Findings.bounds` says so; None where it lacks one:
+    # Over the tasks that all groups have, normalized by `Findings.bounds`; None where it lacks one:
     scores: Scores | None
     aggregates: Mapping[str, Interval]  # of these scores, by name
     # Scores of each of its tasks, not normalized, with interquartile mean and mean:

@@ -46,7 +46,7 @@ class Facts:
 
     Attributes:
         path: of its folder.
-        status: as `RunDir.read_status` has it.
+        status: of `RunDir.read_status`.
         config: plain, with unresolved interpolations.
         series: finite values of each metric, in the order of time.
         broken: metrics that were not finite at some time, and the environment step of the first time.
@@ -54,7 +54,7 @@ class Facts:
         env_steps, updates: of the newest record.
         damage: errors of reading, a line each.
         failure: the last line that a failed run logged.
-        preset: whether one chose numbers; None where the run does not say.
+        preset: whether one chose numbers; None if unknown.
     """
 
     path: Path

@@ -156,7 +156,7 @@ class Memory(ForkedPart):
 
 
 class Counters(ForkedPart):
-    """Any other part: the entries of its state, generators left out.
+    """Any other part: the entries of its state, without generators.
 
     Floating-point tensors count as weights, states of optimizers as optimizers, everything else as numbers.
     """
