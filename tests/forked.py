@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlrun.sweep.children import CONTEXT, Child
 
-CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.sweep.warm"])
+CONTEXT.set_forkserver_preload(["rlrun.cli.main", "rlrun.sweep.preload"])
 PATHS = [str(Path(__file__).parents[1]), *sys.path]  # of what is imported here, before anybody adds to it
 
 

@@ -14,10 +14,10 @@ from tests.command import code_of
 
 import rlrun
 from rlrun.analysis.why import RULES, diagnose, markdown, why
+from rlrun.analysis.why.causes import override, shown
 from rlrun.analysis.why.facts import NAMES, Facts, Point, read
-from rlrun.analysis.why.rules import override, shown
 from rlrun.config import compose
-from rlrun.config.tree import leaves, locate, plain
+from rlrun.config.interpolation import leaves, locate, plain
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.config import compose
-from rlrun.config.tree import plain
+from rlrun.config.interpolation import plain
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.devtools import init as scaffold
 

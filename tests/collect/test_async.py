@@ -19,7 +19,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from rlrun import env as envs
-from rlrun.callbacks.stop import Interrupted
+from rlrun.callbacks.budget import Interrupted
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent, links
 from rlrun.collect.unroll import Inbox
 from rlrun.core.cluster import connect

@@ -17,8 +17,8 @@ from rlrun import train
 from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose, unread
 from rlrun.config.build import Builder
+from rlrun.config.interpolation import plain
 from rlrun.config.places import packaged_dir
-from rlrun.config.tree import plain
 from rlrun.core.errors import MissingExtra
 from rlrun.devtools.conformance.checks import SMALL, WITH_FILE
 from rlrun.memory import Table, files

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun.config import Composer, compose, composition, files, places, sources, to_yaml
-from rlrun.config.tree import plain
+from rlrun.config.interpolation import plain
 from rlrun.core.errors import ConfigError
 
 COMMANDS = (

@@ -14,7 +14,7 @@ from omegaconf.errors import ConfigAttributeError
 from tests.pace import within
 
 from rlrun.config import compose as packaged_compose
-from rlrun.config.tree import plain
+from rlrun.config.interpolation import plain
 from rlrun.core.errors import ConfigError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")

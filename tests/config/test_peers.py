@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.config import compose
+from rlrun.config.interpolation import plain
 from rlrun.config.peers import _exists, hint, markdown, override_of, rows
-from rlrun.config.tree import plain
 from rlrun.core.errors import ConfigError
 
 ALGORITHMS = ("ppo", "dqn", "sac", "td3", "qrsac")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.config.tree import plain
+from rlrun.config.interpolation import plain
 
 TUNED = ("algorithm=dqn", "env=cartpole")
 

@@ -6,8 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlrun.config import load, provenance, to_yaml, unread
+from rlrun.config.interpolation import locate
 from rlrun.config.reading import missing, reached
-from rlrun.config.tree import locate
 from rlrun.core.errors import ConfigError, RunDirError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")

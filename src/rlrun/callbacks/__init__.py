@@ -1,5 +1,6 @@
 """Losses, target networks, evaluation, checkpoints, logs and budgets, for any algorithm."""
 
+from rlrun.callbacks.budget import Budget, Interrupt, Interrupted
 from rlrun.callbacks.checkpoint import Checkpointer
 from rlrun.callbacks.critic import CriticLoss, PriorityFeedback, TargetScale
 from rlrun.callbacks.entropy import EntropyTarget, EntropyWeight, SGDEntropyTarget
@@ -9,7 +10,6 @@ from rlrun.callbacks.loss import BonusLoss, LossCallback
 from rlrun.callbacks.policy import ActorCriticLoss, ActorCriticNetwork, SoftPolicyLoss
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
-from rlrun.callbacks.stop import Budget, Interrupt, Interrupted
 from rlrun.callbacks.target import LambdaReturn, QuantileTarget, TargetCallback
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
 from rlrun.callbacks.value_bias import ValueBias

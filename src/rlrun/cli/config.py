@@ -26,7 +26,7 @@ def config(
         raise ConfigError(f"--cfg {cfg}: only 'job' is understood")
     composed = configuration.compose(overrides or [], config_dir=config_dir)
     if provenance:
-        from rlrun.config.tree import dotted, leaves, plain
+        from rlrun.config.interpolation import dotted, leaves, plain
 
         values = {dotted(path): value for path, value in leaves(plain(composed.config))}
         for key, source in configuration.provenance(composed).items():

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.config.saved import load
 from rlrun.config.schema import CHANGEABLE
-from rlrun.config.tree import dotted, leaves, plain
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known
 

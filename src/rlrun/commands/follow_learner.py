@@ -11,7 +11,7 @@ import traceback
 from multiprocessing.connection import Connection
 
 from rlrun import checkpointing as storage
-from rlrun.callbacks.stop import SIGNALS
+from rlrun.callbacks.budget import SIGNALS
 from rlrun.commands.train import Experiment
 from rlrun.core.errors import LearnerError
 from rlrun.loading.assembly import keep_freed_memory

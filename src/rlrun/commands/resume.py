@@ -21,10 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 from rlrun.checkpointing import load
 from rlrun.commands.train import Experiment, Result
 from rlrun.config import Composed, to_yaml
+from rlrun.config.interpolation import dotted, leaves, mentions, plain
 from rlrun.config.merging import apply
 from rlrun.config.overrides import Override, listed, of_today, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
-from rlrun.config.tree import dotted, leaves, mentions, plain
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.loading.assembly import machine_of, process_restored
 from rlrun.loading.shares import count_of

@@ -17,6 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, renames, schema
+from rlrun.config.interpolation import Path as Keys
+from rlrun.config.interpolation import dotted, leaves, plain, split
 from rlrun.config.layering import (
     Files,
     hydra_as_of_now,
@@ -32,8 +34,6 @@ from rlrun.config.peers import hint
 from rlrun.config.places import ConfigFolder
 from rlrun.config.plugged import readable_places
 from rlrun.config.sources import TUNED, Repository, one_line
-from rlrun.config.tree import Path as Keys
-from rlrun.config.tree import dotted, leaves, plain, split
 from rlrun.core.errors import ConfigError, did_you_mean
 
 Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]

@@ -20,9 +20,9 @@ from omegaconf import DictConfig
 
 from rlrun import config as configuration
 from rlrun.config import Composed, Composer
+from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.config.overrides import LONGEST, parse
 from rlrun.config.schema import CHANGEABLE
-from rlrun.config.tree import dotted, leaves, plain
 from rlrun.core.errors import ConfigError
 
 DIGITS = 12  # of a job's key

@@ -11,8 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from rlrun.config import renames
+from rlrun.config.interpolation import Path, children
 from rlrun.config.sources import one_line
-from rlrun.config.tree import Path, children
 from rlrun.core.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlrun.config.files import read_yaml
+from rlrun.config.interpolation import Path as Keys
+from rlrun.config.interpolation import child, children, split
 from rlrun.config.places import packaged_dir
 from rlrun.config.schema import KINDS, shown
-from rlrun.config.tree import Path as Keys
-from rlrun.config.tree import child, children, split
 
 GYM_ID = re.compile(r".+-v\d+|.+/.+")  # of an environment
 BLOCKS = ("algorithm", "memory", "stop", "evaluation", "checkpoint", "env", "log")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any
 
-from rlrun.config.tree import Path, child, children, dotted, link_of, locate, mentions, plain, split
+from rlrun.config.interpolation import Path, child, children, dotted, link_of, locate, mentions, plain, split
 from rlrun.core.errors import ConfigError
 
 # Read by the experiment itself, whatever is built; everything else is reached from `trainer`.

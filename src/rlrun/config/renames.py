@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from rlrun.config.tree import Path as Keys
-from rlrun.config.tree import children, dotted, leaves, split
+from rlrun.config.interpolation import Path as Keys
+from rlrun.config.interpolation import children, dotted, leaves, split
 from rlrun.core import renames
 from rlrun.core.renames import group, last, table, target
 

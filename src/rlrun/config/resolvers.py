@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rlrun.config.tree import Path, dotted, leaves
+from rlrun.config.interpolation import Path, dotted, leaves
 from rlrun.core.errors import ConfigError
 from rlrun.security import trust
 

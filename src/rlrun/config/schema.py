@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.config.tree import child, children, dotted, locate, plain, split
+from rlrun.config.interpolation import child, children, dotted, locate, plain, split
 from rlrun.core.errors import ConfigError, did_you_mean
 
 OPEN = ("env.kwargs", "env.reset_options", "init.parts", "init.rename")  # keys of the user's own: no `+` needed

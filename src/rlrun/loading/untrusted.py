@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
+from rlrun.config.interpolation import plain
 from rlrun.config.overrides import parse
 from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
-from rlrun.config.tree import plain
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import read_json, require_own_file

@@ -49,7 +49,6 @@ On-policy algorithms call, on one network:
 
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.actor_critic import ActorCritic, Evaluated
-from rlrun.nn.copy import Follow, frozen_copy
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
 from rlrun.nn.encoders import Encoder, ImageEncoder, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
@@ -64,6 +63,7 @@ from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
 from rlrun.nn.soft import SoftPolicy, Temperature
 from rlrun.nn.stepper import Stepper
+from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
 __all__ = [

@@ -22,7 +22,7 @@ from rlrun.runs.files import open_own
 
 STOPPED = 75  # exit code of a process that stopped on request, to be resumed
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["rlrun.sweep.warm"])
+CONTEXT.set_forkserver_preload(["rlrun.sweep.preload"])
 # Signals that a terminal or scheduler may send to a whole group of processes.
 OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 ASKED = b"asked"

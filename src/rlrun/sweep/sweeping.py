@@ -30,7 +30,7 @@ from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore
 from rlrun.sweep.local import Tasks, require_own
 from rlrun.sweep.remote import remove_launches
 from rlrun.sweep.search import Optuna, Search, SearchPlan
-from rlrun.sweep.search.plan import ABOUT as SEARCH
+from rlrun.sweep.search.settings import ABOUT as SEARCH
 from rlrun.sweep.showing import Show, rows, summary
 
 ABOUT = "sweep.json"

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from rlrun.config.files import parse_yaml
+from rlrun.config.interpolation import dotted, leaves
 from rlrun.config.schema import CHANGEABLE
-from rlrun.config.tree import dotted, leaves
 from rlrun.core import renames
 from rlrun.core.errors import RlrunError, RunDirError, printable
 from rlrun.runs.directory import RunDir, runs_beneath

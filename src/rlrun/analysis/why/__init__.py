@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import rlrun.analysis.why.learning  # noqa: F401 - appends its rules behind those of `rules`
+import rlrun.analysis.why.symptoms  # noqa: F401 - appends its rules behind those of `causes`
+from rlrun.analysis.why.causes import RULES, NotApplicable, ceiling, override, shown
 from rlrun.analysis.why.facts import ENOUGH, Facts, Unknown, read
-from rlrun.analysis.why.rules import RULES, NotApplicable, ceiling, override, shown
 from rlrun.runs.directory import RunDir
 
 __all__ = ["RULES", "Diagnosis", "Finding", "diagnose", "markdown", "why"]

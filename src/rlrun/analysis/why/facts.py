@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from rlrun.config.files import parse_yaml
-from rlrun.config.tree import dotted, locate, split
+from rlrun.config.interpolation import dotted, locate, split
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known, read_bytes

@@ -14,10 +14,10 @@ from typing import Any
 
 from rlrun import config as configuration
 from rlrun.config import Composed
+from rlrun.config.interpolation import plain
 from rlrun.config.merging import OVERRIDE, Layer, origins
 from rlrun.config.overrides import listed, parse
 from rlrun.config.places import own_dirs
-from rlrun.config.tree import plain
 from rlrun.core.errors import ConfigError, RunDirError, did_you_mean
 from rlrun.runs.directory import RunDir, is_run
 from rlrun.runs.files import open_regular, read_json

@@ -8,7 +8,7 @@ A search adds to the files of any sweep, in its folder:
     best.json        the answer
 """
 
-from rlrun.sweep.search.plan import Optuna, SearchPlan
 from rlrun.sweep.search.search import Search
+from rlrun.sweep.search.settings import Optuna, SearchPlan
 
 __all__ = ["Optuna", "Search", "SearchPlan"]

@@ -17,7 +17,7 @@ from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, write_json
 from rlrun.sweep.job_store import Entry, JobStore
-from rlrun.sweep.search.plan import SearchPlan
+from rlrun.sweep.search.settings import SearchPlan
 from rlrun.sweep.search.study import (
     State,
     Study,

@@ -18,7 +18,7 @@ from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known, open_own, reason
 from rlrun.runs.progress import lines_of, number_of, progress, record_of
-from rlrun.sweep.search.plan import Optuna, SearchPlan
+from rlrun.sweep.search.settings import Optuna, SearchPlan
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
 STATES: dict[str, State] = {

@@ -49,7 +49,7 @@ def test_counters_end_training(limits, update, step, reason):
 @pytest.mark.parametrize("before", [0, 40])
 def test_seconds_end_training(before, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("rlrun.callbacks.stop.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rlrun.callbacks.budget.time.monotonic", lambda: now[0])
     first, budget = Budget(seconds=60), Budget(seconds=60)
     now[0] += before
     budget.load_state_dict(first.state_dict())

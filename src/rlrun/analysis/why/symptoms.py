@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from statistics import median
 
+from rlrun.analysis.why.causes import Cause, NotApplicable, ceiling, horizon, override, rewards_are_changed, rule, shown
 from rlrun.analysis.why.facts import ENOUGH, Facts, Setting, Unknown, median_of_newer_half
-from rlrun.analysis.why.rules import Cause, NotApplicable, ceiling, horizon, override, rewards_are_changed, rule, shown
 
 TOO_LARGE, CLIP_LIMIT = 1_000.0, 1e-3  # gradient norm relative to its limit; the largest limit that is suspicious
 LARGE, SMALL, DRIFTED = 100.0, 1e-3, 3.0  # root mean squares of observations; the last one of normalized ones
