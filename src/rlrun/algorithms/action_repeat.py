@@ -9,8 +9,8 @@ choice next to the action of the environment.
 Memory has a row a step, with how many steps its action lasts from there on. Every row is learned from, those during a
 repeat, too: to do a for the steps that are left is what could have been decided there. An episode may be truncated
 during a repeat, or its next rows may be missing. Then the sum ends after the steps that were made, and V̄ stands for
-the rest. Such a row counts as the decision that was taken. As one of fewer steps it would make those look better than
-they are: a terminal state never came first in such rows.
+the rest. Such a row keeps the number of steps that the policy chose. A smaller number would make short repeats look
+better than they are, because such rows never contain a termination.
 
 Differences from the paper: its repeats are of two lengths, and its learners DQN and A3C. Environment steps are what is
 stored, counted, logged and evaluated; decisions are joined when a batch is made.

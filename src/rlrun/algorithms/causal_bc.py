@@ -1,4 +1,4 @@
-"""Causal behavior cloning, ResiduIL (Swamy et al. 2022, arXiv 2202.01312): clone experts whose noise goes on in time.
+"""Causal behavior cloning, ResiduIL (Swamy et al. 2022, arXiv 2202.01312): clone experts with correlated noise.
 
 Noise of an expert's earlier action moves the state in which it acts now. If the noise of now shares a part of it,
 state and noise are correlated, and plain cloning takes the noise for the policy. Observations before the noise began
@@ -9,8 +9,8 @@ a and s belong to the last one, s₀ is the observation of the first one:
     L_π = 2 e f(s₀) + weight e²            summed over entries; f as it is
     L_f = f(s₀)² - 2 e f(s₀) + penalty |f|
 
-f comes to the error that is to be expected from s₀, and the policy makes that nothing: the minimax form of regression
-on an instrument. So f has to learn faster than the policy; else the two go round one another. Noise has to be
+f predicts the policy's error from s₀, and the policy minimizes the predicted error. This is instrumental-variable
+regression in minimax form. So f has to learn faster than the policy; else the two oscillate. Noise has to be
 independent of s₀. With n = 1, as in the paper, that is noise of which a step shares a part with the step before it
 and no other; noise that fades more slowly needs a longer window.
 

@@ -2,7 +2,7 @@
 
 A constrained task, "the largest mean of reward 0 with a mean of reward 1 of at least c", is a game: the policy makes
 the weighted sum of rewards large, the weight of a constraint rises while it is violated and falls while there is
-room (Lagrange multipliers; Tessler et al. 2018, arXiv 1805.11074, whose single critic of the penalised reward this is).
+room (Lagrange multipliers; Tessler et al. 2018, arXiv 1805.11074, whose single critic of the penalized reward is used).
 
     r = Σ_i w_i r_i,  w = softplus(λ), divided by its sum
     L = Σ_i softplus(λ_i) (mean r_i - c_i)

@@ -12,8 +12,9 @@ as numbers. The policy of soft Q-learning (Haarnoja et al. 2017, arXiv 1702.0816
     L_Q       = Σ_i (Q_i(s, a) - y)²
     L_π       = (Q_π(s, ã) - min_i Q̄_i(s, ã))²,  ã = clip(a + N(0, σ), -1, 1),  a ~ π(· | s)
 
-KL is the divergence from drawing bins evenly, as seen by a'. The temperature α is that of soft actor-critic. Its
-entropy is that of the density which bins are, -log π + d log(2 / K), so that targets mean the same there and here.
+KL is the divergence from drawing bins evenly, as seen by a'. The temperature α is that of soft actor-critic. Entropy
+is the differential entropy of the density that is constant over each bin, -log π + d log(2 / K). So entropy targets
+mean the same as in soft actor-critic.
 
 Differences from ALF: one policy for all critics; its networks are given the entries before theirs and no padding.
 """

@@ -98,7 +98,7 @@ class RecurrentCritics(nn.Module):
         value_head: None; only the mean is learned.
 
     Raises:
-        ConfigError: there is no layer for the action to come in, or something else than a mean shall be told.
+        ConfigError: `hidden` is empty, or a `value_head` is given.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class BurnIn:
         share: of a window's steps.
 
     Raises:
-        ConfigError: the share is none below 1.
+        ConfigError: the share is not below 1.
     """
 
     requires = removes = replaces = ()

@@ -32,8 +32,7 @@ class Piece:
         wanted: what they ask for.
         inputs: what they get now.
         groups: of this update.
-        due: whether losses are learned from and target networks move in such an update, by the identity of whose they
-            are.
+        due: maps `id(callback)` to whether its loss steps, or its target network moves, in such an update.
         device: of networks.
         varying: dimensions of each tensor that is given that may have another size the next time; None = none.
 

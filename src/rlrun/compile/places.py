@@ -48,11 +48,10 @@ class Scope:
         objects: whose attributes these are.
         modules: those of torch among them.
         containers: holders that are no attributes of an object.
-        gathering: what an update may put into, and no graph does.
-        below: of each of these two by its identity: the attribute that it lies in, by the identity of the attributes of
-            an object, and the name.
+        gathering: deques and sets, which an update may add to and a graph does not.
+        below: maps the id of each container or gathering object to the attribute that holds it: id of the holder, name.
         generators: of numpy and of python, whose draws no graph repeats.
-        recurrent: layers that keep lists of their own parameters, which are made anew where these change.
+        recurrent: whether a layer is recurrent; such layers keep lists of their own parameters.
     """
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:

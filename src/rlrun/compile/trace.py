@@ -82,7 +82,7 @@ class Trace:
         steps: the hooks.
         scope: of their callbacks.
         learning: losses among them that step an optimizer.
-        due: whether losses are learned from and target networks move, by the identity of whose they are.
+        due: maps `id(callback)` to whether its loss steps, or its target network moves.
     """
 
     def __init__(

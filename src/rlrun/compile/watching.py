@@ -25,9 +25,9 @@ class Watch:
     """Attributes of objects that hooks read and write.
 
     Attributes:
-        reads: what a graph takes for granted: attributes of an object, a name, and what it was before.
-        read: all that was read, by the identity of whose attributes these are, and the name.
-        written: likewise, since somebody has last cleared it.
+        reads: what the graph assumes: attributes of an object, a name, and its value.
+        read: all that was read: the id of the object's attributes, and the name.
+        written: likewise, since it was last cleared.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
-"""The products behind dense layers, by one of three libraries (`rlrun.nn.ways` tells the fastest).
+"""The products behind dense layers, by one of three libraries (`rlrun.nn.ways` finds the fastest).
 
 torch multiplies matrices on a CPU by MKL, which on some processors reaches half of what others do: on a Zen 5 core 90
 GFLOP/s, where oneDNN, a part of the same build, and numpy's OpenBLAS reach 200. All compute in single precision.
 
-With `numpy`, whole stacks of layers (`rlrun.nn.stacks`) go by its arrays, see `rlrun.nn.arrays`: small products spare
-most of what stands around them, too. With `onednn` large products go by an operator that torch's own compiler uses;
-small ones always go by torch's usual way then, since what oneDNN does around a product takes longer than they do.
+With `numpy`, whole stacks of layers (`rlrun.nn.stacks`) are computed on its arrays, see `rlrun.nn.arrays`. This also
+saves the overhead of torch around small products. With `onednn`, large products use an operator of torch's compiler.
+Small ones then use torch's usual products, because oneDNN's overhead is longer than the product.
 """
 
 from __future__ import annotations

@@ -55,15 +55,15 @@ class Form(NamedTuple):
         return [[(read(weight), read(bias)) for weight, bias in stack] for stack in self.layers(parameters)]
 
     def hidden(self, stack: int, layer: int) -> bool:
-        """Tell whether an activation stands behind a layer."""
+        """Return True if an activation follows a layer."""
         return not self.open or layer < self.depths[stack] - 1
 
 
 class CachedStacks:
-    """Stacks with what is made of their parameters but once, as long as these lie where they lay.
+    """Stacks with cached views of their weights, valid while the parameters keep their memory addresses.
 
     Args:
-        form: of the stacks; what it says of `low` is of no account.
+        form: of the stacks; its `low` is ignored.
         owners: the parameters of each layer by name, weight and bias, as their modules have them.
         work: multiplications a row in the widest layer that may compute in shorter numbers.
     """

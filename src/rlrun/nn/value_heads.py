@@ -141,7 +141,7 @@ class Rewards(Numbers):
 class Quantiles(ValueHead):
     """Returns that a share (j + 1/2) / N of all fall below (Dabney et al. 2018, arXiv 1710.10044).
 
-    Where values add up over branches of choices, so do quantiles, as if one fortune governed all.
+    Quantiles are summed over action branches, as if the returns of branches were perfectly correlated.
 
     Args:
         count: of them, N.

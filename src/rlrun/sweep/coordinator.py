@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PAUSE = 0.01  # seconds between two looks at the jobs
 REST = 0.5  # seconds between two looks for jobs to claim, if none was there and none has ended since
 AGAIN = 5.0  # seconds until a job is claimed again whose process stopped unasked: another process may work on it
-BEAT = SILENT / 6  # seconds between two signs of life
+BEAT = SILENT / 6  # seconds between two heartbeats
 WATCH = 1.0  # seconds between two looks for signs of life of a job
 LATE = 5.0  # seconds that files may take from one machine to another
 

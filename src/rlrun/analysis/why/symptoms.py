@@ -71,7 +71,7 @@ def clipping(facts: Facts) -> Cause | None:
 
 @rule(
     "weight of entropy",
-    f"it is {NATS:g} nat below its target at no temperature, or a bonus of {BONUS:g} keeps it up",
+    f"entropy is {NATS:g} nat below its target at a temperature near 0, or a bonus of {BONUS:g} keeps it random",
     "`algorithm.temperature.largest=null`, `algorithm.entropy_weight=…`",
 )
 def entropy_weight(facts: Facts) -> Cause | None:

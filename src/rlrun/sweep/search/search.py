@@ -77,7 +77,7 @@ class Search:
         plan: what is searched.
         folder: of the sweep.
         job_store: its jobs.
-        typed: jobs whose overrides the user typed, by their keys; those of the trials are added, if the plan's were.
+        typed: jobs whose overrides the user typed, by their keys; those of trials are added if the plan was typed.
         say: takes a line on each trial.
     """
 

@@ -1,4 +1,4 @@
-"""Of which overrides a search chooses the value, and among which."""
+"""The search space: which overrides are searched, and over which values."""
 
 from __future__ import annotations
 
