@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from rlrun.nn import Gradients
-from rlrun.nn.gradients import LARGEST
+from rlrun.nn.stepper import LARGEST
 
 
 def branches():

@@ -26,7 +26,7 @@ from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Spaces, describe
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec
-from rlrun.ops.gaussian import HALF_LOG_TWO_PI
+from rlrun.ops.distributions import HALF_LOG_TWO_PI
 
 
 class Prior(nn.Module):

@@ -33,7 +33,7 @@ from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, ro
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
-from rlrun.ops.gaussian import squashed_action
+from rlrun.ops.distributions import squashed_action
 from rlrun.ops.noise import Kind, drawn, given, is_given, normal_like
 from rlrun.runs import learners
 

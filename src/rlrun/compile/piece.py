@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from rlrun.callbacks.loss import LossCallback
 from rlrun.compile import graph, hooks
 from rlrun.compile.adam import Moments
-from rlrun.compile.asked import Inputs, Wanted
+from rlrun.compile.hooks import Inputs, Wanted
 from rlrun.compile.places import Scope, entries
 from rlrun.compile.trace import Learning, Trace
 from rlrun.compile.untraceable import Untraceable, first_line
 from rlrun.compile.watching import ABSENT, unchanged
 from rlrun.core.typing import Groups
 from rlrun.nn.tandem import hooks_of
-from rlrun.training.routing import HookCall
+from rlrun.training.wiring import HookCall
 
 
 class Piece:

@@ -13,12 +13,12 @@ from torch import Tensor
 from rlrun.callbacks.loss import LossCallback
 from rlrun.compile import hooks
 from rlrun.compile.adam import Moments
-from rlrun.compile.asked import Inputs, Wanted
+from rlrun.compile.hooks import Inputs, Wanted
 from rlrun.compile.places import Scope, entries, leaves, rebuilt, standing_in
 from rlrun.compile.untraceable import Untraceable
 from rlrun.compile.watching import ABSENT, Watch, blamed
 from rlrun.core.typing import Groups
-from rlrun.training.routing import HookCall
+from rlrun.training.wiring import HookCall
 
 # What an update may leave behind besides tensors; anything else may hold some, which stand for others meanwhile.
 _PLAIN = (int, float, complex, str, bytes, type(None), Enum, type, np.generic, np.ndarray)

@@ -14,12 +14,12 @@ import torch
 from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.compile import graph, hooks
-from rlrun.compile.asked import Inputs, Wanted
+from rlrun.compile.hooks import Inputs, Wanted
 from rlrun.compile.piece import Piece
 from rlrun.compile.untraceable import Untraceable, first_line
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Groups
-from rlrun.training.routing import Call, HookCall, State
+from rlrun.training.wiring import Call, HookCall, State
 
 _messages = logging.getLogger("rlrun")
 

@@ -52,7 +52,6 @@ from rlrun.nn.actor_critic import ActorCritic, Evaluated
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
 from rlrun.nn.encoders import Encoder, ImageEncoder, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
-from rlrun.nn.gradients import Gradients
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.inverse import InverseModel
@@ -62,7 +61,7 @@ from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
 from rlrun.nn.soft import SoftPolicy, Temperature
-from rlrun.nn.stepper import Stepper
+from rlrun.nn.stepper import Gradients, Stepper
 from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.core.spaces import Box, Discrete, Space, Spaces, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
-from rlrun.ops.categorical import gumbel_argmax
+from rlrun.ops.distributions import gumbel_argmax
 
 
 class ActionCodec:

@@ -13,7 +13,7 @@ from rlrun.nn.init import Initializer, initializer
 from rlrun.nn.mlp import Activation, activation_module, dense
 from rlrun.nn.precision import LARGE, products
 from rlrun.nn.recurrent import Core, Kind
-from rlrun.ops.categorical import one_hot
+from rlrun.ops.distributions import one_hot
 
 # kernel size, stride, padding and channels of each layer
 NATURE = ((8, 4, 0, 32), (4, 2, 0, 64), (3, 1, 0, 64))  # Mnih et al. 2015; needs 36 pixels a side

@@ -13,8 +13,8 @@ from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.init import orthogonal_
 from rlrun.nn.tandem import across, layer_by_layer
-from rlrun.ops.categorical import choice_divergence
-from rlrun.ops.gaussian import (
+from rlrun.ops.distributions import (
+    choice_divergence,
     gaussian_divergence,
     squashed_action,
     squashed_entropy,

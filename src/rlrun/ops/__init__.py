@@ -1,10 +1,14 @@
 """The mathematics: pure functions of tensors."""
 
-from rlrun.ops.categorical import bin_centres, choice_divergence, gumbel_argmax, one_hot, smoothed_bins
-from rlrun.ops.gaussian import (
+from rlrun.ops.distributions import (
+    bin_centres,
+    choice_divergence,
     gaussian_distance,
     gaussian_divergence,
+    gumbel_argmax,
+    one_hot,
     saturated,
+    smoothed_bins,
     squashed_action,
     squashed_entropy,
     squashed_log_prob,
