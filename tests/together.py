@@ -22,7 +22,7 @@ from rlrun.config import compose
 from rlrun.core.errors import DataError, LearnerError
 from rlrun.loading.assembly import builder_of
 from rlrun.nn import Gradients, Normalizer
-from rlrun.ops.noise import given
+from rlrun.ops.distributions import given
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer

@@ -10,7 +10,7 @@ from rlrun.algorithms.doac import DOACAgent
 from rlrun.algorithms.oac import OACAgent
 from rlrun.core.spaces import Box, Spaces
 from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature
-from rlrun.ops import noise
+from rlrun.ops import distributions
 
 from .fixed import LINE, critics_of
 
@@ -82,7 +82,7 @@ def test_flat_critics_move_nothing():
 
 def test_exploring_leaves_no_gradient():
     agent = agent_of()
-    with noise.given(lambda kind, like: torch.ones_like(like)):
+    with distributions.given(lambda kind, like: torch.ones_like(like)):
         action = agent(np.zeros((3, 1)))["action"]
     np.testing.assert_allclose(action, [np.tanh(shifted(MEANS[0]) + DEVIATION)] * 3, atol=1e-6)
     parameters = [*agent.policy.parameters(), *agent.critics.parameters()]
@@ -92,6 +92,6 @@ def test_exploring_leaves_no_gradient():
 def test_playing_and_exports_know_no_optimism():
     agent, seen = agent_of(), np.zeros((2, 1))
     np.testing.assert_allclose(agent(seen, explore=False)["action"], [np.tanh(MEANS[0])] * 2, atol=1e-6)
-    with noise.given(lambda kind, like: torch.ones_like(like)), torch.no_grad():
+    with distributions.given(lambda kind, like: torch.ones_like(like)), torch.no_grad():
         action, _ = agent.respond(torch.from_numpy(seen), None, True)
     np.testing.assert_allclose(action.numpy(), [np.tanh(MEANS[0] + DEVIATION)] * 2, atol=1e-6)

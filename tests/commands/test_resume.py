@@ -19,8 +19,7 @@ from rlrun.commands.train import GENERATORS
 from rlrun.config import compose
 from rlrun.config import load as load_config
 from rlrun.core.errors import ConfigError, RunDirError
-from rlrun.loading.assembly import builder_of
-from rlrun.loading.shares import shares
+from rlrun.loading.assembly import builder_of, shares
 from rlrun.runs.directory import RunDir
 
 DQN = ("algorithm=dqn", "env=cartpole", "preset=null", "num_envs=2")

@@ -27,7 +27,7 @@ from rlrun.config import compose
 from rlrun.core.errors import ConfigError, LearnerError
 from rlrun.core.seeds import Seeds
 from rlrun.loading.assembly import Machine
-from rlrun.ops.noise import given
+from rlrun.ops.distributions import given
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir
 from rlrun.runs.learners import place_of, process_group

@@ -10,7 +10,7 @@ import pytest
 from rlrun.config.build import build
 from rlrun.config.files import read_yaml
 from rlrun.config.places import packaged_dir
-from rlrun.config.resolvers import admit_all_resolvers
+from rlrun.config.reading import admit_all_resolvers
 from rlrun.config.targets import find_target
 from rlrun.core.errors import BuildError, ConfigError
 from rlrun.env.find import find_target as find_env

@@ -36,8 +36,7 @@ from rlrun.memory import Rows
 from rlrun.nn import ActionCodec, Critics, DeterministicPolicy, Ensemble, Policy, Trunk
 from rlrun.nn.mlp import Activation
 from rlrun.nn.recurrent import Kind
-from rlrun.ops.distributions import squashed_sample
-from rlrun.ops.noise import normal_like
+from rlrun.ops.distributions import normal_like, squashed_sample
 
 
 class RecurrentGaussian(Policy):

@@ -25,8 +25,7 @@ def listing(
     config_dir: ConfigDir = None,
 ) -> None:
     """List all choices, one line each, with the origin of those that are not rlrun's own."""
-    from rlrun.config.places import offers
-    from rlrun.config.plugged import readable_places
+    from rlrun.config.places import offers, readable_places
     from rlrun.core.errors import ConfigError, did_you_mean, printable
 
     if kind is not None and kind not in KINDS:

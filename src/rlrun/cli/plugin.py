@@ -19,7 +19,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list")
 def listing(as_json: AsJson = False) -> None:
     """List plugins: name, package, and their files or errors. This imports nothing of them."""
-    from rlrun.config.plugged import brought, fault
+    from rlrun.config.places import brought, fault
     from rlrun.core.errors import printable
     from rlrun.security import plugins
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ import torch
 from rlrun.collect.agents import Agent, initial_state, restarted
 from rlrun.core.typing import Array
 from rlrun.env import Env, Step
-from rlrun.ops.student import mean_interval
 
 ENVS = 16  # parallel episodes; enough to make acting cheap
 SUCCESS = "is_success"  # key in the info of the last step of an episode
@@ -232,3 +232,38 @@ def restored_generators() -> Iterator[None]:
         torch.set_rng_state(torch_state)
         if cuda:
             torch.cuda.set_rng_state_all(cuda)
+
+
+CERTAINTY = 0.95
+HALVINGS = 60  # more change no digit
+
+
+def mean_interval(numbers: Sequence[float]) -> tuple[float, float] | None:
+    """Return the interval in which the mean of all numbers lies in 95 of 100 cases, if they are about normal.
+
+    None where there is no telling: of fewer than two, or where one is not finite.
+    """
+    count = len(numbers)
+    if count < 2 or not np.isfinite(numbers).all():
+        return None
+    mean, error = float(np.mean(numbers)), float(np.std(numbers, ddof=1)) / math.sqrt(count)
+    within = error * quantile(count - 1)
+    return mean - within, mean + within
+
+
+def quantile(freedom: int) -> float:
+    """Return how many standard errors the interval reaches to either side; freedom: numbers less one, at least 1."""
+    low, high = 0.0, math.pi / 2.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if _inside(middle, freedom) < CERTAINTY else (low, middle)
+    return math.tan(low) * math.sqrt(freedom)
+
+
+def _inside(angle: float, freedom: int) -> float:
+    """Return how likely |t| < tan(angle) · √freedom is: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    odd, cosine = freedom % 2, math.cos(angle)
+    k = np.arange(1, freedom // 2)
+    series = 1.0 + float(np.cumprod((2 * k - 1 + odd) / (2 * k + odd) * cosine**2).sum()) if freedom > 1 else 0.0
+    total = math.sin(angle) * cosine**odd * series
+    return (angle + total) * 2.0 / math.pi if odd else total

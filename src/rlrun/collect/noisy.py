@@ -33,8 +33,7 @@ from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, ro
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
-from rlrun.ops.distributions import squashed_action
-from rlrun.ops.noise import Kind, drawn, given, is_given, normal_like
+from rlrun.ops.distributions import Kind, drawn, given, is_given, normal_like, squashed_action
 from rlrun.runs import learners
 
 TINY = 1e-12  # added to the length of a gradient, which may be 0

@@ -15,8 +15,7 @@ from rlrun.commands.train import Experiment, composed_of
 from rlrun.config import Composed
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Box, Spaces, leaves
-from rlrun.loading.assembly import process_restored, stateful
-from rlrun.loading.shares import count_of
+from rlrun.loading.assembly import count_of, process_restored, stateful
 from rlrun.runs.files import main_memory, sized
 
 IMAGE = 96  # pixels of a side above which `check` reports an image

@@ -26,8 +26,7 @@ from rlrun.config.merging import apply
 from rlrun.config.overrides import Override, listed, of_today, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
-from rlrun.loading.assembly import machine_of, process_restored
-from rlrun.loading.shares import count_of
+from rlrun.loading.assembly import count_of, machine_of, process_restored
 from rlrun.loading.untrusted import Arrival, arrived, require_own_files
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, write_json

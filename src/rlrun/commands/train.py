@@ -32,15 +32,18 @@ from rlrun.core.generators import Generators
 from rlrun.core.typing import Stateful
 from rlrun.loading.assembly import (
     Machine,
+    backend_of,
     builder_of,
+    count_of,
     machine_here,
     prepare_process,
     process_as_set_up,
     process_restored,
+    require_shareable,
+    shares,
     stateful,
     take_back,
 )
-from rlrun.loading.shares import backend_of, count_of, require_shareable, shares
 from rlrun.memory import Table
 from rlrun.runs import exits, learners
 from rlrun.runs.directory import RunDir, Status

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
-from rlrun.config.resolvers import admit_resolvers
+from rlrun.config.reading import admit_resolvers
 from rlrun.config.targets import check_arguments, explain, find_target, lacks
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.security.trust import admit_attribute

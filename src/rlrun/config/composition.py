@@ -31,8 +31,7 @@ from rlrun.config.layering import (
 from rlrun.config.merging import OVERRIDE, Layer, apply, check_likeness, merge, origins
 from rlrun.config.overrides import ADDITIONS, Override, of_today, parse
 from rlrun.config.peers import hint
-from rlrun.config.places import ConfigFolder
-from rlrun.config.plugged import readable_places
+from rlrun.config.places import ConfigFolder, readable_places
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.core.errors import ConfigError, did_you_mean
 

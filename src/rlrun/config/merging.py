@@ -13,7 +13,7 @@ from rlrun.config import renames
 from rlrun.config.interpolation import Path, child, children, dotted, leaves, plain, split
 from rlrun.config.overrides import Override
 from rlrun.config.peers import hint
-from rlrun.config.resolvers import admit_all_resolvers
+from rlrun.config.reading import admit_all_resolvers
 from rlrun.config.schema import CLOSED, KINDS, OPEN, TRUTH, Kind, instead, number, shown, whole
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.core.errors import ConfigError, did_you_mean

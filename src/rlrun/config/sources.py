@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlrun.config import renames
 from rlrun.config.files import read_yaml
 from rlrun.config.places import ConfigFolder
-from rlrun.config.resolvers import admit_resolvers
+from rlrun.config.reading import admit_resolvers
 from rlrun.core.errors import ConfigError
 
 Names: TypeAlias = list[str]

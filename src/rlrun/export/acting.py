@@ -16,7 +16,7 @@ from rlrun.export.checking import columns
 from rlrun.export.graph import Outer, Port, actions, observations
 from rlrun.export.play_onnx import nested
 from rlrun.export.writing import containers
-from rlrun.ops.noise import gumbel_like, normal_like
+from rlrun.ops.distributions import gumbel_like, normal_like
 
 NOISE = {"epsilon": normal_like, "gumbel": gumbel_like}
 TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(bool)": "bool"}

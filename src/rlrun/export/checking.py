@@ -19,7 +19,7 @@ from rlrun.env.spaces import action_writer, batch_reader
 from rlrun.export import play_onnx
 from rlrun.export.graph import Dealer, Graph, Port, flat, named, nested
 from rlrun.export.writing import containers
-from rlrun.ops import noise
+from rlrun.ops import distributions
 
 TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones
 APART = 1e-4  # at most, between a number in an action of the file and of the policy, in an episode
@@ -76,7 +76,7 @@ class Reference:
             response = self.agent(observation, state, explore=False)
             return response["action"], response.get("state")
         noises = {port: torch.from_numpy(inputs[port]) for port in self.graph.widths}
-        with torch.no_grad(), noise.given(Dealer(noises)):
+        with torch.no_grad(), distributions.given(Dealer(noises)):
             seen, before = to_tensors(observation), None if state is None else to_tensors(state)
             action, after = self.agent.respond(seen, before, True)
         return to_arrays(action), None if after is None else to_arrays(after)

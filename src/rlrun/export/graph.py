@@ -20,7 +20,7 @@ from rlrun.core.spaces import Space, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.env.spaces import from_gymnasium
 from rlrun.memory import episodes
-from rlrun.ops import noise
+from rlrun.ops import distributions
 
 Role = Literal["observation", "state", "epsilon", "gumbel", "action", "next_state"]
 Convert = Callable[[Tensor], Tensor]
@@ -107,7 +107,7 @@ class Graph(nn.Module):
         values = [read(value) for read, value in zip(self._readers, inputs[:count], strict=True)]
         state = nested([path for path, _ in self._state], inputs[count : count + states])
         noises = dict(zip(self.widths, inputs[count + states :], strict=True))
-        with noise.given(Dealer(noises)):
+        with distributions.given(Dealer(noises)):
             action, after = self.agent.respond(tree_of(self.spaces[0], values), state, self.stochastic)
         leaves = leaves_of(self.spaces[1], action)
         written = [write(value) for write, value in zip(self._writers, leaves, strict=True)]
@@ -133,7 +133,7 @@ class Graph(nn.Module):
         blank = self.blank(1)
         values = [read(value) for read, value in zip(self._readers, blank, strict=False)]
         state = nested([path for path, _ in self._state], blank[len(values) :])
-        with torch.no_grad(), noise.given(count):
+        with torch.no_grad(), distributions.given(count):
             self.agent.respond(tree_of(self.spaces[0], values), state, True)
         return dict(sorted(widths.items()))
 

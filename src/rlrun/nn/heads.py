@@ -16,12 +16,12 @@ from rlrun.nn.tandem import across, layer_by_layer
 from rlrun.ops.distributions import (
     choice_divergence,
     gaussian_divergence,
+    normal_like,
     squashed_action,
     squashed_entropy,
     squashed_log_prob,
     squashed_sample,
 )
-from rlrun.ops.noise import normal_like
 
 # The authors' limits. The lower one only keeps exp(-log_std) finite; a tighter one, such as -5, would
 # forbid a policy to become as good as deterministic.

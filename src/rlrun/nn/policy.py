@@ -17,8 +17,7 @@ from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.tandem import across
-from rlrun.ops.distributions import squashed_action, squashed_log_prob, squashed_sample
-from rlrun.ops.noise import normal_like
+from rlrun.ops.distributions import normal_like, squashed_action, squashed_log_prob, squashed_sample
 
 OWN = ("trunk.layers", "head.layer")  # layers of a policy
 

@@ -6,6 +6,8 @@ from rlrun.ops.distributions import (
     gaussian_distance,
     gaussian_divergence,
     gumbel_argmax,
+    gumbel_like,
+    normal_like,
     one_hot,
     saturated,
     smoothed_bins,
@@ -31,7 +33,6 @@ from rlrun.ops.losses import (
     over_valid,
     surrogate,
 )
-from rlrun.ops.noise import gumbel_like, normal_like
 from rlrun.ops.quantiles import LEAST, Fractions, Least, fixed_fractions, least_of, quantile_distance, sampled_fractions
 from rlrun.ops.returns import (
     compare_through,

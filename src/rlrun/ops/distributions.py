@@ -1,18 +1,55 @@
-"""The squashed Gaussian: tanh of a diagonal normal, densities with respect to the action in [-1, 1].
+"""Distributions of actions: the squashed Gaussian, choices, and the random numbers of both.
 
-Soft actor-critic, arXiv:1801.01290, appendix C.
+A squashed Gaussian is tanh of a diagonal normal, with densities over [-1, 1] (arXiv 1801.01290, appendix C).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rlrun.ops.noise import gumbel_like
+Kind = Literal["normal", "gumbel"]
+Source = Callable[[Kind, Tensor], Tensor]
+
+_source: Source | None = None
+
+
+def normal_like(value: Tensor) -> Tensor:
+    """Draw standard normal numbers in the shape of a tensor."""
+    return torch.randn_like(value) if _source is None else _source("normal", value)
+
+
+def gumbel_like(value: Tensor) -> Tensor:
+    """Draw standard Gumbel numbers in the shape of a tensor: added to logits, the largest is a draw from these."""
+    return torch.empty_like(value).exponential_().log_().neg_() if _source is None else _source("gumbel", value)
+
+
+def drawn(kind: Kind, value: Tensor) -> Tensor:
+    """Draw by the generator of this process, in the shape of a tensor, whatever stands for it."""
+    return torch.randn_like(value) if kind == "normal" else torch.empty_like(value).exponential_().log_().neg_()
+
+
+def is_given() -> bool:
+    """Tell whether something stands for the generator of this process."""
+    return _source is not None
+
+
+@contextmanager
+def given(source: Source) -> Iterator[None]:
+    """Let a function of kind and shape stand for the generator of this process, as long as the block lasts."""
+    global _source
+    before, _source = _source, source
+    try:
+        yield
+    finally:
+        _source = before
+
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 LOG_TWO = math.log(2.0)

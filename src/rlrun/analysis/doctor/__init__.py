@@ -94,7 +94,6 @@ def doctor(folder: Path | str = ".") -> HealthReport:
             gpu(results),
             *pictures(results),
             *disk(Path(folder)),
-            git(Path(folder)),
             *of_plugins(results),
         ]
     )
@@ -252,21 +251,21 @@ def of_plugins(results: Mapping[str, Import]) -> Iterator[HealthFinding]:
     installed = plugins.installed()
     if not installed:
         return
-    from rlrun.config import places, plugged
+    from rlrun.config import places
 
     for plugin in installed:
         error, problem = results.get(plugin.module, Import()).error, plugin.problem
         if plugin.folder is not None:
-            problem = problem or plugged.fault(plugin.folder)
+            problem = problem or places.fault(plugin.folder)
         if problem or error is not None:
             text = f"is left out: {problem}" if problem else f"importing '{plugin.module}' fails: {error}"
             remedy = f"fix it, or pip uninstall {plugin.package}" if plugin.package else None
             yield HealthFinding("note", "plugin", plugin.name, text, remedy)
         elif plugin.folder is not None:
             about = f"{plugin.package} {plugin.version} ({plugin.module})".strip()
-            files = counted(len(plugged.brought(plugin.folder)), "config file")
+            files = counted(len(places.brought(plugin.folder)), "config file")
             yield HealthFinding("ok", "plugin", plugin.name, f"{about}: {files}")
-    for config_path, by, place in plugged.hidden(places.search_path()):
+    for config_path, by, place in places.hidden(places.search_path()):
         replaced = f"that of {place.owner}" if place.owner else "the packaged one"
         yield HealthFinding("note", "plugin", by.plugin or "", f"its {config_path} replaces {replaced}")
 
@@ -362,15 +361,3 @@ def disk(folder: Path) -> Iterator[HealthFinding]:
 def _existing(folder: Path) -> Path:
     """Return a folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
-def git(folder: Path) -> HealthFinding:
-    """Report whether manifests can record the commit of the user's code."""
-    if shutil.which("git") is None:
-        return HealthFinding(
-            "note", "git", "git", "is missing: no manifest names the commit of your code", "install git"
-        )
-    state = manifest.git(folder)
-    if state is None:
-        return HealthFinding("ok", "git", "git", "there is no commit here for manifests to name")
-    return HealthFinding("ok", "git", "git", f"{state['commit'][:12]}{', changed since' if state['dirty'] else ''}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlrun.commands import check as checking
 from rlrun.config.overrides import parse
-from rlrun.config.plugged import brought, fault
+from rlrun.config.places import brought, fault
 from rlrun.core.errors import ConfigError, RequestError, SpaceError
 from rlrun.devtools.conformance.checks import WITH_FILE, ConformanceReport, Examined, Verdict, examine
 from rlrun.security import plugins

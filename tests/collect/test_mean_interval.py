@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlrun.ops.student import mean_interval, quantile
+from rlrun.collect.evaluate import mean_interval, quantile
 
 
 def likely(bound, freedom, parts=2_000_000):
