@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rlrun.config.files import read_yaml
 from rlrun.core import renames
 from rlrun.core.errors import ConfigError
 from rlrun.security import plugins
@@ -165,6 +164,8 @@ def readable_places(config_dir: Path | None = None, *, packaged: Path | None = N
 
 def fault(folder: Path) -> str | None:
     """Return what is wrong with the first config file of a folder that cannot be read."""
+    from rlrun.config.files import read_yaml
+
     for path in sorted(folder.rglob("*.yaml")):
         try:
             read_yaml(ConfigFolder(folder).inside(str(path.relative_to(folder))))

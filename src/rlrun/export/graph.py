@@ -24,7 +24,7 @@ from rlrun.ops import distributions
 
 Role = Literal["observation", "state", "epsilon", "gumbel", "action", "next_state"]
 Convert = Callable[[Tensor], Tensor]
-NAMES: dict[noise.Kind, Role] = {"normal": "epsilon", "gumbel": "gumbel"}
+NAMES: dict[distributions.Kind, Role] = {"normal": "epsilon", "gumbel": "gumbel"}
 UNKNOWN = ("uint16", "uint32", "uint64")  # to torch's exporter
 
 
@@ -125,7 +125,7 @@ class Graph(nn.Module):
         """Return how many numbers of each kind an action takes."""
         widths: dict[Role, int] = {}
 
-        def count(kind: noise.Kind, like: Tensor) -> Tensor:
+        def count(kind: distributions.Kind, like: Tensor) -> Tensor:
             name: Role = NAMES[kind]
             widths[name] = widths.get(name, 0) + math.prod(like.shape[1:])
             return torch.zeros_like(like)
@@ -145,7 +145,7 @@ class Dealer:
         self.noises = noises
         self.dealt = dict.fromkeys(noises, 0)
 
-    def __call__(self, kind: noise.Kind, like: Tensor) -> Tensor:
+    def __call__(self, kind: distributions.Kind, like: Tensor) -> Tensor:
         name = NAMES[kind]
         if name not in self.noises:
             raise RequestError("the policy draws random numbers even where it is asked for its best action")
