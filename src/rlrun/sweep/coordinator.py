@@ -33,7 +33,7 @@ PAUSE = 0.01  # seconds between two looks at the jobs
 REST = 0.5  # seconds between two looks for jobs to claim, if none was there and none has ended since
 AGAIN = 5.0  # seconds until a job is claimed again whose process stopped unasked: another process may work on it
 BEAT = SILENT / 6  # seconds between two heartbeats
-WATCH = 1.0  # seconds between two looks for signs of life of a job
+WATCH = 1.0  # seconds between two looks at the heartbeat of a job
 LATE = 5.0  # seconds that files may take from one machine to another
 
 
@@ -60,7 +60,7 @@ class Working:
     Attributes:
         log: what its process prints.
         begun: seconds since 1970.
-        watched: when signs of life were last looked for.
+        watched: when its heartbeat was last looked at.
         why: the reason why it was killed.
         stop_requested: whether it was asked to stop.
         code: exit code of its process, once that has exited.
@@ -236,7 +236,7 @@ class Coordinator:
                 break
             self._begin(entry, slot)
             begun = True
-            if time.monotonic() - since > BEAT:  # a sign of life is due before the rest
+            if time.monotonic() - since > BEAT:  # a heartbeat is due before the rest
                 break
         return begun
 

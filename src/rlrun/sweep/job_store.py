@@ -1,6 +1,6 @@
 """The states of a sweep's jobs, in one small file that several coordinators may write.
 
-A coordinator renews its claim on a job again and again. One that stays silent longer than `SILENT` has lost its jobs.
+A coordinator renews its claims on jobs as a heartbeat. One that is silent longer than `SILENT` has lost its jobs.
 Another may claim them, and later reports of the first are ignored.
 """
 
