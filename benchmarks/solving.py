@@ -41,7 +41,7 @@ def solve(algorithm: str, *, seeds: Iterable[int]) -> dict[str, Any]:
         before = load()
         sides = {"rlrun": _ours(algorithm, seed), RIVAL: _theirs(algorithm, seed, python)}
         runs.append({"seed": seed, "load": before, "sides": sides})
-        print(f"{algorithm} seed {seed}: {_told(sides)} (load {before})", flush=True)
+        print(f"{algorithm} seed {seed}: {_warned(sides)} (load {before})", flush=True)
     seconds = {side: [row["sides"][side]["seconds"] for row in runs] for side in ("rlrun", RIVAL)}
     reached = {side: sum(row["sides"][side]["reached"] for row in runs) for side in seconds}
     ratio = statistics.median(seconds["rlrun"]) / statistics.median(seconds[RIVAL])
@@ -102,6 +102,6 @@ def first_step(command: Iterable[str], **options: Any) -> float:
         return float(run_for_json(arguments, folder=Path(place), **options)["seconds"])
 
 
-def _told(sides: dict[str, dict[str, Any]]) -> str:
+def _warned(sides: dict[str, dict[str, Any]]) -> str:
     ends = {side: "" if result["reached"] else ", not reached" for side, result in sides.items()}
     return ", ".join(f"{side} {result['seconds']:.1f} s{ends[side]}" for side, result in sides.items())

@@ -38,7 +38,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setattr(plugins, "_told", set())
+    monkeypatch.setattr(plugins, "_warned", set())
     known = set(sys.modules)
     yield tmp_path / "site"
     for name in set(sys.modules) - known:

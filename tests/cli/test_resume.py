@@ -12,7 +12,7 @@ import pytest
 from rlrun.commands.resume import CHANGEABLE
 from rlrun.core.errors import RlrunError
 from rlrun.runs.directory import RunDir
-from rlrun.runs.heartbeat import take_over
+from rlrun.runs.heartbeat import lock_run
 
 # --- without a kill
 
@@ -68,7 +68,7 @@ def test_a_run_that_failed_goes_on_from_its_last_checkpoint(run, rlrun):
 
 
 def test_a_run_in_progress_is_refused_with_process_and_host(run, rlrun):
-    with take_over(run):
+    with lock_run(run):
         outcome = rlrun("resume", "run")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     status = json.loads(run.status.read_text())

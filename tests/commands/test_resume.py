@@ -200,15 +200,15 @@ def test_killed_before_latest_names_the_newest_a_resume_makes_it_again(whole, tm
 
 def test_of_two_resumes_that_overlap_the_later_one_is_refused(left, monkeypatch):
     run = left(60)
-    real, after = resuming.take_over, []
+    real, after = resuming.lock_run, []
 
     def late(directory, trace):
-        monkeypatch.setattr(resuming, "take_over", real)
+        monkeypatch.setattr(resuming, "lock_run", real)
         rlrun.resume(run.path, ["stop.env_steps=120"])
         after.extend(touched(run.path))
         return real(directory, trace)
 
-    monkeypatch.setattr(resuming, "take_over", late)
+    monkeypatch.setattr(resuming, "lock_run", late)
     with pytest.raises(RunDirError, match="was continued by another process meanwhile; try again"):
         rlrun.resume(run.path, ["stop.env_steps=90"])
     assert touched(run.path) == after

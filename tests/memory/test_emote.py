@@ -15,7 +15,7 @@ import pytest
 from rlrun.core.errors import RequestError
 from rlrun.memory import Table, emote
 from rlrun.memory.episodes import Stored
-from rlrun.memory.sources import take_in
+from rlrun.memory.sources import import_rows
 
 FLAGS = {"terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
 
@@ -65,7 +65,7 @@ def table(length: int = 600, **columns: Any) -> Table:
 
 def test_documented_example_loads(tmp_path: Path) -> None:
     memory = table()
-    take_in(memory, str(example(tmp_path / "export-v1.zip")))
+    import_rows(memory, str(example(tmp_path / "export-v1.zip")))
     assert (len(memory), memory.windows(4), memory.windows(5)) == (400, 100, 0)
     batch = memory.sample(1000)
     episode, step = batch["reward"] // 4, batch["reward"] % 4
@@ -77,7 +77,7 @@ def test_episodes_keep_their_order(tmp_path: Path) -> None:
     shuffled = ranges(list(range(100)), 4)[::-1]
     for change in ({}, {"reward.ranges.npy": npy(shuffled)}):
         memory = table(length=20)
-        take_in(memory, str(example(tmp_path / "v1.zip", change=change)))
+        import_rows(memory, str(example(tmp_path / "v1.zip", change=change)))
         assert [episode.row["reward"][0] for episode in Stored.of(memory)][-3:] == [388, 392, 396]
 
 
@@ -96,7 +96,7 @@ def test_terminal_tag_marks_truncation(tmp_path: Path) -> None:
     columns = [["terminal", "TagColumn", {"shape": [], "dtype": "float32"}]]
     keys = ["observation", "reward", "terminal"]
     memory = table(**FLAGS)
-    take_in(memory, str(example(tmp_path / "v1.zip", change=parts, columns=columns, part_keys=keys)))
+    import_rows(memory, str(example(tmp_path / "v1.zip", change=parts, columns=columns, part_keys=keys)))
     episodes = list(Stored.of(memory))
     assert [number for number, episode in enumerate(episodes) if episode.row["truncated"][-1]] == [3]
     assert sum(int(episode.row["terminated"].sum()) for episode in episodes) == 99
@@ -162,9 +162,9 @@ def test_legacy_format_is_not_loaded(tmp_path: Path) -> None:
         file.writestr("data.pickle", pickle.dumps(Trap()))
     (tmp_path / "old.pickle").write_bytes(pickle.dumps(Trap(), protocol=4))
     with pytest.raises(RequestError, match=r"legacy format, a pickle: .* export it as V1 with Emote"):
-        take_in(table(), str(tmp_path / "old.zip"))
+        import_rows(table(), str(tmp_path / "old.zip"))
     with pytest.raises(RequestError, match="is a pickle"):
-        take_in(table(), str(tmp_path / "old.pickle"))
+        import_rows(table(), str(tmp_path / "old.pickle"))
 
 
 def test_flipped_data_changes_no_table(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_flipped_data_changes_no_table(tmp_path: Path) -> None:
     memory.add(0, {"observation": np.ones(1), "reward": np.ones(1)})
     memory.close(0, np.ones(1))
     with pytest.raises(RequestError, match="damaged"):
-        take_in(memory, str(path))
+        import_rows(memory, str(path))
     assert len(memory) == 1
 
 
@@ -193,7 +193,7 @@ def test_written_files_are_read(tmp_path: Path) -> None:
         memory.close(episode_end, {name: part[episode_end] + 1 for name, part in row.items()})
     emote.write(memory, tmp_path / "out.zip")
     copy = Table(length=60, columns={**columns, "reward": {}, **FLAGS})
-    take_in(copy, str(tmp_path / "out.zip"))
+    import_rows(copy, str(tmp_path / "out.zip"))
     assert [as_lists(episode) for episode in Stored.of(copy)] == [as_lists(episode) for episode in Stored.of(memory)]
 
 

@@ -21,7 +21,7 @@ from rlrun.env.spaces import from_gymnasium
 from rlrun.memory import Table
 from rlrun.memory import minari as ours
 from rlrun.memory.episodes import Stored
-from rlrun.memory.sources import take_in
+from rlrun.memory.sources import import_rows
 
 OBSERVATION = Dict({"position": Box(-1.0, 1.0, (2,), np.float64), "key": Discrete(3, start=5)})
 ACTION = Tuple([Box(np.float32([-2, 0]), np.float32([2, 10])), Discrete(4, start=-1)])
@@ -58,7 +58,7 @@ def dataset(name: str = "lab/walk-v0") -> None:
 
 def read(source: str = "minari:lab/walk-v0", **settings: Any) -> list[Any]:
     table = Table(**{"length": 50, "spaces": spaces(), **settings})
-    take_in(table, source)
+    import_rows(table, source)
     return list(Stored.of(table))
 
 
@@ -81,7 +81,7 @@ def test_written_datasets_are_read(tmp_path: Path, monkeypatch: Any, target: str
     monkeypatch.chdir(tmp_path)
     dataset()
     table = Table(length=50, spaces=spaces())
-    take_in(table, "minari:lab/walk-v0")
+    import_rows(table, "minari:lab/walk-v0")
     path = ours.write(table, target, spaces())
     copy = minari.MinariDataset(path / "data")
     for old, new in zip(minari.load_dataset("lab/walk-v0"), copy, strict=True):

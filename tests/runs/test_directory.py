@@ -21,7 +21,7 @@ from rlrun.core.errors import LostRun, RlrunError, RunDirError
 from rlrun.runs import files, manifest
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
-from rlrun.runs.heartbeat import Heartbeat, take_over, trace_of
+from rlrun.runs.heartbeat import Heartbeat, lock_run, trace_of
 
 PIDS = ("7", None, 0, -1, 10**30, 1.5, [1])
 
@@ -137,7 +137,7 @@ def worked_on(run: RunDir) -> int:
     ready, theirs = os.pipe()
     child = os.fork()
     if child == 0:
-        with suppress(BaseException), take_over(run):
+        with suppress(BaseException), lock_run(run):
             os.write(theirs, b"!")
             time.sleep(60)
         os._exit(1)
@@ -175,10 +175,10 @@ def test_who_holds_the_lock_is_at_work_whatever_its_heartbeat(age, tmp_path):
     rewrite(run.status, heartbeat=ago(age))
     assert run.read_status()["status"] == "running"
     with pytest.raises(RunDirError, match=rf"process {child} on \S+ works on it, .*; end that process$"):
-        take_over(run).__enter__()
+        lock_run(run).__enter__()
     end(child)
     assert run.read_status()["status"] == "interrupted"
-    with take_over(run):
+    with lock_run(run):
         assert run.read_status()["status"] == "running"
 
 
@@ -208,20 +208,20 @@ def test_of_a_process_elsewhere_the_heartbeat_counts_and_none_of_the_future(age,
     assert run.read_status()["status"] == status
     if status == "running":
         with pytest.raises(RunDirError, match=r"; end that process, or, if it is gone, wait until \d{4}-\S+$"):
-            take_over(run).__enter__()
+            lock_run(run).__enter__()
     else:
-        with take_over(run):
+        with lock_run(run):
             assert json.loads(run.lock.read_text())["pid"] == os.getpid()
 
 
 def test_a_process_that_is_forked_holds_no_lock_of_its_parents(tmp_path):
     run = started(tmp_path / "run")
     run.write_status("stopped")
-    with take_over(run):
+    with lock_run(run):
         child = os.fork()
         if child == 0:
             time.sleep(60)
-    with take_over(run):
+    with lock_run(run):
         pass
     end(child)
 
@@ -229,7 +229,7 @@ def test_a_process_that_is_forked_holds_no_lock_of_its_parents(tmp_path):
 def test_a_process_that_lost_its_run_writes_nothing_more(tmp_path):
     run, sink = started(tmp_path / "run"), Jsonl()
     run.write_status("stopped")
-    with take_over(run):
+    with lock_run(run):
         sink.open(run, {}, records=0, axis=0)
         sink.write({"env_steps": 1})
         rewrite(run.lock, token="another", pid=77, host="elsewhere")  # as one that could not see the lock
@@ -253,7 +253,7 @@ def test_a_lock_that_leads_to_another_file_is_refused(make, tmp_path):
     target.write_text("precious")
     make(run.lock, target)
     with pytest.raises(RunDirError, match="lock"):
-        take_over(run).__enter__()
+        lock_run(run).__enter__()
     assert target.read_text() == "precious"
 
 
@@ -304,7 +304,7 @@ def fork(run: RunDir, ready: int) -> int:
     if child == 0:
         os.read(ready, 1)
         try:
-            with take_over(run, trace):
+            with lock_run(run, trace):
                 time.sleep(1)
         except RunDirError:
             os._exit(2)

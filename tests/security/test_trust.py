@@ -132,7 +132,7 @@ DANGEROUS = [
     *(
         "rlrun.memory.minari.write",
         "rlrun.memory.emote.read",
-        "rlrun.memory.sources.take_in",
+        "rlrun.memory.sources.import_rows",
         "rlrun.memory.Table.store",
     ),
     *("rlrun.memory.dataset.read_arrays", "rlrun.memory.sources.table_of", "rlrun.collect.video.VideoRecorder"),
@@ -174,7 +174,7 @@ NEVER = [
     *("logging.config.fileConfig", "logging.config.dictConfig", "unittest.main", "unittest.mock.patch"),
     *(
         "rlrun.runs.directory.RunDir",
-        "rlrun.runs.heartbeat.take_over",
+        "rlrun.runs.heartbeat.lock_run",
         "rlrun.security.trust.limited",
         "rlrun.config.targets.find_target",
     ),

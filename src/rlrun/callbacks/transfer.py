@@ -15,7 +15,7 @@ from rlrun.core.errors import ConfigError, MissingExtra, RequestError
 from rlrun.core.spaces import Spaces
 from rlrun.memory import archive, files, minari
 from rlrun.memory.episodes import cut_off
-from rlrun.memory.sources import MINARI, take_in
+from rlrun.memory.sources import MINARI, import_rows
 from rlrun.memory.table import Table
 from rlrun.security import trust
 from rlrun.training.callback import Callback, Hook, Stop
@@ -74,7 +74,7 @@ class MemoryImport(Callback):
     def _take(self, source: str, *, append: bool) -> None:
         trust.admit_place(source, None if source.startswith(MINARI) else Path(source), "memory.import")
         try:
-            restored = take_in(self.table, source, append=append, ignore_extra=self.ignore_extra)
+            restored = import_rows(self.table, source, append=append, ignore_extra=self.ignore_extra)
         except RequestError as error:
             if not isinstance(error, MissingExtra):
                 error.args = (f"memory.import: {error}",)

@@ -30,7 +30,7 @@ from rlrun.loading.assembly import count_of, machine_of, process_restored
 from rlrun.loading.untrusted import Arrival, arrived, require_own_files
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, write_json
-from rlrun.runs.heartbeat import require_idle, take_over, trace_of
+from rlrun.runs.heartbeat import lock_run, require_idle, trace_of
 from rlrun.runs.learners import place_of
 
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
@@ -81,7 +81,7 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
     since = {"words": [override.text for override in changes], "checkpoint": None if loaded is None else loaded[0].name}
     with ExitStack() as stack:
         try:
-            stack.enter_context(take_over(directory, trace))
+            stack.enter_context(lock_run(directory, trace))
             for message in loaded[2] if loaded is not None else ():
                 directory.note(message)
             _record(directory, experiment, arrival.about, since)

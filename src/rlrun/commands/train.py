@@ -40,15 +40,15 @@ from rlrun.loading.assembly import (
     process_as_set_up,
     process_restored,
     require_shareable,
+    restore_part,
     shares,
     stateful,
-    take_back,
 )
 from rlrun.memory import Table
 from rlrun.runs import exits, learners
 from rlrun.runs.directory import RunDir, Status
 from rlrun.runs.files import counted, write_json
-from rlrun.runs.heartbeat import Heartbeat, require_own, take_over, tokens
+from rlrun.runs.heartbeat import Heartbeat, lock_run, require_own, tokens
 from rlrun.runs.learners.process_group import LearnerJob, process_group
 from rlrun.runs.manifest import manifest
 from rlrun.training.callback import Stop
@@ -195,7 +195,7 @@ class Experiment:
                     raise RunDirError(f"{where} holds no part '{path}'{did_you_mean(path, states)}")
                 self._lost.append(f"the rows of {path} were not saved")
             else:
-                take_back(part, states[stored], f"{where}: part '{path}'")
+                restore_part(part, states[stored], f"{where}: part '{path}'")
         # These are set again when all callbacks have begun: resetting environments may draw.
         self._drawn = states[GENERATORS]
         self._origin = where.name
@@ -214,7 +214,7 @@ class Experiment:
         Raises:
             RlrunError: the directory cannot be written; all its files are deleted.
         """
-        with take_over(run_dir):
+        with lock_run(run_dir):
             try:
                 if self.fork is not None:
                     self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]

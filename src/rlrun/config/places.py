@@ -155,10 +155,10 @@ def readable_places(config_dir: Path | None = None, *, packaged: Path | None = N
         ConfigError: `config_dir` is not a folder.
     """
     installed = plugins.installed()
-    plugins.tell_broken(installed)
+    plugins.warn_of_broken(installed)
     places = search_path(config_dir, packaged=packaged, installed=installed)
     faults = {place: fault(place.path) for place in places if place.plugin is not None}
-    plugins.tell_broken(plugins.Plugin(place.plugin or "", "", problem=text) for place, text in faults.items())
+    plugins.warn_of_broken(plugins.Plugin(place.plugin or "", "", problem=text) for place, text in faults.items())
     return [place for place in places if faults.get(place) is None]
 
 

@@ -54,7 +54,7 @@ class FileAgent(Agent):
     def __init__(self, session: Any, about: Mapping[str, Any], outer: Outer, place: str) -> None:
         self.session, self.place, self._containers = session, place, containers(outer.action)
         inputs, outputs = (_slots(nodes, place) for nodes in (session.get_inputs(), session.get_outputs()))
-        entries = {port["name"]: port for key in ("inputs", "outputs") for port in ports_told(about, key)}
+        entries = {port["name"]: port for key in ("inputs", "outputs") for port in read_ports(about, key)}
         self._noise = {name: _width(inputs.pop(name), place) for name in NOISE if name in inputs}
         states = [inputs.pop(name) for name in list(inputs) if name.partition(".")[0] == "state"]
         self._initial = {slot.name: _initial(slot, entries, place) for slot in states}
@@ -115,7 +115,7 @@ def cause(error: Exception) -> str:
     return lines[0].split(" : ", 3)[-1] if lines else type(error).__name__
 
 
-def ports_told(about: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def read_ports(about: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """Return the well-formed inputs or outputs that FILE.json lists."""
     value = about.get(key)
     entries = value if isinstance(value, list) else []

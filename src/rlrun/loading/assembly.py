@@ -259,7 +259,7 @@ def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
     return dict(sorted(by_id.values()))
 
 
-def take_back(part: Stateful, state: Any, place: str) -> None:
+def restore_part(part: Stateful, state: Any, place: str) -> None:
     """Give a part the state that a checkpoint holds of it.
 
     Raises:

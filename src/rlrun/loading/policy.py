@@ -14,7 +14,7 @@ from rlrun.checkpointing import load
 from rlrun.collect import Agent
 from rlrun.core.errors import ConfigError, RequestError, RunDirError
 from rlrun.env import Env
-from rlrun.loading.assembly import builder_of, machine_of, prepare_process, process_restored, stateful, take_back
+from rlrun.loading.assembly import builder_of, machine_of, prepare_process, process_restored, restore_part, stateful
 from rlrun.loading.untrusted import Arrival, arrived
 from rlrun.runs.directory import checkpoint_key
 
@@ -54,7 +54,7 @@ class Frozen:
         """
         states = load(where, self._parts)
         for path, part in self._parts.items():
-            take_back(part, states[path], f"{where}: part '{path}'")
+            restore_part(part, states[path], f"{where}: part '{path}'")
 
     def take_only(self, where: Path) -> None:
         """Give the agent the state of the one checkpoint that was asked for.

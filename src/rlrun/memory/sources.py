@@ -20,7 +20,7 @@ MINARI = "minari:"
 EMPTY = "loader.dataset: there are no rows in it"
 
 
-def take_in(table: Table, source: str, *, append: bool = False, ignore_extra: bool = False) -> bool:
+def import_rows(table: Table, source: str, *, append: bool = False, ignore_extra: bool = False) -> bool:
     """Fill a table from a file that rlrun or Emote (V1) stored, or from `minari:DATASET`.
 
     Args:

@@ -79,8 +79,8 @@ def trace_of(run: RunDir) -> object:
 
 
 @contextmanager
-def take_over(run: RunDir, trace: object = ...) -> Iterator[None]:
-    """Be the one process that works on a run for as long as a `with` block lasts; of two that try, one is refused.
+def lock_run(run: RunDir, trace: object = ...) -> Iterator[None]:
+    """Hold the run lock for as long as a `with` block lasts; of two processes that try, one is refused.
 
     Args:
         run: the run.

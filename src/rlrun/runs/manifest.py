@@ -42,17 +42,17 @@ def manifest(command: Sequence[str], *, seed: int, project: Path) -> dict[str, A
 
 def cpu() -> str | None:
     """Return the processor and how many of its cores there are, as far as the system says."""
-    name = _told_of_cpu("model name") or platform.processor()
+    name = _cpu_facts("model name") or platform.processor()
     return f"{name}, {os.cpu_count()} cores" if name else None
 
 
 def instructions() -> str:
     """Return a digest of what the processor can do; code made for one runs on others of the same digest."""
-    facts = (platform.machine(), platform.processor(), _told_of_cpu("model name"), _told_of_cpu("flags", "Features"))
+    facts = (platform.machine(), platform.processor(), _cpu_facts("model name"), _cpu_facts("flags", "Features"))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
-def _told_of_cpu(*names: str) -> str | None:
+def _cpu_facts(*names: str) -> str | None:
     """Return what Linux reports of the first core by one of these names."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()

@@ -26,7 +26,7 @@ FOLDER = "conf"
 # Their names have rules of their own in `rlrun.security.trust`, which no plugin widens.
 FOREIGN = {"rlrun", "torch", "gymnasium", "numpy", "omegaconf", *sys.stdlib_module_names}
 
-_told: set[tuple[str, str]] = set()
+_warned: set[tuple[str, str]] = set()
 _known: dict[str, Any] = {}  # what was installed when it was last read, and by which sign that is known
 
 
@@ -97,11 +97,11 @@ def packages() -> list[str]:
     return [plugin.top for plugin in _entries() if plugin.top not in FOREIGN]
 
 
-def tell_broken(plugins: Iterable[Plugin]) -> None:
+def warn_of_broken(plugins: Iterable[Plugin]) -> None:
     """Warn once a process of each excluded plugin."""
     for plugin in plugins:
-        if plugin.problem is not None and (plugin.name, plugin.problem) not in _told:
-            _told.add((plugin.name, plugin.problem))
+        if plugin.problem is not None and (plugin.name, plugin.problem) not in _warned:
+            _warned.add((plugin.name, plugin.problem))
             text = printable(f"plugin '{plugin.name}' is ignored: {plugin.problem}")
             logging.getLogger("rlrun").warning("%s", text)
 
