@@ -91,7 +91,7 @@ def test_layers_with_other_outputs_than_choices_are_refused(outputs):
 def test_what_an_actor_critic_of_ones_own_lacks_is_told():
     overrides = ["algorithm=ppo", "env=cartpole", f"networks.actor_critic._target_={__name__}.Plain"]
     unknown = [f"~networks.actor_critic.{key}" for key in ("shared", "spread", "core", "core_size")]
-    with pytest.raises(BuildError, match=r"Plain; it lacks act, evaluate_actions, value, head, state_size: The methods"):
+    with pytest.raises(BuildError, match=r"Plain; it lacks act, evaluate_actions, value, head, state_size: The"):
         check([*overrides, *unknown])
 
 
