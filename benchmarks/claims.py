@@ -135,7 +135,7 @@ FLIPPED = "share of episodes that succeed"
 GUESSED = 0.65  # half of the episodes, and what luck adds in a hundred of them
 RECALL = ("algorithm=ppo", "env=recall", "stop.env_steps=20_000")
 TMAZE = ("algorithm=ppo", "env=tmaze", "stop.env_steps=100_000")
-HELD = (
+ENTROPY = (
     *(
         "num_envs=8",
         "algorithm.lr=1.0e-3",
@@ -246,7 +246,7 @@ CLAIMS = {
     "ppo-constrained": Claim(
         (
             *("algorithm=ppo", *CONSTRAINED, f"lagrangian.thresholds=[null,-{ALLOWED}]", "+with=entropy_target"),
-            *(*HELD, "+with=anneal", "stop.env_steps=100_000"),
+            *(*ENTROPY, "+with=anneal", "stop.env_steps=100_000"),
         ),
         0.05,
         unit="distance of the cost from what is allowed, as a share of that",

@@ -34,7 +34,7 @@ def lines(made):
     return list(csv.DictReader(io.StringIO(made.csv)))
 
 
-def told(made):
+def notes_of(made):
     return " ".join(notes(made.findings))
 
 
@@ -56,7 +56,7 @@ def test_runs_of_the_same_words_are_an_arm_whatever_their_seed_task_and_budget(m
     labels = {result.group.label: len(result.group.fates) for result in report.findings.results}
     assert labels == {"algorithm=ppo": 4, "algorithm=ppo +with=rnd": 2}
     assert report.findings.common == ["CartPole-v1"]
-    assert "leave out Acrobot-v1" in told(report)
+    assert "leave out Acrobot-v1" in notes_of(report)
     assert report.path == tmp_path / "report.html"
 
 
@@ -89,7 +89,7 @@ def test_a_run_that_is_not_completed_is_shown_and_does_not_count(status, make, t
     report = rlrun.report(tmp_path, **QUICK)
     (line,) = [line for line in lines(report) if line["seed"] == "9"]
     assert (line["status"], line["counts"], line["score"]) == (status, "False", "")
-    assert f"1 of 3 runs does not count in scores: 1 {status}" in told(report)
+    assert f"1 of 3 runs does not count in scores: 1 {status}" in notes_of(report)
     assert ("the reward is NaN" in line["why_not"]) is (status == "failed")
     assert report.findings.results[0].aggregates["mean"].value == pytest.approx(1.5)
     assert report.findings.curves["CartPole-v1"].runs["algorithm=ppo"].tolist() == [3, 3]  # but it was measured
@@ -146,7 +146,7 @@ def test_a_book_that_cannot_be_read_is_told_and_hinders_nothing(make, tmp_path):
     make("sweep/jobs/aa", LEARNING)
     write_json(tmp_path / "sweep" / "sweep.json", {})
     (tmp_path / "sweep" / "jobs.sqlite").write_text("no book at all, but longer than its header is " * 4)
-    assert "jobs.sqlite cannot be read" in told(rlrun.report(tmp_path, **QUICK))
+    assert "jobs.sqlite cannot be read" in notes_of(rlrun.report(tmp_path, **QUICK))
 
 
 def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):
@@ -156,7 +156,7 @@ def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):
     report = rlrun.report(tmp_path, **QUICK)
     assert report.findings.results[0].group.scores("CartPole-v1") == [7.0]
     assert "another run of seed 3 counts" in report.csv
-    assert "2 there twice" in told(report)
+    assert "2 there twice" in notes_of(report)
 
 
 def test_an_arm_of_which_nothing_counts_hinders_no_comparison_of_the_others(make, tmp_path):
@@ -167,7 +167,7 @@ def test_an_arm_of_which_nothing_counts_hinders_no_comparison_of_the_others(make
     assert [(pair.first, pair.second) for pair in report.findings.comparisons] == [("algorithm=a2c", "algorithm=ppo")]
     assert "for the one pair of groups" in re.sub(r"\s+", " ", text_of(report))
     assert "| algorithm=sac | 0 of 2 (2 failed) | — |" in report.markdown
-    assert "leave out" not in told(report)
+    assert "leave out" not in notes_of(report)
 
 
 ALIKE = {
@@ -212,7 +212,7 @@ def test_the_verdict_tells_runs_without_a_score_from_arms_without_a_common_task(
     make("c", [1.0], overrides=["algorithm=dqn"], task="Pendulum-v1")
     report = rlrun.report(tmp_path, **QUICK)
     assert report.verdict == "no task is common to all groups: nothing is compared"
-    assert "no task on which every group has a run that counts" in told(report)
+    assert "no task on which every group has a run that counts" in notes_of(report)
 
 
 def test_p_is_corrected_for_all_pairs_of_groups(make, tmp_path):
@@ -232,7 +232,7 @@ def test_scores_of_several_tasks_are_normalized_by_what_was_measured_or_as_asked
     assert report.findings.results[0].aggregates["mean"].value == pytest.approx((1.0 + 0.9) / 2)
     bounded = rlrun.report(tmp_path, bounds={"CartPole-v1": (0.0, 1000.0)}, **QUICK)
     assert bounded.findings.results[0].aggregates["mean"].value == pytest.approx((1.0 + 0.45) / 2)
-    assert "0 to 1 on each task" in told(bounded)
+    assert "0 to 1 on each task" in notes_of(bounded)
 
 
 def test_arms_by_a_key_or_by_folder(make, tmp_path):
@@ -259,7 +259,7 @@ def test_seeds_that_others_have_and_runs_of_an_arm_that_are_not_alike_are_told(m
     make("a", LEARNING, seed=0)
     make("b", [*LEARNING, 40.0, 50.0], seed=1, settings="algorithm:\n  lr: 0.5\n")
     group(make, "a2c", [1.0, 2.0, 3.0, 4.0])
-    text = told(rlrun.report(tmp_path, **QUICK))
+    text = notes_of(rlrun.report(tmp_path, **QUICK))
     assert "algorithm=ppo has no run on CartPole-v1 of seed 2, 3, which others have" in text
     assert "different configs: algorithm.lr: 0.001 | 0.5" in text
     assert "2,000 to 5,000 steps" in text
@@ -269,7 +269,7 @@ def test_returns_of_training_stand_in_only_where_nobody_was_evaluated(make, tmp_
     make("a", LEARNING, seed=0, metric="episode/return")
     report = rlrun.report(tmp_path, **QUICK)
     assert report.findings.options.metric == "episode/return"
-    assert "No evaluation is shown" in told(report)
+    assert "No evaluation is shown" in notes_of(report)
     make("b", LEARNING, seed=1)
     again = rlrun.report(tmp_path, **QUICK)
     assert [line["why_not"] for line in lines(again)] == ["evaluation/mean_return was never measured", ""]
@@ -346,7 +346,7 @@ def test_many_arms_make_no_large_page(make, tmp_path):
     report = rlrun.report(tmp_path, **QUICK)
     assert len(report.findings.comparisons) == 8 * 7 // 2
     assert "Of 28 pairs none can be distinguished" in text_of(report)
-    assert "the best 8 of 30 groups" in told(report)
+    assert "the best 8 of 30 groups" in notes_of(report)
     assert report.path.stat().st_size < 200_000
 
 

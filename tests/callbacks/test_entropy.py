@@ -158,7 +158,7 @@ def test_entropy_settles_at_the_target(form):
 BANDIT = ["algorithm=ppo", "env=bandit", "num_envs=8", "algorithm.lr=3.0e-3", "callbacks.learning_rate=null"]
 ROWS = ["algorithm.horizon=32", "algorithm.epochs=4", "algorithm.batch_size=64", "algorithm.hidden=[16]"]
 SHORT = [*ROWS, "stop.env_steps=6_000", "evaluation.every=0", "logger=[]", "log.every=1"]
-HELD = {
+TARGETS = {
     "entropy_target": [],
     "entropy_target_sgd": [
         "networks.entropy_weight.initial=0.25",
@@ -175,9 +175,9 @@ def entropies_of(overrides, folder):
     return [line["entropy/discrete"] for line in lines if line["env_steps"] > 3_000]
 
 
-@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("name", TARGETS)
 def test_entropy_is_held_while_ppo_learns(name, tmp_path):
-    entropies = entropies_of([f"+with={name}", *HELD[name]], tmp_path / "run")
+    entropies = entropies_of([f"+with={name}", *TARGETS[name]], tmp_path / "run")
     assert sum(entropies) / len(entropies) == pytest.approx(0.394398, rel=0.1)
 
 

@@ -315,6 +315,18 @@ def test_plain_terminal_shows_the_last():
     assert [text.split("  ")[0] for text in stream.getvalue().splitlines()] == ["10 steps", "190 steps"]
 
 
+def test_last_line_comes_once_with_its_evaluation():
+    terminal, stream = opened(100)
+    terminal.write({"env_steps": 50, "updates": 5, "seconds": 1.0, "episode/return": 3.0})
+    terminal.write({"env_steps": 100, "updates": 9, "seconds": 2.0, "episode/return": 4.0})
+    terminal.write({"env_steps": 100, "updates": 9, "seconds": 3.0, "evaluation/mean_return": 7.0})
+    terminal.close(None)
+    assert stream.getvalue().splitlines() == [
+        "50/100 steps 50%  return 3.0",
+        "100/100 steps 100%  return 4.0  evaluation 7.0",
+    ]
+
+
 def test_live_terminal_redraws_one_line(monkeypatch):
     stream = io.StringIO()
     stream.isatty = lambda: True

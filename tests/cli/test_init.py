@@ -127,6 +127,7 @@ def test_full_disk_leaves_no_file(exists, project, monkeypatch):
     def failing(*arguments):
         count[0] += 1
         if count[0] == 3:
+            (project / "walker" / "mine.txt").write_text("put there meanwhile")
             raise OSError(28, "No space left on device")
         return write_text(*arguments)
 
@@ -135,4 +136,4 @@ def test_full_disk_leaves_no_file(exists, project, monkeypatch):
     monkeypatch.setattr(scaffold, "write_text", failing)
     with pytest.raises(RlrunError, match="No space left"):
         scaffold.init(project / "walker")
-    assert [str(path.relative_to(project)) for path in project.rglob("*")] == (["walker"] if exists else [])
+    assert [str(path.relative_to(project)) for path in project.rglob("*")] == ["walker", "walker/mine.txt"]

@@ -23,7 +23,7 @@ COMMANDS = (
 )
 
 
-def told(composed):
+def comparable(composed):
     """All of a composed config that can be compared, interpolations unresolved."""
     return plain(composed.config), composed.overrides, composed.choices, composed.layers, composed.project
 
@@ -31,14 +31,14 @@ def told(composed):
 def alone(overrides):
     """Compose as a process does that never composed before."""
     composition._shared.cache_clear()
-    return told(compose(overrides))
+    return comparable(compose(overrides))
 
 
 def test_one_composer_composes_as_one_for_each():
     composer = Composer()
     for overrides in (*COMMANDS, COMMANDS[1]):
         composed, expected = composer.compose(overrides), alone(overrides)
-        assert told(composed) == told(compose(overrides)) == expected
+        assert comparable(composed) == comparable(compose(overrides)) == expected
         composed.config.algorithm.hidden.append(3)  # which later configs must not show
         composed.config.seed = 9
 
@@ -83,7 +83,7 @@ def test_packaged_files_are_read_once_for_all_composers(packaged, read):
     again = compose(COMMANDS[0], packaged=packaged)
     assert read
     assert len(read) == before
-    assert told(again) == told(compose(COMMANDS[0]))
+    assert comparable(again) == comparable(compose(COMMANDS[0]))
 
 
 def test_packaged_files_that_changed_are_read_again(packaged):

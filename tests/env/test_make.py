@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import sys
@@ -7,6 +8,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import registry
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
@@ -166,21 +168,34 @@ class Text(gymnasium.Env):
 def test_copy_is_separate_and_alike(vectorization):
     env = make("CartPole-v1", kwargs={"max_episode_steps": 30}, num_envs=2, vectorization=vectorization)
     before = env.reset(0).copy()
-    copy = env.copy(num_envs=1)
-    np.testing.assert_array_equal(copy.reset(9)[0], gymnasium.make("CartPole-v1").reset(seed=9)[0])
-    copy.step(np.ones(1, np.int64))
-    copy.close()
-    assert (copy.num_envs, copy.name, copy.vectorization) == (1, "cartpole", "sync")
+    alone = env.copy(num_envs=1)
+    np.testing.assert_array_equal(alone.reset(9)[0], gymnasium.make("CartPole-v1").reset(seed=9)[0])
+    alone.step(np.ones(1, np.int64))
+    alone.close()
+    assert (alone.num_envs, alone.name, alone.vectorization) == (1, "cartpole", "sync")
     np.testing.assert_array_equal(env.step(np.zeros(2, np.int64)).reward, [1, 1])
     np.testing.assert_array_equal(env.reset(0), before)
     env.close()
 
 
+def test_copy_keeps_native_spaces(monkeypatch):
+    class Halved(CartPoleVectorEnv):  # its observation has two numbers, that of the single environment four
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.single_observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
+
+    monkeypatch.setitem(registry, "Halved-v0", copy.copy(registry["CartPole-v1"]))
+    registry["Halved-v0"].id = "Halved-v0"
+    registry["Halved-v0"].vector_entry_point = Halved
+    env = make("Halved-v0", num_envs=2, vectorization="native")
+    assert env.copy(num_envs=1).spaces.observation.shape == (2,)
+
+
 def test_copy_renders():
-    copy = make("CartPole-v1").copy(render_mode="rgb_array")
-    copy.reset(0)
-    assert copy.render().shape == (400, 600, 3)
-    copy.close()
+    rendered = make("CartPole-v1").copy(render_mode="rgb_array")
+    rendered.reset(0)
+    assert rendered.render().shape == (400, 600, 3)
+    rendered.close()
 
 
 def test_handmade_envs_cannot_be_copied():

@@ -73,7 +73,7 @@ def lone(exports, tmp_path, monkeypatch):
     return tmp_path / "policy.onnx"
 
 
-def told(path):
+def metadata_of(path):
     return json.loads(path.with_name(f"{path.name}.json").read_text())
 
 
@@ -192,7 +192,7 @@ def test_another_environment_has_to_fit(exports, override, describe_error):
 
 
 def test_another_number_of_choices_is_found(lone):
-    about = told(lone)
+    about = metadata_of(lone)
     about["outputs"][0]["n"] = 3
     tell(lone, about)
     with pytest.raises(RequestError, match="'action' was made for n 3, but the action space of the environment has 2"):
@@ -326,7 +326,7 @@ def test_what_a_file_says_of_its_environment_runs_no_code_of_others(lone, env, d
     beside.mkdir()
     (beside / "evil.py").write_text(EVIL)
     monkeypatch.syspath_prepend(beside)
-    tell(lone, told(lone) | {"env": told(lone)["env"] | env})
+    tell(lone, metadata_of(lone) | {"env": metadata_of(lone)["env"] | env})
     with pytest.raises(RequestError, match=describe_error):
         rlrun.evaluate(lone, episodes=1)
     assert "evil" not in sys.modules
@@ -344,6 +344,6 @@ def test_damaged_words_about_a_file_are_refused(lone, text):
 
 def test_a_class_of_the_users_own_project_plays(lone, monkeypatch):
     (lone.parent / "walker.py").write_text(WALKER)
-    tell(lone, told(lone) | {"env": {"target": "walker.Mine", "max_steps": 5}})
+    tell(lone, metadata_of(lone) | {"env": {"target": "walker.Mine", "max_steps": 5}})
     assert rlrun.evaluate(lone, episodes=1).lengths == [5]
     sys.modules.pop("walker")

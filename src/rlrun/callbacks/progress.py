@@ -51,6 +51,9 @@ class Terminal:
         if self._first is None and record["updates"]:
             self._first = record["updates"]
         pause = self.seconds if self._live is None else 0.1  # faster redrawing costs time
+        counts = self.total and (record["env_steps"] or not self.offline)
+        if self._live is None and counts and _at(record) >= (self.total or 0):
+            return  # the last line is printed at the end, once, with the last evaluation
         if time.monotonic() - self._printed >= pause:
             self._show()
 

@@ -6,8 +6,8 @@ import importlib.util
 import keyword
 import os
 import re
-import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from rlrun.core.errors import RequestError, RlrunError, installing
@@ -37,19 +37,14 @@ def init(folder: Path | str = ".") -> Path:
     place = place.resolve() if not place.name else place
     require_name(place.name)
     _require_empty(place)
-    existed = place.is_dir()
+    written: list[Path] = []
     try:
-        place.mkdir(parents=True, exist_ok=True)
         try:
-            _write(place, place.name)
+            _write(place, place.name, written)
         except BaseException:
-            for path in [*place.iterdir()]:
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
-            if not existed:
-                place.rmdir()
+            for path in reversed(written):  # nothing that anybody else put there
+                with suppress(OSError):
+                    path.rmdir() if path.is_dir() else path.unlink()
             raise
         sync_directory(place.parent)
     except OSError as error:
@@ -98,10 +93,11 @@ def _require_empty(place: Path) -> None:
         raise RequestError(f"init: {place} is not empty, and no file is ever replaced; name a new folder")
 
 
-def _write(place: Path, name: str) -> None:
+def _write(place: Path, name: str, written: list[Path]) -> None:
     for path in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         parts = [name if part == PACKAGE else part for part in path.relative_to(TEMPLATE).parts]
         file = place.joinpath(*parts).with_suffix("")
         file = file.with_name(f".{file.name}") if file.name == "gitignore" else file
+        written += [*(folder for folder in reversed(file.parents) if not folder.exists()), file]
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, path.read_text(encoding="utf-8").replace(WORD, name).replace(INSTALL, installing()))

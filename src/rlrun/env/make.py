@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
+from rlrun.core.spaces import Spaces, leaves
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.find import construct, find_target, lookup, spec_of
 from rlrun.env.sync import SyncEnv
@@ -115,13 +116,13 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env.name = recipe.name
     env.vectorization = recipe.vectorization
     env.remarked = recipe.remarked
-    env.copier = partial(_copy, recipe)
+    env.copier = partial(_copy, recipe, env.spaces)
     env.maker = partial(_assemble, recipe, num_envs)
     return env
 
 
-def _copy(recipe: Recipe, num_envs: int, render_mode: str | None) -> Env:
-    """Make envs in this process, or with the engine if it has no single environment."""
+def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None) -> Env:
+    """Make envs in this process, or with the engine if its single environment is missing or has other spaces."""
     copied = replace(recipe, render_mode=render_mode or recipe.render_mode)
     plain = replace(copied, vectorization="sync")
     if recipe.vectorization in ("sync", "async"):
@@ -129,9 +130,18 @@ def _copy(recipe: Recipe, num_envs: int, render_mode: str | None) -> Env:
     if recipe.vectorization == "envpool":  # its ids and arguments differ from Gymnasium's
         return _assemble(copied, num_envs)
     try:
-        return _assemble(plain, num_envs)
+        env = _assemble(plain, num_envs)
     except RequestError:  # there is no single environment of this id
         return _assemble(copied, num_envs)
+    if _layout(env.spaces) == _layout(spaces):
+        return env
+    env.close()
+    return _assemble(copied, num_envs)
+
+
+def _layout(spaces: Spaces) -> list[tuple[str, type, tuple[int, ...], str, int]]:
+    parts = [*leaves(spaces.observation), *leaves(spaces.action)]
+    return [(path, type(leaf), leaf.shape, leaf.dtype, leaf.size) for path, leaf in parts]
 
 
 def _native(recipe: Recipe, num_envs: int) -> Env:

@@ -162,7 +162,9 @@ class Reader:
         if isinstance(written, tuple):
             return tuple(self.read(part) for part in written)
         if not isinstance(written, dict):
-            return written if type(written) in SCALARS else _copy(written)
+            if type(written) in SCALARS:
+                return written
+            return written.clone() if hasattr(written, "clone") else written.copy()
         if "dict" in written:
             return {self.read(key): self.read(part) for key, part in written["dict"]}
         if "deque" in written:
@@ -198,8 +200,8 @@ class Reader:
 def _set_generator(written: dict[str, Any], present: Any) -> Any:
     require_sound(written)
     if "numpy" in written:
-        state = written["numpy"]
-        if not isinstance(present, np.random.Generator) or _bits(present) != state["bit_generator"]:
+        state, bits = written["numpy"], getattr(present, "bit_generator", None)
+        if bits is None or bits.state["bit_generator"] != state["bit_generator"]:
             present = np.random.Generator(_BITS[state["bit_generator"]]())
         present.bit_generator.state = state
     elif "legacy" in written:
@@ -228,14 +230,6 @@ def require_sound(written: Any) -> None:
                     raise RlrunError(f"there is no random generator {written[kind]['bit_generator'][:40]!a}")
         for part in written.values():
             require_sound(part)
-
-
-def _bits(generator: np.random.Generator) -> str:
-    return str(generator.bit_generator.state["bit_generator"])
-
-
-def _copy(value: Any) -> Any:
-    return value.clone() if hasattr(value, "clone") else value.copy()
 
 
 def equal(first: Any, second: Any) -> bool:

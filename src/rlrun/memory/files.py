@@ -162,7 +162,8 @@ def _note(file: ZipFile, path: Path) -> dict[str, Any]:
         raise RequestError(f"{path} has format {note.get('format')}; this version of rlrun reads {FORMAT}")
     try:
         table = note["table"]
-        operator.index(note["rows"])
+        if operator.index(note["rows"]) < 0 or not isinstance(table["tags"], list):
+            raise ValueError
         "".join(table["tags"])
         table |= {name: _exported(table[name]) for name in KINDS}
         for shape, dtype in table["columns"].values():

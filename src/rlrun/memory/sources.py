@@ -68,14 +68,13 @@ def table_of(source: str) -> Table:
         return table
     if not episodes:
         raise ConfigError(EMPTY)
-    columns = {name: _column(name, leaf) for name, leaf in flat(episodes[0].row).items()}
+    columns = {
+        name: Column(name, leaf.shape[1:], "float32" if leaf.dtype == np.float64 else leaf.dtype.name)
+        for name, leaf in flat(episodes[0].row).items()
+    }
     table = Table(length=sum(len(episode) + 1 for episode in episodes), columns=columns)
     add_all(table, episodes, append=False)
     return table
-
-
-def _column(name: str, values: Array) -> Column:
-    return Column(name, values.shape[1:], "float32" if values.dtype == np.float64 else values.dtype.name)
 
 
 PIXELS = "uint8"

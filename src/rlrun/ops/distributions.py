@@ -31,18 +31,18 @@ def gumbel_like(value: Tensor) -> Tensor:
 
 
 def drawn(kind: Kind, value: Tensor) -> Tensor:
-    """Draw by the generator of this process, in the shape of a tensor, whatever stands for it."""
+    """Draw by the generator of this process, in the shape of a tensor, also inside `given`."""
     return torch.randn_like(value) if kind == "normal" else torch.empty_like(value).exponential_().log_().neg_()
 
 
 def is_given() -> bool:
-    """Tell whether something stands for the generator of this process."""
+    """Return True inside `given`."""
     return _source is not None
 
 
 @contextmanager
 def given(source: Source) -> Iterator[None]:
-    """Let a function of kind and shape stand for the generator of this process, as long as the block lasts."""
+    """Use a function of kind and shape in place of the generator of this process, as long as the block lasts."""
     global _source
     before, _source = _source, source
     try:

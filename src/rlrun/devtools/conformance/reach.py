@@ -57,7 +57,6 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("MemoryExport", "_earliest"): "clock",
     ("Callback", "_before"): "seconds, or metrics, from before this process",
     ("Table", "_times"): "clock",
-    ("Table", "samples"): "says which samples are timed",
     ("Jsonl", "_path"): "the place of files",
     ("Checkpointer", "_first"): "where this process began",
     ("Evaluator", "_envs"): "reset with the same seeds by every evaluation",
