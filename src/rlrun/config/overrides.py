@@ -40,27 +40,27 @@ class Override(NamedTuple):
         return self.sign == "~" and "=" in self.text
 
 
-def parse(texts: Iterable[str]) -> list[Override]:
+def parse(overrides: Iterable[str]) -> list[Override]:
     """Return the overrides, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
 
-    Raises: ConfigError if an override is malformed or asks for several values, or `texts` is not a list of texts.
+    Raises: ConfigError if an override is malformed or asks for several values, or `overrides` is not a list of texts.
     """
-    overrides: dict[str, Override] = {}
-    for text in renames.choices(listed(texts)):
-        override = _parse(text.strip())
-        before = overrides.pop(override.key, None)
+    by_key: dict[str, Override] = {}
+    for override in map(_parse, map(str.strip, renames.choices(listed(overrides)))):
+        before = by_key.pop(override.key, None)
         if override.key == ADDITIONS and override.sign == "+" and before is not None:
             override = _joined(before, override)
-        overrides[override.key] = override
-    return list(overrides.values())
+        by_key[override.key] = override
+    return list(by_key.values())
 
 
-def listed(texts: Iterable[str]) -> list[str]:
+def listed(overrides: Iterable[str]) -> list[str]:
     """Return overrides as a list; raise ConfigError for anything else."""
-    overrides: list[Any] = [None] if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable) else [*texts]
-    if not all(isinstance(text, str) for text in overrides):
-        raise ConfigError(f'overrides are a list of texts, such as ["algorithm=sac", "seed=3"], got {texts!r:.60}')
-    return overrides
+    is_list = isinstance(overrides, Iterable) and not isinstance(overrides, str | Mapping)
+    as_list = [*overrides] if is_list else []
+    if not is_list or not all(isinstance(override, str) for override in as_list):
+        raise ConfigError(f'overrides are a list of texts, such as ["algorithm=sac", "seed=3"], got {overrides!r:.60}')
+    return as_list
 
 
 def _joined(before: Override, override: Override) -> Override:
@@ -102,10 +102,10 @@ def of_today(override: Override, config: Any) -> Override:
     key, value = renames.setting(override.key, override.value, lambda path: _has(config, path))
     if (key, value) == (override.key, override.value):
         return override
-    given = override.text.partition("=")[2]
+    text_of_value = override.text.partition("=")[2]
     if value != override.value and not isinstance(value, dict):
-        given = value if isinstance(value, str) else f"[{','.join(map(str, value))}]"
-    text = f"{override.sign}{key}" + (f"={given}" if "=" in override.text else "")
+        text_of_value = value if isinstance(value, str) else f"[{','.join(map(str, value))}]"
+    text = f"{override.sign}{key}" + (f"={text_of_value}" if "=" in override.text else "")
     renames.advise("", override.text, text)
     return override._replace(text=text, key=key, value=value)
 

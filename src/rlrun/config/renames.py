@@ -28,9 +28,9 @@ def advise(place: str, before: str, now: str) -> None:
     LOGGER.warning("%s%s is called %s now", f"{place}: " if place else "", before, now)
 
 
-def choices(texts: Iterable[str]) -> list[str]:
+def choices(overrides: Iterable[str]) -> list[str]:
     """Return overrides with today's names of groups; advise of what changed."""
-    today = renames.choices(texts)
+    today = renames.choices(overrides)
     for before, now in today.items():
         if before != now:
             advise("", before, now or "preset=NAME")
@@ -76,15 +76,15 @@ def _default(item: Any, exists: Callable[[str], bool], place: str) -> Any:
     return now
 
 
-def tree(node: Any, place: str, others: Iterable[Any] = ()) -> Any:
+def tree(node: Any, place: str, configs: Iterable[Any] = ()) -> Any:
     """Return a user's config with today's names of keys, classes and values; advise of each that changed.
 
     Args:
         node: plain dicts, lists and scalars from the top of the config.
         place: the file, for the advice.
-        others: further configs, which may say what class an object is of.
+        configs: further configs, which may say what class an object is of.
     """
-    renaming = _Renaming([*others, node])
+    renaming = _Renaming([*configs, node])
     result = renaming.of(node)
     for before, now in renaming.changes.items():
         advise(place, before, now)

@@ -74,22 +74,22 @@ def folders(name: str) -> list[str]:
     return [before for before, now in table("groups").items() if now == name]
 
 
-def choices(texts: Iterable[str]) -> dict[str, str | None]:
+def choices(overrides: Iterable[str]) -> dict[str, str | None]:
     """Return overrides with today's names of groups, by what they were; None for one that says nothing any more.
 
     That is `pair=null` next to a preset that is named.
     """
     today: dict[str, str | None] = {}
-    for text in texts:
-        today[text] = _CHOICE.sub(lambda match: match[1] + group(match[2], match[3][1:] or None) + match[3], text)
+    for override in overrides:
+        today[override] = _CHOICE.sub(lambda m: m[1] + group(m[2], m[3][1:] or None) + m[3], override)
     if any(re.match(rf"\+?{PRESET}=(?!null$)", text or "") for text in today.values()):
         today |= {text: None for text in today if text.lstrip("+~") in (PAIR, f"{PAIR}=null")}
     return today
 
 
-def recorded(texts: Iterable[str]) -> list[str]:
+def recorded(overrides: Iterable[str]) -> list[str]:
     """Return the overrides that a run was started with in today's names."""
-    return [_recorded(text) for text in choices(texts).values() if text is not None]
+    return [_recorded(text) for text in choices(overrides).values() if text is not None]
 
 
 def _recorded(text: str) -> str:
