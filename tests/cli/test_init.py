@@ -121,19 +121,23 @@ def test_a_file_in_its_place_is_refused(write):
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_full_disk_leaves_no_file(exists, project, monkeypatch):
-    count, write_text = [0], scaffold.write_text
+@pytest.mark.parametrize("step", ["write_text", "rename"])
+def test_full_disk_leaves_no_file(exists, step, project, monkeypatch):
+    count = [0]
 
-    def failing(*arguments):
-        count[0] += 1
-        if count[0] == 3:
-            (project / "walker" / "mine.txt").write_text("put there meanwhile")
-            raise OSError(28, "No space left on device")
-        return write_text(*arguments)
+    def failing(work):
+        def once(*arguments):
+            count[0] += 1
+            if count[0] == (1 if step == "rename" and not exists else 3):
+                raise OSError(28, "No space left on device")
+            return work(*arguments)
+
+        return once
 
     if exists:
         (project / "walker").mkdir()
-    monkeypatch.setattr(scaffold, "write_text", failing)
+    where, name = (scaffold, step) if step == "write_text" else (Path, step)
+    monkeypatch.setattr(where, name, failing(getattr(where, name)))
     with pytest.raises(RlrunError, match="No space left"):
         scaffold.init(project / "walker")
-    assert [str(path.relative_to(project)) for path in project.rglob("*")] == ["walker", "walker/mine.txt"]
+    assert [str(path.relative_to(project)) for path in project.rglob("*")] == (["walker"] if exists else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -10,8 +11,9 @@ import pytest
 
 from rlrun.config.expansion import Job
 from rlrun.runs import signals
+from rlrun.runs.directory import RunDir
 from rlrun.sweep import coordinator
-from rlrun.sweep.coordinator import Coordinator, Limits
+from rlrun.sweep.coordinator import Coordinator, Limits, is_completed
 from rlrun.sweep.job_store import JobStore
 
 
@@ -133,3 +135,20 @@ def test_a_job_that_is_left_is_told_once(coordinate, tmp_path, monkeypatch):
 
     prune = JobStore(tmp_path / "jobs.sqlite").prune
     assert coordinate(lambda count: prune(["key0"]), jobs=1, source=Source()) == (0, [1])
+
+
+@pytest.mark.parametrize(
+    ("override", "summary", "completed"),
+    [
+        ("stop.mean_return=5", {"evaluation": {"mean_return": 6.0}}, True),
+        ("stop.mean_return=5", {"evaluation": {"mean_return": 4.0}}, False),
+        ("stop.mean_return=5", {"evaluation": "text"}, False),
+        ("stop.mean_return=5", {"evaluation": {"mean_return": "a"}}, False),
+        ("stop.updates=1e+-", {"updates": 9}, False),
+    ],
+)
+def test_foreign_summaries_stop_no_sweep(override, summary, completed, tmp_path):
+    run = RunDir.claim(tmp_path / "run")
+    run.summary.write_text(json.dumps({"status": "completed", "stopped_by": "stop.updates", **summary}))
+    run.status.write_text(json.dumps({"status": "completed", "host": "h", "pid": 1, "heartbeat": "2026-01-01"}))
+    assert is_completed(run, [override]) is completed

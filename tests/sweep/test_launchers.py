@@ -285,6 +285,15 @@ def test_a_remote_runner_that_comes_too_late_starts_nothing(override, remote_run
 SENT, CAME = "7_0_submitted.pkl", "7_0_0_result.pkl"
 
 
+def test_launches_stay_once_jobs_are_added(tmp_path, monkeypatch):
+    folder, job_store = tmp_path / "launches" / "one", JobStore(tmp_path / "jobs.sqlite")
+    folder.mkdir(parents=True)
+    (folder / "1_submitted.pkl").touch()  # its result is awaited
+    monkeypatch.setattr(remote.time, "sleep", lambda seconds: job_store.add([Job("a", ("seed=1",), "a")]))
+    remote.remove_launches(tmp_path / "launches", job_store)
+    assert folder.is_dir()
+
+
 @pytest.mark.parametrize(
     ("names", "state", "kept"),
     [

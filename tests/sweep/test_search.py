@@ -242,6 +242,19 @@ def test_failed_trials_are_tried_again_on_request(tmp_path):
     assert Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1).run().launcher.started == []
 
 
+def test_failed_trials_are_tried_again_during_a_search(tmp_path):
+    broken = [True]
+
+    def come_to(values):
+        if values["x"] == 3 and broken.pop() and JobStore(tmp_path / "jobs.sqlite").retry() == 1:
+            return [3, 3]
+        return {"evaluations": [], "fails": True} if values["x"] == 2 and broken else [values["x"]]
+
+    sought = Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=0).run()
+    assert sought.states == ["complete", "failed", "complete", "complete"]
+    assert sought.trials[3].values == {"x": "2"}
+
+
 def test_a_grid_comes_to_its_end_in_order(tmp_path):
     sought = Sought(tmp_path, ["x=3,1", "y=range(2)"], lambda values: [values["x"]], sampler="grid", top=0).run()
     assert [sought.plan.overrides_of(trial.values) for trial in sought.trials] == [
@@ -415,6 +428,8 @@ def test_metrics_are_read_as_far_as_they_are_written(tmp_path):
     first, second, third = study.values_of(path, "m")
     assert (first, third) == (1.0, 5.0)
     assert math.isnan(second)
+    (tmp_path / "link").symlink_to(path)
+    assert study.values_of(tmp_path / "link", "m") == []
 
 
 SEARCH = (

@@ -1,4 +1,4 @@
-"""Create a new project that can train at once, from templates; the Python equivalent of `rlrun init`."""
+"""A project that trains at once: files to change, in a folder of the user's; the Python equivalent of `rlrun init`."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ import importlib.util
 import keyword
 import os
 import re
+import shutil
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from rlrun.core.errors import RequestError, RlrunError, installing
 from rlrun.runs.files import place_of, reason, sync_directory, write_text
 
 TEMPLATE = Path(__file__).with_name("template")
-SUFFIX = ".template"  # so that no tool treats the files as code of this repository
-WORD, INSTALL = "{{project}}", "{{install}}"  # placeholders for the project's name and rlrun's pip command
+SUFFIX = ".template"  # no tool takes the files for ours
+WORD, INSTALL = "{{project}}", "{{install}}"  # what files hold the project's name and rlrun's pip command for
 PACKAGE = "package"  # the folder that gets the project's name
 FOLDERS = ("conf", "tests", "runs", "sweeps")  # other folders of a project
 
 
 def init(folder: Path | str = ".") -> Path:
-    """Create a project with its own environment, network, loss, configuration and tests: all files, or none.
+    """Make a project: its own environment, network, loss, configuration and tests. All files appear, or none.
 
     Args:
-        folder: a new or an empty one; its name becomes that of the project's package.
+        folder: a new one, or an empty one; its name becomes that of the project's package.
 
     Returns:
         The folder.
 
     Raises:
-        RequestError: it is not empty, or its name is not valid for a package.
+        RequestError: it holds something, or its name is no package's.
         RlrunError: it cannot be written.
     """
     place = place_of(folder)
     place = place.resolve() if not place.name else place
     require_name(place.name)
     _require_empty(place)
-    written: list[Path] = []
     try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        built = (place if place.is_dir() else place.parent) / f".{place.name}.{os.getpid()}.tmp"
         try:
-            _write(place, place.name, written)
-        except BaseException:
-            for path in reversed(written):  # nothing that anybody else put there
-                with suppress(OSError):
-                    path.rmdir() if path.is_dir() else path.unlink()
-            raise
+            _write(built, place.name)
+            _publish(built, place)
+        finally:
+            shutil.rmtree(built, ignore_errors=True)
         sync_directory(place.parent)
     except OSError as error:
         raise RlrunError(f"{place} cannot be written: {reason(error)}") from error
@@ -56,7 +55,7 @@ def require_name(name: str) -> None:
     """Refuse a name under which a project's modules could not be imported.
 
     Raises:
-        RequestError: with a suggested name.
+        RequestError: with a name that will do.
     """
     if not (name.isidentifier() and name.isascii()) or name.strip("_") != name or keyword.iskeyword(name):
         raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is invalid; {_try(name)}")
@@ -74,7 +73,7 @@ def _try(name: str) -> str:
 
 
 def _is_taken(name: str) -> bool:
-    """Return True if a module of that name is installed: it would be imported before the project's."""
+    """Return True if a module of that name is installed: a project stands behind all of these."""
     if name in sys.stdlib_module_names:
         return True
     try:
@@ -93,11 +92,26 @@ def _require_empty(place: Path) -> None:
         raise RequestError(f"init: {place} is not empty, and no file is ever replaced; name a new folder")
 
 
-def _write(place: Path, name: str, written: list[Path]) -> None:
+def _write(built: Path, name: str) -> None:
     for path in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         parts = [name if part == PACKAGE else part for part in path.relative_to(TEMPLATE).parts]
-        file = place.joinpath(*parts).with_suffix("")
+        file = built.joinpath(*parts).with_suffix("")
         file = file.with_name(f".{file.name}") if file.name == "gitignore" else file
-        written += [*(folder for folder in reversed(file.parents) if not folder.exists()), file]
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, path.read_text(encoding="utf-8").replace(WORD, name).replace(INSTALL, installing()))
+
+
+def _publish(built: Path, place: Path) -> None:
+    """Move what was built to where it belongs; where that fails, nothing of it stays."""
+    if not place.is_dir():
+        built.rename(place)
+        return
+    moved: list[Path] = []
+    try:
+        for path in sorted(built.iterdir()):
+            path.rename(place / path.name)
+            moved.append(place / path.name)
+    except OSError:
+        for path in moved:
+            path.rename(built / path.name)
+        raise

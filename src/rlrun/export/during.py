@@ -160,10 +160,15 @@ class OnnxExport(Callback):
         if self._worker is None:
             return
         self._axis = update if step is None else step
-        if (error is None or isinstance(error, Stop)) and self._axis > self._newest:
-            self._send({})
-        self._worker.close()
-        self._worker = None
+        try:
+            if (error is None or isinstance(error, Stop)) and self._axis > self._newest:
+                self._send({})
+        except BaseException:  # a second signal: the process leaves now, and its thread with it
+            self._worker.process.kill()
+            raise
+        finally:
+            self._worker.close()
+            self._worker = None
         while not self._requests.empty():
             self._requests.get()[1].set_exception(RlrunError("training is over"))
 
@@ -255,9 +260,13 @@ class _Worker:
 
     def _write(self, handle: int, place: Path, *, spare: bool) -> Item:
         if spare and self.keep is not None and self._newest - handle >= self.keep:
-            place.unlink(missing_ok=True)
+            with suppress(OSError):
+                place.unlink()
             raise RlrunError("newer files replace this one")
-        problem, item = self._carry_out(place), self.items.get(handle)
+        try:
+            problem, item = self._carry_out(place), self.items.get(handle)
+        except OSError as error:
+            problem, item = str(error), None
         if problem or item is None:
             raise _failure(handle, problem or f"{self.items.path_of(handle)} is not there")
         try:

@@ -9,7 +9,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from rlrun.config.expansion import Job, changeable
 from rlrun.core.errors import RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import NOTE_BYTES, head, known
-from rlrun.runs.progress import last_line, quiet_for
+from rlrun.runs.progress import last_line, number_of, quiet_for
 from rlrun.runs.signals import TWICE
 from rlrun.runs.subprocesses import describe_exit
 from rlrun.sweep.children import STOPPED
@@ -374,6 +374,9 @@ def is_completed(run: RunDir, overrides: Sequence[str]) -> bool:
     recorded = head(run.overrides, NOTE_BYTES).decode(errors="replace").splitlines()
     if summary.get("stopped_by") is None or all(override in recorded for override in budget):
         return True
-    reached = {**summary, "mean_return": (summary.get("evaluation") or {}).get("mean_return")}
+    evaluation = summary.get("evaluation")
+    reached = {**summary, "mean_return": evaluation.get("mean_return") if isinstance(evaluation, dict) else None}
     limits = (override.removeprefix("stop.").split("=") for override in budget)
-    return any((reached.get(name) or 0.0) >= float(limit) for name, limit in limits)
+    with suppress(ValueError):  # the files may be anybody's
+        return any((number_of(reached.get(name)) or 0.0) >= float(limit) for name, limit in limits)
+    return False

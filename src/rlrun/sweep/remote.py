@@ -250,8 +250,8 @@ class Remote(ABC):
         for job, handle in zip(new, handles, strict=True):
             job.handle = handle
         markers: dict[str, set[str]] = defaultdict(set)
-        for name in os.listdir(self.markers):
-            job_id, _, marker = name.partition(".")
+        for path in self.markers.glob("*"):  # none if another coordinator has removed the folder
+            job_id, _, marker = path.name.partition(".")
             markers[job_id].add(marker)
         for job in self._jobs:
             job.markers = markers[job.runner.job_id]
@@ -271,12 +271,18 @@ def remove_launches(launches: Path, job_store: JobStore) -> None:
 
     A remote runner may still be about to write its result, for which this waits some seconds.
     """
+
+    def is_done() -> bool:
+        return all(entry.state in ("completed", "pruned") for entry in job_store.entries())
+
     # Listed first: a coordinator adds its jobs before it makes a folder.
     folders = [path for path in launches.glob("*") if path.is_dir() and not path.is_symlink()]
-    if not all(entry.state in ("completed", "pruned") for entry in job_store.entries()):
-        return
     until = time.monotonic() + LATE
     for folder in folders:
-        while len([*folder.glob(f"*{SUBMITTED}")]) > len([*folder.glob(f"*{RESULT}")]) and time.monotonic() < until:
+        while is_done() and time.monotonic() < until:
+            if len([*folder.glob(f"*{SUBMITTED}")]) <= len([*folder.glob(f"*{RESULT}")]):
+                break
             time.sleep(PAUSE)
+        if not is_done():  # a search added jobs meanwhile
+            return
         shutil.rmtree(folder, ignore_errors=True)  # a file that is open on a network's disk may stay

@@ -98,6 +98,7 @@ class Search:
         self.fruitless = False  # no trial has a number as its result
         self._study: Study | None = None  # of the coordinator that holds the lock
         self._open: dict[int, _Open] = {}
+        self._failed: dict[int, tuple[Trial, set[str]]] = {}  # trials, with the keys of their failed jobs
         self._candidates: list[Candidate] | None = None
         self._handle: int | None = None
         self._looked = self._tried = -math.inf
@@ -127,6 +128,7 @@ class Search:
         self._looked = time.monotonic()
         entries = {entry.key: entry for entry in self.job_store.entries()}
         leaving: set[str] = set()
+        self._try_again(entries)
         for number in list(self._open):
             leaving |= self._conclude_trial(self._open[number], entries)
         if not self._open and not self._is_due():
@@ -159,17 +161,28 @@ class Search:
         return self._study is not None
 
     def _continue(self, study: Study) -> None:
-        """Continue the trials of an earlier process; try those again whose failed jobs are pending again."""
+        """Continue the trials of an earlier process."""
         entries = {entry.key: entry for entry in self.job_store.entries()}
         for trial in study.trials:
             if trial.state == "running":
                 self._begin(study.reopen(trial.number))
             elif trial.state == "failed" and not study.was_tried_again(trial.number):
                 with suppress(ConfigError):
-                    keys = [job.key for job in self.plan.jobs(trial.values, self.plan.seeds)]
-                    if any(key in entries and entries[key].state in ("pending", "running") for key in keys):
-                        self.job_store.revive(keys)
-                        study.try_again(trial)
+                    keys = {job.key for job in self.plan.jobs(trial.values, self.plan.seeds)} & set(entries)
+                    unfinished = {key for key in keys if entries[key].state in ("pending", "running")}
+                    self._failed[trial.number] = (
+                        trial,
+                        unfinished or {key for key in keys if entries[key].state == "failed"},
+                    )
+
+    def _try_again(self, entries: Mapping[str, Entry]) -> None:
+        """Try trials again whose failed jobs are pending again, by --retry-failed of any process."""
+        for number, (trial, keys) in list(self._failed.items()):
+            if any(entries[key].state != "failed" for key in keys):
+                del self._failed[number]
+                self.study.try_again(trial)
+                self.job_store.revive(job.key for job in self.plan.jobs(trial.values, self.plan.seeds))
+                self._candidates = None
 
     def _begin(self, trial: Trial) -> None:
         try:
@@ -193,7 +206,9 @@ class Search:
         trial, keys = open_trial.trial, set(open_trial.runs)
         states = {entries[key].state for key in keys if key in entries}
         if "failed" in states:
-            why = next(entry.error for key, entry in entries.items() if key in keys and entry.state == "failed")
+            failed = {key for key in keys if key in entries and entries[key].state == "failed"}
+            why = next(entries[key].error for key in failed)
+            self._failed[trial.number] = trial, failed
             return self._leave(trial, keys, "failed", why or "")
         if "pruned" in states:  # by a killed process, or as another trial of the same values
             return self._leave(trial, keys, "pruned")

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
 from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import known, open_own, reason
-from rlrun.runs.progress import lines_of, number_of, progress, record_of
+from rlrun.runs.files import known, open_own, open_regular, reason
+from rlrun.runs.progress import progress, record_of
 from rlrun.sweep.search.settings import Optuna, SearchPlan
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
@@ -29,7 +29,8 @@ STATES: dict[str, State] = {
     "WAITING": "waiting",
 }
 NAME = "search"
-LARGEST = 1 << 28  # bytes of a journal or of metrics; a thousand trials have about one million
+LARGEST = 1 << 28  # bytes of a journal; a thousand trials have about one million
+PIECE = 1 << 20  # bytes that are read at a time
 AGAIN = "again"  # notes of which trial, whose failed jobs were tried again, another trial has the values
 SAMPLES = 10_000  # of a bootstrap
 SURE = 0.95  # how often an interval holds the mean
@@ -286,25 +287,24 @@ class _Free:
 def values_of(path: Path, name: str) -> list[float]:
     """Return the values of a metric in a run's `metrics.jsonl`, which may be absent; NaN where one is no number."""
     values, quoted = [], json.dumps(name).encode()
-    with suppress(RlrunError):
-        for line in lines_of(path, LARGEST):
-            record = (record_of(line) or {}) if quoted in line and line.endswith(b"\n") else {}
+    with suppress(RlrunError), os.fdopen(open_regular(path), "rb") as file:
+        while (line := file.readline(PIECE)).endswith(b"\n"):  # else it is being written, or not a record
+            record = (record_of(line) or {}) if quoted in line else {}
             if name in record:
-                values.append(_number(record[name]))
+                values.append(float(record[name]) if _is_number(record[name]) else math.nan)
     return values
 
 
 def numbers_of(run: RunDir) -> set[str]:
     """Return the names of a run's numbers, but for metrics that it wrote early only."""
-    numbers = {name for name, value in known(run.summary).items() if number_of(value) is not None}
-    return numbers | set(progress(run.metrics))
+    return {name for name, value in known(run.summary).items() if _is_number(value)} | set(progress(run.metrics))
 
 
 def of_run(run: RunDir, settings: Optuna, at: int) -> float:
     """Return the result of a completed run for the objective of a number; NaN where it has none."""
     name = settings.objectives[at]
-    value = number_of(known(run.summary).get(name))
-    return of_values(values_of(run.metrics, name), settings, at) if value is None else value
+    value = known(run.summary).get(name)
+    return float(value) if _is_number(value) else of_values(values_of(run.metrics, name), settings, at)
 
 
 def of_values(values: list[float], settings: Optuna, at: int) -> float:
@@ -338,6 +338,5 @@ def interval(values: list[float]) -> list[float] | None:
     return [float(bound) for bound in np.quantile(drawn, [(1 - SURE) / 2, (1 + SURE) / 2])]
 
 
-def _number(value: Any) -> float:
-    number = number_of(value)
-    return math.nan if number is None else number
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
