@@ -44,7 +44,11 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import the Python twins of the commands on first use: `rlrun --help` must not load torch."""
+    """Import the Python equivalents of the commands on first use: `rlrun --help` must not load torch."""
     if name in _HOMES:
         return getattr(importlib.import_module(f"rlrun.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'rlrun' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

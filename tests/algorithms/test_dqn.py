@@ -10,9 +10,11 @@ import torch
 from tests.nn.spaces_for_tests import ACTIONS, same
 
 from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
+from rlrun.callbacks.critic import CriticLoss
 from rlrun.config import compose
+from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, leaves, map_tree, tree_of
-from rlrun.nn import ActionCodec, Bins
+from rlrun.nn import ActionCodec, Bins, Critics
 
 from .fixed import DISCRETE, LINE, column, q_network, sgd, targets, write
 
@@ -51,6 +53,33 @@ class Custom(torch.nn.Module):
 
     def forward(self, observation):
         return (observation * self.level).unsqueeze(0)
+
+
+class Sevens(Critics):
+    def forward(self, observation, c=None):
+        return 0.0 * super().forward(observation, c) + 7.0
+
+
+class Constant(QNetwork):
+    """A subclass that replaces the call alone."""
+
+    def forward(self, observation, c=None):
+        return 0.0 * super().forward(observation, c) + 7.0
+
+
+def test_replaced_forward_is_learned_from():
+    network = Constant(DISCRETE, hidden=(), members=1)
+    loss = QLoss(network, sgd).loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([4.0, 5.0]))
+    assert loss.tolist() == pytest.approx([9.0, 4.0])
+    assert targets(QTarget(network, discount=0.9)).tolist() == pytest.approx([1 + 0.9 * 7, 1.0])
+    critics = Sevens(LINE, hidden=(), members=2)
+    losses = CriticLoss(critics, sgd).loss(column(0), torch.zeros(1, 1), torch.zeros(1))
+    assert losses.tolist() == pytest.approx([2 * 49.0])
+
+
+def test_replaced_forward_gives_no_quantiles():
+    with pytest.raises(ConfigError, match=r"Constant replaces forward.*value_head=Quantiles it replaces raw_output"):
+        QLoss(Constant(DISCRETE, hidden=(), members=1, quantiles=4), sgd)
 
 
 def test_custom_network_gives_values():

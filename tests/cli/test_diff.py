@@ -6,7 +6,6 @@ import json
 import shutil
 
 import pytest
-from omegaconf import OmegaConf
 from tests.command import code_of
 
 import rlrun
@@ -38,11 +37,6 @@ def runs(trained, tmp_path, monkeypatch):
 
 def change(path, **values):
     write_json(path, {**read_json(path), **values})
-
-
-def evaluated(run, *, mean, std, episodes=101):
-    evaluation = {"mean_return": mean, "std_return": std, "episodes": episodes}
-    change(RunDir(run).summary, evaluation=evaluation, objective=mean)
 
 
 def test_keys_that_differ_are_told_with_who_set_them(runs):
@@ -79,41 +73,6 @@ def test_versions_source_and_machine_are_compared(runs):
     difference = rlrun.diff("one", "other")
     assert set(difference.circumstances) == {"torch", "git"}
     assert difference.circumstances["torch"].second.value == "1.0"
-
-
-@pytest.mark.parametrize(("mean", "told"), [(11.5, ": not distinguishable"), (13.0, "")])
-def test_returns_are_compared_with_their_uncertainty(mean, told, runs, capsys):
-    evaluated("one", mean=10.0, std=6.0)
-    evaluated("other", mean=mean, std=8.0)
-    gain, within = rlrun.diff("one", "other").gain
-    assert gain == pytest.approx(mean - 10.0)
-    assert within == pytest.approx(1.96)  # the root of 36/100 + 64/100 is 1
-    assert code_of("diff", "one", "other") == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == [
-        f"mean return {mean - 10.0:+.2f}, ± 1.96 in 95 of 100 cases{told}",
-        "  the interval covers evaluation episodes only: each side is one seed; of several: rlrun report",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "comparable"),
-    [
-        ({"target": "rlrun.env.toys.Corridor"}, False),
-        ({"kwargs": {"length": 5}}, False),
-        ({"vectorization": "async"}, True),
-    ],
-)
-def test_returns_of_different_environments_are_not_compared(changes, comparable, runs, capsys):
-    for name, mean in (("one", 10.0), ("other", 90.0)):
-        evaluated(name, mean=mean, std=6.0)
-    config = OmegaConf.load(RunDir("other").config)
-    for key, value in changes.items():
-        config.env[key] = value
-    OmegaConf.save(config, RunDir("other").config)
-    assert (rlrun.diff("one", "other").gain is not None) == comparable
-    assert code_of("diff", "one", "other") == 0
-    out = capsys.readouterr().out
-    assert ("mean return +80.00" in out, "returns are not compared" in out) == (comparable, not comparable)
 
 
 def test_the_command_prints_both_sides_and_json(runs, capsys):

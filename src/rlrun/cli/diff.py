@@ -30,13 +30,6 @@ def diff(
     else:
         for title, pairs in (("config", delta.config), ("made with", delta.circumstances), ("outcome", delta.outcome)):
             _show(title, pairs)
-    if delta.gain is not None and "objective" in delta.outcome:
-        gain, within = delta.gain
-        verdict = "" if abs(gain) > within else ": not distinguishable"
-        typer.echo(f"mean return {gain:+.2f}, ± {within:.2f} in 95 of 100 cases{verdict}")
-        typer.echo("  the interval covers evaluation episodes only: each side is one seed; of several: rlrun report")
-    elif delta.environments:
-        typer.echo(f"the environments differ ({', '.join(map(_plain, delta.environments))}): returns are not compared")
 
 
 def _show(title: str, pairs: Mapping[str, Pair]) -> None:

@@ -177,4 +177,7 @@ def _exit_code(outcome: SweepOutcome) -> int:
     for line in aligned(outcome.table(), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)
     typer.echo(outcome.describe())
+    again = " --retry-failed" if outcome.code == 1 else ""
+    if outcome.code:
+        typer.echo(f"logs/ has the messages of each job; continue with: rlrun resume {outcome.folder}{again}", err=True)
     return outcome.code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,11 +9,9 @@ from typing import Any, NamedTuple
 
 from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.config.saved import load
-from rlrun.config.schema import CHANGEABLE
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known
 
-CERTAIN = 1.96  # standard errors of the interval that contains a difference in 95 of 100 cases
 CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "matmul", "resume", "parent")
 FIGURES = ("status", "env_steps", "updates", "episodes", "seconds", "objective")
 ABSENT = "absent"
@@ -42,20 +39,11 @@ class Difference(NamedTuple):
         config: keys of the config, without those that only refer to others.
         circumstances: source, machine, versions of packages.
         outcome: of training.
-        gain: mean return of the second minus that of the first, and half the width of its 95 % interval. It covers only
-            evaluation episodes, as each side is one seed. None if one run was not evaluated, or if the environments
-            differ.
     """
 
     config: dict[str, Pair]
     circumstances: dict[str, Pair]
     outcome: dict[str, Pair]
-    gain: tuple[float, float] | None
-
-    @property
-    def environments(self) -> list[str]:
-        """Keys of the environment that differ, so that returns cannot be compared."""
-        return [key for key in self.config if key.split(".")[0] == "env" and key not in CHANGEABLE]
 
     @property
     def empty(self) -> bool:
@@ -68,10 +56,7 @@ class Difference(NamedTuple):
         def sides(pairs: Mapping[str, Pair]) -> dict[str, Any]:
             return {name: {"one": pair.first._asdict(), "other": pair.second._asdict()} for name, pair in pairs.items()}
 
-        covers = "evaluation episodes only; each side is one seed"
-        gain = None if self.gain is None else {"mean_return": self.gain[0], "within": self.gain[1], "covers": covers}
-        named = {"config": self.config, "circumstances": self.circumstances, "outcome": self.outcome}
-        return {**{name: sides(pairs) for name, pairs in named.items()}, "gain": gain}
+        return {name: sides(pairs) for name, pairs in self._asdict().items()}
 
 
 def diff(left: Path | str, right: Path | str) -> Difference:
@@ -89,13 +74,11 @@ def diff(left: Path | str, right: Path | str) -> Difference:
     settings = [{dotted(path): value for path, value in leaves(plain(load(run.config)))} for run in runs]
     versions = [_flat(about) for about in abouts]
     figures = [{name: summary.get(name) for name in FIGURES} for summary in summaries]
-    difference = Difference(
+    return Difference(
         config=_pairs(settings[0], settings[1], *set_by),
         circumstances=_pairs(versions[0], versions[1]),
         outcome=_pairs(figures[0], figures[1]),
-        gain=_gain(*(summary.get("evaluation") for summary in summaries)),
     )
-    return difference._replace(gain=None) if difference.environments else difference
 
 
 def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,13 +103,3 @@ def _pairs(
             sides = (Side(value, known.get(name)) for value, known in zip(values, (first, second), strict=True))
             pairs[name] = Pair(*sides)
     return pairs
-
-
-def _gain(left: Any, right: Any) -> tuple[float, float] | None:
-    """Return the difference of two mean returns and its uncertainty, by their standard errors."""
-    try:
-        means = [float(stats["mean_return"]) for stats in (left, right)]
-        variances = [float(stats["std_return"]) ** 2 / max(int(stats["episodes"]) - 1, 1) for stats in (left, right)]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return means[1] - means[0], CERTAIN * math.sqrt(sum(variances))

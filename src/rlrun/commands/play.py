@@ -116,11 +116,8 @@ def _mode(env: Env, *, text: bool) -> str:
         reason += " and no window (human)"
     elif not window:
         reason += ", and there is no display for a window"
-    raise RequestError(f"play: {reason}; {_way_out(modes)}")
-
-
-def _way_out(modes: Iterable[str]) -> str:
-    return "films need no display: rlrun eval RUN --video FOLDER" if "rgb_array" in modes else "rlrun eval has numbers"
+    film = "films need no display: rlrun eval RUN --video FOLDER"
+    raise RequestError(f"play: {reason}; {film if 'rgb_array' in modes else 'rlrun eval has numbers'}")
 
 
 def _opened(env: Env, mode: str, fps: float) -> Env:

@@ -218,7 +218,9 @@ class Experiment:
             try:
                 if self.fork is not None:
                     self._drawn = self.fork.begin(run_dir, self.parts)[GENERATORS]
-                self._set_lengths()
+                for path, part in self.builder.built.items():  # so that a resume on any machine uses these lengths
+                    if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
+                        OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
                 text = configuration.to_yaml(self.config)
                 run_dir.start(config=text, overrides=self.composed.overrides, manifest=self.describe())
                 if preset := describe_presets([self.composed.preset]):
@@ -227,12 +229,6 @@ class Experiment:
                 run_dir.discard()
                 raise
             yield
-
-    def _set_lengths(self) -> None:
-        """Write the default lengths of memories into the config, so that a resume on any machine uses them."""
-        for path, part in self.builder.built.items():
-            if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
-                OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
 
     def train(self, run_dir: RunDir, resumed: Callable[[list[str]], None] | None = None) -> dict[str, Any]:
         """Train in the directory of a run; its status and summary are always written, also after a failure.

@@ -125,7 +125,9 @@ class Trace:
                     result = hooks.call(step, data[group], traced) or {}
                     data[group].update(result)
                     self._note_changes(number, before, known)
-                if step.event == "begin_batch" and any(map(_has_gradient, leaves(result))):
+                if step.event == "begin_batch" and any(
+                    getattr(leaf, "requires_grad", False) for leaf in leaves(result)
+                ):
                     raise Untraceable(number, "it hands on a gradient, which ends where a graph does")
                 for name, tree in result.items():
                     self._note(number, group, None, name, tree, known)
@@ -183,7 +185,3 @@ class Trace:
             old for old in self.results if not (old.holder is holder and old.key == key and old.group == group)
         ]
         self.results.append(TraceResult(group, holder, key, form, places, fixed))
-
-
-def _has_gradient(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.requires_grad

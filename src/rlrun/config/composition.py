@@ -104,8 +104,9 @@ class Composer:
         return composed
 
     def _compose(self, overrides: list[Override]) -> Composed:
-        if self._primary == PRIMARY:
-            _refuse_sweeps(overrides)
+        for override in overrides if self._primary == PRIMARY else ():
+            if override.key.split(".")[0] in OF_SWEEPS:
+                raise ConfigError(f"{override.text}: this is for a sweep: rlrun train -m …")
         repository, listed = self._library.repository, self._library.listed
         overrides = [_with_todays_options(repository, override) for override in overrides]
         is_group = {override.key: _is_group(repository, override) for override in overrides}
@@ -220,12 +221,6 @@ def _stamp(folder: Path) -> Stamp:
 
 def _names(chosen: Sequence[Override]) -> tuple[str, ...]:
     return tuple(f"{override.sign}{override.key}={override.value}" for override in chosen)
-
-
-def _refuse_sweeps(overrides: list[Override]) -> None:
-    for override in overrides:
-        if override.key.split(".")[0] in OF_SWEEPS:
-            raise ConfigError(f"{override.text}: this is for a sweep: rlrun train -m …")
 
 
 def _with_todays_options(repository: Repository, override: Override) -> Override:

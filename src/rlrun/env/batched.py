@@ -102,13 +102,10 @@ class BatchedEnv(Env):
             self.vector.close()
             self.vector = self._remake([env_seed or 0 for env_seed in seeds])
         options = dict(self._options) if self._options else None
-        return self._reset(self._seed_argument(seed, seeds), options)
-
-    def _seed_argument(self, seed: Seed, seeds: list[int | None]) -> Any:
-        """Return a list of seeds if every env has a generator, else the first seed."""
         if seed is None or self._remake is not None:
-            return None
-        return seeds if isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) else seeds[0]
+            return self._reset(None, options)
+        own_generators = isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv))  # each env has one
+        return self._reset(seeds if own_generators else seeds[0], options)
 
     def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
         observation, _ = self._call("reset", lambda: self.vector.reset(seed=seed, options=options))

@@ -93,7 +93,9 @@ class Graph(nn.Module):
         self.outputs = [port for port, _ in written]
         for path, value in self._state:
             shape, dtype = tuple(value.shape[1:]), value.dtype.name
-            self.inputs.append(Port(named("state", path), "state", shape, dtype, {"initial": _brief(value[0])}))
+            alike = value.size and (value[0] == value.flat[0]).all()  # then one number will do
+            initial = float(value.flat[0]) if alike else value[0].tolist()
+            self.inputs.append(Port(named("state", path), "state", shape, dtype, {"initial": initial}))
             self.outputs.append(Port(named("next_state", path), "next_state", shape, dtype, {}))
         self.eval()
         self.widths = self._measure() if stochastic else {}
@@ -174,12 +176,6 @@ def _modules(agent: Any) -> list[nn.Module]:
         elif hasattr(value, "__self__"):  # a method of a module
             waiting.append(value.__self__)
     return list(modules.values())
-
-
-def _brief(value: Any) -> Any:
-    """Return an array as one number where it is the same everywhere, else as a list."""
-    listed = value.tolist()
-    return float(value.flat[0]) if value.size and (value == value.flat[0]).all() else listed
 
 
 def flat(tree: Tree) -> list[tuple[str, Any]]:

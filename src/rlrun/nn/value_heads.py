@@ -213,5 +213,16 @@ class Bins(ValueHead):
 
 
 def value_head_of(network: Any) -> tuple[Callable[..., Tensor], ValueHead]:
-    """Return the function that gives the outputs of a network, and its value head; without one, outputs are means."""
-    return getattr(network, "raw_output", network), getattr(network, "value_head", Numbers())
+    """Return the function that gives the outputs of a network, and its value head; without one, outputs are means.
+
+    Raises:
+        ConfigError: a subclass of `Critics` replaces `forward` alone, and its value head needs more than means.
+    """
+    head = getattr(network, "value_head", Numbers())
+    owners = [cls for cls in type(network).__mro__ if {"forward", "raw_output"} & vars(cls).keys()]
+    if owners and "raw_output" in vars(owners[0]):
+        return network.raw_output, head
+    if hasattr(network, "raw_output") and type(head) is not Numbers:
+        kind = f"{type(network).__name__} replaces forward, which gives means"
+        raise ConfigError(f"{kind}; with value_head={type(head).__name__} it replaces raw_output instead")
+    return network, head

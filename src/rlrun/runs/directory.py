@@ -78,7 +78,8 @@ class RunDir:
         Raises:
             RunDirError: the place is not writable.
         """
-        family = Path(root).absolute() / _file_name(f"{algorithm}-{env}")
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{algorithm}-{env}").strip("-.")[:100]
+        family = Path(root).absolute() / name
         stem = f"{datetime.now():%Y-%m-%d_%H-%M-%S}_s{seed}"
         k = 1
         while not (run := cls(family / (stem if k == 1 else f"{stem}-{k}")))._make():
@@ -310,10 +311,6 @@ def checkpoint_key(path: Path) -> tuple[int, int]:
     """Return the axis and the update in a checkpoint's name."""
     axis, update = path.name.split("-")
     return int(axis), int(update)
-
-
-def _file_name(overrides: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", overrides).strip("-.")[:100]
 
 
 def _some(names: list[str], most: int = 12) -> str:

@@ -266,13 +266,9 @@ def _ordered(plan: Plan, steps: list[HookCall]) -> list[HookCall]:
             graph[after].add(before)
         for index, step in enumerate(steps):
             if name in step.asks and index not in chain:
-                graph[index] |= {i for i in chain if _sees(step.callback, steps[i].callback)}
+                graph[index] |= {i for i in chain if steps[i].callback.data_group in (None, step.callback.data_group)}
         _check_source(plan, name, [steps[i] for i in sources], [steps[i] for i in rewriters])
     return [steps[index] for index in _sort(graph, steps)]
-
-
-def _sees(reader: Callback, provider: Callback) -> bool:
-    return provider.data_group is None or provider.data_group == reader.data_group
 
 
 def _check_source(plan: Plan, name: str, sources: list[HookCall], rewriters: list[HookCall]) -> None:

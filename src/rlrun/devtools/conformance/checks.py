@@ -170,7 +170,9 @@ def examine(
         return Examined([*overrides], [Verdict("training", "failed", explain(error))])
     verdicts = [Verdict("training", "ok", f"{baseline.updates} updates")]
     verdicts += tried("seeding", lambda: [seeding(baseline, small, folder)])
-    verdicts += tried("exact resume", lambda: resumed(baseline, folder / "resumed", trust=_trusted(settings)))
+    names = typed_names(settings)  # some may be other texts, such as names of files
+    trust = [name for name in names if name.startswith("oc.") or projects.find(name.split(".")[0], [Path.cwd()])]
+    verdicts += tried("exact resume", lambda: resumed(baseline, folder / "resumed", trust=trust))
     if not of_environment:
         verdicts += tried("truncation", lambda: [truncation(overrides, folder / "endings", config_dir, settings)])
     verdicts += tried("export", lambda: [export(baseline.run)])
@@ -213,12 +215,6 @@ def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[
 def _digests(run: Path) -> dict[str, str | None]:
     """Return a digest of each part in a run's last checkpoint."""
     return inspection.checkpoints(run, digest=True)[-1].parts
-
-
-def _trusted(settings: Mapping[str, Any]) -> list[str]:
-    """Return the import paths that the user typed; other texts, such as file names, can look like one."""
-    names = typed_names(settings)
-    return [name for name in names if name.startswith("oc.") or projects.find(name.split(".")[0], [Path.cwd()])]
 
 
 def _several(lines: list[str], shown: int = 3) -> str:
