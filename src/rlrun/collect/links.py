@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -86,7 +87,7 @@ class ProcessLink(Link):
         super().__init__()
         packed = _packed(recipe, "a separate process", "; async.kind=thread")
         self._connection, child_end = Pipe()
-        self._process = interpreter.start("rlrun.collect.links", child_end)
+        self._process = _start(child_end)
         child_end.close()
         self._jobs.put(packed)
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
@@ -129,6 +130,10 @@ class ProcessLink(Link):
             thread.join(1.0)
         self._connection.close()
         return ended
+
+
+def _start(child_end: Connection) -> subprocess.Popen[bytes]:
+    return interpreter.start("rlrun.collect.links", child_end)
 
 
 def _packed(recipe: UnrollRecipe, place: str, way_out: str = "") -> bytes:
