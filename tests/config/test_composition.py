@@ -111,6 +111,10 @@ def test_the_last_of_repeated_words_wins(compose):
     assert composed.overrides.count("seed=1") == 0
 
 
+def test_an_override_that_is_repeated_after_another_value_wins(compose):
+    assert compose("algorithm=sac", "env=pendulum", "seed=1", "seed=2", "seed=1").config.seed == 1
+
+
 def test_numbers_in_files_are_decimal_too(compose, write):
     write("conf/env/mine.yaml", "defaults: [gym]\nid: A-v0\nkwargs: {a: 012, b: 1e-3, c: '012', d: 1_000, e: 12:30}\n")
     kwargs = compose("algorithm=dqn", "env=mine").config.env.kwargs

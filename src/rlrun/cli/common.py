@@ -74,11 +74,11 @@ def show(*names: str) -> None:
         messages.setLevel(logging.INFO)
 
 
-def print_presets(*names: str | None) -> None:
+def print_presets(*presets: str | None) -> None:
     """Print the presets that apply on standard error, if there are some."""
     from rlrun.config.layering import describe_presets
 
-    if line := describe_presets(names):
+    if line := describe_presets(presets):
         typer.echo(line, err=True)
 
 

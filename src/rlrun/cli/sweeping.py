@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,16 +83,11 @@ def refuse_without_sweep(hint: str, **options: Any) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is for a sweep{hint}")
 
 
-def sweep(
-    overrides: list[str],
-    *,
-    folder: Path | None,
-    config_dir: Path | None,
-    workers: int | None,
-    limits: Limits,
-    dry_run: bool,
-) -> int:
-    """Run a sweep, or only list its jobs; return the exit code."""
+def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, **options: Any) -> int:
+    """Run a sweep, or only list its jobs; return the exit code.
+
+    options: folder, workers and limits of `rlrun.sweep.sweeping.sweep`.
+    """
     from rlrun.sweep import children
 
     if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
@@ -106,18 +102,16 @@ def sweep(
     plan = None if settings is None else SearchPlan(overrides, settings, config_dir)
     if plan is not None:
         plan.check()
-        if dry_run:
-            typer.echo(plan.describe())
-            print_presets(plan.preset)
-            return 0
     jobs = [] if plan is not None else expand(overrides, config_dir)
-    if dry_run:
+    if not dry_run:
+        outcome = sweeps.sweep(jobs, plan, means=means, config_dir=config_dir, **options)
+        return _exit_code(outcome)
+    if plan is None:
         list_jobs(jobs)
-        return 0
-    outcome = sweeps.sweep(
-        jobs, folder=folder, config_dir=config_dir, workers=workers, limits=limits, means=means, plan=plan
-    )
-    return _exit_code(outcome)
+    else:
+        typer.echo(plan.describe())
+        print_presets(plan.preset)
+    return 0
 
 
 def resume_sweep(
@@ -162,12 +156,13 @@ def list_jobs(jobs: Sequence[Job]) -> None:
     """Print jobs with the keys in which they differ."""
     from rlrun.config.overrides import parse
 
-    rows = [{override.key: override.text for override in parse(job.overrides)} for job in jobs]
-    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if len({row.get(key) for row in rows}) > 1]
-    values = [[row.get(key, "").partition("=")[2] or row.get(key, "") for key in keys] for row in rows]
-    heads = ("job", *keys)
-    for line in aligned([heads, *([job.key, *cells] for job, cells in zip(jobs, values, strict=True))], left=heads):
-        typer.echo(line)
+    rows = [
+        {"job": job.key}
+        | {override.key: override.text.partition("=")[2] or override.text for override in parse(job.overrides)}
+        for job in jobs
+    ]
+    heads = [head for head in dict.fromkeys(chain(*rows)) if head == "job" or len({row.get(head) for row in rows}) > 1]
+    typer.echo("\n".join(aligned([heads, *([row.get(head, "") for head in heads] for row in rows)], left=heads)))
     typer.echo(counted(len(jobs), "job"), err=True)
     print_presets(*(job.preset for job in jobs))
 

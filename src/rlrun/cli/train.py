@@ -75,13 +75,8 @@ def train(
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if multirun:
         refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
-        where: dict[str, Any] = {
-            "folder": sweep_dir,
-            "config_dir": config_dir,
-            "workers": workers,
-            "limits": limits_of(**options),
-        }
-        raise typer.Exit(sweep(with_launcher(overrides or [], launcher), **where, dry_run=dry_run))
+        where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
+        raise typer.Exit(sweep(with_launcher(overrides or [], launcher), config_dir, dry_run=dry_run, **where))
     refuse_without_sweep(
         " of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, launcher=launcher, **options
     )

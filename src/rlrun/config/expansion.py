@@ -58,7 +58,7 @@ def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job
         ConfigError: an override is malformed, the config of one combination is wrong, or two would be the same run; the
             message names it.
     """
-    alternatives = [_alternatives(text.strip(), config_dir) for text in overrides]
+    alternatives = [_alternatives(override.strip(), config_dir) for override in overrides]
     composer, jobs, duplicates = Composer(config_dir), dict[str, Job](), list[str]()
     for chosen in product(*alternatives):
         label = " ".join(override for override, options in zip(chosen, alternatives, strict=True) if len(options) > 1)

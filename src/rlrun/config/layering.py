@@ -164,9 +164,9 @@ def mistyped_group(overrides: Sequence[Override], listed: dict[str, Any]) -> str
     return None
 
 
-def describe_presets(names: Iterable[str | None]) -> str:
+def describe_presets(presets: Iterable[str | None]) -> str:
     """Return one line that names the presets that apply, and the way to do without; nothing where none does."""
-    applied = ", ".join(dict.fromkeys(name for name in names if name is not None))
+    applied = ", ".join(dict.fromkeys(preset for preset in presets if preset is not None))
     return f"preset: {applied} (tuned for this algorithm and environment; preset=null for none)" if applied else ""
 
 

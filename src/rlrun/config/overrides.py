@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -49,27 +50,25 @@ def parse(overrides: Iterable[str]) -> list[Override]:
     for override in map(_parse, map(str.strip, renames.choices(listed(overrides)))):
         before = by_key.pop(override.key, None)
         if override.key == ADDITIONS and override.sign == "+" and before is not None:
-            override = _joined(before, override)
+            override = _joined([before, override])
         by_key[override.key] = override
     return list(by_key.values())
 
 
 def listed(overrides: Iterable[str]) -> list[str]:
     """Return overrides as a list; raise ConfigError for anything else."""
-    is_list = isinstance(overrides, Iterable) and not isinstance(overrides, str | Mapping)
-    as_list = [*overrides] if is_list else []
-    if not is_list or not all(isinstance(override, str) for override in as_list):
-        raise ConfigError(f'overrides are a list of texts, such as ["algorithm=sac", "seed=3"], got {overrides!r:.60}')
-    return as_list
+    if isinstance(overrides, Iterable) and not isinstance(overrides, str | Mapping):
+        overrides = list(overrides)
+        if all(isinstance(override, str) for override in overrides):
+            return overrides
+    raise ConfigError(f'overrides are a list of texts, such as ["algorithm=sac", "seed=3"], got {overrides!r:.60}')
 
 
-def _joined(before: Override, override: Override) -> Override:
-    """Return one override that chooses what two choose."""
-    chosen = [
-        opt for part in (before, override) for opt in (part.value if isinstance(part.value, list) else [part.value])
-    ]
-    options = list(dict.fromkeys(option for option in chosen if option is not None))
-    return override._replace(value=options, text=f"+{override.key}=[{','.join(map(str, options))}]")
+def _joined(overrides: Sequence[Override]) -> Override:
+    """Return the last override, which chooses what all of them choose."""
+    values = [override.value if isinstance(override.value, list) else [override.value] for override in overrides]
+    options = [option for option in dict.fromkeys(chain(*values)) if option is not None]
+    return overrides[-1]._replace(value=options, text=f"+{ADDITIONS}=[{','.join(map(str, options))}]")
 
 
 @functools.lru_cache(4096)  # the jobs of a sweep share most overrides

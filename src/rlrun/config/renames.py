@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -28,13 +28,13 @@ def advise(place: str, before: str, now: str) -> None:
     LOGGER.warning("%s%s is called %s now", f"{place}: " if place else "", before, now)
 
 
-def choices(overrides: Iterable[str]) -> list[str]:
+def choices(overrides: Sequence[str]) -> list[str]:
     """Return overrides with today's names of groups; advise of what changed."""
-    today = renames.choices(overrides)
-    for before, now in today.items():
+    renamed = renames.choices(overrides)
+    for before, now in zip(overrides, renamed, strict=True):
         if before != now:
             advise("", before, now or "preset=NAME")
-    return [text for text in today.values() if text is not None]
+    return [now for now in renamed if now is not None]
 
 
 def option(name: str, value: Any, exists: Callable[[str], bool], place: str = "") -> Any:

@@ -74,26 +74,23 @@ def folders(name: str) -> list[str]:
     return [before for before, now in table("groups").items() if now == name]
 
 
-def choices(overrides: Iterable[str]) -> dict[str, str | None]:
-    """Return overrides with today's names of groups, by what they were; None for one that says nothing any more.
+def choices(overrides: Sequence[str]) -> list[str | None]:
+    """Return overrides with today's names of groups; None for one that says nothing any more.
 
     That is `pair=null` next to a preset that is named.
     """
-    today: dict[str, str | None] = {}
-    for override in overrides:
-        today[override] = _CHOICE.sub(lambda m: m[1] + group(m[2], m[3][1:] or None) + m[3], override)
-    if any(re.match(rf"\+?{PRESET}=(?!null$)", text or "") for text in today.values()):
-        today |= {text: None for text in today if text.lstrip("+~") in (PAIR, f"{PAIR}=null")}
-    return today
+    renamed = [_CHOICE.sub(lambda m: m[1] + group(m[2], m[3][1:] or None) + m[3], override) for override in overrides]
+    void = (PAIR, f"{PAIR}=null") if any(re.match(rf"\+?{PRESET}=(?!null$)", now) for now in renamed) else ()
+    return [None if before.lstrip("+~") in void else now for before, now in zip(overrides, renamed, strict=True)]
 
 
 def recorded(overrides: Iterable[str]) -> list[str]:
     """Return the overrides that a run was started with in today's names."""
-    return [_recorded(text) for text in choices(overrides).values() if text is not None]
+    return [_recorded(override) for override in choices([*overrides]) if override is not None]
 
 
-def _recorded(text: str) -> str:
-    name, equals, value = text.partition("=")
+def _recorded(override: str) -> str:
+    name, equals, value = override.partition("=")
     bare = name.lstrip("+~")
     path = key(bare.split("."))
     value = str(table("options").get(f"{bare}/{value}", table("values").get(path[-1], {}).get(value, value)))

@@ -105,22 +105,22 @@ class Limit:
 
     Args:
         packages: named by `--trust`.
+        typed: config key -> value, what the user typed; a value that is a name may be imported, too.
         folder: the working directory; None where that is no project.
         project: the folder of the user's own code when the run was started, as the run says.
         run: the run directory.
-        typed: config key -> value, what the user typed; a value that is a name may be imported, too.
     """
 
     def __init__(
         self,
         packages: Sequence[str],
+        typed: Mapping[str, Any],
         *,
         folder: Path | None = None,
         project: Path | None = None,
         run: Path | None = None,
-        typed: Mapping[str, Any] | None = None,
     ) -> None:
-        self.keys = frozenset(typed or ())
+        self.keys = frozenset(typed)
         self.texts = frozenset([*(text for _, text in typed_texts(typed)), *filter(is_place, packages)])
         self.paths = frozenset(map(_absolute, self.texts))
         self.packages = (*packages, *typed_names(typed))
@@ -176,20 +176,20 @@ class Limit:
 @contextmanager
 def limited(
     packages: Iterable[str] = (),
+    typed: Mapping[str, Any] | None = None,
     *,
     run: Path | None = None,
     project: Any = None,
-    typed: Mapping[str, Any] | None = None,
 ) -> Iterator[None]:
     """Restrict what configs may import, for as long as the block lasts.
 
     Args:
         packages: modules, packages and names in them that the user trusts beyond the others; also files, folders and
             datasets, which are what has a slash or a colon.
+        typed: config key -> value, what the user typed; names among the values are admitted.
         run: the run directory; it is no project, and neither is a folder inside of it.
         project: what the run says of the folder of its own code. It is searched only for `packages` that are
             found nowhere else.
-        typed: config key -> value, what the user typed; names among the values are admitted.
 
     Raises:
         ConfigError: one of the packages is no name, or there is no such module.
@@ -198,7 +198,7 @@ def limited(
     inside = run is not None and (run.resolve() in (where.resolve(), *where.resolve().parents))
     recorded = Path(project) if isinstance(project, str) and project.isprintable() and project.startswith("/") else None
     folder = None if inside or projects.in_a_run(where) else where
-    limit = Limit(packages, folder=folder, project=recorded, run=run, typed=typed)
+    limit = Limit(packages, typed or {}, folder=folder, project=recorded, run=run)
     for package in packages:
         _require_there(package, limit)
     limits.append(limit)
@@ -368,21 +368,21 @@ def _require_there(package: str, limit: Limit) -> None:
         raise ConfigError(f"--trust {package}: there is no module '{top}' here{nor}")
 
 
-def typed_texts(tree: Any, key: str = "") -> Iterator[tuple[str, str]]:
+def typed_texts(typed: Any, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield every text in a nest of values, after the last name of its key."""
-    if isinstance(tree, Mapping):
-        for name, value in tree.items():
+    if isinstance(typed, Mapping):
+        for name, value in typed.items():
             yield from typed_texts(value, str(name).rpartition(".")[2])
-    elif isinstance(tree, list):
-        for value in tree:
+    elif isinstance(typed, list):
+        for value in typed:
             yield from typed_texts(value, key)
-    elif isinstance(tree, str):
-        yield key, tree
+    elif isinstance(typed, str):
+        yield key, typed
 
 
-def typed_names(tree: Any) -> Iterator[str]:
+def typed_names(typed: Any) -> Iterator[str]:
     """Yield names among the texts, and the package of an `id`; a name inside a path or a pattern is not an import."""
-    for key, text in typed_texts(tree):
+    for key, text in typed_texts(typed):
         if NAME.fullmatch(text):
             yield text
         elif key == "id" and (match := ID.fullmatch(text)):

@@ -136,8 +136,8 @@ def is_sweep(path: Path) -> bool:
 
 def sweep(
     jobs: Iterable[Job] = (),
-    *,
     plan: SearchPlan | None = None,
+    *,
     folder: Path | None = None,
     config_dir: Path | None = None,
     workers: int | None = None,

@@ -99,23 +99,28 @@ def started(
     """
     packages = list(packages)
     trust.require_of_use(packages)
-    parent, overrides = find(start), overrides.overrides if isinstance(overrides, Composed) else listed(overrides)
-    all_overrides = [*overrides, f"init.from={_quoted(str(parent.path))}"]
-    typed = {override.key: override.value for override in parse(overrides)}
-    if "init.from" in typed:
+    parent = find(start)
+    overrides = overrides.overrides if isinstance(overrides, Composed) else listed(overrides)
+    if any(override.key == "init.from" for override in parse(overrides)):
         raise ConfigError("--from and init.from both name the parent; give one of them")
+    typed = {override.key: override.value for override in parse(overrides) if not _in_blocks(override.key)}
+    overrides = [*overrides, f"init.from={_quoted(str(parent.path))}"]
     with _limits(parent, packages, typed):
-        lines = parse([] if parent.run is None else parent.run.read_overrides())
-        before = [override.text for override in lines if not _in_blocks(override.key)]
+        inherited = parse([] if parent.run is None else parent.run.read_overrides())
+        before = [override.text for override in inherited if not _in_blocks(override.key)]
         try:
-            composed = configuration.compose([*before, *all_overrides], config_dir=config_dir)
+            composed = configuration.compose([*before, *overrides], config_dir=config_dir)
         except ConfigError as error:
             if parent.run is None or not before:
                 raise
-            raise ConfigError(_whose(error, before, all_overrides, parent.run, config_dir)) from error
+            raise ConfigError(_whose(error, before, overrides, parent.run, config_dir)) from error
     folders = own_dirs(config_dir)
-    own = [layer.content for layer in composed.layers if _is_own(layer, folders, parent)]
-    with _limits(parent, packages, typed, own):
+    own = [
+        {key: value for key, value in layer.content.items() if not _in_blocks(key)}
+        for layer in composed.layers
+        if _is_own(layer, folders, parent)
+    ]
+    with _limits(parent, packages, {**typed, "": own}):
         yield composed
 
 
@@ -133,9 +138,7 @@ def _in_blocks(key: str) -> bool:
     return key.split(".")[0] in BLOCKS
 
 
-def _limits(
-    parent: Parent, packages: Iterable[str], typed: Mapping[str, Any], own: Iterable[Mapping[str, Any]] = ()
-) -> AbstractContextManager[None]:
+def _limits(parent: Parent, packages: Iterable[str], typed: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Limit the imports of the parent's overrides; the user's overrides and files may name any part, except in `init`.
 
     The user's overrides replace those of the parent, the user's files do not. So only keys of the overrides are free.
@@ -144,8 +147,7 @@ def _limits(
         return nullcontext()
     about = read_json(parent.run.manifest)
     project = about.get("project") if isinstance(about, dict) else None
-    overrides, *files = [{key: value for key, value in tree.items() if not _in_blocks(key)} for tree in (typed, *own)]
-    return trust.limited(packages, run=parent.run.path, project=project, typed={**overrides, "": files})
+    return trust.limited(packages, typed, run=parent.run.path, project=project)
 
 
 def _whose(error: ConfigError, before: list[str], overrides: list[str], run: RunDir, config_dir: Path | None) -> str:
