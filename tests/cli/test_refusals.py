@@ -23,6 +23,7 @@ KEYS = {
     ("train", "algorithm=dqn", "env=cartpol"): ["env: there is no 'cartpol'", "did you mean 'cartpole'?"],
     (*DQN, "memory=replai"): ["memory: there is no 'replai'", "did you mean 'replay'?"],
     (*DQN, "hydra.run.dir=x"): ["hydra.run.dir:", "--run-dir"],
+    (*DQN, "hydra/launcher=submitit_slurm"): ["hydra/launcher:", "launcher=slurm", "+sweep=optuna"],
     (*DQN, "algorithm.lr='${algorithm.batchsize}'"): ["algorithm.lr:", "did you mean 'algorithm.batch_size'?"],
     (*DQN, "networks.q.hidden='${networks.p}'"): ["networks.q.hidden: '${networks.p}' leads nowhere"],
     (*DQN, "algorithm.lr='${algorithm.huber}'", "algorithm.huber='${algorithm.lr}'"): ["circle", "algorithm.huber ->"],

@@ -79,7 +79,10 @@ def _parse(text: str) -> Override:
     if not key or ("=" not in text and not text.startswith("~")):
         raise ConfigError(f"'{text}': an override of the command line has the form KEY=VALUE, +KEY=VALUE or ~KEY")
     if key.split(".")[0].split("/")[0] == "hydra":
-        raise ConfigError(f"{key}: Hydra's own settings play no part here; --run-dir names the run directory")
+        raise ConfigError(
+            f"{key}: Hydra's own settings play no part here; --run-dir names the run directory, launcher=slurm "
+            "the launcher of a sweep, and +sweep=optuna its search"
+        )
     try:
         override = OverridesParser.create().parse_overrides([text])[0]
     except HydraException as error:
