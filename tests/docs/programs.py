@@ -124,7 +124,7 @@ def pip(overrides: list[str], folder: Path) -> Answer:
     wrong = sorted(extras - set(own["optional-dependencies"]))
     wrong += [name for option, name in pairwise(overrides) if option == "-c" and not _there(name)]
     what = [override for override in overrides[1:] if override[0] not in "-." and not _there(override)]
-    wrong += [override for override in what if override.partition("[")[0] != own["name"]]
+    wrong += [override for override in what if override.partition("[")[0] not in (own["name"], "pytest")]
     return Answer(1 if overrides[0] != "install" or wrong else 0, "", f"pip: there is no {', '.join(wrong)}")
 
 
