@@ -21,7 +21,7 @@ from rlrun.callbacks.entropy import batch_mean
 from rlrun.config import compose
 from rlrun.core.errors import DataError, LearnerError
 from rlrun.loading.assembly import builder_of
-from rlrun.nn import Gradients, Normalizer
+from rlrun.nn import Normalizer, average_gradients
 from rlrun.ops.distributions import given
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -120,11 +120,8 @@ def measured() -> dict[str, torch.Tensor]:
     normalizer.update(mine)
     normalizer.update(mine[:0] if rank else rows[:4])  # one of them has nothing
     large = torch.nn.Linear(300, 300)
-    gradients = Gradients(list(large.parameters()))
-    gradients.clear()
     large.weight.grad, large.bias.grad = torch.full((300, 300), 1.0 + rank), torch.full((300,), 3.0 * rank)
-    gradients.average()
-    assert gradients.flat is None
+    average_gradients([*large.parameters()])
     half = ops.normalized(rows[rank::count, 0], None)
     valid = torch.arange(12) % 3 > 0
     paid = SimpleNamespace(tally=SimpleNamespace(reward_sum=mine.double().sum(0).numpy(), reward_steps=len(mine)))

@@ -107,7 +107,7 @@ VALUES = {
     (*DQN, "threads=many"): ["threads: wanted", "'many'"],
     (*DQN, "precision=hihg"): ["precision: wanted one of highest, high, medium", "did you mean 'high'?"],
     (*DQN, "matmul_backend=onednnn"): [
-        "matmul_backend: wanted one of auto, torch, onednn, numpy",
+        "matmul_backend: wanted one of auto, torch, onednn",
         "did you mean 'onednn'?",
     ],
     (*DQN, "compile=fales"): ["compile: wanted true or false", "'fales'"],

@@ -25,7 +25,7 @@ from rlrun.commands import check as checking
 from rlrun.config import load as load_config
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.loading import assembly
-from rlrun.nn import products
+from rlrun.nn import fast_linear
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
 
@@ -266,10 +266,10 @@ def settings_of_the_process():
     threads = [(library["filepath"], library["num_threads"]) for library in threadpool_info()]
     states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state().tolist()
     precision = torch.get_float32_matmul_precision()
-    return torch.get_num_threads(), threads, precision, products.in_use(), *map(repr, states)
+    return torch.get_num_threads(), threads, precision, fast_linear.in_use(), *map(repr, states)
 
 
-OTHER = ("threads=1", "precision=medium", "matmul_backend=numpy")
+OTHER = ("threads=1", "precision=medium", "matmul_backend=onednn")
 CALLS = {
     "train": lambda run: rlrun.train([*DQN, *TINY, *OTHER], run_dir=run),
     "resume": lambda run: rlrun.resume(run, ["stop.env_steps=120"]),

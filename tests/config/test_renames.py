@@ -58,6 +58,21 @@ def test_value_gets_todays_name(compose, advice):
     assert advice.messages == ["algorithm.guide=smallest is called algorithm.actor_q=min now"]
 
 
+@pytest.mark.parametrize("before", ["matmul_backend=numpy", "matmul=numpy"])
+def test_numpy_gives_way_to_the_automatic_backend(before, compose, write, tmp_path, advice):
+    assert compose(*DQN, before).config.matmul_backend == "auto"
+    assert advice.messages == [f"{before} is called matmul_backend=auto now"]
+    key, _, value = before.partition("=")
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{key}: {value}\n")
+    assert saved.load(path).matmul_backend == "auto"
+    assert len(advice.messages) == 2
+    write("conf/with/mine.yaml", "# @package _global_\nmatmul_backend: numpy\n")
+    assert compose(*DQN, "+with=mine").config.matmul_backend == "auto"
+    assert advice.messages[2].endswith("mine.yaml: matmul_backend=numpy is called matmul_backend=auto now")
+    assert len(advice.messages) == 3
+
+
 def test_class_in_override_gets_todays_path(compose):
     composed = compose(*DQN, "callbacks.q_loss._target_=rlrun.memory.Prioritised", check=False)
     assert composed.config.callbacks.q_loss._target_ == "rlrun.memory.Prioritized"

@@ -11,7 +11,7 @@ from rlrun.core.errors import RequestError
 from rlrun.loading import assembly
 from rlrun.loading.assembly import Machine, machine_here, machine_of, prepare_process, process_as_set_up, stateful
 from rlrun.memory import Scale, Table, Uniform
-from rlrun.nn import products, ways
+from rlrun.nn import fast_linear
 from rlrun.runs import machine_cache as remembered
 
 
@@ -58,7 +58,7 @@ def anew(monkeypatch):
 @pytest.fixture
 def set_up():
     """Set this process up by overrides beside the defaults; what it was before comes back."""
-    before, threads = products.in_use(), torch.get_num_threads()
+    before, threads = fast_linear.in_use(), torch.get_num_threads()
 
     def call(so_far=None, **overrides):
         config = OmegaConf.create({"threads": threads, "precision": "highest", "device": "cpu", **overrides})
@@ -67,23 +67,15 @@ def set_up():
         return about
 
     yield call
-    products.use(before)
-    ways.set_threads(threads)
+    fast_linear.use(before)
+    fast_linear.set_threads(threads)
 
 
-def test_a_library_of_another_package_changes_no_decision(monkeypatch):
-    before = assembly._machine()
-    library = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.15", "filepath": "opencv.libs/blas.so"}
-    libraries = [*threadpool_info(), library]
-    monkeypatch.setattr(assembly, "threadpool_info", lambda: libraries)
-    assert assembly._machine() == before
-
-
-def test_a_run_stays_with_the_products_that_it_began_with(set_up, anew, monkeypatch):
-    for fastest in products.WAYS:
-        monkeypatch.setattr(ways, "fastest", lambda fastest=fastest: fastest)
+def test_a_run_stays_with_the_backend_that_it_began_with(set_up, anew, monkeypatch):
+    for fastest in fast_linear.BACKENDS:
+        monkeypatch.setattr(fast_linear, "fastest", lambda fastest=fastest: fastest)
         assert set_up(matmul_backend="auto")["matmul"] == fastest
-        for so_far in products.WAYS:
+        for so_far in fast_linear.BACKENDS:
             assert set_up((so_far, 1), matmul_backend="auto")["matmul"] == so_far
         assert set_up(("torch", 1), matmul_backend="onednn")["matmul"] == "onednn"  # the user's override
         assert set_up()["matmul"] == "torch"  # a config of a version that knew torch only
@@ -92,9 +84,14 @@ def test_a_run_stays_with_the_products_that_it_began_with(set_up, anew, monkeypa
     assert {machine_of({"threads": damaged}).threads for damaged in (None, "two", [], 0, -3, 1.5)} == {1}
 
 
+def test_saved_run_by_numpy_takes_the_automatic_choice(set_up, anew, monkeypatch):
+    monkeypatch.setattr(fast_linear, "fastest", lambda: "onednn")
+    assert set_up(("numpy", 1), matmul_backend="auto")["matmul"] == "onednn"
+
+
 def test_a_run_stays_with_the_threads_that_it_began_with(set_up, anew, monkeypatch):
     monkeypatch.setattr(assembly, "cores", lambda: 6)
-    monkeypatch.setattr(ways, "best_threads", lambda at_most: at_most)
+    monkeypatch.setattr(fast_linear, "best_threads", lambda at_most: at_most)
     assert set_up(threads="auto")["threads"] == 6
     assert set_up(threads="auto", learners=2)["threads"] == 3  # cores are shared
     assert set_up(("torch", 2), threads="auto")["threads"] == 2
@@ -104,24 +101,24 @@ def test_a_run_stays_with_the_threads_that_it_began_with(set_up, anew, monkeypat
 
 def test_all_runs_of_a_machine_take_what_the_first_one_found_out(set_up, empty_cache, monkeypatch):
     monkeypatch.setattr(assembly, "cores", lambda: 6)
-    for number, way in enumerate(products.WAYS):
-        monkeypatch.setattr(ways, "fastest", lambda way=way: way)
-        monkeypatch.setattr(ways, "best_threads", lambda at_most, number=number: 2 + number)
+    for number, way in enumerate(fast_linear.BACKENDS):
+        monkeypatch.setattr(fast_linear, "fastest", lambda way=way: way)
+        monkeypatch.setattr(fast_linear, "best_threads", lambda at_most, number=number: 2 + number)
         about = set_up(matmul_backend="auto", threads="auto")
-        assert (about["matmul"], about["threads"]) == (products.WAYS[0], 2)
-    assert set_up(matmul_backend="auto", threads=4)["matmul"] == products.WAYS[-1]  # that is another question
+        assert (about["matmul"], about["threads"]) == (fast_linear.BACKENDS[0], 2)
+    assert set_up(matmul_backend="auto", threads=4)["matmul"] == fast_linear.BACKENDS[-1]  # that is another question
     monkeypatch.setattr(assembly, "cpu", lambda: "another")
-    assert set_up(matmul_backend="auto", threads="auto")["matmul"] == products.WAYS[-1]
+    assert set_up(matmul_backend="auto", threads="auto")["matmul"] == fast_linear.BACKENDS[-1]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_numpy_takes_as_many_threads_as_torch(set_up, threads):
-    assert set_up(matmul_backend="numpy", threads=threads)["threads"] == threads
+    assert set_up(matmul_backend="torch", threads=threads)["threads"] == threads
     assert {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"} == {threads}
 
 
-def test_products_that_are_not_there_are_refused_if_asked_for(set_up, monkeypatch):
-    monkeypatch.setattr(products, "_operator", None)
+def test_missing_backend_is_refused_if_asked_for(set_up, monkeypatch):
+    monkeypatch.setattr(fast_linear, "_operator", None)
     assert set_up(("onednn", 1), matmul_backend="auto")["matmul"] == "torch"
     with pytest.raises(RequestError, match="matmul_backend=onednn: this build of torch has no such products"):
         set_up(matmul_backend="onednn")

@@ -150,8 +150,8 @@ def test_sparse_gradients_are_refused():
 FIRST_STEPS = """
 import sys, torch
 from rlrun.callbacks import LossCallback
-from rlrun.nn import Stepper, ways
-ways.fastest()
+from rlrun.nn import Stepper, fast_linear
+fast_linear.fastest()
 network = torch.nn.Linear(3, 4)
 optimizer = torch.optim.Adam(network.parameters(), fused=True)
 optimizer.zero_grad()

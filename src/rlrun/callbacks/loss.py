@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.core.errors import ConfigError, DataError, require_one_of
 from rlrun.core.schedules import Schedule
-from rlrun.nn import Gradients, Stepper
+from rlrun.nn import Stepper, average_gradients
 from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.training.callback import Callback, Hook
 
@@ -72,7 +72,6 @@ class LossCallback(Callback):
         self.parameters = list(trained.values())
         self.names = list(trained)
         self.optimizer = optimizer(self.parameters) if self.parameters else None
-        self._gradients = Gradients(self.parameters)
         self._hidden = hidden_layers(network)
         # Another loss may overwrite gradients before metrics are read.
         self.by_turns = getattr(network, "by_turns", False)
@@ -159,12 +158,12 @@ class LossCallback(Callback):
         return ops.error_size(elements)
 
     def _step(self, loss: Tensor, step: Stepper, rate: float | None) -> None:
-        self._gradients.clear()
+        for parameter in self.parameters:
+            parameter.grad = None
         # A gradient per element would make torch import its compiler. Other networks get no gradient.
         torch.autograd.backward(loss, inputs=self.parameters)
-        self._gradients.settle()
-        self._gradients.average()
-        self.limit_gradients(self._gradients.flat)
+        average_gradients(self.parameters)
+        self.limit_gradients()
         self.set_rate(rate)
         step()
         self.stepped()
@@ -205,16 +204,10 @@ class LossCallback(Callback):
             for group in self.optimizer.param_groups:
                 group["lr"] = self._rate
 
-    def limit_gradients(self, flat: Tensor | None = None) -> None:
-        """Limit the parameters' gradients, and keep their norm.
-
-        flat: all gradients in one tensor, if they are stored so.
-        """
+    def limit_gradients(self) -> None:
+        """Limit the parameters' gradients, and keep their norm."""
         by = self.grad_clip
         if self.max_grad_norm is None and by != "none":
-            return
-        if flat is not None and by in ("global", "value", "none"):  # these do not depend on parameters' borders
-            self._norm = ops.clip_([flat], largest=self.max_grad_norm, by=by)
             return
         present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
         self._norm = ops.clip_(list(present.values()), largest=self.max_grad_norm, by=by, parameters=list(present))

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from rlrun.compile.products import by_numpy
 from rlrun.compile.untraceable import Untraceable
-from rlrun.nn import products
 from rlrun.runs.machine_cache import folder
 from rlrun.runs.manifest import instructions
 
@@ -136,8 +134,6 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
 
     sized: inputs always have these sizes.
     """
-    if device == "cpu" and products.in_use() == "numpy":
-        by_numpy(module.graph)
     module.recompile()
     from torch._inductor import standalone_compile
 

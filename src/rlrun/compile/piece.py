@@ -20,7 +20,6 @@ from rlrun.compile.trace import Learning, Trace
 from rlrun.compile.untraceable import Untraceable, first_line
 from rlrun.compile.watching import ABSENT, unchanged
 from rlrun.core.typing import Groups
-from rlrun.nn.tandem import hooks_of
 from rlrun.training.wiring import HookCall
 
 
@@ -126,7 +125,7 @@ class Piece:
         """Note what the dicts, lists, deques, sets and modules hold that hooks may have looked into."""
         written = {(id(result.holder), result.key) for result in trace.results}
         seen = [container for container in scope.containers if scope.below.get(id(container)) in trace.watch.read]
-        hooked = [kind for module in scope.modules for kind in hooks_of(module)]
+        hooked = [kind for module in scope.modules for kind in _hooks_of(module)]
         self._unhooked = [kind for kind in hooked if not kind]
         self._containers = [*seen, *(kind for kind in hooked if kind), *(module._modules for module in scope.modules)]
         self._lengths = list(map(len, self._containers))
@@ -209,6 +208,11 @@ class Piece:
             loss.callback.stepped()
         for turned in self._turned:
             turned.passed()
+
+
+def _hooks_of(module: nn.Module) -> tuple[Any, ...]:
+    """Return the hooks that see, or change, what goes into a module or comes out of it."""
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
 
 
 def _equal(now: Any, before: Any) -> bool:

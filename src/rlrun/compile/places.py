@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.nn import Follow, Gradients, Stepper
+from rlrun.nn import Follow, Stepper
 from rlrun.training.callback import Callback
 
 # What has its own lists of tensors that lie elsewhere, too.
-_APART = (Follow, Gradients, Stepper, torch.optim.Optimizer)
+_APART = (Follow, Stepper, torch.optim.Optimizer)
 _ENDS = (str, bytes, int, float, bool, type(None), *_APART)
 # What modules have for themselves; it changes by their own doing, and is seen where it leads to tensors.
 TORCH_OWN = frozenset(vars(nn.Module()))

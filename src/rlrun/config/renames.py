@@ -141,7 +141,8 @@ class _Renaming:
             key = here[:-1] if here[-1:] and here[-1].isdecimal() else here  # of a list
             now = _value(key, text) if key and self._ours(key[:-1]) else text
         if now != text:
-            self.changes[text] = now
+            name = f"{last(here)}=" if here[-1:] != ("_target_",) else ""
+            self.changes[f"{name}{text}"] = f"{name}{now}"
         return _LINK.sub(lambda match: f"{match[1]}{match[2]}{self._link(match, here)}{match[4]}", now)
 
     def _link(self, match: re.Match[str], here: Keys) -> str:

@@ -163,7 +163,7 @@ KINDS: dict[str, Kind] = {
     "logger": Kind("a list of loggers", _list_of_names),
     "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device),
     "threads": either(whole(1), Kind("auto", one_of("auto").convert)),
-    "matmul_backend": one_of("auto", "torch", "onednn", "numpy"),
+    "matmul_backend": one_of("auto", "torch", "onednn"),
     "precision": one_of("highest", "high", "medium", "bf16"),
     "compile": TRUTH,
     "init.from": either(TEXT, NULL),

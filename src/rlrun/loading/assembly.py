@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from rlrun.collect import Collector
 from rlrun.config.build import Builder
@@ -22,7 +22,7 @@ from rlrun.config.targets import explain, find_target
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.memory import PhasicLoader, ReplayLoader, RolloutLoader, Table
-from rlrun.nn import products, ways
+from rlrun.nn import fast_linear
 from rlrun.runs import learners
 from rlrun.runs.machine_cache import remembered
 from rlrun.runs.manifest import cores, cpu, gpu, versions
@@ -108,7 +108,7 @@ _KEPT, _FROM_HEAP = 1 << 28, 1 << 25  # bytes: kept at the end of the heap; and 
 class Machine(NamedTuple):
     """What a run found out about its machine when it began: `auto` stays with that."""
 
-    matmul: str  # by what products are made
+    matmul: str  # backend of large products
     threads: int
 
 
@@ -122,10 +122,10 @@ def prepare_process(config: DictConfig, machine: Machine | None = None) -> str:
         machine: of a run that is resumed; never more threads than there are cores here.
 
     Raises:
-        RequestError: the device is not there, or this build of torch lacks what makes the products.
+        RequestError: the device is not there, or this build of torch lacks the matmul backend.
     """
     set_threads(config, machine)
-    set_products(config, machine)
+    set_backend(config, machine)
     wanted = str(config.device)
     if learners.rank() and wanted in ("auto", "cuda") and torch.cuda.device_count() > learners.rank():
         torch.cuda.set_device(learners.rank())
@@ -142,51 +142,43 @@ def set_threads(config: DictConfig, machine: Machine | None = None) -> None:
     """Let this process take the threads of a config; `auto` times once on a machine how many pay."""
     room = max(1, cores() // count_of(config))
     if config.threads != "auto":
-        ways.set_threads(int(config.threads))
+        fast_linear.set_threads(int(config.threads))
     elif machine is not None:
-        ways.set_threads(min(machine.threads, room))
+        fast_linear.set_threads(min(machine.threads, room))
     else:
-        find, fits = partial(ways.best_threads, room), range(1, room + 1).__contains__
-        ways.set_threads(remembered("threads", {**_machine(), "at_most": room}, find, fits))
+        find, fits = partial(fast_linear.best_threads, room), range(1, room + 1).__contains__
+        fast_linear.set_threads(remembered("threads", {**_machine(), "at_most": room}, find, fits))
 
 
-def set_products(config: DictConfig, machine: Machine | None = None) -> None:
-    """Have products made as a config says; `auto` times once on a machine which way is the fastest.
+def set_backend(config: DictConfig, machine: Machine | None = None) -> None:
+    """Set the matmul backend as a config says; `auto` times once on a machine which one is the fastest.
 
     Raises:
-        RequestError: this build of torch lacks what makes the products.
+        RequestError: this build of torch lacks that backend.
     """
     precision = str(config.precision)
     torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
-    way = str(OmegaConf.select(config, "matmul_backend", default="torch"))  # runs of earlier versions have no such key
-    if way != "auto":
-        if products.use(way) != way:
-            raise RequestError(f"matmul_backend={way}: this build of torch has no such products; leave it at auto")
-    elif machine is not None and machine.matmul in products.WAYS:
-        products.use(machine.matmul)
+    backend = str(OmegaConf.select(config, "matmul_backend", default="torch"))  # earlier versions have no such key
+    if backend != "auto":
+        if fast_linear.use(backend) != backend:
+            raise RequestError(f"matmul_backend={backend}: this build of torch has no such products; leave it at auto")
+    elif machine is not None and machine.matmul in fast_linear.BACKENDS:
+        fast_linear.use(machine.matmul)
     else:
         about = {**_machine(), "threads": torch.get_num_threads(), "precision": torch.get_float32_matmul_precision()}
-        products.use(remembered("matmul", about, ways.fastest, products.WAYS.__contains__))
+        fast_linear.use(remembered("matmul", about, fast_linear.fastest, fast_linear.BACKENDS.__contains__))
 
 
 def _machine() -> dict[str, Any]:
     """Return all that the time of a product depends on."""
-    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    # Other packages bring a BLAS of their own, such as OpenCV: a process that imports them must decide alike.
-    libraries = [library for library in libraries if "numpy" in library["filepath"]] or libraries
-    keys = ("internal_api", "version", "architecture")
-    return {
-        "cpu": cpu(),
-        "packages": {name: versions()[name] for name in ("rlrun", "torch", "numpy")},
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "blas": sorted({" ".join(str(library.get(key)) for key in keys) for library in libraries}),
-    }
+    packages = {name: versions()[name] for name in ("rlrun", "torch")}
+    return {"cpu": cpu(), "packages": packages, "capability": torch.backends.cpu.get_cpu_capability()}
 
 
 def process_as_set_up(device: str) -> dict[str, Any]:
     """Return what `prepare_process` made of this process, for a manifest."""
     settings = {"device": device, "gpu": gpu(device), "threads": torch.get_num_threads()}
-    return {**settings, "matmul": products.in_use()}
+    return {**settings, "matmul": fast_linear.in_use()}
 
 
 def machine_of(about: Mapping[str, Any]) -> Machine:
@@ -198,14 +190,14 @@ def machine_of(about: Mapping[str, Any]) -> Machine:
 
 def machine_here() -> Machine:
     """Return what `prepare_process` found out in this process."""
-    return Machine(products.in_use(), torch.get_num_threads())
+    return Machine(fast_linear.in_use(), torch.get_num_threads())
 
 
 @contextmanager
 def process_restored() -> Iterator[None]:
     """Leave threads, precision and random generators of the process in the end as they were before."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    matmul = products.in_use()
+    matmul = fast_linear.in_use()
     states = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with threadpool_limits(), torch.random.fork_rng(devices):  # without limits: the end restores what was there
@@ -213,7 +205,7 @@ def process_restored() -> Iterator[None]:
             yield
         finally:
             torch.set_float32_matmul_precision(precision)
-            products.use(matmul)
+            fast_linear.use(matmul)
             random.setstate(states[0])
             np.random.set_state(states[1])
             torch.set_num_threads(threads)

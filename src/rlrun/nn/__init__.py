@@ -61,7 +61,7 @@ from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
 from rlrun.nn.soft import SoftPolicy, Temperature
-from rlrun.nn.stepper import Gradients, Stepper
+from rlrun.nn.stepper import Stepper, average_gradients
 from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
@@ -79,7 +79,6 @@ __all__ = [
     "Ensemble",
     "Evaluated",
     "Follow",
-    "Gradients",
     "Heads",
     "ImageEncoder",
     "ImplicitCritics",
@@ -98,6 +97,7 @@ __all__ = [
     "Trunk",
     "Value",
     "ValueHead",
+    "average_gradients",
     "flatten",
     "frozen_copy",
     "normal_",

@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Trunk
+from rlrun.nn.fast_linear import Linear
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.init import orthogonal_
-from rlrun.nn.policy import OWN, Policy
-from rlrun.nn.tandem import across
-
-VALUED = ("value_trunk.layers", "value_head")  # layers of a value that shares none with the policy
+from rlrun.nn.policy import Policy
 
 
 class Evaluated(NamedTuple):
@@ -65,7 +63,7 @@ class ActorCritic(Policy):
         }
         below = hidden if value_hidden is None else value_hidden
         self.value_trunk = None if shared else Trunk(spaces, hidden=below, **layers)
-        self.value_head = nn.Linear((self.value_trunk or self.trunk).size, 1)
+        self.value_head = Linear((self.value_trunk or self.trunk).size, 1)
         orthogonal_(self.value_head, 1.0)
 
     @property
@@ -103,14 +101,10 @@ class ActorCritic(Policy):
         state: [B, S] before single steps or windows, of a network with a core.
         episode_end: [B, T] where episodes are over within windows.
         """
-        trunk, value_trunk, head = self.trunk, self.value_trunk, self.head
-        outputs = across(self, observation, OWN, VALUED) if value_trunk is not None and trunk.simple else None
-        if outputs is not None:
-            return self._evaluated(head.read(outputs[0]), action, outputs[1].squeeze(-1))
         own, valued = self._parts(state)
-        features = trunk(observation, own, episode_end)
-        below = features if value_trunk is None else value_trunk(observation, valued, episode_end)
-        return self._evaluated(head(features), action, self.value_head(below).squeeze(-1))
+        features = self.trunk(observation, own, episode_end)
+        below = features if self.value_trunk is None else self.value_trunk(observation, valued, episode_end)
+        return self._evaluated(self.head(features), action, self.value_head(below).squeeze(-1))
 
     def _evaluated(self, heads: Heads, action: Tree, value: Tensor) -> Evaluated:
         return Evaluated(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))

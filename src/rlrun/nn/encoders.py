@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, leaves, leaves_of
 from rlrun.core.typing import Tree
+from rlrun.nn.fast_linear import Linear
 from rlrun.nn.init import Initializer, initializer
 from rlrun.nn.mlp import Activation, activation_module, dense
 from rlrun.nn.precision import LARGE, products
@@ -106,7 +107,7 @@ class ImageEncoder(nn.Module):
         )
         wide = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
         self.size = features or (512 if large else 128)
-        self.dense = nn.Sequential(nn.Linear(wide, self.size), activation_module(activation))
+        self.dense = nn.Sequential(Linear(wide, self.size), activation_module(activation))
         self.apply(initializer(init))
 
     def _picture(self, pixels: Tensor) -> Tensor:
@@ -156,7 +157,6 @@ class Trunk(nn.Module):
         self.layers = dense(self.encoder.size, hidden, activation=activation, layer_norm=layer_norm)
         self.layers.apply(initializer(init))
         self.size = hidden[-1] if hidden else self.encoder.size
-        self.simple = core is None and self.encoder.plain  # nothing but the layers, on observations as they are
         self.core = None if core is None else Core(core, self.size, core_size)
         self.state_size = 0
         if self.core is not None:

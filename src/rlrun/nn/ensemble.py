@@ -11,20 +11,16 @@ from torch import Tensor, nn
 
 from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import describe
-from rlrun.nn import products
 from rlrun.nn.actions import ActionCodec
+from rlrun.nn.fast_linear import in_use, is_large, linear
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation, activation_module
-from rlrun.nn.precision import products as computed
-from rlrun.nn.precision import widest
-from rlrun.nn.stacks import CachedStacks, Form
-from rlrun.nn.tandem import affine, kind_of, plain_input
+from rlrun.nn.precision import products, widest
 
-# Multiplications in one hidden layer of one member from which separate products take less time than a batched
-# one on a CPU. Forward and backward, two members, one thread, separate / batched: 0.9-1.0 at 256 wide and batch 256
-# (16.8 M), 0.97 or 1.06 at 4.2 M (128 wide, or batch 64), 1.2 at 2.1 M, 1.4 at 0.3 M.
-LARGE = 4_000_000
-_OWN = {"weight", "bias"}  # what a layer has itself, unless it is parametrized
+# Multiplications in a member's widest layer from which members apart take less time than a batched product on a CPU,
+# for an update of SAC 0.95 times as long at 16.8 M (2 members of 2 × 256, batch 256). At 4.2 M it is the same, below it
+# is longer. A single member gains from oneDNN only.
+LARGE = 8_000_000
 
 
 class StackedLinear(nn.Module):
@@ -39,24 +35,22 @@ class StackedLinear(nn.Module):
             self.norm_weight = nn.Parameter(torch.stack([norm.weight.detach() for norm in norms]).unsqueeze(1))
             self.norm_bias = nn.Parameter(torch.stack([norm.bias.detach() for norm in norms]).unsqueeze(1))
 
-    def together(self, value: Tensor, dropout: float, training: bool) -> Tensor:
-        """Evaluate all members by one batched product: [M, B, in] -> [M, B, out]."""
-        value = torch.baddbmm(self.bias, value, self.weight)
+    def forward(self, values: Sequence[Tensor], dropout: float, learns: bool) -> list[Tensor]:
+        """Evaluate members together, [M, B, in] -> [M, B, out] as the only value, or apart, M times [B, in]."""
+        apart = values[0].dim() == 2
+        if apart:
+            layers = zip(values, _members(self.weight), _members(self.bias), strict=True)
+            results = [linear(value, weight.t(), bias[0]) for value, weight, bias in layers]
+        else:
+            results = [torch.baddbmm(self.bias, values[0], self.weight)]
         if dropout:
-            value = F.dropout(value, dropout, training)
+            results = [F.dropout(result, dropout, learns) for result in results]
         if self.normed:
-            value = torch.addcmul(self.norm_bias, F.layer_norm(value, value.shape[-1:]), self.norm_weight)
-        return value
-
-    def apart(self, values: Sequence[Tensor], dropout: float, training: bool) -> list[Tensor]:
-        """Evaluate the members one after the other: M times [B, in] -> M times [B, out]."""
-        parts = zip(values, self.weight.unbind(0), self.bias.unbind(0), strict=True)
-        results = [affine(value, weight.t(), bias[0]) for value, weight, bias in parts]
-        if dropout:
-            results = [F.dropout(result, dropout, training) for result in results]
-        if self.normed:
-            norms = zip(results, self.norm_weight.unbind(0), self.norm_bias.unbind(0), strict=True)
-            results = [F.layer_norm(result, result.shape[-1:], weight[0], bias[0]) for result, weight, bias in norms]
+            weights, biases = (_members(part) if apart else [part] for part in (self.norm_weight, self.norm_bias))
+            results = [
+                torch.addcmul(bias, F.layer_norm(result, result.shape[-1:]), weight)
+                for result, weight, bias in zip(results, weights, biases, strict=True)
+            ]
         return results
 
 
@@ -65,11 +59,9 @@ class Ensemble(nn.Module):
 
     Hidden units are left out by `dropout` while gradients are taken, and neither in acting nor in targets; those of a
     target network too, where `drops_always` is set.
-    The parameters are stacked, so an optimizer sees few tensors. On a CPU wide layers are evaluated
-    member by member, narrow ones and everything on other devices by one batched product.
+    The parameters are stacked, so an optimizer sees few tensors. Members are evaluated by one batched product, and one
+    by one where products are large.
     """
-
-    momentary = ("_cached",)
 
     def __init__(
         self,
@@ -97,10 +89,6 @@ class Ensemble(nn.Module):
             for i in range(len(hidden) + 1)
         )
         self.activation = activation_module(activation)
-        kind = None if layer_norm else kind_of([self.activation])
-        depth = len(self.layers)
-        self._form = None if kind is None else Form((kind,) * members, (depth,) * members, open=True, members=members)
-        self._cached: CachedStacks | None = None
         self.drops_always = False
 
     def forward(self, value: Tensor, *, shared: bool = True) -> Tensor:
@@ -112,12 +100,16 @@ class Ensemble(nn.Module):
         lead = value.shape[:-1] if shared else value.shape[1:-1]
         if len(lead) != 1:
             value = value.reshape(*(() if shared else (self.members,)), -1, value.shape[-1])
-        separate = self._separate(value)
-        # a batched product of one costs less than the views that undo the stacking, unless these lie there already
-        result = self._in_one_step(value) if separate or self.members == 1 else None
-        if result is None:
-            separate &= self.members > 1
-            result = self._apart(value, shared) if separate else self._together(value, shared)
+        if is_large(value, self.work, LARGE) and (self.members > 1 or in_use() == "onednn"):
+            below = [value] * self.members if shared else _members(value)
+        else:
+            below = [value.expand(self.members, *value.shape) if shared else value]
+        *hidden, last = self.layers
+        with products(value, self.work):
+            for layer in hidden:
+                below = [self.activation(part) for part in layer(below, self.dropout, self._learns)]
+        results = last([part.to(value.dtype) for part in below], 0.0, False)
+        result = results[0] if results[0].dim() == 3 else torch.stack(results)
         return result if len(lead) == 1 else result.reshape(self.members, *lead, self.outputs)
 
     @property
@@ -125,45 +117,10 @@ class Ensemble(nn.Module):
         """Whether hidden units are left out."""
         return self.training and (self.drops_always or torch.is_grad_enabled())
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cached": None}  # a copy has places of its own
 
-    def _separate(self, value: Tensor) -> bool:
-        # what is exported has a batch of any size, and what is compiled decides for itself how products are made
-        if torch.compiler.is_exporting() or torch.compiler.is_compiling():
-            return False
-        large = value.shape[-2] * self.work >= LARGE or products.in_use() == "numpy"
-        return value.device.type == "cpu" and large
-
-    def _together(self, value: Tensor, shared: bool) -> Tensor:
-        *hidden, last = self.layers
-        below = value.expand(self.members, *value.shape) if shared else value
-        with computed(value, self.work):
-            for layer in hidden:
-                below = self.activation(layer.together(below, self.dropout, self._learns))
-        return last.together(below.to(value.dtype), 0.0, False)
-
-    def _in_one_step(self, value: Tensor) -> Tensor | None:
-        """Return what `rlrun.nn.stacks` makes of all members, where these are layers that it takes."""
-        if self._form is None or not plain_input(value) or (self.dropout and self._learns):
-            return None
-        if value.dim() == 3 and len(value) != self.members:  # which the other ways refuse
-            return None
-        cached, owners = self._cached, [layer._parameters for layer in self.layers]
-        if cached is None or not cached.is_of(owners) or not cached.in_place():
-            if self.layers[0].weight.dtype != value.dtype or not all(owner.keys() >= _OWN for owner in owners):
-                return None
-            cached = self._cached = CachedStacks(self._form, owners, self.work)
-        results = cached(value)
-        return results[0].unsqueeze(0) if self.members == 1 else torch.stack(results)
-
-    def _apart(self, value: Tensor, shared: bool) -> Tensor:
-        *hidden, last = self.layers
-        values: Sequence[Tensor] = [value] * self.members if shared else value.unbind(0)
-        with computed(value, self.work):
-            for layer in hidden:
-                values = [self.activation(part) for part in layer.apart(values, self.dropout, self._learns)]
-        return torch.stack(last.apart([part.to(value.dtype) for part in values], 0.0, False))
+def _members(stacked: Tensor) -> list[Tensor]:
+    """Return the tensor of each member; the gradient of a single one needs no copy."""
+    return [*stacked.unbind()] if len(stacked) > 1 else [stacked.squeeze(0)]
 
 
 class Dueling(nn.Module):

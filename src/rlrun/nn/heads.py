@@ -11,8 +11,8 @@ from rlrun.core.errors import require_one_of
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
+from rlrun.nn.fast_linear import Linear
 from rlrun.nn.init import orthogonal_
-from rlrun.nn.tandem import across, layer_by_layer
 from rlrun.ops.distributions import (
     choice_divergence,
     gaussian_divergence,
@@ -73,18 +73,14 @@ class ActionHead(nn.Module):
         free = spread == "free" and count > 0
         self.widths = (count, 0 if free else count, self.codec.width)
         self.parts = self.codec.kinds
-        self.layer = nn.Linear(features, sum(self.widths))
+        self.layer = Linear(features, sum(self.widths))
         orthogonal_(self.layer, gain)
         with torch.no_grad():
             self.layer.bias[count : count + self.widths[1]] = log_std
         self.log_std = nn.Parameter(torch.full((count,), float(log_std))) if free else None
 
     def forward(self, features: Tensor) -> Heads:
-        raw = across(self, features, ("layer",))  # rounded alike, whatever is below
-        return self.read(layer_by_layer(features, (self.layer,)) if raw is None else raw[0])
-
-    def read(self, raw: Tensor) -> Heads:
-        """Return the distribution that the last layer's numbers [..., sum of widths] stand for."""
+        raw = self.layer(features)
         if not self.codec.continuous:
             return Heads(None, None, self.codec.log_softmax(raw))
         mean, log_std, logits = torch.split(raw, list(self.widths), -1)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor, nn
 
 from rlrun.core.errors import require_one_of
+from rlrun.nn import precision
+from rlrun.nn.fast_linear import Linear, Tanh
 from rlrun.nn.init import Initializer, initializer, orthogonal_
-from rlrun.nn.tandem import across, layer_by_layer
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     # in place is safe: no layer of ours needs its own output for its gradient
@@ -18,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
-    "tanh": nn.Tanh,
+    "tanh": Tanh,
 }
 Activation = str | Callable[[], nn.Module]
 
@@ -36,11 +38,22 @@ def activation_module(activation: Activation) -> nn.Module:
 
 
 class Dense(nn.Sequential):
-    """Layers one after the other, rows [B, in] of dense ones by `rlrun.nn.stacks`."""
+    """Layers one after the other; with bf16, all but a dense layer at the end compute in bfloat16."""
 
     def forward(self, value: Tensor) -> Tensor:
-        outputs = across(self, value, ())
-        return layer_by_layer(value, tuple(self)) if outputs is None else outputs[0]
+        layers: list[Any] = [*self]
+        last = layers.pop() if layers and isinstance(layers[-1], nn.Linear) else None
+        below = value
+        with precision.products(value, _widest(layers) if precision.is_mixed() else 0):
+            for layer in layers:
+                below = layer(below)
+        below = below.to(value.dtype)
+        return below if last is None else last(below)  # type: ignore[no-any-return]
+
+
+def _widest(layers: Sequence[nn.Module]) -> int:
+    """Return the multiplications a row in the widest dense layer."""
+    return max([0, *(layer.weight.numel() for layer in layers if isinstance(layer, nn.Linear))])
 
 
 class MLP(Dense):
@@ -63,7 +76,7 @@ class MLP(Dense):
     ) -> None:
         begin = initializer(init)
         below = dense(inputs, hidden, activation=activation, layer_norm=layer_norm, dropout=dropout)
-        super().__init__(*below, nn.Linear((inputs, *hidden)[-1], outputs))
+        super().__init__(*below, Linear((inputs, *hidden)[-1], outputs))
         self.apply(begin)
         if output_gain is not None:
             orthogonal_(self[-1], output_gain)
@@ -78,7 +91,7 @@ def dense(
 
 def _layers(widths: Sequence[int], activation: Activation, layer_norm: bool, dropout: float) -> Iterator[nn.Module]:
     for inputs, outputs in pairwise(widths):
-        yield nn.Linear(inputs, outputs)
+        yield Linear(inputs, outputs)
         if dropout > 0.0:
             yield nn.Dropout(dropout)
         if layer_norm:

@@ -16,10 +16,7 @@ from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
 from rlrun.nn.init import Initializer
 from rlrun.nn.mlp import MLP, Activation
 from rlrun.nn.recurrent import Kind
-from rlrun.nn.tandem import across
 from rlrun.ops.distributions import normal_like, squashed_action, squashed_log_prob, squashed_sample
-
-OWN = ("trunk.layers", "head.layer")  # layers of a policy
 
 
 class SquashedGaussian(nn.Module):
@@ -196,11 +193,7 @@ class Policy(nn.Module):
 
     def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and episode_end."""
-        trunk, head = self.trunk, self.head
-        raw = across(self, observation, OWN) if trunk.simple else None
-        if raw is not None:
-            return head.read(raw[0])
-        heads: Heads = head(trunk(observation, state, episode_end))
+        heads: Heads = self.head(self.trunk(observation, state, episode_end))
         return heads
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:

@@ -65,6 +65,11 @@ class MixedPrecision:
             _now.kind, _now.thread = self._before.pop()
 
 
+def is_mixed() -> bool:
+    """Return True inside of a `MixedPrecision` with bf16."""
+    return _now.kind is not None
+
+
 def lowered(work: int) -> torch.dtype | None:
     """Return what layers whose widest takes so many multiplications a row compute in now; None = float32."""
     if _now.kind is None or work < LARGE:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from operator import is_
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,189 +12,86 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 
 from rlrun.runs import learners
 
-LARGEST = 65_536  # numbers; adding gradients of larger networks into zeros takes longer than it spares
-ALIGNED = 16  # numbers: what a parameter's part is a multiple of
 
-
-class Gradients:
-    """The gradients of parameters, those of small networks one behind the other, so that one call sees all of them.
-
-    A backward pass adds into them. Parameters that it did not reach have no gradient afterwards, as ever: torch
-    counts for each tensor how often something was written there.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = list(parameters)
-        self._decided = False  # whether they lie one behind the other
-        self._flat: Tensor | None = None
-        self._parts: list[Tensor] = []
-        self._before: list[int] = []  # how often each part was written, when all were cleared
-
-    @property
-    def flat(self) -> Tensor | None:
-        """All numbers, and zeros between them and for parameters without a gradient; None where they lie apart."""
-        return self._flat
-
-    def clear(self) -> None:
-        """Have none, before a backward pass."""
-        if not self._decided:
-            self._make()
-        if self._flat is None:
-            for parameter in self.parameters:
-                parameter.grad = None
-            return
-        self._flat.zero_()
-        for parameter, part in zip(self.parameters, self._parts, strict=True):
-            if parameter.grad is not part:
-                parameter.grad = part
-        self._before = [part._version for part in self._parts]
-
-    def settle(self) -> None:
-        """Take the gradient from parameters that the backward pass did not reach."""
-        for parameter, part, before in zip(self.parameters, self._parts, self._before, strict=False):
-            if part._version == before:
-                parameter.grad = None
-
-    def average(self) -> None:
-        """Let them be the mean of all learners' gradients."""
-        if learners.count() == 1:
-            return
-        if self._flat is not None:
-            learners.mean_(self._flat)
-            return
-        present = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        if present:
-            together = learners.mean_(torch.cat([gradient.flatten() for gradient in present]))
-            parts = torch.split(together, [gradient.numel() for gradient in present])
-            shaped = [part.view_as(gradient) for part, gradient in zip(parts, present, strict=True)]
-            torch._foreach_copy_(present, shaped)
-
-    def _make(self) -> None:
-        """Make room, if the parameters are few numbers of one kind in one place."""
-        self._decided = True
-        kinds = {(parameter.device, parameter.dtype) for parameter in self.parameters}
-        sizes = [-(-parameter.numel() // ALIGNED) * ALIGNED for parameter in self.parameters]
-        if len(kinds) != 1 or sum(sizes) > LARGEST:
-            return
-        ((device, dtype),) = kinds
-        self._flat = torch.zeros(sum(sizes), device=device, dtype=dtype)
-        # `data` has a counter of its own, a view would share that of the whole
-        parts = [part.data for part in torch.split(self._flat, sizes)]
-        self._parts = [
-            part[: parameter.numel()].view(parameter.shape)
-            for parameter, part in zip(self.parameters, parts, strict=True)
-        ]
-
-
-class _Ready(NamedTuple):
-    """What the kernel takes beside gradients: the very tensors that the optimizer keeps."""
-
-    group: dict[str, Any]
-    parameters: list[Tensor]  # those that had a gradient so far
-    idle: list[Tensor]  # the others
-    means: list[Tensor]
-    squares: list[Tensor]
-    counts: list[Tensor]
-    counter: Tensor  # [P]; `counts` are its entries, so that one call counts for all
-    states: int  # parameters of which the optimizer keeps something
-
-    def holds(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Tell whether the optimizer is still what this was made of."""
-        groups, group = optimizer.param_groups, self.group
-        return len(groups) == 1 and groups[0] is group and len(optimizer.state) == self.states and _is_plain(group)
-
-    def gradients(self) -> list[Tensor] | None:
-        """Return the gradients; None where there is one too few or too many."""
-        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-        fit = len(gradients) == len(self.parameters) and all(parameter.grad is None for parameter in self.idle)
-        return gradients if fit else None
+def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Replace gradients by the mean of those of all learners."""
+    present = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if learners.count() == 1 or not present:
+        return
+    together = learners.mean_(torch.cat([gradient.flatten() for gradient in present]))
+    parts = torch.split(together, [gradient.numel() for gradient in present])
+    torch._foreach_copy_(present, [part.view_as(gradient) for part, gradient in zip(parts, present, strict=True)])
 
 
 class Stepper:
     """Step an optimizer as its `step()` does; torch's fused Adam by its kernel alone.
 
-    For small networks there is ten times as much around that kernel as in it, and the first call of `step()` imports
-    torch's compiler, which takes 2 s. The state is the optimizer's own. Whatever is not plain goes through `step()`:
-    hooks, other rules, a parameter that once had a gradient and has none now.
+    For small networks `step()` takes four times as long as the kernel, and its first call imports torch's compiler,
+    which takes 2 s. The state is the optimizer's own.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
-        self._ready: _Ready | None = None
-        self._state: Any = None  # of the optimizer when that was made; loading gives it another one
+        self._state: Any = None  # of the optimizer when `_lists` were made; loading gives it another one
+        self._size = 0  # parameters in that state
+        self._parameters: list[Tensor] = []  # those with a gradient
+        self._lists: list[list[Tensor]] = []  # their averages of gradients and squares, and counts of steps
+        self._counter = torch.empty(0)  # the counts are its entries, so that one call adds to all
 
     @torch.no_grad()
     def __call__(self) -> None:
         optimizer = self.optimizer
-        if hooked(optimizer):
-            self._ready = None
+        group, *others = optimizer.param_groups
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if others or not self._is_plain(group) or not (self._fits(parameters) or self._collect(group, parameters)):
+            self._state = None
             optimizer.step()
             return
-        ready = self._ready if self._state is optimizer.state else None
-        gradients = ready.gradients() if ready is not None and ready.holds(optimizer) else None
-        if gradients is None:
-            self._ready = ready = _ready(optimizer)
-            self._state = optimizer.state
-            gradients = None if ready is None else ready.gradients()
-        if ready is None or gradients is None:
-            optimizer.step()
-            return
-        ready.counter.add_(1.0)
+        averages, squares, counts = self._lists
+        self._counter.add_(1.0)
         torch._fused_adam_(
-            ready.parameters,
-            gradients,
-            ready.means,
-            ready.squares,
+            parameters,
+            [parameter.grad for parameter in parameters],
+            averages,
+            squares,
             [],
-            ready.counts,
-            lr=ready.group["lr"],
-            beta1=ready.group["betas"][0],
-            beta2=ready.group["betas"][1],
-            weight_decay=ready.group["weight_decay"],
-            eps=ready.group["eps"],
+            counts,
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
             amsgrad=False,
             maximize=False,
         )
 
+    def _is_plain(self, group: dict[str, Any]) -> bool:
+        """Return True for Adam by the rule of the kernel, without hooks."""
+        if type(self.optimizer) is not torch.optim.Adam or hooked(self.optimizer):
+            return False
+        variant = group["amsgrad"] or group["maximize"] or group["differentiable"] or group["decoupled_weight_decay"]
+        return bool(group["fused"] and not variant)
 
-def _ready(optimizer: torch.optim.Optimizer) -> _Ready | None:
-    """Return what the kernel takes; None where the optimizer is no plain Adam, or lies on several devices.
+    def _fits(self, parameters: list[Tensor]) -> bool:
+        """Return True if the lists are still those of these parameters."""
+        state = self.optimizer.state
+        same = self._state is state and len(state) == self._size and len(parameters) == len(self._parameters)
+        return same and all(map(is_, parameters, self._parameters))
 
-    A parameter takes part from its first gradient on.
-    """
-    group, *rest = optimizer.param_groups
-    if type(optimizer) is not torch.optim.Adam or rest or not _is_plain(group):
-        return None
-    parameters: list[Tensor] = []
-    idle: list[Tensor] = []
-    for parameter in group["params"]:
-        begun = parameter.grad is not None or optimizer.state.get(parameter)
-        (parameters if begun else idle).append(parameter)
-    if len({(parameter.device, parameter.dtype) for parameter in parameters}) != 1:
-        return None
-    if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters):
-        return None
-    states = [optimizer.state[parameter] or _begun(optimizer, parameter) for parameter in parameters]
-    counter = torch.stack([state["step"] for state in states])
-    counts = list(counter.unbind())
-    for state, count in zip(states, counts, strict=True):
-        state["step"] = count
-    means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-    return _Ready(group, parameters, idle, means, squares, counts, counter, len(optimizer.state))
-
-
-def _is_plain(group: dict[str, Any]) -> bool:
-    """Tell whether a group of Adam follows the rule that the kernel is called with."""
-    variant = group["amsgrad"] or group["maximize"] or group["differentiable"] or group["decoupled_weight_decay"]
-    return bool(group["fused"] and not variant)
-
-
-def _begun(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """Give a parameter the state that Adam begins with."""
-    state: dict[str, Tensor] = optimizer.state[parameter]
-    state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-    return state
+    def _collect(self, group: dict[str, Any], parameters: list[Tensor]) -> bool:
+        """Make the lists; return False if parameters are on several devices."""
+        if len({parameter.device for parameter in parameters}) != 1:
+            return False
+        averages: list[Tensor] = []
+        squares: list[Tensor] = []
+        counts: list[Tensor] = []
+        self.optimizer._init_group(group, [], [], averages, squares, [], counts)  # type: ignore[attr-defined]
+        self._counter = torch.stack(counts)
+        self._lists = [averages, squares, [*self._counter.unbind()]]
+        for parameter, count in zip(parameters, self._lists[2], strict=True):
+            self.optimizer.state[parameter]["step"] = count
+        self._state, self._size, self._parameters = self.optimizer.state, len(self.optimizer.state), parameters
+        return True
 
 
 def hooked(optimizer: torch.optim.Optimizer) -> bool:
