@@ -65,6 +65,13 @@ def targets(target, **extra):
     return target.begin_batch(column(1, 1), torch.ones(2), torch.tensor([False, True]), **extra)["q_target"]
 
 
+def evaluate_loss(loss, *values, **options):
+    """Return the loss of each element, outputs, and metrics as they are logged."""
+    elements, outputs, metrics = loss.loss(*values, **options)
+    loss.store.put(metrics)
+    return elements, outputs, loss.store.read()
+
+
 def policy_of(spaces, critics, *, level=0.5, log_prob=-1.5, alphas=(0.2,)):
     """Return a policy that, without noise, plays `level` with this log-density; and its temperatures."""
     temperature = Temperature(spaces)

@@ -12,9 +12,9 @@ from torch import nn
 from rlrun import ops
 from rlrun.algorithms.a2c import A2CLoss
 from rlrun.algorithms.ppo import KLPenalty, KLStop, PPOLoss
-from rlrun.nn import ActorCritic
+from rlrun.nn import ActorCritic, Heads
 
-from .fixed import ALL, column
+from .fixed import ALL, column, evaluate_loss
 
 sgd = partial(torch.optim.SGD, lr=1.0)
 
@@ -27,6 +27,7 @@ class Written(nn.Module):
         self.log_prob, self.value = (nn.Parameter(torch.tensor(numbers)) for numbers in (log_prob, value))
         self.entropy = nn.Parameter(torch.tensor(entropy).unsqueeze(-1))
         self.head = type("Head", (), {"parts": ("discrete",)})
+        self.heads = Heads(None, None, None)
 
     def evaluate_actions(self, observation, action):
         return self
@@ -43,10 +44,10 @@ def ppo(network, *, advantage, value=(0.0, 0.0), return_=(0.0, 0.0), named=None,
 
 
 def test_a2c_by_hand():
-    losses, named = a2c(Written([-0.5, -2.0], [3.0, 3.0], (0.7, 0.1)), value_weight=0.25, entropy_weight=0.1)
+    losses, outputs, _ = a2c(Written([-0.5, -2.0], [3.0, 3.0], (0.7, 0.1)), value_weight=0.25, entropy_weight=0.1)
     # -log π · A + 0.25 · (V - R)² - 0.1 · H
     assert losses.tolist() == pytest.approx([1.0 + 1.0 - 0.07, -2.0 + 1.0 - 0.01])
-    assert named["policy_entropy"].flatten().tolist() == pytest.approx([0.7, 0.1])
+    assert outputs["policy_entropy"].flatten().tolist() == pytest.approx([0.7, 0.1])
 
 
 def test_what_nobody_asks_for_is_computed_for_metrics_only():
@@ -56,9 +57,8 @@ def test_what_nobody_asks_for_is_computed_for_metrics_only():
     seen = (column(0, 1), network.act(column(0, 1)))
     evaluated = network.evaluate_actions(*seen)
     zeros = torch.zeros_like(evaluated.value.detach())
-    _, named = loss.loss(*seen, evaluated.log_prob.detach(), zeros, zeros, zeros)
-    assert named == {}
-    loss._last = zeros.sum()
+    _, outputs, _ = evaluate_loss(loss, *seen, evaluated.log_prob.detach(), zeros, zeros, zeros)
+    assert outputs == {}
     loss.end_batch()
     assert {"entropy/continuous", "entropy/discrete", "policy/approx_kl"} <= loss.metrics.keys()
     assert loss.metrics["entropy/continuous"] == loss.metrics["entropy/continuous"]  # looking draws nothing
@@ -87,7 +87,7 @@ def test_advantages_that_do_not_count_do_not_shift_the_others():
 )
 def test_the_clipped_surrogate_by_hand(ratio, advantage, expected):
     network = Written([math.log(ratio)] * 2, [0.0, 0.0])
-    losses, _ = ppo(network, advantage=(advantage, advantage))
+    losses, *_ = ppo(network, advantage=(advantage, advantage))
     assert losses.tolist() == pytest.approx([expected] * 2, abs=1e-6)
 
 
@@ -103,7 +103,7 @@ def test_a_ratio_beyond_the_clip_teaches_nothing(ratio, advantage, slope):
 
 def test_numbers_by_name_go_before_the_constants():
     network = Written([math.log(1.5)] * 2, [0.0, 0.0], (0.5, 0.5))
-    losses, _ = ppo(network, advantage=(1.0, 1.0), named={"clip": 0.1, "entropy_weight": 2.0}, entropy_weight=0.0)
+    losses, *_ = ppo(network, advantage=(1.0, 1.0), named={"clip": 0.1, "entropy_weight": 2.0}, entropy_weight=0.0)
     assert losses.tolist() == pytest.approx([-1.1 - 1.0] * 2)
 
 
@@ -111,9 +111,9 @@ def test_a_penalty_on_the_divergence_by_hand():
     network = Written([math.log(1.5)] * 2, [0.0, 0.0])
     divergence = 1.5 - 1.0 - math.log(1.5)
     for options in ({"kl_weight": 2.0}, {"named": {"kl_weight": 2.0}}):
-        losses, named = ppo(network, advantage=(0.0, 0.0), **options)
+        losses, outputs, _ = ppo(network, advantage=(0.0, 0.0), **options)
         assert losses.tolist() == pytest.approx([2.0 * divergence] * 2)
-        assert float(named["approx_kl"]) == pytest.approx(divergence)
+        assert float(outputs["approx_kl"]) == pytest.approx(divergence)
 
 
 def test_a_clipped_value_pays_for_the_larger_distance():

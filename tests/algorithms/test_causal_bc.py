@@ -38,22 +38,22 @@ def test_losses_by_hand():
     """Errors are 0.5 and -0.5 in the last rows; f says 2 and -1 of the first ones."""
     policy, residual = made(level=0.5, slope=3.0, bias=-1.0, penalty=0.1)
     observation, action = windows([1.0, 7.0], [0.0, 8.0]), windows([9.0, 1.0], [9.0, 0.0])
-    losses, named = policy.loss(observation, action)
-    assert named["residual"].flatten().tolist() == pytest.approx([0.5, -0.5])
+    losses, outputs, _ = policy.loss(observation, action)
+    assert outputs["residual"].flatten().tolist() == pytest.approx([0.5, -0.5])
     assert losses.tolist() == pytest.approx([2 * 0.5 * 2 + 0.5 * 0.25, 2 * -0.5 * -1 + 0.5 * 0.25])
     size = ((4 + 1) / 2) ** 0.5
-    residual_loss = residual.loss(observation, named["residual"]).tolist()
+    residual_loss = residual.loss(observation, outputs["residual"]).tolist()
     assert residual_loss == pytest.approx([4 - 2 * 0.5 * 2 + 0.1 * size, 1 - 2 * -0.5 * -1 + 0.1 * size])
 
 
 def test_policy_follows_the_predicted_residual():
     policy, residual = made(level=0.0, slope=0.0, bias=1.0)
-    named = policy.backward(windows([0.0, 0.0]), windows([0.0, 0.5]))
+    outputs = policy.backward(windows([0.0, 0.0]), windows([0.0, 0.5]))
     # the gradient is - (2 f + 2 · 0.5 · e), tanh has slope 1 at 0, and the learning rate is 1
     assert policy.network.layers[-1].bias.item() == pytest.approx(2.5)
     assert residual.network.layers[-1].bias.item() == 1.0
     residual.penalty = 0.0
-    residual.backward(windows([0.0, 0.0]), named["residual"])
+    residual.backward(windows([0.0, 0.0]), outputs["residual"])
     assert residual.network.layers[-1].bias.item() == pytest.approx(1.0 - (2.0 - 2 * 0.5))
     assert policy.network.layers[-1].bias.item() == pytest.approx(2.5)
 
@@ -91,7 +91,7 @@ def test_causal_cloning_ignores_lasting_noise():
     residual = ResidualLoss(residual.network, partial(torch.optim.Adam, lr=0.1))
     for _ in range(150):
         plain.backward(observation[:, 1], action[:, 1])
-        named = policy.backward(observation, action)
-        residual.backward(observation, named["residual"])
+        outputs = policy.backward(observation, action)
+        residual.backward(observation, outputs["residual"])
     assert off(plain.network.mode, observation) >= 0.20
     assert off(policy.network, observation) <= 0.08

@@ -18,11 +18,11 @@ def policy_loss(**options):
 
 @pytest.mark.parametrize(("actor_q", "expected"), [("first", -2.5), ("min", 0.0)])
 def test_policy_follows_its_guide(actor_q, expected):
-    assert policy_loss(actor_q=actor_q).loss(column(0)).tolist() == pytest.approx([expected], abs=1e-6)
+    assert policy_loss(actor_q=actor_q).loss(column(0))[0].tolist() == pytest.approx([expected], abs=1e-6)
 
 
 def test_size_of_actions_costs():
-    assert policy_loss(action_weight=2.0).loss(column(0)).tolist() == pytest.approx([-2.5 + 2.0 * 0.25])
+    assert policy_loss(action_weight=2.0).loss(column(0))[0].tolist() == pytest.approx([-2.5 + 2.0 * 0.25])
 
 
 def test_policy_follows_the_values_gradient():

@@ -27,7 +27,7 @@ def by_quantiles(*biases):
 
 def test_taken_choices_quantiles_are_compared():
     loss = QLoss(by_quantiles([9.0, 9.0, 0.0, 1.0]), sgd, huber=1.0)
-    losses = loss.loss(column(0, 0), torch.tensor([1, 1]), torch.tensor([[2.0, 2.0], [0.0, 1.0]]))
+    losses, *_ = loss.loss(column(0, 0), torch.tensor([1, 1]), torch.tensor([[2.0, 2.0], [0.0, 1.0]]))
     # u = (2, 1) for both targets; then u = (0, -1), (1, 0): h = (0, .5), (.5, 0), both times the share .25
     assert losses.tolist() == pytest.approx([0.375, (0.125 + 0.125) / 4])
 
@@ -39,7 +39,7 @@ def test_bins_have_scalar_targets():
     assert network.act(column(0)).tolist() == [1]
     target = QTarget(network, discount=0.9)
     assert targets(target).tolist() == pytest.approx([1 + 0.9 * 1.25, 1.0])
-    loss = QLoss(network, sgd).loss(column(0), torch.tensor([1]), torch.ones(1))
+    loss, *_ = QLoss(network, sgd).loss(column(0), torch.tensor([1]), torch.ones(1))
     assert loss.tolist() == pytest.approx([-0.5 * np.log(3 / 16)], abs=1e-5)
 
 
@@ -69,11 +69,11 @@ class Constant(QNetwork):
 
 def test_replaced_forward_is_learned_from():
     network = Constant(DISCRETE, hidden=(), members=1)
-    loss = QLoss(network, sgd).loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([4.0, 5.0]))
+    loss, *_ = QLoss(network, sgd).loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([4.0, 5.0]))
     assert loss.tolist() == pytest.approx([9.0, 4.0])
     assert targets(QTarget(network, discount=0.9)).tolist() == pytest.approx([1 + 0.9 * 7, 1.0])
     critics = Sevens(LINE, hidden=(), members=2)
-    losses = CriticLoss(critics, sgd).loss(column(0), torch.zeros(1, 1), torch.zeros(1))
+    losses, *_ = CriticLoss(critics, sgd).loss(column(0), torch.zeros(1, 1), torch.zeros(1))
     assert losses.tolist() == pytest.approx([2 * 49.0])
 
 
@@ -84,12 +84,12 @@ def test_replaced_forward_gives_no_quantiles():
 
 def test_custom_network_gives_values():
     loss = QLoss(Custom(), sgd)
-    assert loss.loss(column(1, 2), torch.tensor([0, 1]), torch.zeros(2)).tolist() == pytest.approx([1.0, 36.0])
+    assert loss.loss(column(1, 2), torch.tensor([0, 1]), torch.zeros(2))[0].tolist() == pytest.approx([1.0, 36.0])
 
 
 def test_losses_of_members_add_up():
     loss = QLoss(q_network(DISCRETE, [0.0, 1.0], [0.0, 3.0]), sgd)
-    assert loss.loss(column(0), torch.tensor([1]), torch.zeros(1)).tolist() == [1.0 + 9.0]
+    assert loss.loss(column(0), torch.tensor([1]), torch.zeros(1))[0].tolist() == [1.0 + 9.0]
 
 
 @pytest.mark.parametrize("kind", [kind for kind, space in ACTIONS.items() if ActionCodec(space).continuous == 0])
@@ -119,7 +119,7 @@ def test_squared_loss_learns_the_mean(huber, expected):
     optimizer = torch.optim.SGD(loss.network.parameters(), lr=0.2)
     for _ in range(200):
         optimizer.zero_grad()
-        loss.loss(**rows).mean().backward()
+        loss.loss(**rows)[0].mean().backward()
         optimizer.step()
     assert loss.network(column(0))[0, 0, 0].item() == pytest.approx(expected, abs=0.01)
 
@@ -136,4 +136,4 @@ def test_plain_module_replaces_the_layers():
     batch = {"next_observation": seen, "reward": torch.ones(2), "terminated": torch.tensor([False, True])}
     q_target = target.begin_batch(**batch)["q_target"]
     expected = torch.nn.functional.mse_loss(layers(seen)[:, 0], q_target, reduction="none")
-    assert torch.allclose(loss.loss(seen, torch.zeros(2, dtype=torch.int64), q_target), expected)
+    assert torch.allclose(loss.loss(seen, torch.zeros(2, dtype=torch.int64), q_target)[0], expected)

@@ -13,7 +13,7 @@ from rlrun.algorithms.dsac import ImplicitQuantileLoss, ImplicitQuantilePolicyLo
 from rlrun.algorithms.sac import TemperatureLoss
 from rlrun.nn import ActionCodec, ImplicitCritics, Temperature
 
-from .fixed import CONTINUOUS, column, policy_of, sgd
+from .fixed import CONTINUOUS, column, evaluate_loss, policy_of, sgd
 
 pytestmark = pytest.mark.usefixtures("no_noise")
 
@@ -71,9 +71,9 @@ def test_loss_weighs_targets_by_shares():
     batch = column(0), column(0), torch.tensor([[2.0, 0.0]]), torch.tensor([[0.9, 0.1]])
     # of (0, 1): .375 for both pairs with 2, 0 and .125 with 0; of (2, 2): nothing, and h(-2) = 1.5 by .75 and .25
     wanted = (0.9 * 0.75 + 0.1 * 0.125) / 2 + 0.1 * 1.5 / 2
-    assert loss.loss(*batch).tolist() == pytest.approx([wanted], abs=1e-5)
+    assert loss.loss(*batch)[0].tolist() == pytest.approx([wanted], abs=1e-5)
     loss.backward(*batch)
-    assert loss.error(loss.elements).tolist() == pytest.approx([(1.3 + 0.2) / 2])  # of means .5 and 2, from 1.8
+    assert loss.elements.tolist() == pytest.approx([(1.3 + 0.2) / 2])  # of means .5 and 2, from 1.8
     assert float(loss.metrics["value/mean"]) == pytest.approx(1.25)
 
 
@@ -95,10 +95,10 @@ def test_entropy_costs_the_critics_deviation(target_subset, largest, price, leas
     temperature = Temperature(CONTINUOUS, epistemic=0.4, largest=largest)
     policy, _ = policy_of(CONTINUOUS, critics)
     loss = ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
-    losses, named = loss.loss(column(0))
+    losses, outputs, metrics = evaluate_loss(loss, column(0))
     assert losses.tolist() == pytest.approx([-1.5 * price - value], abs=1e-5)
-    assert named["policy_entropy"].tolist() == [pytest.approx([1.5])]
-    assert float(loss.metrics["temperature/continuous"]) == pytest.approx(price)
+    assert outputs["policy_entropy"].tolist() == [pytest.approx([1.5])]
+    assert float(metrics["temperature/continuous"]) == pytest.approx(price)
 
 
 def test_epistemic_temperature_has_no_gradient():

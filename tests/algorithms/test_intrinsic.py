@@ -61,11 +61,11 @@ def test_every_space_has_a_bonus(kind, observation, action):
     assert value.shape == (4, 5)
     assert torch.isfinite(value).all()
     before = [parameter.clone() for parameter in loss.parameters]
-    first = loss.loss(view)
+    first, *_ = loss.loss(view)
     assert first.shape == (4, 5)
     for _ in range(30):
         loss.backward(view)
-    assert loss.loss(view).mean() < first.mean()
+    assert loss.loss(view)[0].mean() < first.mean()
     assert any(not torch.equal(*pair) for pair in zip(before, loss.parameters, strict=True))
 
 
@@ -93,9 +93,9 @@ def test_invalid_rows_teach_nothing(kind):
     _, bonus, loss = parts(kind, spaces)
     view = bonus.learn(step_of(spaces, 2, 3), None)[1]
     valid = torch.tensor([[True, True, False], [True, False, False]])
-    elements = loss.loss(view, valid)
+    elements, *_ = loss.loss(view, valid)
     assert (elements[~valid] == 0).all()
-    assert torch.equal(elements[valid], loss.loss(view)[valid])
+    assert torch.equal(elements[valid], loss.loss(view)[0][valid])
 
 
 # --- random network distillation
@@ -193,7 +193,7 @@ def test_forward_model_shapes_no_features():
     spaces = Spaces(LINE, Discrete(4))
     network, bonus, loss = parts("icm", spaces)
     view = bonus.learn(step_of(spaces, 8), None)[1]
-    loss.loss(view).mean().backward()
+    loss.loss(view)[0].mean().backward()
     assert all((parameter.grad == 0).all() for parameter in network.features.parameters())  # the inverse says nothing
     assert any((parameter.grad != 0).any() for parameter in network.foretell.parameters())
     assert any((parameter.grad != 0).any() for parameter in network.tell.parameters())
@@ -233,7 +233,7 @@ def test_skills_begin_uniform_and_pay_nothing():
     _, bonus, loss = parts("diayn", SKILLED)
     value, view = bonus.learn(step_of(SKILLED, 6), None)
     assert value.tolist() == pytest.approx([0.0] * 6, abs=1e-6)
-    assert loss.loss(view).tolist() == pytest.approx([math.log(4)] * 6, abs=1e-6)
+    assert loss.loss(view)[0].tolist() == pytest.approx([math.log(4)] * 6, abs=1e-6)
 
 
 def test_bonus_is_of_the_acting_skill():
@@ -261,7 +261,7 @@ def test_continuous_skill_is_predicted_by_mean():
     step = step_of(NUMBERS, 4)
     square = step["observation"]["goal"].square().sum(-1)
     value, view = bonus.learn(step, None)
-    assert torch.allclose(loss.loss(view), square / 2)  # it begins with a mean of 0
+    assert torch.allclose(loss.loss(view)[0], square / 2)  # it begins with a mean of 0
     assert torch.allclose(value, 1 / 3 - square / 2)  # E |z|² of two numbers uniform in [-1, 1] is 2/3
     with torch.no_grad():
         network.layers[-1].bias.copy_(torch.tensor([0.5, -0.5]))

@@ -12,7 +12,7 @@ from rlrun.algorithms.iql import AdvantageWeightedLoss, ImplicitQTarget, ValueLo
 from rlrun.callbacks import CriticLoss
 from rlrun.nn import Policy, Value
 
-from .fixed import CONTINUOUS, DISCRETE, column, critics_of, sgd, write
+from .fixed import CONTINUOUS, DISCRETE, column, critics_of, evaluate_loss, sgd, write
 
 
 def value_of(slope, bias):
@@ -72,9 +72,9 @@ def test_taken_choice_counts():
 
 def test_value_follows_the_expectile():
     loss = ValueLoss(value_of(0.0, 2.0), sgd, expectile=0.8)
-    named = loss.backward(column(0, 0), torch.tensor([3.0, 1.0]))
-    assert named["advantage"].tolist() == pytest.approx([1.0, -1.0])
-    assert not named["advantage"].requires_grad  # the policy's loss must not reach the value network
+    outputs = loss.backward(column(0, 0), torch.tensor([3.0, 1.0]))
+    assert outputs["advantage"].tolist() == pytest.approx([1.0, -1.0])
+    assert not outputs["advantage"].requires_grad  # the policy's loss must not reach the value network
     assert float(loss.metrics[f"loss/{loss.name}"]) == pytest.approx(0.5)
     # the mean of -2 · 0.8 · 1 and 2 · 0.2 · 1 is the gradient, and the learning rate is 1
     assert loss.network.layers[-1].bias.item() == pytest.approx(2.6)
@@ -83,16 +83,16 @@ def test_value_follows_the_expectile():
 def test_weights_of_actions_are_limited():
     loss = AdvantageWeightedLoss(policy_of(CONTINUOUS), sgd, temperature=0.5, edge=0.05)
     advantage = torch.tensor([0.0, 1.0, 3.0])  # exp(6) is more than a hundred
-    losses = loss.loss(column(0, 0, 0), column(0.3, -0.4, 1.0), advantage)
+    losses, _, metrics = evaluate_loss(loss, column(0, 0, 0), column(0.3, -0.4, 1.0), advantage)
     expected = [-density(0.3), -7.389056 * density(-0.4), -100.0 * density(0.95)]
     assert losses.tolist() == pytest.approx(expected, rel=1e-5)
-    assert float(loss.metrics["imitation/limited"]) == pytest.approx(1 / 3)
-    assert float(loss.metrics["imitation/weight"]) == pytest.approx((1 + 7.389056 + 100) / 3)
+    assert float(metrics["imitation/limited"]) == pytest.approx(1 / 3)
+    assert float(metrics["imitation/weight"]) == pytest.approx((1 + 7.389056 + 100) / 3)
 
 
 def test_policy_weighs_choices():
     loss = AdvantageWeightedLoss(policy_of(DISCRETE), sgd)
-    losses = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 6.0]))
+    losses, *_ = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 6.0]))
     assert losses.tolist() == pytest.approx([7.389056 * math.log(2), 100.0 * math.log(2)], rel=1e-5)
 
 

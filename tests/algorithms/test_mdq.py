@@ -130,11 +130,11 @@ def test_policy_learns_the_target_networks_value(monkeypatch):
     monkeypatch.setattr("torch.randn_like", torch.ones_like)
     policy, _ = certain(3)
     loss = BinPolicyLoss(policy, sgd, slow=target_of(policy), noise=0.05)
-    element, named = loss.loss(column(1))
+    element, outputs, _ = loss.loss(column(1))
     # at 0.2 + 0.05 target critics say 3.75; the policy says 100 + 0.7 log 6, the bin being the same
     difference = 100.0 + ALPHA * math.log(BINS) - 3.75
     assert element.tolist() == pytest.approx([difference**2], rel=1e-5)
-    assert named["policy_entropy"].tolist() == [[pytest.approx(math.log(2 / BINS), abs=1e-5)]]
+    assert outputs["policy_entropy"].tolist() == [[pytest.approx(math.log(2 / BINS), abs=1e-5)]]
     loss.backward(column(1))
     expected = [100.0 - 2 * difference if bin_ == 3 else 0.0 for bin_ in range(BINS)]
     assert policy.layers[0].logits.tolist() == pytest.approx(expected, rel=1e-5)
@@ -149,5 +149,5 @@ def test_entropy_target_is_of_the_density():
         for parameter in policy[0].parameters():
             parameter.zero_()
     critics = critics_of(spaces, ([[0.0], [0.0]], [0.0]))
-    _, named = BinPolicyLoss(policy[0], sgd, slow=BinTarget(critics, policy[0])).loss(column(0))
-    assert float(named["policy_entropy"]) == pytest.approx(math.log(2.0), abs=1e-5)  # of the even density
+    _, outputs, _ = BinPolicyLoss(policy[0], sgd, slow=BinTarget(critics, policy[0])).loss(column(0))
+    assert float(outputs["policy_entropy"]) == pytest.approx(math.log(2.0), abs=1e-5)  # of the even density

@@ -83,9 +83,9 @@ def test_policy_follows_the_prior():
     critics, policy, temperature = made(SameActionPrior(CONTINUOUS, share=0.999), 0.0)
     loss = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature)
     before = previous(0.8)
-    element, named = loss.loss(column(0), before)
+    element, outputs, _ = loss.loss(column(0), before)
     log_prior = float(policy.prior(column(0.5), before))
-    assert named["policy_entropy"].tolist() == [[pytest.approx(1.5 + log_prior, abs=1e-5)]]
+    assert outputs["policy_entropy"].tolist() == [[pytest.approx(1.5 + log_prior, abs=1e-5)]]
     assert element.tolist() == pytest.approx([0.2 * (-1.5 - log_prior) - 1.0], abs=1e-5)
     loss.backward(column(0), before)
     assert float(policy.gaussian.mode(column(0)).detach()) > 0.5

@@ -180,19 +180,20 @@ def test_loss_averages_rewards_sums_members():
     critics = critics_of(CONTINUOUS, *SLOW)
     loss = CriticLoss(critics, sgd)
     loss.watched = True
-    loss.backward(column(1), column(0.5), torch.tensor([[4.0, 1.5]]))  # members differ by (0.5, -1) and (3.5, 1)
-    assert loss.elements.tolist() == pytest.approx([(0.25 + 1) / 2 + (12.25 + 1) / 2])
-    assert loss.error(loss.elements).tolist() == pytest.approx([math.sqrt((1.25 + 13.25) / 4)])
+    batch = column(1), column(0.5), torch.tensor([[4.0, 1.5]])  # members differ by (0.5, -1) and (3.5, 1)
+    assert loss.loss(*batch)[0].tolist() == pytest.approx([(0.25 + 1) / 2 + (12.25 + 1) / 2])
+    loss.backward(*batch)
+    assert loss.elements.tolist() == pytest.approx([math.sqrt((1.25 + 13.25) / 4)])
     metrics = {name: float(value) for name, value in loss.metrics.items() if name.startswith("value/")}
     means = {"value/mean_0": 6.0, "value/mean_1": 1.5}
     assert metrics == pytest.approx({"value/mean": 0.5 * 6 - 2 * 1.5, **means})
-    window = loss.loss(torch.ones(2, 3, 1), torch.full((2, 3, 1), 0.5), torch.tensor([4.0, 1.5]).expand(2, 3, 2))
+    window, *_ = loss.loss(torch.ones(2, 3, 1), torch.full((2, 3, 1), 0.5), torch.tensor([4.0, 1.5]).expand(2, 3, 2))
     assert window.shape == (2, 3)
 
 
 def test_loss_compares_the_taken_choice():
     loss = CriticLoss(critics_of(DISCRETE, *flat(1, *OF_CHOICES)), sgd)
-    assert loss.loss(column(1), torch.tensor([1]), torch.tensor([[8.0, 2.0]])).tolist() == [0.5 + 0.5]
+    assert loss.loss(column(1), torch.tensor([1]), torch.tensor([[8.0, 2.0]]))[0].tolist() == [0.5 + 0.5]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_loss_compares_the_taken_choice():
 def test_policies_follow_the_weighed_sum(actor_q, value):
     critics, policy = critics_of(CONTINUOUS, *SLOW), deterministic(0.5)
     follows = ddpg.DeterministicPolicyLoss(policy, sgd, critics=critics, actor_q=actor_q)
-    assert follows.loss(column(1)).tolist() == pytest.approx([-value], abs=1e-5)
+    assert follows.loss(column(1))[0].tolist() == pytest.approx([-value], abs=1e-5)
     follows.backward(column(1))
     # the values' slopes are (3, 1), so the sum's is 3/2 - 2, and that of tanh 3/4
     assert policy.layers[-1].bias.item() == pytest.approx(math.atanh(0.5) - 0.5 * 0.75, abs=1e-5)
@@ -214,9 +215,9 @@ def test_policies_follow_the_weighed_sum(actor_q, value):
 def test_soft_choices_use_weighed_values():
     critics = critics_of(DISCRETE, *flat(1, *ONLINE))
     policy, temperature = policy_of(DISCRETE, critics, alphas=(0.5,))
-    loss, named = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature).loss(column(1))
+    loss, outputs, _ = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature).loss(column(1))
     assert loss.tolist() == pytest.approx([-0.75 * LOG_3 / 2])
-    assert named["policy_entropy"].tolist() == [pytest.approx([ENTROPY], abs=1e-5)]
+    assert outputs["policy_entropy"].tolist() == [pytest.approx([ENTROPY], abs=1e-5)]
     assert policy.act(column(1), explore=False).tolist() == [1]
 
 
@@ -236,7 +237,7 @@ def test_weights_may_change_without_critics():
             weights.raw[0] = math.log(math.expm1(first))
         assert network.act(column(1)).tolist() == [best]
         assert targets(target)[0].tolist() == pytest.approx([1 + 0.9 * (best == 0), 3 + 0.9 * (best == 1)])
-    assert [name for name, _ in network.named_parameters()] == [name for name, _ in target.target.named_parameters()]
+    assert [*dict(network.named_parameters())] == [*dict(target.target_network.named_parameters())]
     assert not any(parameter is weights.raw for parameter in network.parameters())
 
 
@@ -283,20 +284,17 @@ COINS = ("env=gym", f"env.target={__name__}.Coins")
 )
 def test_actors_use_the_current_weights(overrides, tmp_path):
     trainer = rlrun.train([*overrides, *BANDIT, *RUN, BOTH], run_dir=tmp_path / "run").trainer
-    weights, loss, table = (
-        trainer.callbacks["reward_weights"].network,
-        trainer.callbacks["q_loss"],
-        trainer.loader.table,
-    )
+    callbacks, table = trainer.callbacks, trainer.loader.table
+    weights, loss = callbacks["reward_weights"].network, callbacks["q_loss"]
     assert float(weights().detach()[1]) > 0.55
     assert torch.equal(loss.value_head.weights(), weights().detach())
-    assert trainer.callbacks["q_target"].target is not loss.critics
+    assert callbacks["q_target"].target_network is not loss.critics
     batch = table.sample(8)
     assert batch["reward"].shape[-1] == 2
     if overrides[-1] == "+with=reward_scale":
         assert torch.allclose(batch["reward"], 0.1 * table._picked.stored("reward", table._picked.index))
     assert {"value/mean", "value/mean_0", "value/mean_1", "reward_weight/1"} <= {
-        name for callback in (loss, trainer.callbacks["reward_weights"]) for name in callback.metrics
+        name for callback in (loss, callbacks["reward_weights"]) for name in callback.metrics
     }
 
 

@@ -28,17 +28,17 @@ def policy_loss(spaces, members, optimizer=sgd, **options):
 
 def test_entropy_is_of_the_losss_sample():
     torch.manual_seed(0)
-    loss, named = policy_loss(CONTINUOUS, FLAT).loss(column(0, 1, 2))  # without values only 0.2 * log_prob is left
-    torch.testing.assert_close(named["policy_entropy"], -loss.detach().unsqueeze(-1) / 0.2)
-    assert len(named["policy_entropy"].unique()) == 3
+    loss, outputs, _ = policy_loss(CONTINUOUS, FLAT).loss(column(0, 1, 2))  # without values only 0.2 * log_prob is left
+    torch.testing.assert_close(outputs["policy_entropy"], -loss.detach().unsqueeze(-1) / 0.2)
+    assert len(outputs["policy_entropy"].unique()) == 3
 
 
 def test_mixed_entropies_stand_side_by_side():
     torch.manual_seed(0)
-    loss, named = policy_loss(MIXED, FLAT_MIXED, alphas=(0.2, 0.5)).loss(column(0, 1))
+    loss, outputs, _ = policy_loss(MIXED, FLAT_MIXED, alphas=(0.2, 0.5)).loss(column(0, 1))
     log_prob = (loss.detach() + 0.75 * 0.5 * math.log(3.0)) / 0.2  # less the expected value of the choices
     expected = torch.stack((-log_prob, torch.full((2,), 0.562335)), -1)
-    torch.testing.assert_close(named["policy_entropy"], expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(outputs["policy_entropy"], expected, atol=1e-5, rtol=0)
 
 
 def test_gradient_goes_through_the_action(monkeypatch):
@@ -77,10 +77,10 @@ def test_policy_owns_no_other_network(spaces):
 
 def test_discrete_policy_has_exact_entropy():
     loss = policy_loss(DISCRETE, [([[0.0, 0.0]], [0.0, 0.5 * math.log(3.0)])], adam, alphas=(0.5,))
-    named = loss.backward(column(0, 1))
+    outputs = loss.backward(column(0, 1))
     assert loss.optimizer is None
-    assert named["policy_entropy"].flatten().tolist() == pytest.approx([0.562335] * 2, abs=1e-5)
-    assert not named["policy_entropy"].requires_grad
+    assert outputs["policy_entropy"].flatten().tolist() == pytest.approx([0.562335] * 2, abs=1e-5)
+    assert not outputs["policy_entropy"].requires_grad
 
 
 def test_entropies_of_branches_add_up():
@@ -101,7 +101,7 @@ def test_exploring_samples_playing_takes_best():
 def test_critics_fit_the_stored_numbers():
     loss = CriticLoss(critics_of(MIXED, ([[0.0, 0.0], [2.0, 4.0]], [0.0, 1.0])), sgd)
     action = {"level": column(0.5, 0.5), "side": torch.tensor([0, 1])}
-    assert loss.loss(column(0, 0), action, torch.zeros(2)).tolist() == [1.0, 9.0]
+    assert loss.loss(column(0, 0), action, torch.zeros(2))[0].tolist() == [1.0, 9.0]
 
 
 def test_critics_may_have_their_own_branches():
@@ -159,5 +159,5 @@ def test_policy_every_delays_policy_and_temperature(tmp_path):
     assert updates == {"q_loss": 8, "policy": 2, "temperature": 2}
     target = trainer.callbacks["q_target"]
     with torch.no_grad():
-        values = [target.target(torch.ones(4, 3), torch.ones(4, 1)) for _ in range(2)]
+        values = [target.target_network(torch.ones(4, 3), torch.ones(4, 1)) for _ in range(2)]
     assert not torch.equal(*values)

@@ -40,7 +40,7 @@ def test_every_transition_counts_once(ending):
     target, loss = SarsaTarget(critics, deterministic(0.5), discount=0.9), CriticLoss(critics, sgd)
     batch = table.sample(200)
     columns = {name: batch[name] for name in ("next_observation", "reward", "terminated")}
-    losses = loss.loss(batch["observation"], batch["action"], target.begin_batch(**columns)["q_target"])
+    losses, *_ = loss.loss(batch["observation"], batch["action"], target.begin_batch(**columns)["q_target"])
     value, taken = (
         [2 * o + 1.5 + 1 for o in observations],
         [2 * o + 3 * a + 1 for o, a in zip(observations, actions, strict=False)],
@@ -92,14 +92,11 @@ def test_windows_bootstrap_from_next_states(kind):
     with torch.no_grad():
         for parameter in critics.parameters():  # the slow ones count
             parameter.zero_()
-    window = column(*seen)
-    q_target = target.begin_batch(
-        window[:3].unsqueeze(0), window[1:].unsqueeze(0), torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False] * 3])
-    )["q_target"]
+    window = column(*seen).unsqueeze(0)
+    inputs = window[:, :3], window[:, 1:]
+    q_target = target.begin_batch(*inputs, torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False] * 3]))["q_target"]
     assert q_target[0].tolist() == pytest.approx([t + 1 + 0.9 * values[t + 1] for t in range(3)], abs=1e-5)
-    over = target.begin_batch(
-        window[:3].unsqueeze(0), window[1:].unsqueeze(0), torch.ones(1, 3), torch.tensor([[False, False, True]])
-    )["q_target"]
+    over = target.begin_batch(*inputs, torch.ones(1, 3), torch.tensor([[False, False, True]]))["q_target"]
     assert float(over[0, 2]) == 1.0
 
 
@@ -109,10 +106,10 @@ def test_policy_windows_equal_their_steps():
     loss = SoftPolicyLoss(policy, adam, critics=critics, temperature=temperature)
     c, log_prob = policy.continuous(column(0.3, -0.7, 0.9).unsqueeze(0))
     assert c.flatten().tolist() == pytest.approx(actions, abs=1e-6)
-    element, named = loss.loss(column(0.3, -0.7, 0.9).unsqueeze(0))
+    element, outputs, _ = loss.loss(column(0.3, -0.7, 0.9).unsqueeze(0))
     expected = [0.2 * float(log_prob[0, t].detach()) - values[t] for t in range(3)]
     assert element[0].tolist() == pytest.approx(expected, abs=1e-5)
-    assert named["policy_entropy"].shape == (1, 3, 1)
+    assert outputs["policy_entropy"].shape == (1, 3, 1)
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
@@ -130,7 +127,7 @@ def test_deterministic_windows_equal_their_steps(kind):
     assert q_target[0].tolist() == pytest.approx([1 + 0.9 * values[1], 2 + 0.9 * values[2], 3.0], abs=1e-5)
     loss = ddpg.DeterministicPolicyLoss(policy, adam, critics=critics, actor_q="min", action_weight=0.5)
     expected = [0.5 * action**2 - value for action, value in zip(actions, values, strict=True)]
-    assert loss.loss(window)[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert loss.loss(window)[0][0].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def sampled(lengths, **settings):

@@ -23,7 +23,7 @@ from rlrun.core.spaces import Spaces
 from rlrun.memory import RewardScale, Table, WeighRewards
 from rlrun.nn import SquashedGaussian
 
-from .fixed import CONTINUOUS, LINE, column, critics_of, sgd, write
+from .fixed import CONTINUOUS, LINE, column, critics_of, evaluate_loss, sgd, write
 
 pytestmark = pytest.mark.usefixtures("no_noise")
 
@@ -80,9 +80,9 @@ def test_targets_are_at_the_edited_action():
 
 def test_cost_critics_learn_their_target():
     loss = CostLoss(critics_of(CONTINUOUS, *COST), sgd)
-    losses = loss.loss(column(0), column(0.5), torch.tensor([0.5]))
+    losses, _, metrics = evaluate_loss(loss, column(0), column(0.5), torch.tensor([0.5]))
     assert losses.tolist() == pytest.approx([1.0**2 + 0.5**2])  # -0.5 and 0
-    assert loss.metrics == {"value/cost": pytest.approx(-0.25)}
+    assert metrics == {"value/cost": pytest.approx(-0.25)}
 
 
 def test_proposals_follow_the_edited_utility():
@@ -90,9 +90,9 @@ def test_proposals_follow_the_edited_utility():
     utility, editor = policy.utility, policy.editor
     critics = critics_of(CONTINUOUS, *UTILITY)
     loss = UtilityLoss(utility, sgd, editor=editor, critics=critics, temperature=temperatures())
-    value, named = loss.loss(column(1))
+    value, outputs, _ = loss.loss(column(1))
     assert value.tolist() == pytest.approx([0.2 * log_prob(0.5) - (1 - 0.6)], abs=1e-6)
-    assert named["proposal_entropy"].tolist() == pytest.approx([-log_prob(0.5)], abs=1e-6)
+    assert outputs["proposal_entropy"].tolist() == pytest.approx([-log_prob(0.5)], abs=1e-6)
     before = [parameter.clone() for parameter in editor.parameters()]
     loss.backward(column(1))
     assert all(torch.equal(*pair) for pair in zip(before, editor.parameters(), strict=True))
@@ -116,10 +116,10 @@ def test_edits_weigh_utility_and_cost(change, edit, taken, slope):
     options = {**critics, "weights": lambda: torch.tensor([0.25, 0.75]), "temperature": temperatures()}
     loss = EditorLoss(editor, sgd, utility=utility, change=change, **options)
     before = utility.layers[-1].bias.clone()
-    value, named = loss.loss(column(1))
+    value, outputs, _ = loss.loss(column(1))
     saved = -(0.5 + 2 * edit)
     assert value.tolist() == pytest.approx([0.25 * taken - 0.75 * saved + 0.5 * log_prob(edit)], abs=1e-5)
-    assert named["edit_entropy"].tolist() == pytest.approx([-log_prob(edit)], abs=1e-5)
+    assert outputs["edit_entropy"].tolist() == pytest.approx([-log_prob(edit)], abs=1e-5)
     loss.backward(column(1))
     assert torch.equal(before, utility.layers[-1].bias)
     gradient = (0.25 * slope + 0.75 * 2.0) * (1 - edit**2) + 0.5 * 2 * edit
@@ -130,7 +130,7 @@ def test_edits_weigh_utility_and_cost(change, edit, taken, slope):
 def test_each_policy_has_its_temperature():
     loss = TemperaturesLoss(temperatures(), sgd, spaces=CONTINUOUS)
     target = math.log(2 * 0.184)
-    losses = loss.loss(torch.tensor([1.0]), torch.tensor([target]))
+    losses, *_ = loss.loss(torch.tensor([1.0]), torch.tensor([target]))
     assert losses.tolist() == pytest.approx([math.log(0.2) * (1.0 - target)])
     loss.backward(torch.tensor([1.0]), torch.tensor([target]))
     assert loss.temperatures.of("proposal").item() == pytest.approx(0.2 * math.exp(target - 1.0))

@@ -171,7 +171,7 @@ def test_target_of_single_steps(monkeypatch):
 
 def test_critics_learn_the_current_trajectory():
     loss = TrajectoryLoss(critics_of(*MEMBERS), sgd)
-    losses = loss.loss(column(1), torch.tensor([[0.5, 4.0]]), torch.tensor([1.0]))
+    losses, *_ = loss.loss(column(1), torch.tensor([[0.5, 4.0]]), torch.tensor([1.0]))
     assert losses.tolist() == pytest.approx([0.5**2 + 1.0**2])  # 1.5 and 2
 
 
@@ -180,12 +180,12 @@ def test_policy_learns_by_switching_probability(monkeypatch):
     critics = critics_of(([[0.0], [1.0]], [0.0]))
     policy = policy_of(critics)
     loss = SwitchingPolicyLoss(policy, sgd, critics=critics, temperature=policy._borrowed[1])
-    value, named = loss.loss(column(0), torch.tensor([[-0.5, 1.0]]))
+    value, outputs, _ = loss.loss(column(0), torch.tensor([[-0.5, 1.0]]))
     switch = 1 / (1 + math.exp(-1.0 / ALPHAS[1]))
     log_prob = 1.0 - 0.5 * math.log(2 * math.pi) - math.log(1 - 0.25)
     assert value.tolist() == pytest.approx([ALPHAS[0] * log_prob - switch * 0.5], abs=1e-6)
     choice = -switch * math.log(switch) - (1 - switch) * math.log(1 - switch)
-    assert named["policy_entropy"].tolist() == [pytest.approx([-log_prob, choice])]
+    assert outputs["policy_entropy"].tolist() == [pytest.approx([-log_prob, choice])]
     (value.sum()).backward()
     # d/du of -β tanh u - α · 2 log cosh … the density's own slope at its mode is 2 α tanh u
     expected = -switch * (1 - 0.25) + ALPHAS[0] * 2 * 0.5

@@ -161,18 +161,19 @@ def test_targets_by_hand(name):
 @EVERY_TARGET
 def test_target_networks_move_when_due(name, tau, every):
     target = made(name, tau=tau, every=every)
-    before = [parameter.clone() for parameter in target.target.parameters()]
+    network, slow_network = target.network, target.target_network
+    before = [parameter.clone() for parameter in slow_network.parameters()]
     for turn in range(1, every + 1):
         target.end_batch()
         share = tau if turn == every else 0.0
-        for slow, now, online in zip(before, target.target.parameters(), target.network.parameters(), strict=True):
+        for slow, now, online in zip(before, slow_network.parameters(), network.parameters(), strict=True):
             torch.testing.assert_close(now, slow + share * (online.detach() - slow))
 
 
 @EVERY_TARGET
 def test_target_networks_are_saved(name):
     saved, restored = made(name), made(name)
-    for parameter in restored.target.parameters():
+    for parameter in restored.target_network.parameters():
         parameter.zero_()
     assert not torch.equal(targets(restored), targets(saved))
     restored.load_state_dict(saved.state_dict())
@@ -212,7 +213,7 @@ class Alternating:
 def test_targets_count_their_groups_updates():
     target = ddpg(tau=1.0, every=2)
     Trainer({"q_target": target}, Alternating()).train()
-    policy = target.target.get_submodule("policy")
+    policy = target.target_network.get_submodule("policy")
     assert float(policy(column(1))) == pytest.approx(-0.9)  # moved once, after its second update
     resumed = ddpg(tau=1.0, every=2)
     resumed.load_state_dict(target.state_dict())

@@ -9,7 +9,7 @@ from rlrun.algorithms.a2c import A2CLoss
 from rlrun.algorithms.ppo import PPOLoss
 from rlrun.nn import ActorCritic
 
-from .fixed import MIXED, adam
+from .fixed import MIXED, adam, evaluate_loss
 
 VALID = torch.tensor([[True, True, False, True], [False, True, True, True]])
 OPTIONS = {"entropy_weight": 0.1, "normalize": True}
@@ -34,33 +34,29 @@ def rows_of(tree):
     return {name: rows_of(part) for name, part in tree.items()} if isinstance(tree, dict) else tree[VALID]
 
 
-def asked(kind, found):
-    return (
-        found if kind is PPOLoss else {name: found[name] for name in ("observation", "action", "advantage", "return_")}
-    )
+def asked(kind, columns):
+    names = columns if kind is PPOLoss else ("observation", "action", "advantage", "return_")
+    return {name: columns[name] for name in names}
 
 
 @pytest.mark.parametrize("kind", [A2CLoss, PPOLoss])
 def test_windows_lose_as_their_steps(kind, monkeypatch):
     monkeypatch.setattr(torch, "randn_like", torch.zeros_like)  # the entropy of a continuous part is drawn
     windows, alone = (kind(network(), adam, **OPTIONS) for _ in range(2))
-    loss, named = windows.loss(**asked(kind, batch()), valid=VALID)
-    wanted, wanted_named = alone.loss(**asked(kind, rows_of(batch())))
-    torch.testing.assert_close(loss.mean(), wanted.mean())
+    loss, outputs, metrics = evaluate_loss(windows, **asked(kind, batch()), valid=VALID)
+    expected, expected_outputs, expected_metrics = evaluate_loss(alone, **asked(kind, rows_of(batch())))
+    torch.testing.assert_close(loss.mean(), expected.mean())
     assert not loss[~VALID].any()
     if kind is PPOLoss:
-        torch.testing.assert_close(named["approx_kl"], wanted_named["approx_kl"])
-    for callback in (windows, alone):
-        callback._last = torch.zeros(())
-    for name, value in alone.metrics.items():
-        torch.testing.assert_close(windows.metrics[name], value, msg=name)
+        torch.testing.assert_close(outputs["approx_kl"], expected_outputs["approx_kl"])
+    torch.testing.assert_close(metrics, expected_metrics)
 
 
 def test_invalid_rows_may_hold_anything():
     loss = PPOLoss(network(), adam, kl_weight=0.5)
     columns = batch()
     columns["log_prob"] = torch.where(VALID, columns["log_prob"], -1e30)
-    value, _ = loss.loss(**columns, valid=VALID)
+    value, *_ = loss.loss(**columns, valid=VALID)
     value.mean().backward()
     assert all(parameter.grad.isfinite().all() for parameter in loss.parameters if parameter.grad is not None)
 
@@ -74,6 +70,6 @@ def test_recurrent_loss_reaches_the_first_row():
     columns["return_"] = net.value(columns["observation"], torch.zeros(2, 6)).detach()
     episode_end = torch.zeros(2, 4, dtype=torch.bool)
     episode_end[1, 1] = True
-    value, _ = loss.loss(**columns, state=torch.zeros(2, 6), episode_end=episode_end, valid=torch.ones(2, 4).bool())
+    value, *_ = loss.loss(**columns, state=torch.zeros(2, 6), episode_end=episode_end, valid=torch.ones(2, 4).bool())
     (reached,) = torch.autograd.grad(value[:, 3].sum(), columns["observation"])
     assert (reached.squeeze(-1) != 0).tolist() == [[True] * 4, [False, False, True, True]]

@@ -37,7 +37,7 @@ class Slope(LossCallback):
     def loss(self, x):
         return x.abs() + 0.0 * self.network(x[..., None])[..., 0]
 
-    def error(self, elements):
+    def error(self, elements, outputs):
         return elements
 
 
@@ -156,6 +156,9 @@ def test_unwatched_loss_keeps_no_elements():
     loss = distance()
     loss.backward(torch.ones(3))
     assert loss.elements is None
+    critics = loss_of()
+    assert critics.backward(**batch([1.0, 2.0])) == {}
+    assert critics.elements is None
 
 
 SPACES = make("Pendulum-v1").spaces
@@ -172,12 +175,24 @@ def batch(targets):
     return {"observation": torch.zeros(count, 3), "action": torch.zeros(count, 1), "q_target": target}
 
 
+def elements(loss, *scales, **inputs):
+    """Return the loss of each element."""
+    return loss.loss(**inputs, **dict(*scales))[0]
+
+
+def errors(loss, *scales, **inputs):
+    """Return the TD error of each element, as the priorities get it."""
+    loss.watched = True
+    assert torch.equal(loss.backward(**inputs, **dict(*scales))["td_error"], loss.elements)
+    return loss.elements
+
+
 def test_differences_are_scaled_by_running_deviation():
     loss = loss_of()
     scale, inputs = TargetScale(loss), batch([-100.0, 300.0])
-    plain = loss.loss(**inputs)
-    scale.begin_batch(inputs["q_target"])  # mean 100, deviation 200
-    torch.testing.assert_close(loss.loss(**inputs), plain / 200.0**2)
+    plain = elements(loss, **inputs)
+    given = scale.begin_batch(inputs["q_target"])  # mean 100, deviation 200
+    torch.testing.assert_close(elements(loss, given, **inputs), plain / 200.0**2)
     scale.begin_batch(torch.tensor([500.0]))  # the second of updates at speed 8 counts 8 / 9
     mean, square = 100.0 / 9 + 500.0 * 8 / 9, 50_000.0 / 9 + 250_000.0 * 8 / 9
     assert float(scale.metrics["target/mean"]) == pytest.approx(mean, rel=1e-5)
@@ -186,28 +201,33 @@ def test_differences_are_scaled_by_running_deviation():
 
 @pytest.mark.parametrize("huber", [None, 1.0])
 def test_errors_have_units_of_rewards(huber):
-    loss = loss_of(huber=huber)
-    inputs = batch([50.0, -70.0])
-    before = loss.error(loss.loss(**inputs))
-    TargetScale(loss).begin_batch(inputs["q_target"])
-    after = loss.error(loss.loss(**inputs))
+    inputs, losses = batch([50.0, -70.0]), [loss_of(huber=huber) for _ in range(2)]
+    losses[1].network.load_state_dict(losses[0].network.state_dict())
+    before = errors(losses[0], **inputs)
+    after = errors(losses[1], TargetScale(losses[1]).begin_batch(inputs["q_target"]), **inputs)
     torch.testing.assert_close(after, before, rtol=0.05, atol=0.0)  # of two members with nearly the same error
 
 
 def test_padding_leaves_target_scale_alone():
     padded, plain = TargetScale(loss_of()), TargetScale(loss_of())
-    padded.begin_batch(torch.tensor([[1.0, 5.0], [3.0, 900.0]]), torch.tensor([[True, True], [True, False]]))
-    plain.begin_batch(torch.tensor([1.0, 5.0, 3.0]))
-    assert torch.equal(padded.loss.scale, plain.loss.scale)
+    windows, valid = torch.tensor([[1.0, 5.0], [3.0, 900.0]]), torch.tensor([[True, True], [True, False]])
+    scales = padded.begin_batch(windows, valid), plain.begin_batch(torch.tensor([1.0, 5.0, 3.0]))
+    assert torch.equal(*[scale["target_scale"] for scale in scales])
 
 
 def test_target_scale_is_restored():
     first, second = TargetScale(loss_of()), TargetScale(loss_of())
     first.begin_batch(torch.tensor([1.0, 5.0]))
     second.load_state_dict(first.state_dict())
-    for scale in (first, second):
-        scale.begin_batch(torch.tensor([7.0, 9.0]))
-    assert torch.equal(first.loss.scale, second.loss.scale)
+    assert second.metrics == {name: float(value) for name, value in first.metrics.items()}
+    scales = [scale.begin_batch(torch.tensor([7.0, 9.0]))["target_scale"] for scale in (first, second)]
+    assert torch.equal(*scales)
+
+
+def test_target_scale_without_reader_is_refused():
+    callbacks = {"loss": distance(), "scale": TargetScale(loss_of())}
+    with pytest.raises(WiringError, match=r"callbacks\.scale: nobody asks for 'target_scale'"):
+        Trainer(callbacks, Batches([1.0], names=("x", "q_target")))
 
 
 def test_target_scale_needs_scalar_critics():

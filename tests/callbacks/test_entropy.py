@@ -118,12 +118,17 @@ def test_invalid_entropy_targets_are_refused():
         staged(window=0)
 
 
+def learn(target, entropy):
+    """Make the update after which a policy has this entropy."""
+    target.backward(policy_entropy=entropy, entropy_target=target.begin_batch(1)["entropy_target"])
+
+
 def test_gradient_step_equals_the_error():
     network = EntropyWeight(MIXED, initial=1.0)
     target = SGDEntropyTarget(network, partial(torch.optim.SGD, lr=0.1), spaces=MIXED, target=0.5, window=2)
-    target.backward(policy_entropy=torch.tensor([[0.7, 0.1], [0.9, 0.1]]))
+    learn(target, torch.tensor([[0.7, 0.1], [0.9, 0.1]]))
     assert network.log.tolist() == pytest.approx([-0.03, 0.04])
-    target.backward(policy_entropy=torch.tensor([[0.2, 0.1]]))  # the mean of two updates is at the target
+    learn(target, torch.tensor([[0.2, 0.1]]))  # the mean of two updates is at the target
     assert network.log.tolist() == pytest.approx([-0.03, 0.08])
     assert target.begin_batch(1)["entropy_weight"].tolist() == pytest.approx([math.exp(-0.03), math.exp(0.08)])
 
@@ -147,8 +152,8 @@ def test_entropy_settles_at_the_target(form):
         (-(log_prob.exp() * reward).sum() - (weight * entropy).sum()).backward()
         optimizer.step()
         entropies.append(float(entropy.detach()))
-        settle = target.end_batch if form == "staged" else target.backward
-        settle(policy_entropy=entropy.detach().reshape(1, 1))
+        settle = target.end_batch if form == "staged" else partial(learn, target)
+        settle(entropy.detach().reshape(1, 1))
     assert min(entropies[-500:]) > 0.45
     assert max(entropies[-500:]) < 0.55
     if form == "staged":

@@ -71,8 +71,8 @@ def test_elements_are_weighted_and_averaged(kind, x, weight, expected):
 @pytest.mark.parametrize(("limit", "expected"), [(None, -3.0), (5.0, -3.0), (0.5, -0.5)])
 def test_gradients_are_clipped_by_their_norm(limit, expected):
     loss = Plain(Line(), sgd, max_grad_norm=limit)
-    assert moved(loss, torch.tensor([3.0])) == expected
     loss.name = "line"
+    assert moved(loss, torch.tensor([3.0])) == expected
     assert loss.metrics.get("grad_norm/line") == (None if limit is None else 3.0)
 
 
@@ -109,10 +109,10 @@ class Two(nn.Module):
 def test_gradients_are_clipped_by_each_norm(by):
     limit, ab, c = CLIPPED[by]
     loss = Plain(Two(), sgd, max_grad_norm=limit, grad_clip=by)
+    loss.name = "two"
     loss.backward(torch.ones(1))
     torch.testing.assert_close(loss.network.ab.grad, torch.tensor(ab), atol=1e-6, rtol=1e-4)
     torch.testing.assert_close(loss.network.c.grad, torch.tensor(c), atol=1e-6, rtol=1e-4)
-    loss.name = "two"
     assert float(loss.metrics["grad_norm/two"]) == pytest.approx(25.25**0.5)
 
 
@@ -188,7 +188,7 @@ class Naming(LossCallback):
 
     def loss(self, x, shift=None):
         value = self.network(x)
-        return value if shift is None else value + shift, {"doubled": 2 * value.detach()}
+        return value if shift is None else value + shift, {"doubled": 2 * value.detach()}, {}
 
 
 class Reader(Callback):
@@ -215,7 +215,7 @@ def test_network_without_parameters_is_only_evaluated():
     class Constant(LossCallback):
         def loss(self, x):
             assert not torch.is_grad_enabled()
-            return x, {"doubled": 2 * x}
+            return x, {"doubled": 2 * x}, {}
 
     loss = Constant(nn.Identity(), sgd)
     assert loss.backward(torch.ones(1))["doubled"].tolist() == [2.0]

@@ -82,7 +82,8 @@ def test_target_distance_is_relative():
         network.weight[:] = torch.tensor([[3.0, 4.0]])
     target = TargetCallback(network, tau=0.5)
     target.name = "q"
-    target.bootstrap(torch.zeros(1), torch.zeros(1, dtype=torch.bool), torch.zeros(1), None)
+    _, metrics = target.bootstrap(torch.zeros(1), torch.zeros(1, dtype=torch.bool), torch.zeros(1), None)
+    target.store.put(metrics)  # as an update does
     assert float(target.metrics["target_distance/q"]) == 0.0
     with torch.no_grad():
         network.weight *= 2.0

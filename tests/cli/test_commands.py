@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -159,6 +160,14 @@ def test_dry_run_prints_the_data_flow(rlrun, project):
     assert outcome == rlrun("explain", *DQN)
     assert (outcome.code, list(project.iterdir())) == (0, [])
     assert [part for part in ("-> q_target", "q_loss", "networks.q") if part not in outcome.out] == []
+
+
+def test_explain_prints_the_code_of_an_update(rlrun, project):
+    outcome = rlrun("explain", *DQN, "--update")
+    assert (outcome.code, list(project.iterdir())) == (0, [])
+    (function,) = ast.parse(outcome.out).body
+    assert (function.name, [argument.arg for argument in function.args.args]) == ("update", ["groups", "state"])
+    assert "loss, outputs, metrics = of_loss(q_loss.loss(batch['observation'], batch['action']" in outcome.out
 
 
 def test_check_reports_and_leaves_nothing(rlrun, project):

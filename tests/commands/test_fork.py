@@ -182,7 +182,7 @@ def test_random_numbers_are_those_of_the_new_seed(sac):
 def test_each_switch_leaves_its_own_things_as_built(sac, anew, overrides, kinds):
     there, here = states(sac), fork(sac, *overrides)
     weights = {part: digest_of(here, part) for part in NETWORKS}
-    target = here.parts["callbacks.q_target"].target.state_dict()
+    target = here.parts["callbacks.q_target"].target_network.state_dict()
     critics = here.parts["networks.critics"].state_dict()
     if "weights" in kinds:
         assert weights == {part: storage.digest(there[part]) for part in NETWORKS}
@@ -217,7 +217,7 @@ def test_what_hangs_on_a_tensor_begins_anew_with_it(sac, anew):
     assert optimizer(here)["state"] == {}
     assert len(optimizer(here, "policy")["state"]) == len(list(here.parts["networks.policy"].parameters()))
     critics = here.parts["networks.critics"].state_dict()
-    assert same(here.parts["callbacks.q_target"].target.state_dict(), critics)
+    assert same(here.parts["callbacks.q_target"].target_network.state_dict(), critics)
     assert same(critics, anew.parts["networks.critics"].state_dict())
 
 
@@ -235,7 +235,7 @@ def test_a_slow_copy_that_the_parent_lacks_equals_the_network_as_loaded(sac):
     here = fork("critics.safetensors", *overrides, MORE)
     critics = here.parts["networks.critics"].state_dict()
     assert same(critics, states(sac)["networks.critics"])
-    assert same(here.parts["callbacks.q_target"].target.state_dict(), critics)
+    assert same(here.parts["callbacks.q_target"].target_network.state_dict(), critics)
 
 
 def test_a_weights_file_by_our_names_or_by_others(sac):

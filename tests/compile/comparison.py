@@ -32,9 +32,8 @@ class Target(TargetCallback):
 
     provides = ("y",)
 
-    def begin_batch(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        with torch.no_grad():
-            return {"y": 0.5 * y + self.target(x).squeeze(-1)}
+    def target(self, x: Tensor, y: Tensor) -> Any:
+        return {"y": 0.5 * y + self.target_network(x).squeeze(-1)}, {}
 
 
 class Batches:

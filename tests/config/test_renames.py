@@ -27,6 +27,7 @@ DQN = ("algorithm=dqn", "env=cartpole")
 @pytest.fixture(autouse=True)
 def advice(caplog):
     renames.advise.cache_clear()
+    renames.advise_removed.cache_clear()
     caplog.set_level(logging.WARNING)
     return caplog
 
@@ -58,6 +59,12 @@ def test_value_gets_todays_name(compose, advice):
     assert advice.messages == ["algorithm.guide=smallest is called algorithm.actor_q=min now"]
 
 
+def test_key_in_a_dict_of_an_override_gets_todays_name(compose, advice):
+    config = compose(*DQN, "callbacks.q_loss={optimiser: {lr: 0.1}}").config
+    assert config.callbacks.q_loss.optimizer.lr == 0.1
+    assert advice.messages == ["callbacks.q_loss.optimiser is called callbacks.q_loss.optimizer now"]
+
+
 @pytest.mark.parametrize("before", ["matmul_backend=numpy", "matmul=numpy"])
 def test_numpy_gives_way_to_the_automatic_backend(before, compose, write, tmp_path, advice):
     assert compose(*DQN, before).config.matmul_backend == "auto"
@@ -83,6 +90,57 @@ def test_other_keys_keep_their_names(override, compose, advice):
     composed = compose(*DQN, override, check=False)
     assert composed.overrides[2:] == [override]
     assert not advice.messages
+
+
+@pytest.mark.parametrize(
+    "override", ["callbacks.q_loss.compile=true", "+callbacks.q_loss.compile=true", "~callbacks.q_loss.compile"]
+)
+def test_override_of_removed_key_is_ignored(override, compose, advice):
+    composed = compose(*DQN, override, "seed=3")
+    assert composed.overrides == [*DQN, "seed=3"]
+    assert plain(composed.config) == plain(compose(*DQN, "seed=3").config)
+    ignored = "callbacks.q_loss.compile no longer exists and is ignored: compile=true compiles the whole update"
+    assert advice.messages == [ignored]
+
+
+def test_removed_key_in_a_dict_of_an_override_is_ignored(compose, advice):
+    composed = compose(*DQN, "callbacks.q_loss={compile: true, huber: 2.0}")
+    assert plain(composed.config) == plain(compose(*DQN, "callbacks.q_loss.huber=2.0").config)
+    assert [message.split()[0] for message in advice.messages] == ["callbacks.q_loss.compile"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["callbacks.q_loss._target_=mine.Loss", "+callbacks.q_loss.compile=true"],
+        ["+callbacks.mine={_target_: mine.Loss, compile: true}"],
+        ["+callbacks.mine._target_=mine.Loss", "+callbacks.mine.compile=true"],
+    ],
+)
+def test_class_of_a_user_keeps_a_key_that_was_removed_here(overrides, compose, advice):
+    composed = compose(*DQN, *overrides, check=False)
+    name = "q_loss" if "q_loss" in overrides[0] else "mine"
+    assert composed.config.callbacks[name].compile is True
+    assert not advice.messages
+
+
+def test_removed_key_in_a_file_is_ignored(compose, write, advice):
+    write(
+        "conf/with/mine.yaml",
+        """
+        # @package _global_
+        callbacks:
+          q_loss: {compile: "${compile}", huber: 2.0}
+          mine: {_target_: builtins.dict, compile: "${compile}"}
+        """,
+    )
+    composed = compose(*DQN, "+with=mine", check=False)
+    assert "compile" not in composed.config.callbacks.q_loss
+    assert (composed.config.callbacks.q_loss.huber, composed.config.callbacks.mine.compile) == (2.0, False)
+    (message,) = advice.messages
+    assert message.endswith(
+        "mine.yaml: callbacks.q_loss.compile no longer exists and is ignored: compile=true compiles the whole update"
+    )
 
 
 def test_pair_null_beside_a_named_preset(compose):
@@ -136,6 +194,26 @@ def test_saved_config_gets_one_line(tmp_path, advice):
     path.write_text("algorithm: {target_rate: 0.1, optimiser: {normalise: 1}}\n")
     assert plain(saved.load(path)) == {"algorithm": {"tau": 0.1, "optimizer": {"normalize": 1}}}
     assert advice.messages == [f"{path}: algorithm.target_rate is called algorithm.tau, 2 more now"]
+
+
+def test_removed_keys_of_a_saved_config_get_one_line(tmp_path, advice):
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        """
+        compile: false
+        callbacks:
+          q_loss: {_target_: rlrun.callbacks.CriticLoss, huber: 1.0, compile: "${compile}"}
+          policy: {_target_: rlrun.callbacks.SoftPolicyLoss, compile: "${compile}"}
+          mine: {_target_: mine.Loss, compile: "${compile}"}
+        fused_update: {_target_: rlrun.compile.FusedUpdate, compile: "${compile}"}
+        """
+    )
+    config = plain(saved.load(path))
+    assert [name for name, callback in config["callbacks"].items() if "compile" in callback] == ["mine"]
+    assert (config["callbacks"]["q_loss"]["huber"], config["compile"]) == (1.0, False)
+    assert "compile" in config["fused_update"]
+    ignored = "callbacks.q_loss.compile, 1 more no longer exists and is ignored: compile=true compiles the whole update"
+    assert advice.messages == [f"{path}: {ignored}"]
 
 
 def test_recorded_overrides_get_todays_names():

@@ -10,6 +10,7 @@ import torch
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Discrete, Spaces
 from rlrun.nn import Bins, Critics, Quantiles, value_head_of
+from rlrun.training.metrics import MetricStore
 
 from .spaces_for_tests import MIXED, VECTOR, box, draw, multi
 
@@ -66,7 +67,9 @@ def test_distance_of_bins_is_cross_entropy():
 
 
 def test_clamped_targets_are_a_metric():
-    assert float(bins().metrics(torch.tensor([-1.0, 0.0, 5.0, 6.0, 7.0]))["target/clamped"]) == pytest.approx(0.6)
+    store = MetricStore()
+    store.put(bins().metrics(torch.tensor([-1.0, 0.0, 5.0, 6.0, 7.0])))
+    assert float(store.read()["target/clamped"]) == pytest.approx(0.6)
 
 
 def test_dueling_adds_centered_advantages():

@@ -107,19 +107,19 @@ def overrides():
 
 
 def test_whatever_a_part_forgets_is_found(tmp_path, monkeypatch):
-    begin, end = TargetCallback.__init__, TargetCallback.end_batch
+    begin, move = TargetCallback.__init__, TargetCallback.move
 
     def init(self, *args, **named):
         begin(self, *args, **named)
         self.forgotten = {name: make() for name, (make, _) in FORGOTTEN.items()}
 
-    def end_batch(self):
-        end(self)
+    def moved(self):
+        move(self)
         for name, (_, change) in FORGOTTEN.items():
             change(self.forgotten[name])
 
     monkeypatch.setattr(TargetCallback, "__init__", init)
-    monkeypatch.setattr(TargetCallback, "end_batch", end_batch)
+    monkeypatch.setattr(TargetCallback, "move", moved)
     lines = differences(*twins(overrides(), tmp_path, at=AT))
     assert {line.partition(".forgotten['")[2].partition("']")[0] for line in lines} == set(FORGOTTEN)
 
@@ -148,7 +148,7 @@ def without_generator(load, self, state):
 LOST = {
     "counter": (LossCallback, without_count, ".updates"),
     "moments": (LossCallback, without_moments, "['exp_avg']"),
-    "target": (TargetCallback, lambda load, self, state, **which: None, ".target."),
+    "target": (TargetCallback, lambda load, self, state, **which: None, ".target_network."),
     "generator": (Uniform, without_generator, ".generator.state"),
 }
 

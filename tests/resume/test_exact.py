@@ -108,11 +108,12 @@ def code_of(*request: object) -> int:
     return exit_info.value.code
 
 
+STEP = {Collector: "_step", LossCallback: "step"}  # what makes one step
 MOMENTS = {  # what is called for the n-th time when the signal comes
     "warm-up": (Collector, "_step", 7),
     "collection": (Collector, "_step", 30),
-    "update": (LossCallback, "_step", 50),
-    "target": (TargetCallback, "end_batch", 20),
+    "update": (LossCallback, "step", 50),
+    "target": (TargetCallback, "move", 20),
     "evaluation": (Evaluator, "_evaluate", 2),
     "last evaluation": (Evaluator, "_evaluate", 3),
     "record": (Logger, "_collect", 9),
@@ -148,7 +149,7 @@ def test_a_signal_amidst_a_rollout_or_its_epochs_loses_none_of_it(
     kind, count, whole, assert_same, tmp_path, monkeypatch
 ):
     expected = whole("rollouts", rollouts())
-    signal_at(monkeypatch, kind, "_step", count)
+    signal_at(monkeypatch, kind, STEP[kind], count)
     assert rlrun.train(rollouts(), run_dir=tmp_path / "run").summary["status"] == "stopped"
     assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
     assert_same(expected, tmp_path / "run")
@@ -160,7 +161,7 @@ def test_a_signal_amidst_steps_or_updates_that_follow_one_another_loses_none(
 ):
     request = [*overrides("dqn-cartpole-4-sync"), "algorithm.collect_steps=48"]
     expected = whole("several at a time", request)
-    signal_at(monkeypatch, kind, "_step", count)
+    signal_at(monkeypatch, kind, STEP[kind], count)
     assert rlrun.train(request, run_dir=tmp_path / "run").summary["status"] == "stopped"
     assert rlrun.resume(tmp_path / "run").summary["status"] == "completed"
     assert_same(expected, tmp_path / "run")

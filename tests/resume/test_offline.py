@@ -54,7 +54,7 @@ def test_no_step_is_made_before_its_time_and_the_memory_goes_on(whole):
 @pytest.mark.parametrize("update", [2, OFFLINE, OFFLINE + 1])
 def test_a_signal_at_any_point_changes_nothing(update, whole, tmp_path, monkeypatch):
     run, expected, _ = whole
-    signal_at(monkeypatch, CriticLoss, "_step", update)
+    signal_at(monkeypatch, CriticLoss, "step", update)
     assert rlrun.train(overrides(), run_dir=tmp_path / "run").summary["status"] == "stopped"
     lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
     lines = [line for line in lines if "._chain." not in line]  # which checkpoint wrote which rows

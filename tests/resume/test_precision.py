@@ -66,24 +66,25 @@ def low(tmp_path, monkeypatch):
 def seen(monkeypatch):
     """What losses, targets and gradients are made of, and whether networks were to learn or act in less."""
     record = {"losses": set(), "targets": set(), "gradients": set(), "updates": 0, "acting": set()}
-    step, bootstrap, act = LossCallback._step, TargetCallback.bootstrap, PolicyAgent.__call__
+    step, bootstrap, act = LossCallback.step, TargetCallback.bootstrap, PolicyAgent.__call__
 
-    def stepped(self, loss, *rest):
-        record["losses"].add(loss.dtype)
-        step(self, loss, *rest)
+    def stepped(self, elements, *rest, **named):
+        record["losses"].add(elements.dtype)
+        outputs = step(self, elements, *rest, **named)
         record["gradients"] |= {parameter.grad.dtype for parameter in self.parameters if parameter.grad is not None}
         record["updates"] += precision.lowered(0) is not None
+        return outputs
 
     def target(self, *values):
-        result = bootstrap(self, *values)
-        record["targets"].add(result["q_target"].dtype)
-        return result
+        outputs, metrics = bootstrap(self, *values)
+        record["targets"].add(outputs["q_target"].dtype)
+        return outputs, metrics
 
     def acted(self, *values, **options):
         record["acting"].add(precision.lowered(0) is not None)
         return act(self, *values, **options)
 
-    monkeypatch.setattr(LossCallback, "_step", stepped)
+    monkeypatch.setattr(LossCallback, "step", stepped)
     monkeypatch.setattr(TargetCallback, "bootstrap", target)
     monkeypatch.setattr(PolicyAgent, "__call__", acted)
     return record

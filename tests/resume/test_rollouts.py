@@ -91,7 +91,7 @@ def test_run_left_between_phases(at, whole, tmp_path):
 )
 def test_signal_inside_a_rollout_or_phase(name, kind, count, whole, tmp_path, monkeypatch):
     result, expected = whole(name)
-    signal_at(monkeypatch, kind, "_step", count)
+    signal_at(monkeypatch, kind, "_step" if kind is Collector else "step", count)
     stopped = rlrun.train(REQUESTS[name](), run_dir=tmp_path / "run")
     assert stopped.summary["status"] == "stopped"
     if name == "recurrent":

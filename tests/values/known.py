@@ -103,12 +103,10 @@ class Reading(Callback):
         self.loss = losses[0] if losses else None
 
     def end_batch(self, update: int, observation: Tensor, weight: Tensor | None = None) -> None:
-        if update < self.first or self.loss is None or self.loss._newest is None:
+        if update < self.first or self.loss is None or not self.loss.store.fresh:
             return
-        if isinstance(self.loss, CriticLoss):
-            value = self.loss.value_head.mean(self.loss._newest).mean(0)
-        else:
-            value = self.loss._newest[0].value.detach()
+        metric = self.loss.store.newest["value/mean"]  # as the loss has it: of each element
+        value = metric.mean(0) if isinstance(self.loss, CriticLoss) else metric.tensors[0]
         state = observation.argmax(-1)
         if value.shape != state.shape:
             return  # an update of something else

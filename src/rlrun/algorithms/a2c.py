@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from rlrun import ops
+from rlrun.callbacks.loss import LossResult
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.core.typing import Tree
 
@@ -28,7 +29,7 @@ class A2CLoss(ActorCriticLoss):
         state: Tensor | None = None,
         episode_end: Tensor | None = None,
         valid: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> LossResult:
         evaluated = self.evaluate_actions(observation, action, state, episode_end)
         objective = evaluated.log_prob * self.prepared(advantage, valid)
         distance = ops.distance(evaluated.value, return_, huber=self.huber)

@@ -20,17 +20,18 @@ not depend on the batch's size. For continuous actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, map_tree
 from rlrun.core.typing import Tree
 from rlrun.nn import MLP, ActionCodec, DeterministicPolicy, Encoder
+from rlrun.training.metrics import Metric
 
 
 class Residual(nn.Module):
@@ -69,22 +70,16 @@ class CausalBCLoss(LossCallback):
         self.policy = network
         self.residual = residual
         self.bc_weight = bc_weight
-        self._error: Tensor | None = None  # of the newest update
 
-    def loss(self, observation: Tree, action: Tree, valid: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, observation: Tree, action: Tree, valid: Tensor | None = None) -> LossResult:
         if valid is not None:
             raise ConfigError("causal_bc: wants windows as they were stored; memory.short=pad repeats rows")
         error = self.policy.codec.split(_row(action, -1))[0] - self.policy(_row(observation, -1))  # [B, A]
         with torch.no_grad():
             predicted = self.residual(_row(observation, 0))
-        self._error = error.detach()
-        return (2.0 * error * predicted + self.bc_weight * error.square()).sum(-1), {"residual": self._error}
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        if self._error is None:
-            return super().metrics
-        return {**super().metrics, "imitation/distance": self._error.square().sum(-1).mean()}
+        metrics = {"imitation/distance": Metric((error,), "squares")}
+        loss = (2.0 * error * predicted + self.bc_weight * error.square()).sum(-1)
+        return loss, {"residual": error.detach()}, metrics
 
 
 class ResidualLoss(LossCallback):

@@ -16,18 +16,18 @@ stable-baselines3 has them, so some lie on a bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, DeterministicPolicy, value_head_of
+from rlrun.training.metrics import Metric
 
 
 class DeterministicQTarget(TargetCallback):
@@ -64,11 +64,10 @@ class DeterministicQTarget(TargetCallback):
         self.noise = noise
         self.noise_limit = noise_limit
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        target_critics, target_policy = (self.target.get_submodule(name) for name in ("critics", "policy"))
+    ) -> TargetResult:
+        target_critics, target_policy = (self.target_network.get_submodule(name) for name in ("critics", "policy"))
         c = ops.smoothed(target_policy(next_observation), self.noise, self.noise_limit)  # [B, A]
         value = self.smallest(target_critics(next_observation, c))  # [M, B] -> [B]
         return self.bootstrap(reward, terminated, value, discount)
@@ -106,16 +105,11 @@ class DeterministicPolicyLoss(LossCallback):
         self.actor_q = actor_q
         _, self.value_head = value_head_of(critics)
         self.action_weight = action_weight
-        self._c: Tensor | None = None  # of the newest update
 
-    def loss(self, observation: Tree) -> Tensor:
+    def loss(self, observation: Tree) -> LossResult:
         c = self.policy(observation)  # [B, A]
         value = self.critics(observation, c)  # [M, B]
-        self._c = c.detach()
-        loss: Tensor = -self.value_head.guiding(value, self.actor_q)
-        return loss if not self.action_weight else loss + self.action_weight * c.square().sum(-1)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        saturated = {} if self._c is None else {"action/saturated": ops.saturated(self._c)}
-        return {**super().metrics, **saturated}
+        loss = -self.value_head.guiding(value, self.actor_q)
+        if self.action_weight:
+            loss = loss + self.action_weight * c.square().sum(-1)
+        return loss, {}, {"action/saturated": Metric((c,), "saturated")}

@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import BonusLoss
+from rlrun.callbacks.loss import BonusLoss, LossResult
 from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces, describe
 from rlrun.core.typing import Batch, Tree
@@ -121,6 +121,6 @@ class DiscriminatorLoss(BonusLoss):
 
     network: Discriminator
 
-    def loss(self, diayn: Batch, valid: Tensor | None = None) -> Tensor:
+    def loss(self, diayn: Batch, valid: Tensor | None = None) -> LossResult:
         log_prob, right = self.network.identify(diayn["observation"], diayn["skill"])
         return self.counted(-log_prob, valid, bonus=diayn["bonus"], right=right)

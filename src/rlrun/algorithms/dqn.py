@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_discrete
 from rlrun.core.typing import Tree
@@ -95,12 +94,11 @@ class QTarget(TargetCallback):
         self.codec = network.codec
         self.double = double
         self.draw_from(network, target_subset)
-        self.raw_output, self.value_head = value_head_of(self.target)
+        self.raw_output, self.value_head = value_head_of(self.target_network)
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         values = self.raw_output(next_observation)  # [M, B, K], or [M, B, K, N]
         chooser = self.network(next_observation) if self.double else self.value_head.mean(values)
         best = self.codec.best(self.value_head.guiding(chooser))  # [M, B, K] -> [B, D]

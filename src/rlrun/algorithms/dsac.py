@@ -22,14 +22,13 @@ temperature is not in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import Optimizer
+from rlrun.callbacks.loss import LossResult, Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
 from rlrun.core.errors import ConfigError, require_one_of
@@ -94,20 +93,25 @@ class ImplicitQuantileLoss(CriticLoss):
         self.fixed = fixed
 
     def loss(  # type: ignore[override]
-        self, observation: Tree, action: Tree, q_target: Tensor, target_widths: Tensor
-    ) -> Tensor:
+        self,
+        observation: Tree,
+        action: Tree,
+        q_target: Tensor,
+        target_widths: Tensor,
+        target_scale: Tensor | None = None,
+    ) -> LossResult:
         c, _ = self.codec.split(action)
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
         quantiles = self._raw_output(observation, c, points)  # [M, B, N]
-        self._newest, self._target = (quantiles.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
-        quantiles, q_target = self.scaled(quantiles, q_target)
-        return ops.quantile_distance(quantiles, q_target, points=points, huber=self.huber, widths=target_widths).sum(0)
-
-    def error(self, elements: Tensor) -> Tensor:
-        if self._newest is None or self._target is None:
-            return super().error(elements)
-        return (self._newest - self._target).abs().mean(0)
+        value, target_value = (quantiles.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
+        if target_scale is not None:
+            quantiles, q_target = quantiles * target_scale, q_target * target_scale
+        elements = ops.quantile_distance(
+            quantiles, q_target, points=points, huber=self.huber, widths=target_widths
+        ).sum(0)
+        outputs = {"td_error": (value - target_value).abs().mean(0)} if self.watched else {}
+        return elements, outputs, {"value/mean": value}
 
 
 class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
@@ -145,25 +149,18 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
         self.fractions = fractions
         self.fixed = fixed
         self.least = least
-        self._price: Tensor | None = None  # of the newest update's actions [B], where each has its own
 
-    def values(self, observation: Tree, c: Tensor | None) -> Tensor:
+    def values(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
         quantiles = self.raw_output(observation, c, points)  # [M, B, N]
-        if self.temperature.epistemic is not None:
-            self._price = self.temperature.of_each((quantiles * widths).sum(-1))
+        if self.temperature.epistemic is None:
+            alpha = self.temperature.of("continuous")
+        else:
+            alpha = self.temperature.of_each((quantiles * widths).sum(-1))
         if self.actor_q == "min":
             quantiles = ops.least_of(quantiles, by=self.least, widths=widths).unsqueeze(0)
-        return (quantiles * widths).sum(-1)
-
-    def price(self) -> Tensor:
-        return super().price() if self._price is None else self._price
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        priced = {} if self._price is None else {"temperature/continuous": self._price.mean()}
-        return {**super().metrics, **priced}
+        return (quantiles * widths).sum(-1), alpha
 
 
 def draw(count: int, *, fixed: bool, like: Tensor) -> ops.Fractions:

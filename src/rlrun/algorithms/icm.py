@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.callbacks.loss import BonusLoss
+from rlrun.callbacks.loss import BonusLoss, LossResult
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
@@ -64,7 +64,7 @@ class CuriosityLoss(BonusLoss):
 
     network: Curiosity
 
-    def loss(self, icm: Batch, valid: Tensor | None = None) -> Tensor:
+    def loss(self, icm: Batch, valid: Tensor | None = None) -> LossResult:
         before, after = (self.network.features(icm[name]) for name in ("observation", "next_observation"))
         inverse = self.network.inverse_error(before, icm["action"], after)
         forward = self.network.forward_error(before.detach(), icm["action"], after.detach())

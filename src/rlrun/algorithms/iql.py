@@ -15,15 +15,13 @@ losses are taken at the values before the update. Works on every action space: c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Policy, Value
@@ -53,8 +51,7 @@ class ImplicitQTarget(TargetCallback):
         self.codec = critics.codec
         self.value = value
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self,
         observation: Tree,
         action: Tree,
@@ -62,13 +59,13 @@ class ImplicitQTarget(TargetCallback):
         reward: Tensor,
         terminated: Tensor,
         discount: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         c, k = self.codec.split(action)
-        value = self.target(observation, c)  # [M, B] or [M, B, K]
+        value = self.target_network(observation, c)  # [M, B] or [M, B, K]
         if k is not None:
             value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
-        target = self.bootstrap(reward, terminated, self.value(next_observation), discount)
-        return {**target, "action_value": value.amin(0)}
+        outputs, metrics = self.bootstrap(reward, terminated, self.value(next_observation), discount)
+        return {**outputs, "action_value": value.amin(0)}, metrics
 
 
 class ValueLoss(LossCallback):
@@ -90,10 +87,10 @@ class ValueLoss(LossCallback):
         super().__init__(network, optimizer, **options)
         self.expectile = expectile
 
-    def loss(self, observation: Tree, action_value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, observation: Tree, action_value: Tensor) -> LossResult:
         value = self.network(observation)  # [B]
         advantage = action_value - value.detach()
-        return ops.expectile_distance(value, action_value, expectile=self.expectile), {"advantage": advantage}
+        return ops.expectile_distance(value, action_value, expectile=self.expectile), {"advantage": advantage}, {}
 
 
 class AdvantageWeightedLoss(LossCallback):
@@ -125,16 +122,9 @@ class AdvantageWeightedLoss(LossCallback):
         self.temperature = temperature
         self.limit = limit
         self.edge = edge
-        self._weight: Tensor | None = None  # of the newest update
 
-    def loss(self, observation: Tree, action: Tree, advantage: Tensor) -> Tensor:
-        self._weight = (advantage / self.temperature).exp().clamp(max=self.limit)  # [B]
+    def loss(self, observation: Tree, action: Tree, advantage: Tensor) -> LossResult:
+        weight = (advantage / self.temperature).exp().clamp(max=self.limit)  # [B]
         heads = self.policy.heads(observation)
-        return -self._weight * self.policy.head.log_prob(heads, action, edge=self.edge)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        if self._weight is None:
-            return super().metrics
-        limited = (self._weight >= self.limit).float().mean()
-        return {**super().metrics, "imitation/weight": self._weight.mean(), "imitation/limited": limited}
+        metrics = {"imitation/weight": weight, "imitation/limited": weight >= self.limit}
+        return -weight * self.policy.head.log_prob(heads, action, edge=self.edge), {}, metrics

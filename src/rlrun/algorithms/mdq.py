@@ -27,8 +27,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_continuous
 from rlrun.core.typing import Tree
@@ -150,17 +150,16 @@ class BinTarget(TargetCallback):
         super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
         self.policy = policy
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         c, log_prob = self.policy.sample(next_observation)  # [B, A], [B]
         value = self.evaluated(next_observation, c) - self.policy.alpha * (log_prob - self.policy.even)
         return self.bootstrap(reward, terminated, value, discount)
 
     def evaluated(self, observation: Tree, c: Tensor) -> Tensor:
         """Return the smallest value [B] that target critics give to actions c [B, A]."""
-        value: Tensor = self.target(observation, c).amin(0)
+        value: Tensor = self.target_network(observation, c).amin(0)
         return value
 
 
@@ -182,10 +181,11 @@ class BinPolicyLoss(LossCallback):
         self.slow = slow
         self.noise = noise
 
-    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, observation: Tree) -> LossResult:
         with torch.no_grad():
             c, log_prob = self.policy.sample(observation)  # [B, A], [B]
             c = (c + self.noise * torch.randn_like(c)).clamp(-1.0, 1.0)
             value = self.slow.evaluated(observation, c)
         entropy = -log_prob + self.policy.even + self.policy.size * math.log(2.0)  # of the density that bins are
-        return (self.policy(observation, c) - value).square(), {"policy_entropy": entropy.unsqueeze(-1)}  # [B], [B, 1]
+        loss = (self.policy(observation, c) - value).square()  # [B]
+        return loss, {"policy_entropy": entropy.unsqueeze(-1)}, {}  # [B, 1]

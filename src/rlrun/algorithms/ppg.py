@@ -12,14 +12,14 @@ the authors' code; without it the value has layers of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActorCritic, Evaluated, Follow, Heads, frozen_copy
@@ -114,7 +114,6 @@ class AuxiliaryLoss(LossCallback):
         self.kl_weight = kl_weight
         self.huber = huber
         self._follow = Follow(self.before, network)
-        self._terms: tuple[Tensor, Tensor] | None = None  # divergence and distance of the newest update
 
     def begin_batch(self) -> None:
         if self.loader.phase.number == 1:  # minibatches, this one included
@@ -127,25 +126,16 @@ class AuxiliaryLoss(LossCallback):
         state: Tensor | None = None,
         episode_end: Tensor | None = None,
         valid: Tensor | None = None,
-    ) -> Tensor:
+    ) -> LossResult:
         reviewed = self.actor_critic.review(observation, state, episode_end)
         with torch.no_grad():
             before = self.before.heads(observation, state, episode_end)
         divergence = self.actor_critic.head.divergence(before, reviewed.heads)
         auxiliary = ops.distance(reviewed.auxiliary, return_, huber=self.huber)
         distance = auxiliary + ops.distance(reviewed.value, return_, huber=self.huber)
-        self._terms = (divergence.detach(), auxiliary.detach())
         loss = self.value_weight * distance + self.kl_weight * divergence
-        return loss if valid is None else ops.over_valid(loss, valid)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        metrics = dict(super().metrics)
-        if self._terms is not None:
-            divergence, auxiliary = self._terms
-            metrics["auxiliary/kl"] = divergence.mean()
-            metrics["auxiliary/distance"] = auxiliary.mean()
-        return metrics
+        metrics = {"auxiliary/kl": divergence, "auxiliary/distance": auxiliary}
+        return loss if valid is None else ops.over_valid(loss, valid), {}, metrics
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{super().note(path_of)}, in phases"

@@ -12,20 +12,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import Optimizer
+from rlrun.callbacks.loss import LossResult, Optimizer
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.core.typing import Tree
 from rlrun.nn import ActorCritic
 from rlrun.runs import learners
 from rlrun.training.callback import Callback, Hook
+from rlrun.training.metrics import Metric, reduced
 
-Ratio = tuple[Tensor, float, Tensor | None]  # logarithms of those of a minibatch, clip, and which entries count
+Move = tuple[Metric, ...]  # of an update: its divergence, and the share of clipped ratios
+MOVES = ("policy/approx_kl", "policy/clipped")
 
 NEWEST = 32  # updates of a rollout that its metrics are means over, at most
 
@@ -59,10 +62,9 @@ class PPOLoss(ActorCriticLoss):
         self.clip = clip
         self.value_clip = value_clip
         self.kl_weight = kl_weight
-        self._ratio: Ratio | None = None  # of the newest update
         self._collected: int | None = None  # environment step at which its rollout was whole
-        self._running: deque[Ratio | Tensor] = deque(maxlen=NEWEST)  # of the updates of that rollout
-        self._over: deque[Ratio | Tensor] = deque()  # … of the one before
+        self._running: deque[Move | Tensor] = deque(maxlen=NEWEST)  # of the updates of that rollout
+        self._over: deque[Move | Tensor] = deque()  # … of the one before
 
     def loss(
         self,
@@ -78,7 +80,7 @@ class PPOLoss(ActorCriticLoss):
         state: Tensor | None = None,
         episode_end: Tensor | None = None,
         valid: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> LossResult:
         evaluated = self.evaluate_actions(observation, action, state, episode_end)
         log_ratio = evaluated.log_prob - log_prob
         if valid is not None:  # of what is no step the ratio may be anything, and infinity times nothing is no number
@@ -86,16 +88,17 @@ class PPOLoss(ActorCriticLoss):
         clip = self.clip if clip is None else clip
         objective = ops.surrogate(log_ratio, self.prepared(advantage, valid), clip=clip)
         weight = self.kl_weight if kl_weight is None else kl_weight
-        if weight != 0.0:
+        if isinstance(weight, Tensor) or weight != 0.0:
             objective = objective - weight * _divergence(log_ratio)
         distance = self._distance(evaluated.value, value, return_)
-        loss, named = self.total(evaluated, objective, distance, return_, entropy_weight, valid)
-        self._ratio = (log_ratio.detach(), clip, valid)
+        loss, outputs, metrics = self.total(evaluated, objective, distance, return_, entropy_weight, valid)
+        metrics["policy/approx_kl"] = Metric((log_ratio,), _mean_divergence, valid)
+        metrics["policy/clipped"] = Metric((log_ratio,), partial(_clipped, clip), valid)
         if self.asked_for("approx_kl"):
             divergence = _divergence(log_ratio.detach())
             divergence = divergence if valid is None else ops.over_valid(divergence, valid)
-            named["approx_kl"] = learners.mean_(divergence.mean())
-        return loss, named
+            outputs["approx_kl"] = learners.mean_(divergence.mean())
+        return loss, outputs, metrics
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
         distance = ops.distance(value, return_, huber=self.huber)
@@ -107,15 +110,16 @@ class PPOLoss(ActorCriticLoss):
     def end_batch(self, step: int | None = None) -> None:
         if step != self._collected:  # the first update of a rollout, at which the policy is still the one that acted
             self._collected, self._over, self._running = step, self._running, deque(maxlen=NEWEST)
-        if self._ratio is not None:
-            self._running.append(self._ratio)
+        newest = self.store.newest
+        if all(isinstance(newest.get(name), Metric) for name in MOVES):
+            self._running.append(tuple(newest[name] for name in MOVES))
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         metrics = dict(super().metrics)
         moves = _moves(self._over or self._running)
         if len(moves):
-            metrics["policy/approx_kl"], metrics["policy/clipped"] = moves.mean(0)
+            metrics.update(zip(MOVES, moves.mean(0), strict=True))
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,15 +134,22 @@ class PPOLoss(ActorCriticLoss):
             self._over, self._running = (deque(moves[name], NEWEST) for name in ("over", "running"))
 
 
-def _moves(ratios: Iterable[Ratio | Tensor]) -> Tensor:
+@torch.no_grad()
+def _moves(updates: Iterable[Move | Tensor]) -> Tensor:
     """Return divergence and share of clipped ratios of each update, [updates, 2]; of some they are known already."""
-    moves = [ratio if isinstance(ratio, Tensor) else _move(*ratio) for ratio in ratios]
+    moves = [
+        update if isinstance(update, Tensor) else torch.stack([reduced(metric).float() for metric in update])
+        for update in updates
+    ]
     return torch.stack([move.to(moves[-1].device) for move in moves]) if moves else torch.empty(0, 2)
 
 
-def _move(log_ratio: Tensor, clip: float, valid: Tensor | None) -> Tensor:
-    clipped = (log_ratio.expm1().abs() > clip).float()
-    return torch.stack([ops.mean_of(term, valid).float() for term in (_divergence(log_ratio), clipped)])
+def _mean_divergence(log_ratio: Tensor) -> Tensor:
+    return _divergence(log_ratio).mean()
+
+
+def _clipped(clip: float, log_ratio: Tensor) -> Tensor:
+    return (log_ratio.expm1().abs() > clip).float().mean()
 
 
 def _divergence(log_ratio: Tensor) -> Tensor:
@@ -179,17 +190,19 @@ class KLStop(Callback):
         self._too_far = False
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
-        losses = [self._loss] if self._loss is not None else callbacks.values()
-        for loss in losses:
-            if isinstance(loss, PPOLoss) and loss.data_group == self.data_group:
-                loss.veto = self._veto
+        ppo = [callback for callback in callbacks.values() if isinstance(callback, PPOLoss)]
+        in_group = [loss for loss in ppo if loss.data_group == self.data_group]
+        for loss in in_group if self._loss is None else [self._loss]:
+            loss.veto = self._veto
 
     def _veto(self, named: Mapping[str, Tensor]) -> bool:
-        self._too_far = float(named["approx_kl"]) > (self.limit or 0.0)
-        return self._too_far
+        too_far = float(named["approx_kl"]) > (self.limit or 0.0)
+        self._too_far |= too_far  # of several losses, one is enough
+        return too_far
 
     def end_batch(self, approx_kl: Tensor) -> None:  # as it asks for the divergence, the loss has it
         if self._too_far:
+            self._too_far = False
             self.loader.renew()
             self.stops += 1
 

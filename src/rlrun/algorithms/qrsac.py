@@ -70,11 +70,11 @@ class QuantilePolicyLoss(SoftPolicyLoss):
         self.raw_output, _ = value_head_of(critics)
         self.least = least
 
-    def values(self, observation: Tree, c: Tensor | None) -> Tensor:
+    def values(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
         quantiles = self.raw_output(observation, c)  # [M, B, N]
         if self.actor_q == "min":
             quantiles = ops.least_of(quantiles, by=self.least).unsqueeze(0)
-        return quantiles.mean(-1)
+        return quantiles.mean(-1), self.temperature.of("continuous")
 
 
 def _require_quantiles(critics: Critics) -> None:

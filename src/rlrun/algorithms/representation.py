@@ -10,14 +10,11 @@ flows. What is stored stays as the environment gave it, so features are those of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.callbacks.loss import LossCallback, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult
 from rlrun.core.spaces import Box, Spaces, map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.env import Env, spaces_of
@@ -62,20 +59,10 @@ class RepresentationLoss(LossCallback):
 
     network: InverseModel
 
-    def __init__(self, network: InverseModel, optimizer: Optimizer, **options: Any) -> None:
-        super().__init__(network, optimizer, **options)
-        self._inverse: Tensor | None = None
-
-    def loss(self, untransformed: Batch, valid: Tensor | None = None) -> Tensor:
+    def loss(self, untransformed: Batch, valid: Tensor | None = None) -> LossResult:
         before, after = (self.network.features(untransformed[name]) for name in ("observation", "next_observation"))
         inverse: Tensor = self.network.inverse_error(before, untransformed["action"], after)
-        self._inverse = inverse.detach()
-        return inverse if valid is None else inverse * valid
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        metrics = {} if self._inverse is None else {"representation/inverse": self._inverse.mean()}
-        return {**super().metrics, **metrics}
+        return inverse if valid is None else inverse * valid, {}, {"representation/inverse": inverse}
 
 
 def _device(tree: Tree) -> torch.device:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import BonusLoss
+from rlrun.callbacks.loss import BonusLoss, LossResult
 from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves
 from rlrun.core.typing import Batch, Tree
@@ -116,5 +116,5 @@ class NoveltyLoss(BonusLoss):
 
     network: Distillation
 
-    def loss(self, rnd: Batch, valid: Tensor | None = None) -> Tensor:
+    def loss(self, rnd: Batch, valid: Tensor | None = None) -> LossResult:
         return self.counted(self.network.error(rnd["observation"]), valid, bonus=rnd["bonus"])

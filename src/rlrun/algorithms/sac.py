@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
@@ -61,23 +61,22 @@ class SoftQTarget(TargetCallback):
     ) -> None:
         super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
         self.draw_from(critics, target_subset)
-        for part in self.target.modules():
+        for part in self.target_network.modules():
             if isinstance(part, Ensemble):
                 part.drops_always = dropout
         self.policy = policy
         self.temperature = temperature
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self,
         next_observation: Tree,
         reward: Tensor,
         terminated: Tensor,
         discount: Tensor | None = None,
         next_previous: Tree | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
-        value = self.smallest(self.target(next_observation, c))  # [M, B] -> [B], or [M, B, K] -> [B, K]
+        value = self.smallest(self.target_network(next_observation, c))  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
             choices = self.policy.choices(self.network(next_observation, c))  # [B, K]
             soft = value - self.temperature.of("discrete") * choices
@@ -122,26 +121,20 @@ class TemperatureLoss(LossCallback):
             default = getattr(ops.target_entropy(spaces.action, min_prob=shares[part]), part)
             wanted.append(default if targets.get(part) is None else targets[part])
         self.target = torch.tensor(wanted, dtype=torch.float32)  # [parts]
-        self._entropy: Tensor | None = None
 
-    def loss(self, policy_entropy: Tensor) -> Tensor:
-        self._entropy = policy_entropy.detach()
-        return (self.temperature.log * (policy_entropy - self.target)).sum(-1)  # [B, parts] -> [B]
+    def loss(self, policy_entropy: Tensor) -> LossResult:
+        loss = (self.temperature.log * (policy_entropy - self.target)).sum(-1)  # [B, parts] -> [B]
+        metrics: dict[str, Any] = {}
+        for index, part in enumerate(self.temperature.parts):
+            metrics[f"entropy/{part}"] = policy_entropy[..., index]
+            if self.temperature.epistemic is None:  # otherwise no entropy is held at a target
+                metrics |= {
+                    f"temperature/{part}": self.temperature.of(part),
+                    f"entropy_target/{part}": self.target[index],
+                }
+        return loss, {}, metrics
 
     @torch.no_grad()
     def end_batch(self) -> None:
         if self.temperature.largest is not None:
             self.temperature.log.clamp_(max=self.temperature.largest)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        metrics = dict(super().metrics)
-        constrained = self.temperature.epistemic is None  # otherwise no entropy is, and who makes α tells it
-        for index, part in enumerate(self.temperature.parts):
-            if constrained:
-                metrics[f"temperature/{part}"] = self.temperature.of(part)
-            if self._entropy is not None:
-                metrics[f"entropy/{part}"] = self._entropy[..., index].mean()
-                if constrained:
-                    metrics[f"entropy_target/{part}"] = self.target[index]
-        return metrics

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Spaces, require_continuous
 from rlrun.core.typing import Batch, Tree
@@ -180,17 +180,16 @@ class SarsaTarget(TargetCallback):
         self.noise = noise
         self.noise_limit = noise_limit
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self,
         next_observation: Tree,
         reward: Tensor,
         terminated: Tensor,
         discount: Tensor | None = None,
         next_previous: Tree | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         c, bonus = self._drawn(next_observation, next_previous)  # [B, A], [B]
-        value = self.smallest(self.target(next_observation, c))  # [M, B] -> [B]
+        value = self.smallest(self.target_network(next_observation, c))  # [M, B] -> [B]
         return self.bootstrap(reward, terminated, value if bonus is None else value + bonus, discount)
 
     def _drawn(self, observation: Tree, previous: Tree | None) -> tuple[Tensor, Tensor | None]:
@@ -216,8 +215,7 @@ class WindowTarget(SarsaTarget):
             raise ConfigError(f"algorithm.n_step: windows look one step ahead, not {n_step}")
         super().__init__(*args, **options)
 
-    @torch.no_grad()
-    def begin_batch(  # type: ignore[override]  # hooks ask by the names of their arguments
+    def target(  # type: ignore[override]  # hooks ask by the names of their arguments
         self,
         observation: Tree,
         next_observation: Tree,
@@ -226,13 +224,13 @@ class WindowTarget(SarsaTarget):
         discount: Tensor | None = None,
         previous: Tree | None = None,
         next_previous: Tree | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         if reward.dim() < 2:
             raise ConfigError("algorithm.unroll: wanted at least 2 steps; of a single one nothing can be remembered")
         seen = _reaching(observation, next_observation)  # [B, T + 1, …]
         before = None if previous is None else _reaching(previous, next_previous)
         c, bonus = self._drawn(seen, before)  # [B, T + 1, A], [B, T + 1]
-        value = self.smallest(self.target(seen, c))
+        value = self.smallest(self.target_network(seen, c))
         value = value if bonus is None else value + bonus
         return self.bootstrap(reward, terminated, value[:, 1:], discount)
 

@@ -19,7 +19,7 @@ Differences from the paper: both values are pessimistic, the smaller of two crit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -28,13 +28,14 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import SpaceError, require_one_of
 from rlrun.core.spaces import Box, Composite, Spaces, require_continuous
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Rewards, SquashedGaussian
 from rlrun.nn.actions import ActionCodec
+from rlrun.training.metrics import Metric
 
 Change = Literal["utility", "distance"]
 CHANGES = ("utility", "distance")
@@ -159,13 +160,13 @@ class EditedTarget(TargetCallback):
         self.followed = (utility, cost)
         self.policy = policy
 
-    @torch.no_grad()
-    def begin_batch(self, next_observation: Tree, reward: Tensor, terminated: Tensor) -> dict[str, Tensor]:
+    def target(self, next_observation: Tree, reward: Tensor, terminated: Tensor) -> TargetResult:
         _, c = self.policy(next_observation)
-        slow = (self.target.get_submodule(name) for name in ("utility", "cost"))
+        slow = (self.target_network.get_submodule(name) for name in ("utility", "cost"))
         utility, cost = (critics(next_observation, c).amin(0) for critics in slow)  # [B]
         cost_target = ops.bootstrap(reward[..., 1], discount=self.discount, terminated=terminated, value=cost)
-        return self.bootstrap(reward[..., 0], terminated, utility, None) | {"cost_target": cost_target}
+        outputs, metrics = self.bootstrap(reward[..., 0], terminated, utility, None)
+        return {**outputs, "cost_target": cost_target}, metrics
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return super().note(lambda _: " and ".join(path_of(network) for network in self.followed))
@@ -174,14 +175,9 @@ class EditedTarget(TargetCallback):
 class CostLoss(CriticLoss):
     """The same for critics of the cost."""
 
-    def loss(self, observation: Tree, action: Tree, cost_target: Tensor) -> Tensor:  # type: ignore[override]
-        return super().loss(observation, action, cost_target)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        metrics = dict(super().metrics)
-        mean = metrics.pop("value/mean", None)
-        return metrics if mean is None else {**metrics, "value/cost": mean}
+    def loss(self, observation: Tree, action: Tree, cost_target: Tensor) -> LossResult:  # type: ignore[override]
+        elements, outputs, metrics = super().loss(observation, action, cost_target)
+        return elements, outputs, {"value/cost": metrics.pop("value/mean"), **metrics}
 
 
 class Temperatures(nn.Module):
@@ -223,10 +219,10 @@ class UtilityLoss(LossCallback):
         self.critics = critics
         self.temperature = temperature
 
-    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, observation: Tree) -> LossResult:
         c, log_prob = self.utility(observation)
         value = self.critics(observation, edited(c, self.editor(observation, c)[0])).amin(0)
-        return self.temperature.of("proposal") * log_prob - value, {"proposal_entropy": -log_prob.detach()}
+        return self.temperature.of("proposal") * log_prob - value, {"proposal_entropy": -log_prob.detach()}, {}
 
 
 class EditorLoss(LossCallback):
@@ -267,18 +263,17 @@ class EditorLoss(LossCallback):
         self.weights = weights
         self.temperature = temperature
         self.change = change
-        self._moved: Tensor | None = None  # of the newest update
 
-    def loss(self, observation: Tree) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, observation: Tree) -> LossResult:
         with torch.no_grad():
             proposed, _ = self.utility(observation)
             weights = self.weights()
         edit, log_prob = self.editor(observation, proposed)
         c = edited(proposed, edit)
-        self._moved = (c - proposed).detach()
         cost = self.critics[1](observation, c).amin(0)
         loss = weights[0] * self._change(observation, proposed, c) - weights[1] * cost
-        return self.temperature.of("edit") * log_prob + loss, {"edit_entropy": -log_prob.detach()}
+        outputs, metrics = {"edit_entropy": -log_prob.detach()}, {"edit/size": Metric((c - proposed,), "size")}
+        return self.temperature.of("edit") * log_prob + loss, outputs, metrics
 
     def _change(self, observation: Tree, proposed: Tensor, c: Tensor) -> Tensor:
         if self.change == "distance":
@@ -287,11 +282,6 @@ class EditorLoss(LossCallback):
             before = self.critics[0](observation, proposed).amin(0)
         lost: Tensor = before - self.critics[0](observation, c).amin(0)
         return lost.relu()
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        moved = {} if self._moved is None else {"edit/size": self._moved.abs().mean()}
-        return {**super().metrics, **moved}
 
 
 class TemperaturesLoss(LossCallback):
@@ -308,18 +298,10 @@ class TemperaturesLoss(LossCallback):
         super().__init__(network, optimizer, **options)
         self.temperatures = network
         self.target = ops.target_entropy(spaces.action, min_prob=share).continuous
-        self._entropy: Tensor | None = None  # [2], of the newest update
 
-    def loss(self, proposal_entropy: Tensor, edit_entropy: Tensor) -> Tensor:
+    def loss(self, proposal_entropy: Tensor, edit_entropy: Tensor) -> LossResult:
         entropy = torch.stack((proposal_entropy, edit_entropy), -1)
-        self._entropy = entropy.mean(0)
-        return (self.temperatures.log * (entropy - self.target)).sum(-1)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        metrics = dict(super().metrics)
+        metrics: dict[str, Any] = {}
         for index, part in enumerate(self.temperatures.parts):
-            metrics[f"temperature/{part}"] = self.temperatures.of(part)
-            if self._entropy is not None:
-                metrics[f"entropy/{part}"] = self._entropy[index]
-        return metrics
+            metrics |= {f"temperature/{part}": self.temperatures.of(part), f"entropy/{part}": entropy[..., index]}
+        return (self.temperatures.log * (entropy - self.target)).sum(-1), {}, metrics

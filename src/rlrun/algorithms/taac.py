@@ -37,8 +37,8 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError, SpaceError, require_one_of
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces, describe
 from rlrun.core.typing import Tree
@@ -250,8 +250,7 @@ class TrajectoryTarget(TargetCallback):
         super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
         self.policy = policy
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self,
         next_observation: Tree,
         next_state: Tensor,
@@ -259,13 +258,12 @@ class TrajectoryTarget(TargetCallback):
         terminated: Tensor,
         truncated: Tensor,
         valid: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         proposal = self.policy.propose(next_observation, next_state[..., :-1])
         choice = self.policy.choice(both(self.network, next_observation, proposal))  # [B, T, 2]
-        value = (choice.exp() * both(self.target, next_observation, proposal)).sum(-1)
+        value = (choice.exp() * both(self.target_network, next_observation, proposal)).sum(-1)
         if reward.dim() == 1:
             return self.bootstrap(reward, terminated, value, None)
-        self._reward = reward
         switched = ops.gumbel_argmax(choice) == 1
         switched[:, :-1] |= next_state[:, 1:, -1] == 0.0  # what the stored policy did at the next row
         episode_end = terminated | truncated
@@ -274,14 +272,16 @@ class TrajectoryTarget(TargetCallback):
         target = ops.compare_through(
             reward, value, switched=switched, terminated=terminated, episode_end=episode_end, discount=self.discount
         )
-        return {"q_target": target}
+        return {"q_target": target}, {"batch/reward": reward}
 
 
 class TrajectoryLoss(CriticLoss):
     """Distance of each critic to the common target, at the trajectories that were in force, summed over critics."""
 
-    def loss(self, observation: Tree, next_state: Tensor, q_target: Tensor) -> Tensor:  # type: ignore[override]
-        return super().loss(observation, next_state[..., :-1], q_target)
+    def loss(  # type: ignore[override]
+        self, observation: Tree, next_state: Tensor, q_target: Tensor, target_scale: Tensor | None = None
+    ) -> LossResult:
+        return super().loss(observation, next_state[..., :-1], q_target, target_scale)
 
 
 class SwitchingPolicyLoss(LossCallback):
@@ -303,11 +303,11 @@ class SwitchingPolicyLoss(LossCallback):
         self.critics = critics
         self.temperature = temperature
 
-    def loss(self, observation: Tree, state: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, observation: Tree, state: Tensor) -> LossResult:
         proposal = self.policy.propose(observation, state[..., :-1])
         values = both(self.critics, observation, proposal)
         choice = self.policy.choice(values.detach())
         entropy = -(choice.exp() * choice).sum(-1)
         switched = choice[..., 1].exp() * values[..., 1]
         loss = self.temperature.of("continuous") * proposal.log_prob - switched
-        return loss, {"policy_entropy": torch.stack((-proposal.log_prob.detach(), entropy), -1)}
+        return loss, {"policy_entropy": torch.stack((-proposal.log_prob.detach(), entropy), -1)}, {}

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimizer, plain
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, RlrunError, WiringError, did_you_mean
 from rlrun.core.typing import Tree
 from rlrun.memory import Mix, Table
 from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, value_head_of
 from rlrun.nn.normalizer import Statistics
 from rlrun.training.callback import Callback
+from rlrun.training.metrics import as_numbers
 
 
 class CriticLoss(LossCallback):
@@ -33,46 +35,43 @@ class CriticLoss(LossCallback):
         self.codec = network.codec
         self._raw_output, self.value_head = value_head_of(network)
         self.huber = huber
-        self.scale: Tensor | None = None  # of differences; set by `TargetScale`
-        self._newest: Tensor | None = None  # values of the newest update's actions, [M, B], [M, B, N] or [M, R, B]
-        self._target: Tensor | None = None  # of these
 
-    def loss(self, observation: Tree, action: Tree, q_target: Tensor) -> Tensor:
+    def loss(self, observation: Tree, action: Tree, q_target: Tensor, target_scale: Tensor | None = None) -> LossResult:
         c, k = self.codec.split(action)
-        values = self.raw_output(observation, c)
+        output = self.raw_output(observation, c)
         if k is not None:
-            values = self.value_head.select(values, k, self.codec)  # without the axis of choices
-        self._newest, self._target = values.detach(), q_target
-        values, q_target = self.scaled(values, q_target)
-        return self.value_head.distance(values, q_target, huber=self.huber).sum(0)
-
-    def scaled(self, values: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both, multiplied by the scale."""
-        return (values, target) if self.scale is None else (values * self.scale, target * self.scale)
+            output = self.value_head.select(output, k, self.codec)  # without the axis of choices
+        scaled = (output, q_target) if target_scale is None else (output * target_scale, q_target * target_scale)
+        elements = self.value_head.distance(*scaled, huber=self.huber).sum(0)
+        means = self.value_head.means(self.value_head.mean(output.detach()))
+        metrics = {**means, **self.value_head.metrics(q_target)}
+        return elements, self.errors(elements, output, q_target, target_scale), metrics
 
     def raw_output(self, observation: Tree, c: Tensor | None) -> Tensor:
         """Return the output of members, in numbers of `value_head`: [M, B], or [M, B, K] of each choice."""
         return self._raw_output(observation, c)
 
-    def error(self, elements: Tensor) -> Tensor:
-        """Return the TD error [B] that gives this loss if all members have it.
+    @torch.no_grad()
+    def errors(
+        self, elements: Tensor, output: Tensor, q_target: Tensor, target_scale: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return `td_error` [B], if it is asked for: the error that gives this loss if all members have it.
 
         For distributions it is the distance of their means, averaged over members.
         """
-        if self._newest is None or self._target is None:
-            return ops.error_size(elements, huber=self.huber)
+        if not self.watched:
+            return {}
         if isinstance(self.value_head, Numbers):
-            error = ops.error_size(elements / len(self._newest), huber=self.huber)
-            return error if self.scale is None else error / self.scale
-        target = self._target if self._target.dim() == elements.dim() else self._target.mean(-1)
-        return (self.value_head.mean(self._newest) - target).abs().mean(0)
+            error = ops.error_size(elements.detach() / len(output), huber=self.huber)
+            return {"td_error": error if target_scale is None else error / target_scale}
+        target = q_target if q_target.dim() == elements.dim() else q_target.mean(-1)
+        return {"td_error": (self.value_head.mean(output) - target).abs().mean(0)}
 
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        if self._newest is None or self._target is None:
-            return super().metrics
-        summary = {**self.value_head.means(self.value_head.mean(self._newest)), **self.value_head.metrics(self._target)}
-        return {**super().metrics, **summary}
+    def error(self, elements: Tensor, outputs: Mapping[str, Any]) -> Tensor:
+        if "td_error" in outputs:
+            error: Tensor = outputs["td_error"]
+            return error
+        return ops.error_size(elements, huber=self.huber)
 
 
 class TargetScale(Callback):
@@ -91,6 +90,8 @@ class TargetScale(Callback):
     """
 
     data_group: str | None = "default"
+    provides = ("target_scale",)
+    only_provides = True
 
     def __init__(self, loss: CriticLoss, *, speed: float = 8.0, data_group: str = "default") -> None:
         if not isinstance(loss, CriticLoss):
@@ -106,25 +107,30 @@ class TargetScale(Callback):
         self.loss = loss
         self.statistics = Statistics((), mode="adaptive", speed=speed, rate=1.0, window=1)
         self.data_group = data_group
-        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
 
-    def begin_batch(self, q_target: Tensor, valid: Tensor | None = None) -> None:
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        for callback in callbacks.values():
+            if callback is self.loss or callback.data_group != self.data_group:
+                continue
+            hook = callback.hook("backward")
+            if hook is not None and "target_scale" in hook.arguments:
+                raise WiringError(
+                    f"callbacks.{self.name}: callbacks.{callback.name} has targets of its own; remove one"
+                )
+
+    def begin_batch(self, q_target: Tensor, valid: Tensor | None = None) -> dict[str, Tensor]:
         self.statistics.to(q_target.device)
         self.statistics.update(q_target if valid is None else q_target[valid])
-        self.loss.scale = self.statistics.scale
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        if not self.statistics.updates:
-            return self._before
-        return {"target/mean": self.statistics.shift, "target/deviation": 1.0 / self.statistics.scale}
+        scale = self.statistics.scale.clone()
+        self.store.put({"target/mean": self.statistics.shift.clone(), "target/deviation": 1.0 / scale})
+        return {"target_scale": scale}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"statistics": self.statistics.state_dict(), "metrics": plain(self.metrics)}
+        return {"statistics": self.statistics.state_dict(), "metrics": as_numbers(self.metrics)}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.statistics.load_state_dict(state["statistics"])
-        self._before = state["metrics"]
+        self.store.load(state["metrics"])
 
 
 class PriorityFeedback(Callback):
@@ -146,8 +152,6 @@ class PriorityFeedback(Callback):
         self.loss = loss
         self.data_group = data_group
         self._source: LossCallback | None = None
-        self._priority: Tensor | None = None
-        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
         losses = {
@@ -175,18 +179,14 @@ class PriorityFeedback(Callback):
                 f"callbacks.{self.name}: the loss of callbacks.{source.name} is one number a batch; "
                 "priorities want one for each element"
             )
-        self._priority = source.error(elements)
-        self.table.feedback(self._priority)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        return self._before if self._priority is None else {"priority/mean": self._priority.mean()}
+        self.table.feedback(elements)
+        self.store.put({"priority/mean": elements})
 
     def state_dict(self) -> dict[str, Any]:
-        return {"metrics": plain(self.metrics)}
+        return {"metrics": as_numbers(self.metrics)}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self._before = state["metrics"]
+        self.store.load(state["metrics"])
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"errors of {self.loss or 'the first loss'} -> {path_of(self.table)}"

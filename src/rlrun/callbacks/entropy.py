@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, WiringError, did_you_mean
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import Spaces
@@ -161,7 +161,7 @@ class SGDEntropyTarget(LossCallback):
         window: updates whose mean entropy counts.
     """
 
-    provides = ("entropy_weight",)
+    provides = ("entropy_weight", "entropy_target")
 
     def __init__(
         self,
@@ -184,22 +184,18 @@ class SGDEntropyTarget(LossCallback):
 
     def begin_batch(self, update: int, step: int | None = None) -> dict[str, Tensor]:
         self.targets.at(update if step is None else step)
-        return {"entropy_weight": self.weight.log.detach().exp()}
+        return {"entropy_weight": self.weight.log.detach().exp(), "entropy_target": self.targets.value}
 
-    def loss(self, policy_entropy: Tensor, valid: Tensor | None = None) -> Tensor:
+    def loss(self, policy_entropy: Tensor, entropy_target: Tensor, valid: Tensor | None = None) -> LossResult:
+        metrics = {
+            f"entropy_weight/{kind}": self.weight.log[index].exp() for index, kind in enumerate(self.weight.kinds)
+        }
         entropy = batch_mean(policy_entropy, valid)
         if entropy is None:
-            return (0.0 * self.weight.log).sum()
-        _, now = self.average.update(entropy)
-        return (self.weight.log * (now - self.targets.value)).sum()
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        weights = {
-            f"entropy_weight/{kind}": self.weight.log.detach()[index].exp()
-            for index, kind in enumerate(self.weight.kinds)
-        }
-        return {**super().metrics, **weights}
+            return (0.0 * self.weight.log).sum(), {}, metrics
+        recent, updates = self.average.after(entropy)
+        loss = (self.weight.log * (self.average.mean(recent, updates) - entropy_target)).sum()
+        return loss, {"updates": {"average.recent": recent, "average.updates": updates}}, metrics
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "average": self.average.state_dict()}
@@ -253,27 +249,36 @@ class Average:
         if window < 1:
             raise ConfigError(f"window must be at least 1, not {window}")
         self.recent = torch.zeros(window, parts)
-        self.updates = 0
+        self.updates = torch.zeros((), dtype=torch.int64)
 
     @property
     def value(self) -> Tensor:
         """The mean [parts]; 0 before the first update."""
-        return self.recent[: max(self.updates, 1)].mean(0)
+        return self.mean(self.recent, self.updates)
+
+    def mean(self, recent: Tensor, updates: Tensor) -> Tensor:
+        """Return the mean [parts] of the rows that so many updates have filled."""
+        known = torch.arange(len(recent)) < updates.clamp(min=1)
+        return (recent * known.unsqueeze(-1)).sum(0) / known.sum()
+
+    def after(self, entropy: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `recent` and `updates` with entropies [parts] added; nothing is changed."""
+        newest = torch.arange(len(self.recent)) == self.updates % len(self.recent)
+        return torch.where(newest.unsqueeze(-1), entropy.to(self.recent), self.recent), self.updates + 1
 
     def update(self, entropy: Tensor) -> tuple[Tensor, Tensor]:
         """Add entropies [parts]; return the mean before and the mean now, which are equal at the first update."""
-        before = self.value
-        self.recent[self.updates % len(self.recent)] = entropy
-        self.updates += 1
+        before, first = self.value, not self.updates
+        self.recent, self.updates = self.after(entropy)
         now = self.value
-        return (now if self.updates == 1 else before), now
+        return (now if first else before), now
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": self.recent, "updates": self.updates}
+        return {"recent": self.recent, "updates": int(self.updates)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.recent.copy_(state["recent"])
-        self.updates = state["updates"]
+        self.updates.fill_(state["updates"])
 
 
 def by_part(value: Any, kinds: Sequence[str], place: str) -> list[Any]:

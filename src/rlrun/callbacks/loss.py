@@ -6,6 +6,7 @@ Metrics use the gradients and optimizer states of the newest update. Reading the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,9 +18,12 @@ from rlrun.core.schedules import Schedule
 from rlrun.nn import Stepper, average_gradients
 from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.training.callback import Callback, Hook
+from rlrun.training.metrics import as_numbers
+from rlrun.training.update import of_loss
 
 LOOKED_AT = 256  # losses of so many updates are checked together, unless metrics are read before
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+LossResult = tuple[Tensor, dict[str, Any], dict[str, Any]]  # loss of each element, outputs, metrics
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BETWEEN = (nn.Dropout, nn.LayerNorm)  # may stand between a layer and its activation
 ADAMS = (torch.optim.Adam, torch.optim.AdamW)
@@ -28,14 +32,16 @@ ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 class LossCallback(Callback):
     """Step one optimizer on one network, by the loss that a subclass defines.
 
-    A subclass writes `loss`, whose arguments are looked up by name. It returns the loss of each element, or that and a
-    dict of named tensors for later callbacks (declared in `provides`). Gradients of several learners are averaged
-    before they are clipped. Elements are weighted by `weight` ([B]) of the data group, if there is one. Each update
-    uses `learning_rate`, if a `Schedule` provides it.
+    A subclass writes `loss`, whose arguments are looked up by name. It returns the loss of each element; or that, a
+    dict of outputs for later callbacks (declared in `provides`), and a dict of metrics: tensors, which stand for their
+    mean, or `rlrun.training.metrics.Metric`s. `loss` reads its arguments, its modules and constants, and assigns
+    nothing. What lasts it returns among the outputs as `updates`, a dict of paths of buffers with their new values.
 
-    `veto`, if set, gets the named tensors before each step, and returns True to skip the step. If `watched` is set,
-    `elements` has the loss of each element of the newest update, [B] or [B, T] without weights; `error` gives the
-    errors behind it.
+    Gradients of several learners are averaged before they are clipped. Elements are weighted by `weight` ([B]) of the
+    data group, if there is one. Each update uses `learning_rate`, if a `Schedule` provides it.
+
+    `veto`, if set, gets the outputs before each step, and returns True to skip the step. If `watched` is set,
+    `elements` has the error of each element of the newest update, [B] or [B, T] without weights.
 
     Args:
         network: is trained; one without parameters is only evaluated.
@@ -47,7 +53,6 @@ class LossCallback(Callback):
         every: the network learns in every n-th update of the data group; other updates lack the tensors that this loss
             provides, so callbacks that read them learn as rarely.
         schedule: learning rate of this loss alone, as a function of its updates; it replaces `learning_rate`.
-        compile: run `loss` through `torch.compile`, where the whole update is not (`rlrun.compile`).
 
     Raises:
         ConfigError: there is no such way to clip, or it lacks a limit.
@@ -65,14 +70,13 @@ class LossCallback(Callback):
         every: int = 1,
         schedule: Schedule | None = None,
         data_group: str = "default",
-        compile: bool = False,
     ) -> None:
         self.network = network
         trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
         self.parameters = list(trained.values())
         self.names = list(trained)
         self.optimizer = optimizer(self.parameters) if self.parameters else None
-        self._hidden = hidden_layers(network)
+        self.hidden = hidden_layers(network)
         # Another loss may overwrite gradients before metrics are read.
         self.by_turns = getattr(network, "by_turns", False)
         self._stepper = None if self.optimizer is None else Stepper(self.optimizer)
@@ -90,33 +94,85 @@ class LossCallback(Callback):
         self.turns = 0  # updates of the data group so far, also those in which the network does not learn
         self.watched = False
         self.elements: Tensor | None = None
-        self._weighs = "weight" in Callback.hook_of(self.loss, "loss").arguments  # then it weights elements itself
-        self._compile = compile
-        self._compiled: Callable[..., Any] | None = None
-        self._last: Tensor | None = None  # loss of the newest update
         self._losses = torch.empty(0)  # of the updates since the last check
         self._places: Sequence[Tensor] = ()  # of each of them
         self._unseen = 0  # number of updates in `_losses`
-        self._norm: Tensor | None = None
-        self._rate: float | None = None  # learning rate of the newest update, where it was given
-        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
+        self.norm: Tensor | None = None  # of the newest gradients, where it is computed
+        self.dead: Tensor | None = None  # share of hidden units without a gradient, if parameters have no `grad`
+        self.rate: float | None = None  # learning rate of the newest update, where it was given
 
-    def loss(self, *names: Any) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each element: [B], [B, T], or a scalar."""
+    def loss(self, *names: Any) -> Tensor | LossResult:
+        """Return the loss of each element: [B], [B, T], or a scalar; or that, outputs and metrics."""
         raise TypeError(f"{type(self).__name__} does not define a loss")
 
-    def backward(
+    def backward(  # type: ignore[override]
         self, *values: Any, weight: Tensor | None = None, learning_rate: float | None = None, **optional: Any
-    ) -> dict[str, Tensor] | None:
-        """Evaluate the loss and step the optimizer on this network's parameters only."""
-        due = self.due()
-        self.passed()
-        if not due:
+    ) -> dict[str, Any] | None:
+        """Evaluate the loss and make its step if it is due, as an update does; return the outputs."""
+        if not self.due():
+            self.passed()
             return None
-        loss, named = self.evaluate(*values, weight=weight, **optional)
-        if self._stepper is not None and not (self.veto is not None and self.veto(named or {})):
-            self._step(loss, self._stepper, learning_rate)
-        return named
+        with torch.set_grad_enabled(self.optimizer is not None):
+            elements, outputs, metrics = of_loss(self.loss(*values, **optional))
+        return self.step(elements, outputs, metrics, weight=weight, learning_rate=learning_rate)
+
+    def step(
+        self,
+        elements: Tensor,
+        outputs: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        *,
+        weight: Tensor | None = None,
+        learning_rate: float | None = None,
+    ) -> dict[str, Any]:
+        """Step the optimizer on this network's parameters only, by what `loss` returned; return the outputs."""
+        self.passed()
+        self.elements = self.error(elements.detach(), outputs) if self.watched else None
+        loss = elements.mean() if weight is None else weighted(elements, weight)
+        if self._stepper is None:
+            return self.learned(None, outputs, metrics)
+        if self.veto is not None and self.veto(outputs):
+            self._put(loss, metrics)
+            return dict(outputs)
+        for parameter in self.parameters:
+            parameter.grad = None
+        # A gradient per element would make torch import its compiler. Other networks get no gradient.
+        torch.autograd.backward(loss, inputs=self.parameters)
+        average_gradients(self.parameters)
+        self.norm, self.dead = self._limit_gradients(), None
+        self.set_rate(learning_rate)
+        self._stepper()
+        return self.learned(loss.detach(), outputs, metrics)
+
+    def learned(self, loss: Tensor | None, outputs: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Count a step of the optimizer, write buffers, store metrics, and return the outputs for other callbacks.
+
+        loss: of the step; None = nothing is trained.
+
+        Raises:
+            DataError: the loss of one of the newest updates was not finite.
+        """
+        outputs = dict(outputs)
+        for path, value in outputs.pop("updates", {}).items():
+            attrgetter(path)(self).copy_(value)
+        if loss is None:
+            self.store.put(metrics)
+            return outputs
+        self._put(loss, metrics)
+        self.updates += 1
+        if not self._places:
+            self._losses = torch.zeros(LOOKED_AT, device=loss.device)
+            self._places = self._losses.unbind()
+        self._places[self._unseen].copy_(loss)  # single tensors would fragment the heap
+        self._unseen += 1
+        if self._unseen == LOOKED_AT:
+            self._require_finite()
+        return outputs
+
+    def _put(self, loss: Tensor, metrics: Mapping[str, Any]) -> None:
+        rates = {} if self.rate is None else {f"learning_rate/{self.name}": self.rate}
+        norms = {} if self.norm is None else {f"grad_norm/{self.name}": self.norm}
+        self.store.put({f"loss/{self.name}": loss, **norms, **rates, **metrics})
 
     def trained(self) -> list[nn.Parameter]:
         return self.parameters
@@ -127,63 +183,9 @@ class LossCallback(Callback):
     def passed(self) -> None:
         self.turns += 1
 
-    def evaluate(
-        self, *values: Any, weight: Tensor | None = None, **optional: Any
-    ) -> tuple[Tensor, dict[str, Tensor] | None]:
-        """Return the mean of the weighted losses of all elements, and what the loss names for later callbacks."""
-        if self._weighs and weight is not None:
-            optional["weight"], weight = weight, None
-        of = self.loss
-        if self._compile and not torch.compiler.is_compiling():  # otherwise the whole update is compiled
-            if self._compiled is None:  # only now, as it imports the compiler
-                # random numbers are drawn as without compilation, so only rounding differs
-                self._compiled = torch.compile(of, options={"fallback_random": True})
-            of = self._compiled
-        if self.optimizer is None:
-            with torch.no_grad():
-                result = of(*values, **optional)
-        else:
-            result = of(*values, **optional)
-        value: Tensor
-        named: dict[str, Tensor] | None
-        value, named = result if isinstance(result, tuple) else (result, None)
-        if self.watched:
-            self.elements = value.detach()
-        loss = value.mean() if weight is None else _weighted(value, weight)
-        self._last = loss.detach()
-        return loss, named
-
-    def error(self, elements: Tensor) -> Tensor:
+    def error(self, elements: Tensor, outputs: Mapping[str, Any]) -> Tensor:
         """Return the size of the error behind the loss of each element; here that of a squared distance."""
         return ops.error_size(elements)
-
-    def _step(self, loss: Tensor, step: Stepper, rate: float | None) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-        # A gradient per element would make torch import its compiler. Other networks get no gradient.
-        torch.autograd.backward(loss, inputs=self.parameters)
-        average_gradients(self.parameters)
-        self.limit_gradients()
-        self.set_rate(rate)
-        step()
-        self.stepped()
-
-    def stepped(self) -> None:
-        """Count a step of the optimizer.
-
-        Raises:
-            DataError: the loss of one of the newest updates was not finite.
-        """
-        self.updates += 1
-        if self._last is None:
-            return
-        if not self._places:
-            self._losses = torch.zeros(LOOKED_AT, device=self._last.device)
-            self._places = self._losses.unbind()
-        self._places[self._unseen].copy_(self._last)  # single tensors would fragment the heap
-        self._unseen += 1
-        if self._unseen == LOOKED_AT:
-            self._require_finite()
 
     def _require_finite(self) -> None:
         losses, self._unseen = self._losses[: self._unseen], 0
@@ -199,34 +201,30 @@ class LossCallback(Callback):
 
     def set_rate(self, rate: float | None) -> None:
         """Set the learning rate of the optimizer: that of the schedule, or else the given one."""
-        self._rate = rate if self.schedule is None else self.schedule(self.updates)
-        if self._rate is not None and self.optimizer is not None:
+        self.rate = rate if self.schedule is None else self.schedule(self.updates)
+        if self.rate is not None and self.optimizer is not None:
             for group in self.optimizer.param_groups:
-                group["lr"] = self._rate
+                group["lr"] = self.rate
 
-    def limit_gradients(self) -> None:
-        """Limit the parameters' gradients, and keep their norm."""
-        by = self.grad_clip
-        if self.max_grad_norm is None and by != "none":
-            return
+    def _limit_gradients(self) -> Tensor | None:
+        """Limit the parameters' gradients; return their norm before."""
         present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
-        self._norm = ops.clip_(list(present.values()), largest=self.max_grad_norm, by=by, parameters=list(present))
+        return self.clipped(list(present.values()), list(present))
+
+    def clipped(self, gradients: list[Tensor], parameters: list[Tensor]) -> Tensor | None:
+        """Clip gradients in place; return their norm before, or None where nobody wants it."""
+        if self.max_grad_norm is None and self.grad_clip != "none":
+            return None
+        return ops.clip_(gradients, largest=self.max_grad_norm, by=self.grad_clip, parameters=parameters)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        if self._last is None:
-            return self._before
         self._require_finite()  # before a checkpoint as well: its state has the metrics
-        if self.optimizer is None:
-            return {}
-        metrics: dict[str, Any] = {f"loss/{self.name}": self._last}
-        if self._norm is not None:
-            metrics[f"grad_norm/{self.name}"] = self._norm
-        if self._rate is not None:
-            metrics[f"learning_rate/{self.name}"] = self._rate
-        if self.by_turns:
+        metrics = self.store.read()
+        if self.optimizer is None or self.by_turns or not self.store.fresh:
             return metrics
-        vitals = {"update_ratio": update_ratio(self.optimizer), "dead_units": dead_units(self._hidden)}
+        dead = dead_units(self.hidden) if self.dead is None else self.dead
+        vitals = {"update_ratio": update_ratio(self.optimizer), "dead_units": dead}
         return metrics | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
 
     def note(self, path_of: Callable[[object], str]) -> str:
@@ -236,16 +234,16 @@ class LossCallback(Callback):
         return f"trains {path_of(self.network)} ({type(self.optimizer).__name__.lower()}, {count:,} parameters)"
 
     def hook(self, event: str) -> Hook | None:
-        hook = super().hook(event)
-        if event != "backward" or hook is None:
-            return hook
+        if event != "backward" or type(self).backward is not LossCallback.backward:
+            return super().hook(event)
         loss = Callback.hook_of(self.loss, "loss")
-        own = {name: hook.arguments[name] for name in ("weight", "learning_rate") if name in hook.arguments}
-        return Hook(self.backward, {**own, **loss.arguments}, "loss")
+        # a loss that asks for weights weights its elements itself
+        own = ("learning_rate",) if "weight" in loss.arguments else ("weight", "learning_rate")
+        return loss._replace(framework=own)
 
     def state_dict(self) -> dict[str, Any]:
         optimizer = self.optimizer.state_dict() if self.optimizer is not None else {}
-        counted = {"updates": self.updates, "turns": self.turns, "metrics": plain(self.metrics)}
+        counted = {"updates": self.updates, "turns": self.turns, "metrics": as_numbers(self.metrics)}
         return {"optimiser": optimizer, "names": self.names, **counted}
 
     def load_state_dict(
@@ -256,7 +254,8 @@ class LossCallback(Callback):
         super().load_state_dict(state, numbers=numbers)
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self.updates, self._before = state["updates"], state["metrics"]
+        self.updates = state["updates"]
+        self.store.load(state["metrics"])
         self.turns = state.get("turns", self.updates)  # earlier versions saved none
 
 
@@ -270,13 +269,7 @@ def _check_schedule(schedule: Schedule | None) -> None:
         ) from error
 
 
-def plain(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as numbers, for a checkpoint."""
-    numbers = {name: value for name, value in metrics.items() if not isinstance(value, Tensor) or value.numel() == 1}
-    return {name: float(value.float()) if isinstance(value, Tensor) else value for name, value in numbers.items()}
-
-
-def _weighted(value: Tensor, weight: Tensor) -> Tensor:
+def weighted(value: Tensor, weight: Tensor) -> Tensor:
     """Mean of the weighted elements; `weight` may lack trailing dimensions of `value`."""
     return (value * weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim()))).mean()
 
@@ -287,19 +280,10 @@ class BonusLoss(LossCallback):
     A subclass writes `loss`, which asks for the inputs of its bonus by name, and returns `counted`.
     """
 
-    def __init__(self, network: nn.Module, optimizer: Optimizer, **options: Any) -> None:
-        super().__init__(network, optimizer, **options)
-        self._tensors: dict[str, Tensor] = {}  # of the newest update, by the name of the metric
-
-    def counted(self, elements: Tensor, valid: Tensor | None, **tensors: Tensor) -> Tensor:
-        """Return the loss of each element, 0 for rows without a transition; keep other tensors [...] for metrics."""
-        self._tensors = {name: value.detach() for name, value in tensors.items()}
-        return elements if valid is None else elements * valid
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        means = {f"intrinsic/{self.name}_{name}": value.float().mean() for name, value in self._tensors.items()}
-        return {**super().metrics, **means}
+    def counted(self, elements: Tensor, valid: Tensor | None, **tensors: Tensor) -> LossResult:
+        """Return the loss of each element, 0 for rows without a transition, and other tensors [...] as metrics."""
+        metrics = {f"intrinsic/{self.name}_{name}": value for name, value in tensors.items()}
+        return elements if valid is None else elements * valid, {}, metrics
 
 
 @torch.no_grad()

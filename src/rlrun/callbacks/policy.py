@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import (
@@ -17,12 +17,13 @@ from rlrun.nn import (
     ActorCritic,
     Critics,
     Evaluated,
+    Heads,
     ImplicitCritics,
     SoftPolicy,
-    SquashedGaussian,
     Temperature,
     value_head_of,
 )
+from rlrun.training.metrics import Metric
 
 
 class SoftPolicyLoss(LossCallback):
@@ -57,37 +58,28 @@ class SoftPolicyLoss(LossCallback):
         self.temperature = temperature
         self.actor_q = actor_q
         _, self.value_head = value_head_of(critics)
-        self._observation: Tree = None  # of the newest update
 
-    def loss(self, observation: Tree, previous: Tree | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        self._observation = observation
+    def loss(self, observation: Tree, previous: Tree | None = None) -> LossResult:
         c, log_prob = self.policy.continuous(observation, previous)  # [B, A], [B]
-        value = self.values(observation, c)
+        value, alpha = self.values(observation, c)
         entropies = [] if log_prob is None else [-log_prob.detach()]
         actor_values = self.value_head.guiding(value, self.actor_q)
         if self.policy.codec.discrete:
             choices = self.policy.choices(value.detach())
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
             actor_values = self.policy.codec.expect(choices.exp(), actor_values)  # [B, K] -> [B]
-        loss = -actor_values if log_prob is None else self.price() * log_prob - actor_values
-        return loss, {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
+        loss = -actor_values if log_prob is None or alpha is None else alpha * log_prob - actor_values
+        metrics: dict[str, Any] = {} if c is None else {"action/saturated": Metric((c,), "saturated")}
+        if alpha is not None and alpha.dim():
+            metrics["temperature/continuous"] = alpha  # of each action
+        return loss, {"policy_entropy": torch.stack(entropies, -1)}, metrics  # [B, parts]
 
-    def values(self, observation: Tree, c: Tensor | None) -> Tensor:
-        """Return values [M, B], or [M, B, K] of each choice; of several rewards [M, R, B] or [M, R, B, K]."""
-        values: Tensor = self.critics(observation, c)
-        return values
+    def values(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return values [M, B], or [M, B, K] of each choice, and α of the continuous part: one number, or [B].
 
-    def price(self) -> Tensor:
-        """Return α of the continuous part: one number, or [B] for the actions that were valued last."""
-        return self.temperature.of("continuous")
-
-    @property
-    @torch.no_grad()
-    def metrics(self) -> Mapping[str, Any]:
-        gaussian = self.policy.gaussian
-        if self._observation is None or type(gaussian) is not SquashedGaussian:  # others might draw numbers
-            return super().metrics
-        return {**super().metrics, "action/saturated": ops.saturated(gaussian.mode(self._observation))}
+        Of several rewards values are [M, R, B] or [M, R, B, K]; without a continuous part α is None.
+        """
+        return self.critics(observation, c), None if c is None else self.temperature.of("continuous")
 
 
 class ActorCriticNetwork(Protocol):
@@ -143,8 +135,6 @@ class ActorCriticLoss(LossCallback):
         self.normalize = normalize
         self.advantage_clip = advantage_clip
         self.huber = huber
-        # of the newest update, with returns, and which entries count
-        self._newest: tuple[Evaluated, Tensor, Tensor | None] | None = None
 
     def evaluate_actions(
         self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
@@ -171,12 +161,11 @@ class ActorCriticLoss(LossCallback):
         return_: Tensor,
         entropy_weight: float | Tensor | None = None,
         valid: Tensor | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of each element, and `policy_entropy` [..., parts] if it is asked for.
+    ) -> LossResult:
+        """Return the loss of each element, `policy_entropy` [..., parts] if it is asked for, and metrics.
 
         valid: [B, T], True for transitions; other rows have no weight in the mean.
         """
-        self._newest = (evaluated, return_, valid)
         loss = self.value_weight * distance - objective
         weight = self.entropy_weight if entropy_weight is None else entropy_weight
         weighs = isinstance(weight, Tensor) or weight != 0.0
@@ -185,22 +174,32 @@ class ActorCriticLoss(LossCallback):
             loss = loss - (weight * entropy).sum(-1)
         if valid is not None:
             loss = ops.over_valid(loss, valid)
-        return loss, {} if entropy is None else {"policy_entropy": entropy.detach()}
+        outputs = {} if entropy is None else {"policy_entropy": entropy.detach()}
+        return loss, outputs, self._metrics(evaluated, entropy, return_, valid)
 
-    @property
-    @torch.no_grad()
-    def metrics(self) -> Mapping[str, Any]:
-        metrics = dict(super().metrics)
-        if self._newest is not None:
-            evaluated, return_, valid = self._newest
-            shown = (evaluated.entropy, evaluated.value, return_)
-            entropy, value, return_ = shown if valid is None else (tensor[valid] for tensor in shown)
-            for index, part in enumerate(self.actor_critic.head.parts):
-                metrics[f"entropy/{part}"] = entropy[..., index].mean()
-            mean = evaluated.heads.mean
-            if mean is not None:
-                metrics["action/saturated"] = ops.saturated((mean if valid is None else mean[valid]).tanh())
-            metrics["value/mean"] = value.mean()
-            unexplained = (return_ - value).var() / return_.var().clamp(min=1e-12)
-            metrics["value/explained_variance"] = 1.0 - unexplained
+    def _metrics(
+        self, evaluated: Evaluated, entropy: Tensor | None, return_: Tensor, valid: Tensor | None
+    ) -> dict[str, Any]:
+        metrics: dict[str, Any] = {}
+        for index, part in enumerate(self.actor_critic.head.parts):
+            if entropy is not None:
+                metrics[f"entropy/{part}"] = Metric((entropy[..., index],), valid=valid)
+            else:  # computed when it is read
+                parts = (*evaluated.heads, evaluated.noise)
+                tensors = tuple(tensor for tensor in parts if tensor is not None)
+                present = tuple(tensor is not None for tensor in parts)
+                metrics[f"entropy/{part}"] = Metric(
+                    tensors, partial(_mean_entropy, evaluated.head, present, index), valid
+                )
+        if evaluated.heads.mean is not None:
+            metrics["action/saturated"] = Metric((evaluated.heads.mean,), "saturated_mean", valid)
+        metrics["value/mean"] = Metric((evaluated.value,), valid=valid)
+        metrics["value/explained_variance"] = Metric((evaluated.value, return_), "explained_variance", valid)
         return metrics
+
+
+def _mean_entropy(head: ActionHead, present: tuple[bool, ...], index: int, *tensors: Tensor) -> Tensor:
+    """Return the mean entropy of a part of the action; tensors: of mean, log_std, choices and noise those present."""
+    remaining = iter(tensors)
+    mean, log_std, choices, noise = (next(remaining) if there else None for there in present)
+    return head.entropy(Heads(mean, log_std, choices), noise)[..., index].mean()

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import plain
 from rlrun.core.errors import ConfigError, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import (
@@ -26,11 +25,48 @@ from rlrun.nn import (
     value_head_of,
 )
 from rlrun.runs import learners
-from rlrun.training.callback import Callback
+from rlrun.training.callback import Callback, Hook
+from rlrun.training.metrics import as_numbers
+from rlrun.training.update import of_target
+
+TargetResult = tuple[dict[str, Any], dict[str, Any]]  # outputs, metrics
 
 
-class TargetCallback(Callback):
-    """Keep a target network of a network, and bootstrap from it; a subclass writes `begin_batch`.
+class Target(Callback):
+    """Provide targets to losses; a subclass writes `target`, whose arguments are looked up by name.
+
+    It returns a dict of outputs (declared in `provides`) and a dict of metrics. It runs without gradients, reads its
+    arguments, its modules and constants, and assigns nothing.
+    """
+
+    data_group: str | None = "default"
+    provides: tuple[str, ...] = ("q_target",)
+
+    def target(self, *names: Any) -> TargetResult:
+        """Return outputs and metrics."""
+        raise TypeError(f"{type(self).__name__} does not define a target")
+
+    @torch.no_grad()
+    def begin_batch(self, *values: Any, **optional: Any) -> Mapping[str, Any]:  # type: ignore[override]
+        """Evaluate the target as an update does, and return its outputs."""
+        outputs, metrics = of_target(self.target(*values, **optional))
+        self.store.put(metrics)
+        return outputs
+
+    def hook(self, event: str) -> Hook | None:
+        if event != "begin_batch" or type(self).begin_batch is not Target.begin_batch:
+            return super().hook(event)
+        return Callback.hook_of(self.target, "target")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": as_numbers(self.metrics)}
+
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self.store.load(state["metrics"])
+
+
+class TargetCallback(Target):
+    """Keep a target network of a network, and bootstrap from it; a subclass writes `target`.
 
     Args:
         network: of which a target network is kept.
@@ -39,9 +75,6 @@ class TargetCallback(Callback):
         every: updates of the data group between two moves; with `tau` 1 the copy jumps.
         data_group: name of the batches that targets are made for.
     """
-
-    data_group: str | None = "default"
-    provides: tuple[str, ...] = ("q_target",)
 
     def __init__(
         self,
@@ -53,7 +86,7 @@ class TargetCallback(Callback):
         data_group: str = "default",
     ) -> None:
         self.network = network
-        self.target = frozen_copy(network)
+        self.target_network = frozen_copy(network)
         self.discount = discount
         self.tau = tau
         self.every = every
@@ -61,13 +94,9 @@ class TargetCallback(Callback):
         self.target_subset: int | None = None
         self.value_head: ValueHead = Numbers()
         self.data_group = data_group
-        self._reward: Tensor | None = None
-        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
-        self._follow = Follow(self.target, network)
+        self._follow = Follow(self.target_network, network)
 
-    def bootstrap(
-        self, reward: Tensor, terminated: Tensor, value: Tensor, discount: Tensor | None
-    ) -> dict[str, Tensor]:
+    def bootstrap(self, reward: Tensor, terminated: Tensor, value: Tensor, discount: Tensor | None) -> TargetResult:
         """Return `q_target` [B] from the value [B] of the state that was reached, or [B, N] from N returns.
 
         For critics of several rewards [B, R] it is [B, R], from values [R, B].
@@ -75,7 +104,6 @@ class TargetCallback(Callback):
         Raises:
             ConfigError: there are several rewards and critics have one value, or the other way round.
         """
-        self._reward = reward
         several = reward.dim() > terminated.dim()
         if several is not isinstance(self.value_head, Rewards):
             rewards, learned = ("several", "one") if several else ("one", "each of several")
@@ -83,13 +111,15 @@ class TargetCallback(Callback):
                 f"algorithm.value_head: a step has {rewards} of rewards, and critics learn the value of {learned}; "
                 "+with=reward_critics sets both"
             )
+        metrics = {"batch/reward": self.value_head.weighed(reward, axis=-1)}
         factor = self.discount if discount is None else discount
         if several:
             value = value.movedim(0, -1)
         if value.dim() > terminated.dim():
             reward, terminated = reward if several else reward.unsqueeze(-1), terminated.unsqueeze(-1)
             factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
-        return {"q_target": ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)}
+        q_target = ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)
+        return {"q_target": q_target}, metrics
 
     def draw_from(self, critics: Any, target_subset: int | None) -> None:
         """Use a random subset of these critics for each target; None = all.
@@ -124,34 +154,42 @@ class TargetCallback(Callback):
     def passed(self) -> None:
         self.turns += 1
 
+    def move(self) -> None:
+        """Move the target network towards the network."""
+        self._follow.move(self.tau)
+
     def end_batch(self) -> None:
         if self.due():
-            self._follow.move(self.tau)
+            self.move()
         self.passed()
+
+    def hook(self, event: str) -> Hook | None:
+        hook = super().hook(event)
+        own = event == "end_batch" and type(self).end_batch is TargetCallback.end_batch
+        return hook._replace(label="move") if own and hook is not None else hook
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        if self._reward is None:
-            return self._before
-        reward = self.value_head.weighed(self._reward, axis=-1).mean()
-        return {"batch/reward": reward, f"target_distance/{self.name}": self._follow.distance()}
+        distance = {f"target_distance/{self.name}": self._follow.distance()} if self.store.fresh else {}
+        return {**self.store.read(), **distance}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         pace = "each update" if self.every == 1 else f"every {self.every} updates"
         return f"target network of {path_of(self.network)}, moved by {self.tau} {pace}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"target": self.target.state_dict(), "metrics": plain(self.metrics), "turns": self.turns}
+        return {"target": self.target_network.state_dict(), **super().state_dict(), "turns": self.turns}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
         if weights:
-            self.target.load_state_dict(state["target"])
+            self.target_network.load_state_dict(state["target"])
         super().load_state_dict(state, numbers=numbers)
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self._before, self.turns = state["metrics"], state.get("turns", 0)  # earlier versions saved none
+        super().load_numbers(state)
+        self.turns = state.get("turns", 0)  # earlier versions saved none
 
 
 class QuantileTarget(TargetCallback, ABC):
@@ -187,33 +225,33 @@ class QuantileTarget(TargetCallback, ABC):
         require_one_of("least", least, ops.LEAST)
         super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
         self.draw_from(critics, target_subset)
-        self.raw_output, _ = value_head_of(self.target)
+        self.raw_output, _ = value_head_of(self.target_network)
         self.policy = policy
         self.temperature = temperature
         self.least = least
         self.entropy_reward = entropy_reward
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self,
         next_observation: Tree,
         reward: Tensor,
         terminated: Tensor,
         discount: Tensor | None = None,
         next_previous: Tree | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
-        value, named = self.outcomes(next_observation, c)
+        value, further = self.outcomes(next_observation, c)
         if self.entropy_reward and log_prob is not None:
             value = value - self.temperature.of("continuous") * log_prob.unsqueeze(-1)
-        return {**self.bootstrap(reward, terminated, value, discount), **named}
+        outputs, metrics = self.bootstrap(reward, terminated, value, discount)
+        return {**outputs, **further}, metrics
 
     @abstractmethod
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the least quantiles of the target critics, [B, N], and further tensors for the loss."""
 
 
-class LambdaReturn(Callback):
+class LambdaReturn(Target):
     """Turn one-step targets of a window into TD(λ) targets (Sutton & Barto 2018, eq. 12.2, cut off at its end).
 
     The later actions of a window are those stored: there is no off-policy correction. With λ = 1 a target sums all
@@ -229,9 +267,6 @@ class LambdaReturn(Callback):
         ConfigError: λ is not in [0, 1], or rewards are sums of several steps.
     """
 
-    data_group: str | None = "default"
-    provides = ("q_target",)
-
     def __init__(self, *, lambda_: float, discount: float, n_step: int = 1, data_group: str = "default") -> None:
         if not 0.0 <= lambda_ <= 1.0:
             raise ConfigError(f"td_lambda.lambda: wanted a number from 0 to 1, got {lambda_}")
@@ -240,11 +275,8 @@ class LambdaReturn(Callback):
         self.lambda_ = lambda_
         self.discount = discount
         self.data_group = data_group
-        self._change: Tensor | None = None
-        self._before: Mapping[str, Any] = {}  # metrics of the newest update before a resume
 
-    @torch.no_grad()
-    def begin_batch(
+    def target(
         self,
         q_target: Tensor,
         reward: Tensor,
@@ -252,7 +284,7 @@ class LambdaReturn(Callback):
         truncated: Tensor,
         discount: Tensor | None = None,
         valid: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> TargetResult:
         if q_target.dim() != reward.dim():
             raise ConfigError("td_lambda mixes mean returns, and these critics learn distributions: remove one of both")
         if terminated.dim() < 2:
@@ -264,15 +296,4 @@ class LambdaReturn(Callback):
         if isinstance(factor, Tensor):  # [B, T], and rewards may have dimensions
             factor = factor.reshape(factor.shape + (1,) * (reward.dim() - factor.dim()))
         target = ops.lengthened(q_target, reward, episode_end=episode_end, discount=factor, lambda_=self.lambda_)
-        self._change = (target - q_target).abs().mean()
-        return {"q_target": target}
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        return self._before if self._change is None else {"batch/lambda_change": self._change}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"metrics": plain(self.metrics)}
-
-    def load_numbers(self, state: dict[str, Any]) -> None:
-        self._before = state["metrics"]
+        return {"q_target": target}, {"batch/lambda_change": (target - q_target).abs()}

@@ -23,7 +23,7 @@ from rlrun.commands.train import Experiment, Result
 from rlrun.config import Composed, to_yaml
 from rlrun.config.interpolation import dotted, leaves, mentions, plain
 from rlrun.config.merging import apply
-from rlrun.config.overrides import Override, listed, of_today, parse
+from rlrun.config.overrides import Override, listed, parse, todays
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.loading.assembly import count_of, machine_of, process_restored
@@ -99,7 +99,7 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
     """
     before, config = config, config.copy()
     OmegaConf.set_struct(config, True)
-    for override in (of_today(override, plain(config)) for override in overrides):
+    for override in todays(overrides, plain(config)).values():
         if not any(f"{override.key}.".startswith(f"{key}.") for key in CHANGEABLE):
             request = shlex.join(["rlrun", "train", "--from", str(run), override.text])
             raise ConfigError(

@@ -359,11 +359,15 @@ def train(
 
 
 @process_restored()
-def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> str:
-    """Return the data flow of one update, as `rlrun explain` prints it."""
+def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None, update: bool = False) -> str:
+    """Return the data flow of one update, as `rlrun explain` prints it.
+
+    update: return the code of an update instead, in which all callbacks are due.
+    """
     experiment = Experiment(composed_of(overrides, config_dir))
     experiment.load_parent(dry=True)
-    return experiment.explain()
+    trainer = experiment.trainer
+    return trainer.update.source([*trainer.plan.names]).rstrip() if update else experiment.explain()
 
 
 def composed_of(overrides: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:

@@ -2,19 +2,126 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from rlrun.compile.untraceable import Untraceable
+from rlrun.nn import fast_linear
 from rlrun.runs.machine_cache import folder
 from rlrun.runs.manifest import instructions
+from rlrun.training.metrics import Metric
 
 Compiled = Callable[..., Sequence[Tensor]]
+Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
+
+
+class Untraceable(Exception):
+    """A hook does what no graph can hold.
+
+    Attributes:
+        step: number of the hook; None = all of them.
+    """
+
+    def __init__(self, step: int | None, why: str) -> None:
+        super().__init__(why)
+        self.step = step
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+class Inputs:
+    """Values that hooks read in one update: tensors, numbers, texts, None, and dicts of these.
+
+    Attributes:
+        form: values of the same form go through the same graph.
+        tensors: those among the values; numbers are tensors, too, so that schedules change no graph.
+
+    Raises:
+        Untraceable: a value is something else.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        form: list[Any] = []
+        self.tensors: list[Tensor] = []
+        for value in values:
+            self._take(value, form)
+        self.form = tuple(form)
+
+    def _take(self, value: Any, form: list[Any]) -> None:
+        if isinstance(value, Tensor):
+            if value.requires_grad:
+                raise Untraceable(None, "they read a tensor with a gradient, which ends where a graph does")
+            form += (value.shape, value.dtype, value.device)
+            self.tensors.append(value.contiguous())  # a graph takes strides for granted
+        elif isinstance(value, float):
+            form.append(float)
+            self.tensors.append(torch.tensor(value))
+        elif isinstance(value, dict):
+            form.append(tuple(value))
+            for entry in value.values():
+                self._take(entry, form)
+        elif isinstance(value, str | int | NoneType):
+            form.append(value)
+        else:
+            raise Untraceable(None, f"they read a {type(value).__name__}")
+
+    @property
+    def pattern(self) -> tuple[Any, ...]:
+        """The form but for sizes."""
+        return tuple(len(part) if isinstance(part, torch.Size) else part for part in self.form)
+
+
+def rebuilt(value: Any, tensors: Iterator[Tensor]) -> Any:
+    """Return a value of `Inputs` with other tensors."""
+    if isinstance(value, dict):
+        return {name: rebuilt(entry, tensors) for name, entry in value.items()}
+    return next(tensors) if isinstance(value, Tensor | float) else value
+
+
+class Results:
+    """Trees of tensors that hooks leave, as functions of the graph's outputs and inputs.
+
+    Attributes:
+        tensors: the outputs of the graph.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self.tensors: list[Tensor] = []
+        self._inputs = {id(tensor): number for number, tensor in enumerate(inputs)}
+
+    def of(self, tree: Any) -> Result:
+        """Return a function that gives a tree with the tensors of an update.
+
+        Raises:
+            Untraceable: it has a size, which may be another one the next time.
+        """
+        if isinstance(tree, Tensor):
+            number = self._inputs.get(id(tree))
+            if number is not None:
+                return lambda outputs, inputs: inputs[number]
+            place = len(self.tensors)
+            self.tensors.append(tree)
+            return lambda outputs, inputs: outputs[place]
+        if isinstance(tree, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise Untraceable(None, "they return a size, and sizes differ")
+        if isinstance(tree, dict):
+            entries = [(name, self.of(entry)) for name, entry in tree.items()]
+            return lambda outputs, inputs: {name: entry(outputs, inputs) for name, entry in entries}
+        if isinstance(tree, Metric):
+            parts, valid = [self.of(tensor) for tensor in tree.tensors], self.of(tree.valid)
+            return lambda outputs, inputs: Metric(
+                tuple([part(outputs, inputs) for part in parts]), tree.by, valid(outputs, inputs)
+            )
+        return lambda outputs, inputs: tree
 
 
 def keep_compiled() -> None:
@@ -111,7 +218,7 @@ def constants(module: fx.GraphModule) -> list[Tensor]:
         if not isinstance(tensor, Tensor):
             continue
         if isinstance(tensor, torch.nn.Parameter) or _written(node):
-            raise Untraceable(None, "they learn from tensors, or write to some, that are out of sight")
+            raise Untraceable(None, "they learn from tensors, or write to some, that are in no module of theirs")
         tensors.append(tensor)
     return tensors
 
@@ -134,12 +241,15 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
 
     sized: inputs always have these sizes.
     """
+    if device == "cpu" and fast_linear.in_use() == "onednn":
+        use_onednn(module.graph)
     module.recompile()
     from torch._inductor import standalone_compile
 
     # drawn as ever, so that a run is the same as without compiling but for rounding
     settings: Mapping[str, Any] = {
         "fallback_random": True,
+        "cpp_wrapper": device == "cpu",  # calls between kernels in C++, too: 5 to 15 % of an update of small networks
         "cpp.threads": torch.get_num_threads(),
         "size_asserts": False,  # our operators keep to what they promise
         "alignment_asserts": False,
@@ -164,3 +274,37 @@ def _tanh(x: Tensor) -> Any:
 def _norms(tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
     """Return norms one by one, which the compiler fuses; it leaves those of a list apart."""
     return [torch.linalg.vector_norm(tensor, order, dtype=dtype) for tensor in tensors]
+
+
+ATEN = torch.ops.aten
+
+
+def use_onednn(nodes: fx.Graph) -> None:
+    """Have oneDNN make large products of single precision, which torch's compiler hands to MKL."""
+    product = _operator()
+    for node in list(nodes.nodes):
+        if node.op != "call_function" or node.target not in (ATEN.mm.default, ATEN.addmm.default) or node.kwargs:
+            continue
+        bias, (x, weight) = (node.args[0], node.args[1:]) if node.target is ATEN.addmm.default else (None, node.args)
+        left, right = x.meta["val"], weight.meta["val"]
+        if left.dtype != torch.float32 or left.shape[0] * left.shape[1] * right.shape[1] < fast_linear.LARGE:
+            continue
+        with nodes.inserting_before(node):
+            turned = nodes.call_function(ATEN.t.default, (weight,))
+            turned.meta["val"] = right.t()
+        node.target, node.args = product, (x, turned, bias)
+
+
+@functools.cache
+def _operator() -> Any:
+    """Return oneDNN's product under a name of ours: torch's compiler wants constant weights for its own."""
+    library: Any = torch.library.Library("rlrun", "DEF")  # type: ignore[no-untyped-call]
+    library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
+    onednn = torch.ops.mkldnn._linear_pointwise.default
+    library.impl("product", lambda x, weight, bias: onednn(x, weight, bias, "none", [], ""), "CPU")
+    library.impl("product", lambda x, weight, bias: x.new_empty(x.shape[0], weight.shape[0]), "Meta")
+    _libraries.append(library)
+    return torch.ops.rlrun.product.default
+
+
+_libraries: list[Any] = []  # with its last reference a library is gone

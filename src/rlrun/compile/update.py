@@ -1,37 +1,46 @@
-"""The hooks of an update, those of targets, losses and target networks as graphs."""
+"""Targets, losses, optimizer steps and target networks that follow one another, as one compiled function."""
 
 from __future__ import annotations
 
 import logging
 import os
+import random
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback
+from rlrun.callbacks.loss import LossCallback, dead_units, weighted
 from rlrun.callbacks.target import TargetCallback
-from rlrun.compile import graph, hooks
-from rlrun.compile.hooks import Inputs, Wanted
-from rlrun.compile.piece import Piece
-from rlrun.compile.untraceable import Untraceable, first_line
-from rlrun.core.errors import ConfigError
+from rlrun.compile import graph
+from rlrun.compile.graph import Untraceable, first_line
+from rlrun.compile.modules import Place, modules_of, parts_of, swapped
+from rlrun.compile.optimizers import OptimizerRule, rule_of
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.typing import Groups
-from rlrun.training.wiring import Call, HookCall, State
+from rlrun.runs import learners
+from rlrun.training.metrics import MetricStore
+from rlrun.training.update import Checked, Function, Update, of_loss, of_target
+from rlrun.training.wiring import HookCall, State
 
 _messages = logging.getLogger("rlrun")
 
-LIMIT = 16  # graphs of the same hooks; what changes more often is no constant
+LIMIT = 16  # graphs of the same hooks
+# Recurrent layers keep lists of their parameters; other generators draw numbers that a graph would repeat.
+UNTRACEABLE = (nn.RNNBase, nn.RNNCellBase, np.random.Generator, np.random.RandomState, random.Random)
 
 
 class FusedUpdate:
-    """Make one function of the hooks of an update: targets, losses, their optimizers and target networks in one graph.
+    """Compile hooks of an update that follow one another into one function.
 
-    Hooks that follow one another are one graph, and what no graph can be made of is called as ever between them: hooks
-    of other callbacks, optimizers other than plain Adam, losses that look at the numbers they compute. Results are the
-    same but for rounding.
+    These are targets, losses that step Adam, AdamW or SGD, and moves of target networks. Others are called as they are,
+    and so is a hook that no graph can be made of: one with a recurrent network, or one that reads numbers from tensors.
+    The log names it. Results are the same up to rounding.
 
     Args:
         compile: false leaves all hooks as they are.
@@ -44,122 +53,337 @@ class FusedUpdate:
     def __init__(self, compile: bool, device: str) -> None:
         self.compile = compile
         self.device = device
+        self.refused: set[tuple[int, str]] = set()  # callback and label of hooks that no graph can be made of
+        self._rules: dict[int, OptimizerRule] = {}  # of optimizers, by the id of the callback
         compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as torch has it
         if compile and device == "cpu" and not shutil.which(compiler):
             raise ConfigError(
                 f"compile=true: updates on a CPU need a C++ compiler, and there is no '{compiler}' here; "
                 "CXX may name another one, clang++ say"
             )
+        if compile:
+            graph.keep_compiled()
 
-    def __call__(self, steps: Sequence[HookCall]) -> list[Call]:
-        """Return the calls of an update."""
-        if not self.compile:
-            return [step.call() for step in steps]
-        graph.keep_compiled()
-        calls: list[Call] = []
-        run: list[HookCall] = []
-        for step in steps:
-            fits = hooks.fits(step)
-            # not every batch holds every data group
-            if run and not (fits and step.callback.data_group == run[0].callback.data_group):
-                calls.append(_Run(run, self.device))
-                run = []
-            if fits:
-                run.append(step)
-            else:
-                calls.append(step.call())
-        return [*calls, _Run(run, self.device)] if run else calls
+    def fits(self, step: HookCall) -> bool:
+        """Return True if a hook can be compiled, as far as one sees before it is called."""
+        callback = step.callback
+        if not self.compile or learners.count() > 1 or (id(callback), step.label) in self.refused:
+            return False
+        if step.label == "move":
+            return True
+        if step.label == "loss":
+            assert isinstance(callback, LossCallback)
+            if callback.veto is not None or any(map(_is_hooked, callback.parameters)):
+                return False
+            if callback.optimizer is not None and rule_of(callback.optimizer) is None:
+                return False
+        elif step.label != "target":
+            return False
+        return not any(isinstance(part, UNTRACEABLE) for part in parts_of([callback]))
+
+    def rule(self, step: HookCall) -> OptimizerRule:
+        """Return the rule of a loss's optimizer, the same one for all graphs."""
+        assert isinstance(step.callback, LossCallback)
+        assert step.callback.optimizer is not None
+        rule = self._rules.get(id(step.callback))
+        if rule is None or not rule.is_current():
+            rule = self._rules[id(step.callback)] = OptimizerRule(step.callback.optimizer)
+        return rule
+
+    def region(self, steps: Sequence[HookCall], due: Mapping[int, bool]) -> Function:
+        """Return hooks as one function."""
+        return Region(steps, due, self)
 
 
-class _Run:
-    """Hooks that follow one another, by graphs where these can be made."""
+def _is_hooked(parameter: Any) -> bool:
+    """Return True if somebody sees, or changes, the gradient of a parameter."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
-    def __init__(self, steps: Sequence[HookCall], device: str) -> None:
+
+class Region:
+    """Hooks that follow one another, as one compiled function for each form of their inputs.
+
+    Args:
+        steps: the hooks.
+        due: by the id of a callback, whether its loss learns or its target network moves.
+        compiler: makes functions of parts, where no graph can be made of the whole.
+    """
+
+    def __init__(self, steps: Sequence[HookCall], due: Mapping[int, bool], compiler: FusedUpdate) -> None:
         self.steps = steps
-        self.device = device
-        self._wanted = Wanted(steps)
-        self._group = steps[0].callback.data_group or ""
-        self._copies = {
-            id(step.callback): step.callback
-            for step in steps
-            if step.event == "end_batch" and isinstance(step.callback, TargetCallback)
-        }
-        self._losses = {id(step.callback): step.callback for step in steps if isinstance(step.callback, LossCallback)}
-        self._pieces: dict[Any, Piece] = {}
-        self._of_any_size: dict[Any, Piece] = {}
-        self._shapes: dict[Any, list[list[torch.Size]]] = {}  # that were seen
-        self._count = 0  # of graphs
-        self._calls = [step.call() for step in steps]
-        # alone, a target network is one call anyway
-        self._apart: list[Call] | None = None if any(step.event != "end_batch" for step in steps) else self._calls
+        self.compiler = compiler
+        self.group = steps[0].callback.data_group or ""
+        self.active = [step for step in steps if step.label == "target" or due[id(step.callback)]]
+        self.passed = [step.callback for step in steps if step.label != "target"]
+        provided: set[str] = set()
+        self.names: list[str] = []  # that are read, and that no hook of the region provides
+        for step in self.active:
+            wanted = [name for name in step.asks if name != "learning_rate" and name not in (*provided, *self.names)]
+            self.names += wanted
+            provided |= set(step.callback.provides)
+        self._keys = {(id(step.callback), step.label) for step in steps}
+        self._graphs: dict[Any, CompiledGraph] = {}
+        self._shapes: dict[Any, list[list[torch.Size]]] = {}  # of inputs that were seen, by their pattern
+        self._any_size: dict[Any, CompiledGraph] = {}  # graphs that take more than one size
+        self._plain: Callable[[Groups, State], None] | None = None
 
     def __call__(self, groups: Groups, state: State) -> None:
-        if self._apart is None and self._group in groups:
-            inputs = self._wanted.of(groups)
-            piece = self._piece(inputs, groups) if inputs is not None else None
-            if inputs is not None and piece is not None:
-                piece(groups, inputs)
+        """Do what the hooks do."""
+        if self._plain is None and not self.compiler.refused.isdisjoint(self._keys):
+            self._plain = Update(self.steps, self.compiler)
+        if self._plain is None:
+            batch = groups[self.group]
+            try:
+                inputs = graph.Inputs([batch[name] for name in self.names])
+                compiled = self._graph(inputs, batch)
+            except Untraceable as error:
+                self._refuse(error)
+            else:
+                compiled(batch, inputs)
+                for callback in self.passed:
+                    callback.passed()
                 return
-        for call in self._apart or self._calls:
-            call(groups, state)
+        assert self._plain is not None
+        self._plain(groups, state)
 
-    def _piece(self, inputs: Inputs, groups: Groups) -> Piece | None:
-        """Return the graph for what is given; None where there can be none."""
-        due = {key: copy.due() for key, copy in self._copies.items()}
-        due |= {key: loss.due() for key, loss in self._losses.items()}
-        form = (inputs.form, tuple(due.values()))
-        try:
-            piece = self._pieces.get(form)
-            if piece is None or not piece.fits():
-                piece = self._pieces[form] = self._new_piece(inputs, groups, due)
-        except Untraceable as error:
-            self._leave_out(error)
-            return None
-        except (TypeError, ValueError) as error:  # what is given is no key, or an optimizer has several groups by now
-            self._leave_out(Untraceable(None, first_line(error)))
-            return None
-        return piece
+    def _graph(self, inputs: graph.Inputs, batch: Mapping[str, Any]) -> CompiledGraph:
+        known = self._graphs.get(inputs.form)
+        if known is None or not known.is_current():
+            known = self._graphs[inputs.form] = self._new(inputs, batch)
+        return known
 
-    def _new_piece(self, inputs: Inputs, groups: Groups, due: dict[int, bool]) -> Piece:
+    def _new(self, inputs: graph.Inputs, batch: Mapping[str, Any]) -> CompiledGraph:
         """Return a graph; one for any size of what comes in more than one size."""
-        pattern = (inputs.pattern, tuple(due.values()))
-        known = self._of_any_size.get(pattern)
-        if known is not None and known.allows(inputs) and known.fits():
-            return known
-        if self._count == LIMIT:
+        general = self._any_size.get(inputs.pattern)
+        if general is not None and general.allows(inputs) and general.is_current():
+            return general
+        seen = self._shapes.setdefault(inputs.pattern, [])
+        if sum(map(len, self._shapes.values())) >= LIMIT:
             raise Untraceable(None, f"{LIMIT} graphs of them were not enough")
-        for number, step in enumerate(self.steps):
-            if not hooks.fits(step):
-                raise Untraceable(number, "its optimizer or its parameters are not what they were")
-        if any(tensor.requires_grad for tensor in inputs.tensors):
-            raise Untraceable(None, "what they are given has a gradient, which ends where a graph does")
-        self._count += 1
-        seen = self._shapes.setdefault(pattern, [])
         seen.append([tensor.shape for tensor in inputs.tensors])
         varying = [
-            [place for place, sizes in enumerate(zip(*shapes, strict=True)) if len({*sizes}) > 1]
+            [axis for axis, sizes in enumerate(zip(*shapes, strict=True)) if len({*sizes}) > 1]
             for shapes in zip(*seen, strict=True)
         ]
-        # of one row or none much is not what it is of several
-        single = any(
-            tensor.shape[place] < 2 for tensor, places in zip(inputs.tensors, varying, strict=True) for place in places
-        )
-        if single or not any(varying):
-            return Piece(self.steps, self._wanted, inputs, groups, due, self.device)
-        piece = Piece(self.steps, self._wanted, inputs, groups, due, self.device, varying)
-        self._of_any_size[pattern] = piece
-        return piece
+        small = any(t.shape[axis] < 2 for t, axes in zip(inputs.tensors, varying, strict=True) for axis in axes)
+        if small or not any(varying):  # one row or none is not what several are
+            return CompiledGraph(self, inputs, batch, None)
+        self._any_size[inputs.pattern] = CompiledGraph(self, inputs, batch, varying)
+        return self._any_size[inputs.pattern]
 
-    def _leave_out(self, error: Untraceable) -> None:
-        """Call a hook as ever that no graph can be made of, or all of them."""
-        self._pieces.clear()
-        self._of_any_size.clear()
-        steps = self.steps if error.step is None else [self.steps[error.step]]
+    def _refuse(self, error: Untraceable) -> None:
+        """Call a hook as it is that no graph can be made of, or all of them."""
+        steps = self.steps if error.step is None else [self.active[error.step]]
         names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in steps)
         _messages.warning("compile: not %s: %s", names, error)
-        if error.step is None:
-            self._apart = self._calls
-            return
-        parts = (self.steps[: error.step], self.steps[error.step + 1 :])
-        before, behind = ([_Run(part, self.device)] if part else [] for part in parts)
-        self._apart = [*before, self._calls[error.step], *behind]
+        self.compiler.refused |= {(id(step.callback), step.label) for step in steps}
+        self._plain = Update(self.steps, self.compiler)  # which other regions find out for themselves
+
+
+class CompiledGraph:
+    """A region as one compiled function, for one form of its inputs.
+
+    Raises:
+        Untraceable: a hook does what no graph can.
+    """
+
+    def __init__(
+        self,
+        region: Region,
+        inputs: graph.Inputs,
+        batch: Mapping[str, Any],
+        varying: Sequence[Sequence[int]] | None,
+    ) -> None:
+        self.steps = region.active
+        self._names = region.names  # of values that hooks read
+        self._trained = [step for step in self.steps if step.label == "loss" and step.callback.trained()]
+        self._rules = {id(step.callback): region.compiler.rule(step) for step in self._trained}
+        self._modules = modules_of(step.callback for step in self.steps)
+        self._places: list[Place] = [
+            (holder, name)
+            for module in self._modules
+            for holder in (module._parameters, module._buffers)
+            for name, tensor in holder.items()
+            if tensor is not None
+        ]
+        self._sizes = torch.zeros(max(len(self._trained), 1), 3)  # of optimizer steps, made on the host
+        self._array = self._sizes.numpy()
+        own = self._own()
+        first = {id(tensor): number for number, tensor in reversed(list(enumerate(own)))}
+        numbers = sorted(first.values())
+        self._device = region.compiler.device
+        tensors = [*[own[number] for number in numbers], self._sizes.to(self._device), *inputs.tensors]
+        if any(id(tensor) in first for tensor in inputs.tensors):
+            raise Untraceable(None, "they are given a tensor that they hold")
+        count = len(numbers)
+        self._results: list[tuple[Any, list[graph.Result]]] = []
+        try:
+            free = None if varying is None else graph.Sizes(tensors, [*[()] * (count + 1), *varying])
+            values = [batch[name] for name in region.names]
+            module = graph.traced(lambda *now: self._trace(tensors[:count], now, values), tensors, free)
+            self._constants = graph.constants(module)
+            used = graph.used(module)
+            read = [tensors[number].detach() for number in used]
+            self._run = graph.compiled(module, read, self._device, sized=varying is None)
+        except (Untraceable, RlrunError):
+            raise
+        except Exception as error:  # of torch's compiler, which has many
+            raise Untraceable(None, f"torch's compiler fails: {first_line(error)}") from error
+        finally:
+            for rule in self._rules.values():
+                rule.settle()
+        self._free = free
+        self._kept = own
+        self._pointers: list[int] = []
+        self._tensors: list[Tensor] = []
+        self._states = self._module_states()
+        self._versions = [tensor._version for tensor in self._constants]
+        self._own_used = [numbers[number] for number in used if number < count]
+        self._sizes_used = count in used
+        self._inputs_used = [number - count - 1 for number in used if number > count]
+        self._shapes = tuple(tensor.shape for tensor in tensors[: count + 1])
+
+    def _own(self) -> list[Tensor]:
+        """Return the tensors that modules and optimizers hold now."""
+        tensors = [holder[name] for holder, name in self._places]
+        return tensors + [tensor for rule in self._rules.values() for tensor in rule.tensors()]
+
+    def allows(self, inputs: graph.Inputs) -> bool:
+        """Return True if inputs of these sizes can go through the graph."""
+        shapes = (*self._shapes, *(tensor.shape for tensor in inputs.tensors))
+        return self._free is not None and self._free.allow(shapes)
+
+    def is_current(self) -> bool:
+        """Return True if the graph still stands for the hooks.
+
+        Raises:
+            Untraceable: a hook reads a tensor that changes and that is no buffer of a module.
+        """
+        if [tensor._version for tensor in self._constants] != self._versions:
+            raise Untraceable(None, "they read a tensor that changes, and that is no buffer of a module")
+        if self._module_states() != self._states or not all(rule.is_current() for rule in self._rules.values()):
+            return False
+        return all(map(is_, self._own(), self._kept))
+
+    def _module_states(self) -> list[Any]:
+        return [
+            (module.training, len(module._forward_hooks), len(module._forward_pre_hooks)) for module in self._modules
+        ]
+
+    def __call__(self, batch: dict[str, Any], inputs: graph.Inputs) -> None:
+        """Do what the hooks do."""
+        for number, step in enumerate(self._trained):
+            loss: Any = step.callback
+            loss.set_rate(batch["learning_rate"] if "learning_rate" in step.framework else None)
+            self._array[number] = self._rules[id(loss)].sizes()
+        read = [*self._read(), self._sizes.to(self._device)] if self._sizes_used else self._read()
+        torch.set_flush_denormal(True)  # an Adam step takes half as long again where averages have become that small
+        try:
+            with torch.no_grad():
+                outputs = self._run(*read, *[inputs.tensors[number] for number in self._inputs_used])
+        finally:
+            torch.set_flush_denormal(False)
+        for callback, results in self._results:
+            named, metrics, *learned = [result(outputs, inputs.tensors) for result in results]
+            if not learned:
+                batch.update(named)
+                callback.store.put(metrics)
+                continue
+            loss, callback.norm, callback.dead, callback.elements = learned
+            batch.update(callback.learned(loss, named, metrics))
+
+    def _read(self) -> list[Tensor]:
+        """Return the tensors of modules and optimizers that the graph reads, at their addresses of now."""
+        pointers = list(map(Tensor.data_ptr, self._kept))
+        if pointers != self._pointers:
+            self._pointers = pointers
+            self._tensors = [self._kept[number].detach() for number in self._own_used]
+        return self._tensors
+
+    def _trace(self, own: Sequence[Tensor], now: Sequence[Tensor], before: Sequence[Any]) -> list[Tensor]:
+        """Call the hooks with stand-ins; return the tensors that they leave."""
+        stand_in = dict(zip(map(id, own), now, strict=False))
+        sizes, inputs = now[len(own)], now[len(own) + 1 :]
+        remaining, results = iter(inputs), graph.Results(inputs)
+        values = {name: graph.rebuilt(value, remaining) for name, value in zip(self._names, before, strict=True)}
+        with swapped(self._places, stand_in):
+            for number, step in enumerate(self.steps):
+                try:
+                    result = self._call(step, values, stand_in, sizes)
+                except (Untraceable, RlrunError):
+                    raise
+                except Exception as error:
+                    raise Untraceable(number, first_line(error)) from error
+                if result is None:
+                    continue
+                if any(isinstance(value, Tensor) and value.requires_grad for value in result[0].values()):
+                    raise Untraceable(number, "it passes on a gradient, which ends where a graph does")
+                values.update(result[0])
+                self._results.append((step.callback, [results.of(tree) for tree in result]))
+        return results.tensors
+
+    def _call(self, step: HookCall, values: Mapping[str, Any], stand_in: Mapping[int, Tensor], sizes: Tensor) -> Any:
+        """Return a hook's outputs, its metrics, and for a loss what its step leaves; None for a target network."""
+        callback: Any = step.callback
+        if step.label == "move":
+            with torch.no_grad():
+                _move(callback)
+            return None
+        hook = getattr(Checked(callback), step.label)
+        required, optional = [values[name] for name in step.required], {name: values[name] for name in step.optional}
+        if step.label == "target":
+            with torch.no_grad():
+                return of_target(hook(*required, **optional))
+        with torch.set_grad_enabled(bool(callback.trained())):
+            elements, outputs, metrics = of_loss(hook(*required, **optional))
+            weight = values["weight"] if "weight" in step.framework else None
+            loss = elements.mean() if weight is None else weighted(elements, weight)
+        metrics = _detached(metrics)
+        errors = callback.error(elements.detach(), outputs) if callback.watched else None
+        if id(callback) not in self._rules:
+            return outputs, metrics, None, None, None, errors
+        by_id = self._gradients(callback, loss, stand_in)
+        with torch.no_grad():
+            present = {key: gradient for key, gradient in by_id.items() if gradient is not None}
+            norm = callback.clipped(list(present.values()), [stand_in[key] for key in present])
+            dead = _dead_units(callback, by_id, stand_in)
+            rule = self._rules[id(callback)]
+            row = sizes[[id(trained.callback) for trained in self._trained].index(id(callback))]
+            rule.step(stand_in, [by_id[id(parameter)] for parameter in rule.parameters], row)
+        return outputs, metrics, loss.detach(), norm, dead, errors
+
+    def _gradients(self, loss: LossCallback, value: Tensor, stand_in: Mapping[int, Tensor]) -> dict[int, Tensor | None]:
+        """Return the gradient of each parameter, by the parameter's id; no two share their numbers."""
+        gradients = torch.autograd.grad(value, [stand_in[id(p)] for p in loss.parameters], allow_unused=True)
+        seen: set[int] = set()
+        result: dict[int, Tensor | None] = {}
+        for parameter, gradient in zip(loss.parameters, gradients, strict=True):
+            storage = None if gradient is None else gradient.untyped_storage()._cdata
+            result[id(parameter)] = gradient.clone() if gradient is not None and storage in seen else gradient
+            seen |= set() if storage is None else {storage}
+        return result
+
+
+def _detached(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    store = MetricStore()
+    store.put(metrics)
+    return store.newest
+
+
+def _dead_units(loss: LossCallback, gradients: Mapping[int, Tensor | None], stand_in: Mapping[int, Tensor]) -> Any:
+    """Return the share of hidden units that no gradient reached, where it is logged."""
+    if loss.by_turns:
+        return None
+    for key, gradient in gradients.items():
+        stand_in[key].grad = gradient
+    share = dead_units(loss.hidden)
+    for key in gradients:
+        stand_in[key].grad = None
+    return share
+
+
+def _move(callback: TargetCallback) -> None:
+    for slow, fast in zip(callback.target_network.parameters(), callback.network.parameters(), strict=True):
+        slow.lerp_(fast, callback.tau) if callback.tau < 1.0 else slow.copy_(fast)
+    for buffer, source in zip(callback.target_network.buffers(), callback.network.buffers(), strict=True):
+        buffer.copy_(source)

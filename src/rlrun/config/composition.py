@@ -29,7 +29,7 @@ from rlrun.config.layering import (
     tuned_preset,
 )
 from rlrun.config.merging import OVERRIDE, Layer, apply, check_likeness, merge, origins
-from rlrun.config.overrides import ADDITIONS, Override, of_today, parse
+from rlrun.config.overrides import ADDITIONS, Override, parse, todays
 from rlrun.config.peers import hint
 from rlrun.config.places import ConfigFolder, readable_places
 from rlrun.config.sources import TUNED, Repository, one_line
@@ -117,8 +117,9 @@ class Composer:
         except ConfigError as error:
             raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
         merged = plain(self._library.merged(chosen)[0])
-        today = {override.key: of_today(override, merged) for override in settings}
-        overrides = [today.get(override.key, override) for override in overrides]
+        today = todays(settings, merged)
+        present = [override for override in overrides if is_group[override.key] or override.key in today]
+        overrides = [today.get(override.key, override) for override in present]
         settings = [*today.values()]
         preset = tuned_preset(repository, overrides, choices)
         naming = [

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from rlrun.config import renames
-from rlrun.config.interpolation import Path, children
+from rlrun.config.interpolation import split
 from rlrun.config.sources import one_line
 from rlrun.core.errors import ConfigError
 
@@ -99,21 +99,28 @@ def _parse(text: str) -> Override:
     return Override(text, sign, key, value if quoted else decimal(value))
 
 
-def of_today(override: Override, config: Any) -> Override:
-    """Return an override of a key with today's names, where a plain config lacks the earlier one; advise of it."""
-    key, value = renames.setting(override.key, override.value, lambda path: _has(config, path))
-    if (key, value) == (override.key, override.value):
-        return override
+def todays(overrides: Sequence[Override], config: Any) -> dict[str, Override]:
+    """Return overrides with today's names, by the keys that they have, without those of removed keys; advise of it.
+
+    config: a plain one; a key is renamed where it lacks the earlier name.
+    """
+    configs = [config, *(renames.nested(split(override.key), override.value) for override in overrides)]
+    today = {override.key: _of_today(override, configs) for override in overrides}
+    return {key: override for key, override in today.items() if override is not None}
+
+
+def _of_today(override: Override, configs: Sequence[Any]) -> Override | None:
+    today = renames.setting(override.key, override.value, configs)
+    if today is None or today == (override.key, override.value):
+        return override if today else None
+    key, value = today
     text_of_value = override.text.partition("=")[2]
     if value != override.value and not isinstance(value, dict):
         text_of_value = value if isinstance(value, str) else f"[{','.join(map(str, value))}]"
     text = f"{override.sign}{key}" + (f"={text_of_value}" if "=" in override.text else "")
-    renames.advise("", override.text, text)
+    if text != override.text:  # names inside a dict have their own advice
+        renames.advise("", override.text, text)
     return override._replace(text=text, key=key, value=value)
-
-
-def _has(node: Any, path: Path) -> bool:
-    return not path or (path[0] in dict(children(node)) and _has(dict(children(node))[path[0]], path[1:]))
 
 
 def decimal(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from rlrun.config.interpolation import Path as Keys
 from rlrun.config.interpolation import children, dotted, leaves, split
 from rlrun.core import renames
-from rlrun.core.renames import group, last, table, target
+from rlrun.core.renames import group, last, removed, table, target
 
 LOGGER = logging.getLogger(__name__)
 _LINK = re.compile(r"(\$\{\s*)(\.*)([\w.\[\]]+)(\s*\})")
@@ -26,6 +26,12 @@ _OWN = ("env.kwargs", "env.reset_options")  # what a user's environment calls it
 def advise(place: str, before: str, now: str) -> None:
     """Log once that a name has changed."""
     LOGGER.warning("%s%s is called %s now", f"{place}: " if place else "", before, now)
+
+
+@cache
+def advise_removed(place: str, before: str, now: str) -> None:
+    """Log once that a key is ignored."""
+    LOGGER.warning("%s%s no longer exists and is ignored: %s", f"{place}: " if place else "", before, now)
 
 
 def choices(overrides: Sequence[str]) -> list[str]:
@@ -88,6 +94,7 @@ def tree(node: Any, place: str, configs: Iterable[Any] = ()) -> Any:
     result = renaming.of(node)
     for before, now in renaming.changes.items():
         advise(place, before, now)
+    renaming.advise_removed(place)
     return result
 
 
@@ -99,14 +106,21 @@ def saved(node: Any, place: str) -> Any:
         before, now = next(iter(renaming.changes.items()))
         more = f", {len(renaming.changes) - 1} more" if len(renaming.changes) > 1 else ""
         advise(place, before, f"{now}{more}")
+    renaming.advise_removed(place)
     return result
 
 
 class _Renaming:
-    """The names of one config as today's; `changes` holds what changed, before -> now."""
+    """The names of one config as today's.
+
+    Attributes:
+        changes: what changed, before -> now.
+        removed: keys that were dropped, with what replaces them.
+    """
 
     def __init__(self, configs: Iterable[Any]) -> None:
         self.changes: dict[str, str] = {}
+        self.removed: dict[str, str] = {}
         self._classes = {
             path[:-1]: value for config in configs for path, value in leaves(config) if path[-1:] == ("_target_",)
         }
@@ -115,12 +129,25 @@ class _Renaming:
         if dotted(here) in _OWN:
             return node
         if isinstance(node, Mapping):
-            return {
-                self.path((*here, str(name)))[-1]: self.of(entry, (*here, str(name))) for name, entry in node.items()
-            }
+            kept = {str(name): entry for name, entry in node.items() if not self.drops((*here, str(name)))}
+            return {self.path((*here, name))[-1]: self.of(entry, (*here, name)) for name, entry in kept.items()}
         if isinstance(node, list):
             return [self.of(entry, (*here, name)) for name, entry in children(node)]
         return self._value(node, here) if isinstance(node, str) else node
+
+    def drops(self, path: Keys) -> bool:
+        """Return True if a key was removed, and note it."""
+        now = removed(path)
+        if now is None or not self._ours(path[:-1]):
+            return False
+        self.removed[dotted(path)] = now
+        return True
+
+    def advise_removed(self, place: str) -> None:
+        """Log in one line which keys are ignored."""
+        if self.removed:
+            (first, now), *rest = self.removed.items()
+            advise_removed(place, f"{first}{f', {len(rest)} more' if rest else ''}", now)
 
     def path(self, path: Keys) -> Keys:
         """Return the path of a key with today's names, and note what changed."""
@@ -156,29 +183,46 @@ def _value(key: Keys, value: Any) -> Any:
     return table("values").get(last(key), {}).get(value, value) if isinstance(value, str) else value
 
 
-def setting(key: str, value: Any, has: Callable[[Keys], bool]) -> tuple[str, Any]:
-    """Return the key and value of an override with today's names.
+def setting(key: str, value: Any, configs: Sequence[Any]) -> tuple[str, Any] | None:
+    """Return the key and value of an override with today's names; None, with advice, if the key was removed.
 
     Args:
         key: the key.
         value: what it is set to.
-        has: returns True if the config has a key. A key is renamed only if the config has today's name
-            and lacks the earlier one.
+        configs: the config, and what overrides add, which may say what class an object is of. A key is renamed only
+            if the config has today's name and lacks the earlier one.
     """
-    path = split(key)
+    config, path = configs[0], split(key)
+    if (instead := removed(path)) and not _has(config, path) and _Renaming(configs).drops(path):
+        advise_removed("", key, instead)
+        return None
     now = tuple(last(path[: end + 1]) for end in range(len(path)))
-    if now != path and not has(path) and has(now):
+    if now != path and not _has(config, path) and _has(config, now):
         key, path = dotted(now), now
     if path[-1:] == ("_target_",) and isinstance(value, str):
         value = target(value)
     elif isinstance(value, str | list):
         value = [_value(path, entry) for entry in value] if isinstance(value, list) else _value(path, value)
     elif isinstance(value, Mapping):
-        nested: Any = value
-        for name in reversed(path):
-            nested = {name: nested}
-        nested = _Renaming([nested]).of(nested)
+        renaming = _Renaming([*configs, nested(path, value)])
+        tree = renaming.of(nested(path, value))
+        above = {dotted(path[: end + 1]) for end in range(len(path))}
+        for before, today in renaming.changes.items():
+            if before not in above:
+                advise("", before, today)
+        renaming.advise_removed("")
         for _ in path:
-            (nested,) = nested.values()
-        value = nested
+            (tree,) = tree.values()
+        value = tree
     return key, value
+
+
+def nested(path: Keys, value: Any) -> Any:
+    """Return a config that has only this value at a path."""
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
+def _has(node: Any, path: Keys) -> bool:
+    return not path or (path[0] in dict(children(node)) and _has(dict(children(node))[path[0]], path[1:]))

@@ -24,7 +24,7 @@ def _table() -> Mapping[str, Any]:
 
 
 def table(section: str) -> Mapping[str, Any]:
-    """Return a section of the table: keys, groups, options, values or targets."""
+    """Return a section of the table: removed, keys, groups, options, values or targets."""
     names: Mapping[str, Any] = _table()[section]
     return names
 
@@ -39,6 +39,16 @@ def last(path: Sequence[str]) -> str:
 def key(path: Sequence[str]) -> tuple[str, ...]:
     """Return the path of a config key with today's names."""
     return tuple(last(path[: end + 1]) for end in range(len(path)))
+
+
+def removed(path: Sequence[str]) -> str | None:
+    """Return what replaces a config key that was removed; None for other keys."""
+    patterns = {tuple(pattern.split(".")): now for pattern, now in table("removed").items()}
+    return next((str(now) for pattern, now in patterns.items() if _fits(path, pattern)), None)
+
+
+def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    return len(path) == len(pattern) and all(part in ("*", name) for name, part in zip(path, pattern, strict=True))
 
 
 def stored_as(name: str, stored: Collection[str]) -> str:

@@ -41,9 +41,9 @@ class Stepper:
     @torch.no_grad()
     def __call__(self) -> None:
         optimizer = self.optimizer
-        group, *others = optimizer.param_groups
+        group, *rest = optimizer.param_groups
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-        if others or not self._is_plain(group) or not (self._fits(parameters) or self._collect(group, parameters)):
+        if rest or not self._is_plain(group) or not (self._fits(parameters) or self._collect(group, parameters)):
             self._state = None
             optimizer.step()
             return

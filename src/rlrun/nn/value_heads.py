@@ -66,11 +66,11 @@ class ValueHead(ABC):
         return ops.guiding(value, actor_q)
 
     def means(self, value: Tensor) -> Mapping[str, Tensor]:
-        """Return what there is to log of the values [M, …] of the actions of a batch."""
-        return {"value/mean": value.mean()}
+        """Return metrics of the values [M, …] of the actions of a batch: tensors, which stand for their mean."""
+        return {"value/mean": value}
 
     def metrics(self, target: Tensor) -> Mapping[str, Any]:
-        """Return what there is to log of the outcomes of a batch."""
+        """Return metrics of the outcomes of a batch: tensors, which stand for their mean."""
         return {}
 
 
@@ -134,7 +134,7 @@ class Rewards(Numbers):
         return self.weighed(self.smallest(value) if actor_q == "min" else ops.guiding(value, actor_q), axis=0)
 
     def means(self, value: Tensor) -> Mapping[str, Tensor]:
-        means = {f"value/mean_{index}": part.mean() for index, part in enumerate(value.unbind(1))}
+        means = {f"value/mean_{index}": part for index, part in enumerate(value.unbind(1))}
         return {**super().means(self.weighed(value)), **means}
 
 
@@ -209,7 +209,7 @@ class Bins(ValueHead):
         return -(wanted * estimate.log_softmax(-1)).sum(-1)
 
     def metrics(self, target: Tensor) -> Mapping[str, Any]:
-        return {"target/clamped": ((target < self.least) | (target > self.largest)).float().mean()}
+        return {"target/clamped": (target < self.least) | (target > self.largest)}
 
 
 def value_head_of(network: Any) -> tuple[Callable[..., Tensor], ValueHead]:
@@ -218,11 +218,12 @@ def value_head_of(network: Any) -> tuple[Callable[..., Tensor], ValueHead]:
     Raises:
         ConfigError: a subclass of `Critics` replaces `forward` alone, and its value head needs more than means.
     """
-    head = getattr(network, "value_head", Numbers())
+    head = getattr(network, "value_head", None)
     owners = [cls for cls in type(network).__mro__ if {"forward", "raw_output"} & vars(cls).keys()]
-    if owners and "raw_output" in vars(owners[0]):
-        return network.raw_output, head
-    if hasattr(network, "raw_output") and type(head) is not Numbers:
+    replaced = any("raw_output" in vars(cls) for cls in owners) and "raw_output" not in vars(owners[0])
+    if head is None or not replaced:  # outputs of `ImplicitCritics` are for given fractions, unlike those of forward
+        return getattr(network, "raw_output", network), Numbers() if head is None else head
+    if type(head) is not Numbers:
         kind = f"{type(network).__name__} replaces forward, which gives means"
         raise ConfigError(f"{kind}; with value_head={type(head).__name__} it replaces raw_output instead")
     return network, head

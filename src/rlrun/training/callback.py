@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
+
+from rlrun.training.metrics import MetricStore
 
 EVENTS = (
     "restore_state",
@@ -19,11 +22,18 @@ EVENTS = (
 
 
 class Hook(NamedTuple):
-    """A hook that was overridden: what to call, the arguments it asks for, and the name to show."""
+    """A hook that was overridden.
+
+    method: what is called.
+    arguments: that it asks for, by name.
+    label: its name to show; the update treats "loss", "target" and "move" (of a target network) as what they are.
+    framework: optional names that are read for the hook, and are no arguments of it.
+    """
 
     method: Callable[..., Any]
     arguments: Mapping[str, inspect.Parameter]
     label: str
+    framework: tuple[str, ...] = ()
 
 
 class Stop(Exception):
@@ -78,10 +88,15 @@ class Callback:
     def end_training(self, error: BaseException | None, *names: Any) -> dict[str, Any] | None:
         """Clean up, also after errors; `error` is the one that ended training early, or None."""
 
+    @cached_property
+    def store(self) -> MetricStore:
+        """The newest metrics that hooks returned."""
+        return MetricStore()
+
     @property
     def metrics(self) -> Mapping[str, Any]:
         """Numbers and scalar tensors to log, by full name; read at the logger's interval only."""
-        return {}
+        return self.store.read()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all state that influences training: tensors, numbers, nested dicts and lists of these."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from rlrun.core.errors import RlrunError, WiringError
 from rlrun.core.typing import Groups
 from rlrun.training.callback import Callback, SkipBatch, Stop
-from rlrun.training.wiring import Call, DataGroup, HookCall, Plan, State, plan
+from rlrun.training.update import Compiler, Update
+from rlrun.training.wiring import DataGroup, Plan, State, plan
 
 UPDATE = ("begin_batch", "backward", "end_batch")
 
@@ -37,7 +38,7 @@ class Trainer:
         loader: of batches.
         around: entered for each batch, around `begin_batch`, `backward` and `end_batch`; acting, environment steps and
             evaluations are outside of it.
-        fuse: makes the calls of an update from its hooks; None = one call each.
+        fuse: compiles hooks of the update that follow one another; None = nothing is compiled.
 
     Raises:
         WiringError: an entry is not a callback, or a hook asks for a name that nobody provides.
@@ -48,7 +49,7 @@ class Trainer:
         callbacks: Mapping[str, Callback],
         loader: Loader,
         around: AbstractContextManager[object] = nullcontext(),  # noqa: B008, as it holds nothing
-        fuse: Callable[[Sequence[HookCall]], list[Call]] | None = None,
+        fuse: Compiler | None = None,
     ) -> None:
         self.callbacks = {name: callback for name, callback in callbacks.items() if callback is not None}
         for name, callback in self.callbacks.items():
@@ -58,7 +59,6 @@ class Trainer:
                 )
         self.loader = loader
         self.around = around
-        self.fuse = fuse
         self.state = State(
             update=0,
             callbacks=self.callbacks,
@@ -68,6 +68,7 @@ class Trainer:
             parts={},  # config path -> object with a state_dict
         )
         self.plan: Plan = plan(self.callbacks, loader.names(), self.state)
+        self.update = Update([step for event in UPDATE for step in self.plan.steps[event]], fuse)
         self._reached: str | None = None  # callback whose `end_cycle` the current update has reached
 
     def train(self, ready: Callable[[], None] | None = None) -> State:
@@ -104,8 +105,7 @@ class Trainer:
 
     def _loop(self) -> None:
         state, batches = self.state, iter(self.loader)
-        steps = [step for event in UPDATE for step in self.plan.steps[event]]
-        update_calls = self.plan.calls(*UPDATE) if self.fuse is None else self.fuse(steps)
+        update_groups = self.update
         begin, end = self.plan.cycles("begin_cycle"), self.plan.cycles("end_cycle")
         verified = False
         for batch in batches:
@@ -119,8 +119,7 @@ class Trainer:
                     call(groups, state)
             try:
                 with self.around:
-                    for call in update_calls:
-                        call(groups, state)
+                    update_groups(groups, state)
             except SkipBatch:
                 pass
             for name, cycle, call in end:

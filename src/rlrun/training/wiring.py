@@ -59,10 +59,12 @@ class HookCall:
     required: tuple[str, ...]
     optional: tuple[str, ...]
     method: Callable[..., Any]
+    framework: tuple[str, ...] = ()
 
     @property
     def asks(self) -> tuple[str, ...]:
-        return self.required + self.optional
+        further = [name for name in self.framework if name not in self.optional + self.required]
+        return (*self.required, *self.optional, *further)
 
     def call(self) -> Call:
         """Return the hook as a function of the data groups and the state; it is skipped if its group is missing."""
@@ -82,17 +84,7 @@ class HookCall:
             if result:
                 data.update(result)
 
-        if in_state or self.event != "backward" or getattr(self.callback, "every", 1) == 1:
-            return call
-        callback = self.callback
-
-        def when_due(groups: Groups, state: State) -> None:  # otherwise its arguments may be absent
-            if callback.due():
-                call(groups, state)
-            elif key in groups:
-                callback.passed()
-
-        return when_due
+        return call
 
 
 def _picker(names: tuple[str, ...]) -> Callable[[Any], Iterable[Any]]:
@@ -245,7 +237,8 @@ def _resolve(
             holding = [key for key, names in plan.names.items() if name in names and in_batch and group is None]
             hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
             raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
-    return HookCall(callback, event, hook.label, tuple(required), tuple(optional), hook.method)
+    framework = tuple(name for name in hook.framework if name in known)
+    return HookCall(callback, event, hook.label, tuple(required), tuple(optional), hook.method, framework)
 
 
 def _unknown(callback: Callback, hook: Hook, name: str, known: set[str], group: str | None) -> str:

@@ -1,0 +1,260 @@
+"""The update: one generated function for each set of data groups and due callbacks.
+
+It is a straight line of targets, losses, steps and target networks, in the plan's order; `rlrun explain --update`
+prints it. Losses and targets are functions of their arguments, so that a compiler may take them over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from keyword import iskeyword
+from typing import Any, Protocol
+
+import torch
+
+from rlrun.core.errors import WiringError
+from rlrun.core.typing import Groups
+from rlrun.training.callback import Callback
+from rlrun.training.wiring import HookCall, State
+
+Function = Callable[[Groups, State], None]
+RESERVED = {"groups", "state", "batch", "loss", "outputs", "metrics", "result", "update", "no_grad", "of_loss"}
+_numbers = itertools.count(1)
+
+
+class Compiler(Protocol):
+    """Compiles hooks that follow one another."""
+
+    def fits(self, step: HookCall) -> bool:
+        """Return True if a hook can be compiled."""
+
+    def region(self, steps: Sequence[HookCall], due: Mapping[int, bool]) -> Function:
+        """Return hooks as one function; due: of a callback's id, where it learns or moves in this update."""
+
+
+class Update:
+    """Call the hooks of an update.
+
+    Args:
+        steps: hooks in calling order.
+        compiler: compiles hooks; None = nothing is compiled.
+    """
+
+    def __init__(self, steps: Sequence[HookCall], compiler: Compiler | None = None) -> None:
+        self.steps = list(steps)
+        self.compiler = compiler
+        callbacks = {id(step.callback): step.callback for step in self.steps}
+        self._paced = [callback for callback in callbacks.values() if getattr(callback, "every", 1) != 1]
+        self._functions: dict[tuple[Any, ...], Function] = {}
+
+    def __call__(self, groups: Groups, state: State) -> None:
+        """Make one update with these data groups."""
+        key = (*groups, *[callback.due() for callback in self._paced])
+        function = self._functions.get(key)
+        if function is None:
+            function = self._functions[key] = self._first(key, tuple(groups))
+        function(groups, state)
+
+    def source(self, groups: Sequence[str]) -> str:
+        """Return the function of an update with these data groups, in which all callbacks are due."""
+        due = {id(step.callback): True for step in self.steps}
+        return _Writer(self.steps, groups, due, None).source()
+
+    def _first(self, key: tuple[Any, ...], groups: tuple[str, ...]) -> Function:
+        """Return a function that makes the first update of its kind, in which hooks may assign nothing."""
+        due = {id(step.callback): step.callback.due() for step in self.steps}
+        writer = _Writer(self.steps, groups, due, self.compiler)
+        function = writer.function()
+
+        def first(groups: Groups, state: State) -> None:
+            writer.names.update({name: Checked(callback) for name, callback in writer.pure.items()})
+            try:
+                function(groups, state)
+            finally:
+                writer.names.update(writer.pure)
+                self._functions[key] = function
+
+        return first if writer.pure else function
+
+
+class Checked:
+    """A callback whose `loss` and `target` are refused if they assign an attribute."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._callback, name)
+        if name not in ("loss", "target"):
+            return value
+
+        def call(*args: Any, **named: Any) -> Any:
+            kept = dict(vars(self._callback))  # so that no id is given twice
+            before = _contents(kept)
+            result = value(*args, **named)
+            after = _contents(vars(self._callback))
+            changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+            if changed:
+                raise WiringError(
+                    f"callbacks.{self._callback.name}.{name} changes '{changed[0]}'; it may only read: return metrics, "
+                    "outputs, or what lasts under 'updates', a dict of buffers"
+                )
+            try:
+                (of_loss if name == "loss" else of_target)(result)
+            except WiringError as error:
+                raise WiringError(f"callbacks.{self._callback.name}.{name}: {error}") from None
+            return result
+
+        return call
+
+
+def _contents(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what tells whether attributes, tensors among them, or containers have changed."""
+    contents: dict[str, Any] = {}
+    for key, value in attributes.items():
+        detail: Any = None
+        if isinstance(value, torch.Tensor):
+            detail = value._version
+        elif isinstance(value, Mapping):
+            detail = [(name, id(entry)) for name, entry in value.items()]
+        elif isinstance(value, Sequence | deque | set) and not isinstance(value, str):
+            detail = list(map(id, value))
+        contents[key] = (id(value), detail)
+    return contents
+
+
+class _Writer:
+    """Writes the source of an update.
+
+    Attributes:
+        names: what the source's names stand for.
+        pure: callbacks whose `loss` or `target` it calls, by these names.
+    """
+
+    def __init__(
+        self, steps: Sequence[HookCall], groups: Sequence[str], due: Mapping[int, bool], compiler: Compiler | None
+    ) -> None:
+        present = [step for step in steps if step.callback.data_group is None or step.callback.data_group in groups]
+        self.steps = present
+        self.due = due
+        self.compiler = compiler
+        self.batches = {group: _batch_name(group, groups) for group in groups}
+        self.names: dict[str, Any] = {"no_grad": torch.no_grad, "of_loss": of_loss, "of_target": of_target}
+        self.pure: dict[str, Callback] = {}
+        self._callbacks: dict[int, str] = {}
+        self._losses = {id(step.callback) for step in present if step.event == "backward"}
+
+    def function(self) -> Function:
+        """Return the update as a function."""
+        source = self.source()
+        file = f"<update {next(_numbers)}>"
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)  # for tracebacks
+        exec(compile(source, file, "exec"), self.names)
+        function: Function = self.names["update"]
+        return function
+
+    def source(self) -> str:
+        """Return the source of the update."""
+        used = {step.callback.data_group for step in self.steps}
+        lines = ["def update(groups, state):"]
+        lines += [f"    {name} = groups[{group!r}]" for group, name in self.batches.items() if group in used]
+        for fits, run in itertools.groupby(self.steps, self._fits):
+            steps = list(run)
+            if fits and self.compiler is not None and any(map(_is_pure, steps)):
+                name = f"compiled_{len([key for key in self.names if key.startswith('compiled_')])}"
+                self.names[name] = self.compiler.region(steps, self.due)
+                lines.append(f"    {name}(groups, state)")
+                continue
+            for step in steps:
+                lines += ["    " + line for line in self._lines(step)]
+        return "\n".join([*lines, ""]) if len(lines) > 1 else lines[0] + "\n    pass\n"
+
+    def _fits(self, step: HookCall) -> Any:
+        """Return a key of steps that may share a region: their data group; False if one cannot be compiled."""
+        if self.compiler is None or not self.compiler.fits(step):
+            return False
+        return step.callback.data_group
+
+    def _lines(self, step: HookCall) -> list[str]:
+        callback, due = step.callback, self.due[id(step.callback)]
+        name = self._name_of(callback)
+        batch = "state" if callback.data_group is None else self.batches[callback.data_group]
+        if step.label == "target":
+            self.pure[name] = callback
+            return [
+                "with no_grad():",
+                f"    outputs, metrics = of_target({name}.target({_arguments(step, batch)}))",
+                f"{batch}.update(outputs)",
+                f"{name}.store.put(metrics)",
+            ]
+        if not due and id(callback) in self._losses:
+            return [f"{name}.passed()"] if step.event == "backward" else []
+        if step.label == "loss":
+            self.pure[name] = callback
+            own = [f"{key}={batch}[{key!r}]" for key in step.framework]
+            call = f"loss, outputs, metrics = of_loss({name}.loss({_arguments(step, batch)}))"
+            trains = bool(callback.trained())
+            return [
+                *([call] if trains else ["with no_grad():", f"    {call}"]),
+                f"{batch}.update({name}.step({', '.join(('loss', 'outputs', 'metrics', *own))}))",
+            ]
+        if step.label == "move":
+            return [*([f"{name}.move()"] if due else []), f"{name}.passed()"]
+        call = f"{name}.{step.label}({_arguments(step, batch)})"
+        if not callback.provides:
+            return [call]
+        return [f"result = {call}", f"{batch}.update(result or {{}})"]
+
+    def _name_of(self, callback: Callback) -> str:
+        """Return the name of a callback in the source: its own, unless something else has it."""
+        if id(callback) not in self._callbacks:
+            name = re.sub(r"\W", "_", callback.name) or "callback"
+            while name in self.names or name in RESERVED or name in self.batches.values() or iskeyword(name):
+                name += "_"
+            self.names[name] = callback
+            self._callbacks[id(callback)] = name
+        return self._callbacks[id(callback)]
+
+
+def of_loss(result: Any) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
+    """Return what a loss returned as the loss of each element, outputs and metrics.
+
+    Raises:
+        WiringError: it is neither a tensor nor these three.
+    """
+    if isinstance(result, tuple) and len(result) == 3:
+        return result
+    if isinstance(result, torch.Tensor):
+        return result, {}, {}
+    kind = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+    raise WiringError(f"a loss returns the loss of each element, or that, outputs and metrics as dicts; got {kind}")
+
+
+def of_target(result: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return what a target returned as outputs and metrics.
+
+    Raises:
+        WiringError: it is something else.
+    """
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    if isinstance(result, dict):
+        return result, {}
+    raise WiringError(f"a target returns outputs and metrics, two dicts; got a {type(result).__name__}")
+
+
+def _arguments(step: HookCall, batch: str) -> str:
+    required = [f"{batch}[{name!r}]" for name in step.required]
+    return ", ".join(required + [f"{name}={batch}[{name!r}]" for name in step.optional])
+
+
+def _batch_name(group: str, groups: Sequence[str]) -> str:
+    return "batch" if group == "default" or len(groups) == 1 else re.sub(r"\W", "_", group) + "_batch"
+
+
+def _is_pure(step: HookCall) -> bool:
+    return step.label in ("target", "loss")

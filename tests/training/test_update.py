@@ -1,0 +1,243 @@
+"""The generated update: it calls targets, losses and steps in order, and refuses hooks that break their contract."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.callbacks import LossCallback, TargetCallback
+from rlrun.commands.train import Experiment
+from rlrun.config import compose
+from rlrun.core.errors import WiringError
+from rlrun.training.callback import Callback
+from rlrun.training.metrics import Metric, MetricStore
+from rlrun.training.trainer import Trainer
+
+sgd = partial(torch.optim.SGD, lr=1.0)
+
+
+class Batches:
+    """Serve batches with x = 2."""
+
+    def __init__(self, *groups, count=1):
+        self.groups, self.count = groups or ("default",), count
+
+    def names(self):
+        return dict.fromkeys(self.groups, ("x",))
+
+    def __iter__(self):
+        for _ in range(self.count):
+            yield {group: {"x": torch.full((3, 1), 2.0)} for group in self.groups}
+
+
+class Fit(LossCallback):
+    def loss(self, x, q_target):
+        return (self.network(x)[..., 0] - q_target).square()
+
+
+class Doubled(TargetCallback):
+    def target(self, x):
+        return {"q_target": 2.0 * self.target_network(x)[..., 0]}, {"batch/x": x}
+
+
+def line(weight=1.0):
+    network = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(network.weight, weight)
+    return network
+
+
+def source_of(overrides, groups=("default",)):
+    return Experiment(compose(overrides)).trainer.update.source(groups)
+
+
+DQN = """\
+def update(groups, state):
+    batch = groups['default']
+    result = collector.begin_batch()
+    state.update(result or {})
+    with no_grad():
+        outputs, metrics = of_target(q_target.target(batch['next_observation'], batch['reward'], \
+batch['terminated'], discount=batch['discount']))
+    batch.update(outputs)
+    q_target.store.put(metrics)
+    loss, outputs, metrics = of_loss(q_loss.loss(batch['observation'], batch['action'], batch['q_target']))
+    batch.update(q_loss.step(loss, outputs, metrics))
+    q_target.move()
+    q_target.passed()
+"""
+
+
+def test_update_of_dqn_reads_as_its_plan():
+    assert source_of(["algorithm=dqn", "env=cartpole"]) == DQN
+
+
+def test_weights_and_rates_go_to_the_step():
+    source = source_of(["algorithm=dqn", "env=cartpole", "memory=prioritized"])
+    assert "q_loss.step(loss, outputs, metrics, weight=batch['weight']))\n" in source
+    rate = "+callbacks.rate={_target_: rlrun.callbacks.Schedule, provides: learning_rate, value: 0.1}"
+    source = source_of(["algorithm=dqn", "env=cartpole", rate])
+    assert "q_loss.step(loss, outputs, metrics, learning_rate=batch['learning_rate']))\n" in source
+
+
+class Far(Callback):
+    data_group = "far"
+
+    def end_batch(self, x):
+        self.seen = x
+
+
+def test_each_data_group_has_its_batch():
+    fit = Fit(line(), sgd, data_group="near")
+    callbacks = {"far": Far(), "target": Doubled(line(), data_group="near"), "class": fit}
+    update = Trainer(callbacks, Batches("near", "far")).update
+    source = update.source(["near", "far"])
+    assert "near_batch = groups['near']\n" in source
+    assert "class_.loss(near_batch['x'], near_batch['q_target'])" in source
+    assert "far.end_batch(far_batch['x'])\n" in source
+    assert "far" not in update.source(["near"])
+    assert update.source(["far"]) == (
+        "def update(groups, state):\n    batch = groups['far']\n    far.end_batch(batch['x'])\n"
+    )
+
+
+def test_updates_differ_by_what_is_due():
+    fit, target = Fit(line(), sgd, every=2), Doubled(line(), every=3, tau=1.0)
+    fit.optimizer.param_groups[0]["lr"] = 0.125  # the gradient is 2 x (w x - 2 w' x) = 8 (w - 2 w')
+    weights = []
+
+    class Watch(Callback):
+        def end_batch(self):
+            weights.append((float(fit.network.weight.detach()), float(target.target_network.weight)))
+
+    Trainer({"target": target, "watch": Watch(), "fit": fit}, Batches(count=5)).train()
+    assert weights == [(1.0, 1.0), (2.0, 1.0), (2.0, 1.0), (2.0, 1.0), (2.0, 1.0)]
+    assert (fit.turns, fit.updates, target.turns) == (5, 2, 5)
+
+
+class Remembers(Fit):
+    def loss(self, x, q_target):
+        self.newest = x
+        return super().loss(x, q_target)
+
+
+class Forgets(Fit):
+    newest = None
+
+    def loss(self, x, q_target):
+        del self.note_of_mine
+        return super().loss(x, q_target)
+
+
+class RememberingTarget(Doubled):
+    def target(self, x):
+        self.newest = x
+        return super().target(x)
+
+
+@pytest.mark.parametrize("kind", [Remembers, Forgets, RememberingTarget])
+def test_hook_that_assigns_an_attribute_is_refused(kind):
+    target, fit = Doubled(line()), Fit(line(), sgd)
+    if issubclass(kind, Doubled):
+        target, place, attribute = kind(line()), "q_target.target", "newest"
+    else:
+        fit, place, attribute = kind(line(), sgd), "q_loss.loss", "newest" if kind is Remembers else "note_of_mine"
+        fit.note_of_mine = object()
+    trainer = Trainer({"q_target": target, "q_loss": fit}, Batches())
+    with pytest.raises(WiringError) as error:
+        trainer.train()
+    message = f"callbacks.{place} changes '{attribute}'; it may only read: return metrics, outputs, or what lasts"
+    assert str(error.value) == f"{message} under 'updates', a dict of buffers"
+    assert float(fit.network.weight.detach()) == 1.0
+    assert trainer.state["update"] == 1
+
+
+class Pair(Fit):
+    def loss(self, x, q_target):
+        return super().loss(x, q_target), {"seen": x}
+
+
+class Nothing(Fit):
+    def loss(self, x, q_target):
+        return None
+
+
+class Number(Doubled):
+    def target(self, x):
+        return super().target(x)[0]["q_target"]
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        (
+            {"q_target": Doubled(line()), "q_loss": Pair(line(), sgd)},
+            "callbacks.q_loss.loss: a loss returns the loss of each element, or that, outputs and metrics as dicts; "
+            "got 2 values",
+        ),
+        (
+            {"q_target": Doubled(line()), "q_loss": Nothing(line(), sgd)},
+            "callbacks.q_loss.loss: a loss returns the loss of each element, or that, outputs and metrics as dicts; "
+            "got a NoneType",
+        ),
+        (
+            {"q_target": Number(line()), "q_loss": Fit(line(), sgd)},
+            "callbacks.q_target.target: a target returns outputs and metrics, two dicts; got a Tensor",
+        ),
+    ],
+    ids=["pair", "nothing", "tensor of a target"],
+)
+def test_result_of_another_form_is_refused(callbacks, message):
+    with pytest.raises(WiringError) as error:
+        Trainer(callbacks, Batches()).train()
+    assert str(error.value) == message
+
+
+class Counting(Fit):
+    """Weights each loss by the updates so far, which it keeps in a buffer."""
+
+    def __init__(self, network):
+        super().__init__(network, sgd)
+        self.network.register_buffer("count", torch.zeros(()))
+
+    def loss(self, x, q_target):
+        count = self.network.count + 1
+        return count * super().loss(x, q_target), {"updates": {"network.count": count}}, {"count": count}
+
+
+def test_updates_among_outputs_write_buffers():
+    fit = Counting(line())
+    buffer = fit.network.count
+    Trainer({"q_target": Doubled(line()), "q_loss": fit}, Batches(count=3)).train()
+    assert fit.network.count is buffer
+    assert float(buffer) == 3.0
+    assert float(fit.metrics["count"]) == 3.0
+
+
+def test_metrics_are_reduced_when_they_are_read():
+    store, value = MetricStore(), torch.tensor([1.0, 2.0, 6.0], requires_grad=True)
+    assert store.read() == {}
+    store.put(
+        {
+            "mean": value,
+            "flags": torch.tensor([True, False, False, False]),
+            "valid": Metric((value,), valid=torch.tensor([True, True, False])),
+            "size": Metric((-value,), "size"),
+            "own": Metric((value, 2.0 * value), lambda one, two: (one * two).sum()),
+            "number": 3,
+        }
+    )
+    metrics = store.read()
+    assert {name: float(metric) for name, metric in metrics.items()} == {
+        "mean": 3.0,
+        "flags": 0.25,
+        "valid": 1.5,
+        "size": 3.0,
+        "own": 82.0,
+        "number": 3.0,
+    }
+    assert not any(metric.requires_grad for metric in metrics.values() if isinstance(metric, torch.Tensor))
+    store.put({"mean": value})
+    assert [*store.read()] == ["mean"]  # the newest replace the ones before
