@@ -22,7 +22,10 @@ from rlrun.runs.directory import RunDir
 PENDULUM, CARTPOLE = "env=pendulum", "env=cartpole"
 RUNS = {
     "a2c": ("algorithm=a2c", CARTPOLE),
-    "ppo": ("algorithm=ppo", PENDULUM, "+with=rnd"),
+    "ppo": (
+        *("algorithm=ppo", PENDULUM, "+with=[rnd,entropy_target_sgd]"),
+        "+callbacks.clip={_target_: rlrun.callbacks.Schedule, provides: clip, value: 0.3}",
+    ),
     "ppg": ("algorithm=ppg", CARTPOLE),
     "dqn": ("algorithm=dqn", CARTPOLE, "+with=prioritized", "algorithm.target_every=2", "algorithm.ensemble=2"),
     "sac": ("algorithm=sac", CARTPOLE, "algorithm.max_grad_norm=0.1", "algorithm.policy_every=2"),

@@ -47,7 +47,6 @@ CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {  # and how many grap
     ),
     "number of a buffer": (lambda loss: loss.network.factor.fill_(-1.0), 1),
     "buffer": (lambda loss: setattr(loss.network, "factor", -torch.ones(())), 2),
-    "parameter": (lambda loss: setattr(loss.network.inner, "weight", nn.Parameter(torch.ones(1, 3))), 2),
     "mode of a module": (lambda loss: loss.network.eval(), 2),
     "hook of a module": (
         lambda loss: loss.network.inner.register_forward_hook(lambda module, inputs, output: -output),
@@ -56,6 +55,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {  # and how many grap
     "betas": (lambda loss: loss.optimizer.param_groups[0].update(betas=(0.5, 0.9)), 2),
     "optimizer state": (reload_optimizer, 2),
     # these end the use of graphs
+    "parameter": (lambda loss: setattr(loss.network.inner, "weight", nn.Parameter(torch.ones(1, 3))), 1),
     "optimizer option": (lambda loss: loss.optimizer.param_groups[0].update(maximize=True), 1),
     "step hook": (
         lambda loss: loss.optimizer.register_step_post_hook(lambda *_: loss.network.inner.bias.data.zero_()),

@@ -112,6 +112,19 @@ def test_unsupported_loss_runs_without_graph(make, interpreted):
     assert interpreted == []
 
 
+class Changing(Distance):
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        rows = self.network.one if len(x) < 8 else self.network.one + self.network.two
+        return (x @ rows - y).square()
+
+
+def test_parameters_that_rarely_move_have_their_own_count(interpreted, warnings):
+    fused = both(lambda: {"loss": Changing(TwoWeights(), ADAM)}, (8, 8, 7, 8, 7, 8))
+    steps = [int(state["step"]) for state in fused["loss"].optimizer.state.values()]
+    assert steps == [6, 4]
+    assert "counts their steps apart" in warnings()[0]
+
+
 def test_order_of_parameters_is_kept(interpreted):
     both(lambda: {"loss": Distance(TwoWeights(), lambda parameters: ADAM(parameters[::-1]))})
     assert len(interpreted) == 1

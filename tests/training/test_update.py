@@ -117,6 +117,22 @@ def test_updates_differ_by_what_is_due():
     assert (fit.turns, fit.updates, target.turns) == (5, 2, 5)
 
 
+def test_loss_that_is_not_due_has_its_other_hooks_called():
+    class Provides(Fit):
+        provides = ("share",)
+
+        def begin_batch(self):
+            calls.append("begin")
+            return {"share": 1.0}
+
+        def end_batch(self, share):
+            calls.append("end")
+
+    calls = []
+    Trainer({"target": Doubled(line()), "fit": Provides(line(), sgd, every=2)}, Batches(count=3)).train()
+    assert calls == ["begin", "end"] * 3
+
+
 class Remembers(Fit):
     def loss(self, x, q_target):
         self.newest = x

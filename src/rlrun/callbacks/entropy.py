@@ -237,7 +237,7 @@ class Targets:
             self._newest, self.value = now, torch.tensor(now, device=self.value.device)
 
 
-class Average:
+class Average(nn.Module):
     """The mean of the newest entropies [parts], and the one before it.
 
     Args:
@@ -245,11 +245,15 @@ class Average:
         parts: of an action.
     """
 
+    recent: Tensor  # [window, parts]
+    updates: Tensor  # how many there were
+
     def __init__(self, window: int, parts: int) -> None:
         if window < 1:
             raise ConfigError(f"window must be at least 1, not {window}")
-        self.recent = torch.zeros(window, parts)
-        self.updates = torch.zeros((), dtype=torch.int64)
+        super().__init__()
+        self.register_buffer("recent", torch.zeros(window, parts))
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     @property
     def value(self) -> Tensor:
@@ -273,10 +277,10 @@ class Average:
         now = self.value
         return (now if first else before), now
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         return {"recent": self.recent, "updates": int(self.updates)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:  # type: ignore[override]
         self.recent.copy_(state["recent"])
         self.updates.fill_(state["updates"])
 

@@ -133,7 +133,7 @@ class LossCallback(Callback):
             return self.learned(None, outputs, metrics)
         if self.veto is not None and self.veto(outputs):
             self._put(loss, metrics)
-            return dict(outputs)
+            return {name: value for name, value in outputs.items() if name != "updates"}
         for parameter in self.parameters:
             parameter.grad = None
         # A gradient per element would make torch import its compiler. Other networks get no gradient.

@@ -118,8 +118,14 @@ class Results:
             return lambda outputs, inputs: {name: entry(outputs, inputs) for name, entry in entries}
         if isinstance(tree, Metric):
             parts, valid = [self.of(tensor) for tensor in tree.tensors], self.of(tree.valid)
+            by = self.of(tree.by)
             return lambda outputs, inputs: Metric(
-                tuple([part(outputs, inputs) for part in parts]), tree.by, valid(outputs, inputs)
+                tuple([part(outputs, inputs) for part in parts]), by(outputs, inputs), valid(outputs, inputs)
+            )
+        if isinstance(tree, functools.partial):  # its arguments may be tensors, as those of a schedule are
+            function, places, named = tree.func, list(map(self.of, tree.args)), self.of(tree.keywords)
+            return lambda outputs, inputs: functools.partial(
+                function, *[place(outputs, inputs) for place in places], **named(outputs, inputs)
             )
         return lambda outputs, inputs: tree
 

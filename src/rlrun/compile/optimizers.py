@@ -92,7 +92,10 @@ class OptimizerRule:
         hooked = any(tensor._backward_hooks or tensor._post_accumulate_grad_hooks for tensor in self.parameters)
         if hooked or rule_of(self.optimizer) is not self.kind:
             raise Untraceable(None, "somebody sees gradients, or the optimizer has other settings by now")
-        return self.optimizer.state is self.state and self._now() == self._settings
+        kept = not self._names or all(
+            self.state.get(self.parameters[number]) is self._entries[number] for number in self._moved
+        )
+        return kept and self.optimizer.state is self.state and self._now() == self._settings
 
     def sizes(self) -> tuple[float, float, float]:
         """Count a step; return its size, the factor of roots of squares, and the share of weights that stays."""
@@ -106,7 +109,14 @@ class OptimizerRule:
         return rate / (1.0 - first**self._taken), (1.0 - second**self._taken) ** -0.5, kept
 
     def step(self, stand_in: Mapping[int, Tensor], gradients: Sequence[Tensor | None], sizes: Tensor) -> None:
-        """Move the stand-ins of parameters that have a gradient; gradients: in the optimizer's order."""
+        """Move the stand-ins of parameters that have a gradient; gradients: in the optimizer's order.
+
+        Raises:
+            Untraceable: others were moved before, so that one count does not hold for all.
+        """
+        moved = {number for number, gradient in enumerate(gradients) if gradient is not None}
+        if self._moved and self._moved != moved and self._names and self.kind is not torch.optim.SGD:
+            raise Untraceable(None, "an optimizer moves other parameters in some updates, and counts their steps apart")
         size, root, kept = sizes.unbind()
         decay = self.group["weight_decay"]
         for number, gradient in enumerate(gradients):

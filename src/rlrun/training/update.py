@@ -146,7 +146,6 @@ class _Writer:
         self.names: dict[str, Any] = {"no_grad": torch.no_grad, "of_loss": of_loss, "of_target": of_target}
         self.pure: dict[str, Callback] = {}
         self._callbacks: dict[int, str] = {}
-        self._losses = {id(step.callback) for step in present if step.event == "backward"}
 
     def function(self) -> Function:
         """Return the update as a function."""
@@ -191,8 +190,8 @@ class _Writer:
                 f"{batch}.update(outputs)",
                 f"{name}.store.put(metrics)",
             ]
-        if not due and id(callback) in self._losses:
-            return [f"{name}.passed()"] if step.event == "backward" else []
+        if not due and step.event == "backward":
+            return [f"{name}.passed()"]
         if step.label == "loss":
             self.pure[name] = callback
             own = [f"{key}={batch}[{key!r}]" for key in step.framework]
