@@ -133,6 +133,15 @@ def test_loss_that_is_not_due_has_its_other_hooks_called():
     assert calls == ["begin", "end"] * 3
 
 
+def test_target_of_before_is_refused():
+    class Old(Doubled):
+        def begin_batch(self, x):
+            return {"q_target": x}
+
+    with pytest.raises(WiringError, match=r"callbacks\.old: Old overrides begin_batch; a target is"):
+        Trainer({"old": Old(line())}, Batches())
+
+
 class Remembers(Fit):
     def loss(self, x, q_target):
         self.newest = x

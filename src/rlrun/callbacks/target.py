@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, WiringError, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import (
     Critics,
@@ -54,8 +54,13 @@ class Target(Callback):
         return outputs
 
     def hook(self, event: str) -> Hook | None:
-        if event != "begin_batch" or type(self).begin_batch is not Target.begin_batch:
+        if event != "begin_batch":
             return super().hook(event)
+        if type(self).begin_batch is not Target.begin_batch:
+            raise WiringError(
+                f"callbacks.{self.name}: {type(self).__name__} overrides begin_batch; a target is the method 'target', "
+                "which returns outputs and metrics, two dicts"
+            )
         return Callback.hook_of(self.target, "target")
 
     def state_dict(self) -> dict[str, Any]:
