@@ -30,13 +30,13 @@ class Passing(Forgets):
 
 class EndsAlike(QTarget):
     """Bootstraps from whatever ends an episode."""
-    def begin_batch(self, next_observation, reward, terminated, discount=None):
-        return super().begin_batch(next_observation, reward, torch.zeros_like(terminated), discount)
+    def target(self, next_observation, reward, terminated, discount=None):
+        return super().target(next_observation, reward, torch.zeros_like(terminated), discount)
 
 class CutIsOver(QTarget):
     """Takes truncation for termination."""
-    def begin_batch(self, next_observation, reward, terminated, truncated, discount=None):
-        return super().begin_batch(next_observation, reward, terminated | truncated, discount)
+    def target(self, next_observation, reward, terminated, truncated, discount=None):
+        return super().target(next_observation, reward, terminated | truncated, discount)
 
 class Restless(gymnasium.Env):
     """Has chance of its own."""
