@@ -110,8 +110,8 @@ def measure_updates(root: Path) -> dict[str, int]:
     lines: dict[str, int] = {}
     for name, overrides in RUNS.items():
         with tempfile.TemporaryDirectory() as folder:
-            words = [*overrides, "stop.env_steps=null", "stop.updates=12", "evaluation.every=0", "logger=[]"]
-            command = [sys.executable, "-c", PROFILE, "train", *words, "--run-dir", f"{folder}/run"]
+            settings = [*overrides, "stop.env_steps=null", "stop.updates=12", "evaluation.every=0", "logger=[]"]
+            command = [sys.executable, "-c", PROFILE, "train", *settings, "--run-dir", f"{folder}/run"]
             environment = {**os.environ, "PYTHONPATH": str(root / "src")}
             output = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
         result = json.loads(output.stdout.splitlines()[-1])

@@ -50,8 +50,8 @@ def empty_cache(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def anew(monkeypatch):
-    """Have all found out anew each time."""
+def timed_again(monkeypatch):
+    """Time backends and threads again at each call."""
     monkeypatch.setattr(assembly, "remembered", lambda question, about, find, fits: find())
 
 
@@ -71,7 +71,7 @@ def set_up():
     fast_linear.set_threads(threads)
 
 
-def test_a_run_stays_with_the_backend_that_it_began_with(set_up, anew, monkeypatch):
+def test_a_run_stays_with_the_backend_that_it_began_with(set_up, timed_again, monkeypatch):
     for fastest in fast_linear.BACKENDS:
         monkeypatch.setattr(fast_linear, "fastest", lambda fastest=fastest: fastest)
         assert set_up(matmul_backend="auto")["matmul"] == fastest
@@ -84,12 +84,12 @@ def test_a_run_stays_with_the_backend_that_it_began_with(set_up, anew, monkeypat
     assert {machine_of({"threads": damaged}).threads for damaged in (None, "two", [], 0, -3, 1.5)} == {1}
 
 
-def test_saved_run_by_numpy_takes_the_automatic_choice(set_up, anew, monkeypatch):
+def test_saved_run_by_numpy_takes_the_automatic_choice(set_up, timed_again, monkeypatch):
     monkeypatch.setattr(fast_linear, "fastest", lambda: "onednn")
     assert set_up(("numpy", 1), matmul_backend="auto")["matmul"] == "onednn"
 
 
-def test_a_run_stays_with_the_threads_that_it_began_with(set_up, anew, monkeypatch):
+def test_a_run_stays_with_the_threads_that_it_began_with(set_up, timed_again, monkeypatch):
     monkeypatch.setattr(assembly, "cores", lambda: 6)
     monkeypatch.setattr(fast_linear, "best_threads", lambda at_most: at_most)
     assert set_up(threads="auto")["threads"] == 6

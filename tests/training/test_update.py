@@ -103,6 +103,43 @@ def test_each_data_group_has_its_batch():
     )
 
 
+NAMES = (
+    "batch",
+    "no_grad",
+    "__builtins__",
+    "2nd",
+    "a-b",
+    "a_b",
+    "ﬁt",
+    "x²",
+    'x"]\nraise SystemExit #',
+    "None",
+    "state",
+)
+
+
+def test_any_name_makes_a_source():
+    callbacks = {name: Far() for name in NAMES}
+    for callback, group in zip(callbacks.values(), reversed(NAMES), strict=True):
+        callback.data_group = group
+    groups = {group: {"x": torch.full((1,), float(number))} for number, group in enumerate(NAMES)}
+    Trainer(callbacks, Served(groups)).train()
+    assert [float(callback.seen) for callback in callbacks.values()] == [*reversed(range(len(NAMES)))]
+
+
+class Served:
+    """Serves these data groups once."""
+
+    def __init__(self, groups):
+        self.groups = groups
+
+    def names(self):
+        return dict.fromkeys(self.groups, ("x",))
+
+    def __iter__(self):
+        yield self.groups
+
+
 def test_updates_differ_by_what_is_due():
     fit, target = Fit(line(), sgd, every=2), Doubled(line(), every=3, tau=1.0)
     fit.optimizer.param_groups[0]["lr"] = 0.125  # the gradient is 2 x (w x - 2 w' x) = 8 (w - 2 w')

@@ -27,7 +27,7 @@ from typing import Any
 from torch import Tensor
 
 from rlrun import ops
-from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.critic import CriticLoss, scaled
 from rlrun.callbacks.loss import LossResult, Optimizer
 from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
@@ -105,8 +105,7 @@ class ImplicitQuantileLoss(CriticLoss):
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
         quantiles = self._raw_output(observation, c, points)  # [M, B, N]
         value, target_value = (quantiles.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
-        if target_scale is not None:
-            quantiles, q_target = quantiles * target_scale, q_target * target_scale
+        quantiles, q_target = scaled(quantiles, q_target, target_scale)
         elements = ops.quantile_distance(
             quantiles, q_target, points=points, huber=self.huber, widths=target_widths
         ).sum(0)

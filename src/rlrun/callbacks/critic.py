@@ -41,8 +41,7 @@ class CriticLoss(LossCallback):
         output = self.raw_output(observation, c)
         if k is not None:
             output = self.value_head.select(output, k, self.codec)  # without the axis of choices
-        scaled = (output, q_target) if target_scale is None else (output * target_scale, q_target * target_scale)
-        elements = self.value_head.distance(*scaled, huber=self.huber).sum(0)
+        elements = self.value_head.distance(*scaled(output, q_target, target_scale), huber=self.huber).sum(0)
         means = self.value_head.means(self.value_head.mean(output.detach()))
         metrics = {**means, **self.value_head.metrics(q_target)}
         return elements, self.errors(elements, output, q_target, target_scale), metrics
@@ -72,6 +71,11 @@ class CriticLoss(LossCallback):
             error: Tensor = outputs["td_error"]
             return error
         return ops.error_size(elements, huber=self.huber)
+
+
+def scaled(output: Tensor, q_target: Tensor, target_scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets in units of the targets' deviation, if a `TargetScale` provides the factor."""
+    return (output, q_target) if target_scale is None else (output * target_scale, q_target * target_scale)
 
 
 class TargetScale(Callback):

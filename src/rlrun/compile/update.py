@@ -24,7 +24,7 @@ from rlrun.compile.optimizers import OptimizerRule, rule_of
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.typing import Groups
 from rlrun.runs import learners
-from rlrun.training.metrics import MetricStore
+from rlrun.training.metrics import detached
 from rlrun.training.update import Checked, Function, Update, of_loss, of_target
 from rlrun.training.wiring import HookCall, State
 
@@ -338,7 +338,7 @@ class CompiledGraph:
             elements, outputs, metrics = of_loss(hook(*required, **optional))
             weight = values["weight"] if "weight" in step.framework else None
             loss = elements.mean() if weight is None else weighted(elements, weight)
-        metrics = _detached(metrics)
+        metrics = {name: detached(value) for name, value in metrics.items()}
         errors = callback.error(elements.detach(), outputs) if callback.watched else None
         if id(callback) not in self._rules:
             return outputs, metrics, None, None, None, errors
@@ -362,12 +362,6 @@ class CompiledGraph:
             result[id(parameter)] = gradient.clone() if gradient is not None and storage in seen else gradient
             seen |= set() if storage is None else {storage}
         return result
-
-
-def _detached(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    store = MetricStore()
-    store.put(metrics)
-    return store.newest
 
 
 def _dead_units(loss: LossCallback, gradients: Mapping[int, Tensor | None], stand_in: Mapping[int, Tensor]) -> Any:

@@ -55,7 +55,7 @@ class MetricStore:
 
     def put(self, metrics: Mapping[str, Any]) -> None:
         """Keep metrics in place of the ones before: tensors, which stand for their mean, numbers or `Metric`s."""
-        self.newest, self.fresh = {name: _detached(value) for name, value in metrics.items()}, True
+        self.newest, self.fresh = {name: detached(value) for name, value in metrics.items()}, True
 
     @torch.no_grad()
     def read(self) -> dict[str, Any]:
@@ -63,9 +63,10 @@ class MetricStore:
         return {name: reduced(value) for name, value in self.newest.items()}
 
 
-def _detached(value: Any) -> Any:
+def detached(value: Any) -> Any:
+    """Return a metric without the graph of its tensors."""
     if isinstance(value, Metric):
-        return value._replace(tensors=tuple(map(_detached, value.tensors)))
+        return value._replace(tensors=tuple(map(detached, value.tensors)))
     return value.detach() if isinstance(value, Tensor) and value.requires_grad else value
 
 

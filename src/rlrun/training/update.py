@@ -22,7 +22,7 @@ from rlrun.training.callback import Callback
 from rlrun.training.wiring import HookCall, State
 
 Function = Callable[[Groups, State], None]
-RESERVED = {"groups", "state", "batch", "loss", "outputs", "metrics", "result", "update", "no_grad", "of_loss"}
+RESERVED = {"groups", "state", "loss", "outputs", "metrics", "result", "update"}  # names of the generated function
 _numbers = itertools.count(1)
 
 
@@ -113,7 +113,7 @@ class Checked:
 
 
 def _contents(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what tells whether attributes, tensors among them, or containers have changed."""
+    """Return a description of attributes that differs once one, its tensor or its container has changed."""
     contents: dict[str, Any] = {}
     for key, value in attributes.items():
         detail: Any = None
@@ -142,8 +142,11 @@ class _Writer:
         self.steps = present
         self.due = due
         self.compiler = compiler
-        self.batches = {group: _batch_name(group, groups) for group in groups}
         self.names: dict[str, Any] = {"no_grad": torch.no_grad, "of_loss": of_loss, "of_target": of_target}
+        self.batches: dict[str, str] = {}
+        for group in groups:
+            alone = group == "default" or len(groups) == 1
+            self.batches[group] = self._free_name("batch" if alone else f"{group}_batch")
         self.pure: dict[str, Callback] = {}
         self._callbacks: dict[int, str] = {}
 
@@ -211,12 +214,18 @@ class _Writer:
     def _name_of(self, callback: Callback) -> str:
         """Return the name of a callback in the source: its own, unless something else has it."""
         if id(callback) not in self._callbacks:
-            name = re.sub(r"\W", "_", callback.name) or "callback"
-            while name in self.names or name in RESERVED or name in self.batches.values() or iskeyword(name):
-                name += "_"
+            self._callbacks[id(callback)] = name = self._free_name(callback.name)
             self.names[name] = callback
-            self._callbacks[id(callback)] = name
         return self._callbacks[id(callback)]
+
+    def _free_name(self, text: str) -> str:
+        """Return an identifier like a text, which comes from a config and may be anything."""
+        name = re.sub("[^A-Za-z0-9_]", "_", text)
+        if not name[:1].isalpha():
+            name = f"name_{name}"
+        while name in RESERVED or name in self.names or name in self.batches.values() or iskeyword(name):
+            name += "_"
+        return name
 
 
 def of_loss(result: Any) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
@@ -249,10 +258,6 @@ def of_target(result: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 def _arguments(step: HookCall, batch: str) -> str:
     required = [f"{batch}[{name!r}]" for name in step.required]
     return ", ".join(required + [f"{name}={batch}[{name!r}]" for name in step.optional])
-
-
-def _batch_name(group: str, groups: Sequence[str]) -> str:
-    return "batch" if group == "default" or len(groups) == 1 else re.sub(r"\W", "_", group) + "_batch"
 
 
 def _is_pure(step: HookCall) -> bool:
