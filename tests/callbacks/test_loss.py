@@ -11,7 +11,7 @@ from torch import nn
 from rlrun import checkpointing as storage
 from rlrun.callbacks import LossCallback, Schedule
 from rlrun.callbacks.loss import dead_units, hidden_layers, update_ratio
-from rlrun.core.errors import ConfigError, DataError
+from rlrun.core.errors import ConfigError, DataError, WiringError
 from rlrun.core.schedules import Linear
 from rlrun.nn import MLP, Ensemble
 from rlrun.training.callback import Callback
@@ -355,3 +355,12 @@ def test_reading_metrics_changes_nothing():
     assert dict(loss.metrics) == dict(loss.metrics)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert all(torch.equal(*pair) for pair in zip(weights, loss.parameters, strict=True))
+
+
+def test_loss_without_gradient_is_refused():
+    class Detached(Plain):
+        def loss(self, x):
+            return super().loss(x).detach()
+
+    with pytest.raises(WiringError, match=r"callbacks\.\.loss: the loss has no gradient"):
+        Detached(Line(), partial(torch.optim.SGD, lr=1.0)).backward(torch.ones(3))

@@ -30,6 +30,12 @@ class Drawing(Distance):
         return super().loss(x, y) * float(self.generator.random())
 
 
+class Numbering(Distance):
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        loss = super().loss(x, y)
+        return loss, {}, {"size": loss.mean().item()}
+
+
 class Skipping(Distance):
     def loss(self, x: Tensor, y: Tensor) -> Any:
         raise SkipBatch
@@ -57,7 +63,8 @@ def arrays() -> dict[str, Callback]:
 
 
 UNTRACEABLE = {
-    "branch": (alone(Branching), "loss"),
+    "branch": (alone(Branching), "loss: it reads a number of a tensor"),
+    "number": (alone(Numbering), "loss: it reads a number of a tensor"),
     "skipped batch": (alone(Skipping), "SkipBatch"),
     "array": (arrays, "they read a ndarray"),
 }

@@ -247,3 +247,11 @@ def test_users_module_is_told_of_a_moved_module(project, write):
     sys.path.append(str(project))
     with pytest.raises(BuildError, match=r"rlrun\.callback is called rlrun\.training\.callback now"):
         find_target("mine_of_before.Callback", "callbacks.mine")
+
+
+def test_advice_has_no_control_characters(tmp_path, advice):
+    path = tmp_path / "config.yaml"
+    path.write_text('callbacks: {"a\\e]0;b\\nrlrun: c": {_target_: rlrun.callbacks.CriticLoss, compile: true}}\n')
+    saved.load(path)
+    (message,) = advice.messages
+    assert "callbacks.a?]0;b?rlrun: c.compile no longer exists" in message

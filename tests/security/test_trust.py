@@ -146,7 +146,7 @@ DANGEROUS = [
     *("torch.nn.parallel.distributed.os.system", "gymnasium.spaces.box.np.load"),
     "torch.optim.optimizer.functools.partial",
     *("rlrun.memory.dataset.np.load", "rlrun.callbacks.checkpoint.storage.save", "rlrun.memory.minari.shutil.rmtree"),
-    *("rlrun.commands.train.os.system", "rlrun.memory.Table.__subclasses__"),
+    *("rlrun.commands.train.os.system", "rlrun.memory.Table.__subclasses__", "rlrun.compile.update.Region"),
     # on the way round by names that python gives everything
     *("torch.nn.Linear.__init__", "torch.nn.Linear.__init__.__globals__", "torch.nn.__loader__.get_data"),
     *("rlrun.memory.__builtins__.eval", "torch.nn.modules.module.__builtins__", "rlrun.nn.__spec__.loader.get_data"),
@@ -158,6 +158,8 @@ NEVER = [
     *("torch.utils.data.dataloader.os.system", "hydra.utils.call", "hydra.utils.instantiate", "yaml.unsafe_load"),
     *("rlrun.play", "rlrun.commands.play.play", "rlrun.commands.play.Show", "rlrun.loading.policy.frozen"),
     *(
+        "rlrun.nn.fast_linear.use",
+        "rlrun.nn.fast_linear.set_threads",
         "rlrun.train",
         "rlrun.evaluate",
         "rlrun.commands.train.train",

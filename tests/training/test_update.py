@@ -127,6 +127,29 @@ def test_any_name_makes_a_source():
     assert [float(callback.seen) for callback in callbacks.values()] == [*reversed(range(len(NAMES)))]
 
 
+def test_regions_leave_names_of_callbacks_alone():
+    class Compiles:
+        def fits(self, step):
+            return step.label == "loss"
+
+        def region(self, steps, due):
+            return lambda groups, state: ran.extend(step.callback.name for step in steps)
+
+    ran = []
+    fits = [Fit(line(), sgd) for _ in range(2)]
+    order = {"target": Doubled(line()), "fit": fits[0], "compiled": Backward(), "compiled_": fits[1]}
+    Trainer(order, Batches(), fuse=Compiles()).train()
+    assert ran == ["fit", "compiled_"]
+    assert order["compiled"].seen.tolist() == [[2.0]] * 3
+
+
+class Backward(Callback):
+    data_group = "default"
+
+    def backward(self, x):
+        self.seen = x
+
+
 class Served:
     """Serves these data groups once."""
 
@@ -236,17 +259,17 @@ class Number(Doubled):
     [
         (
             {"q_target": Doubled(line()), "q_loss": Pair(line(), sgd)},
-            "callbacks.q_loss.loss: a loss returns the loss of each element, or that, outputs and metrics as dicts; "
-            "got 2 values",
+            "callbacks.q_loss.loss: a loss returns the loss of each element, or that, outputs and metrics "
+            "(return loss, {}, {}); got Tensor, dict",
         ),
         (
             {"q_target": Doubled(line()), "q_loss": Nothing(line(), sgd)},
-            "callbacks.q_loss.loss: a loss returns the loss of each element, or that, outputs and metrics as dicts; "
-            "got a NoneType",
+            "callbacks.q_loss.loss: a loss returns the loss of each element, or that, outputs and metrics "
+            "(return loss, {}, {}); got None, as without a return",
         ),
         (
             {"q_target": Number(line()), "q_loss": Fit(line(), sgd)},
-            "callbacks.q_target.target: a target returns outputs and metrics, two dicts; got a Tensor",
+            "callbacks.q_target.target: a target returns outputs and metrics, two dicts; got Tensor",
         ),
     ],
     ids=["pair", "nothing", "tensor of a target"],

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.core.errors import ConfigError, DataError, require_one_of
+from rlrun.core.errors import ConfigError, DataError, WiringError, require_one_of
 from rlrun.core.schedules import Schedule
 from rlrun.nn import Stepper, average_gradients
 from rlrun.nn.ensemble import Ensemble, StackedLinear
@@ -134,6 +134,11 @@ class LossCallback(Callback):
         if self.veto is not None and self.veto(outputs):
             self._put(loss, metrics)
             return {name: value for name, value in outputs.items() if name != "updates"}
+        if not loss.requires_grad:
+            raise WiringError(
+                f"callbacks.{self.name}.loss: the loss has no gradient; it must depend on parameters of its network, "
+                "without detach, no_grad or item() between"
+            )
         for parameter in self.parameters:
             parameter.grad = None
         # A gradient per element would make torch import its compiler. Other networks get no gradient.

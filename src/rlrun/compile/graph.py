@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import NoneType
 from typing import Any
 
@@ -185,10 +186,14 @@ def traced(
     from torch.fx.experimental.proxy_tensor import make_fx
 
     aten = torch.ops.aten
-    table: dict[Any, Callable[..., Any]] = {aten._foreach_norm.Scalar: _norms, aten.tanh.default: _tanh}
+    table: dict[Any, Callable[..., Any]] = {
+        aten._foreach_norm.Scalar: _norms,
+        aten.tanh.default: _tanh,
+        aten._local_scalar_dense.default: _refuse_number,
+    }
     mode: Any = "fake" if sizes is None else "symbolic"
     # a stand-in draws nothing; what is not one must not draw for it
-    with torch.random.fork_rng(devices=[]), torch.compiler._compile_session_context():
+    with torch.random.fork_rng(devices=[]), torch.compiler._compile_session_context(), _no_traceback():
         module = make_fx(function, table, tracing_mode=mode, _allow_non_fake_inputs=True)(
             *(map(_bare, inputs) if sizes is None else sizes.stand_ins)
         )
@@ -268,6 +273,22 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
             options={"config_patches": settings},
         )
     return function
+
+
+@contextmanager
+def _no_traceback() -> Iterator[None]:
+    """Keep torch from printing a traceback where a stand-in does not fit; its message is reported."""
+    messages = logging.getLogger("torch._subclasses.fake_tensor")
+    level = messages.level
+    messages.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        messages.setLevel(level)
+
+
+def _refuse_number(x: Tensor) -> Any:
+    raise Untraceable(None, "it reads a number of a tensor (if, print, item(), float()); a graph has tensors alone")
 
 
 def _tanh(x: Tensor) -> Any:

@@ -21,7 +21,7 @@ from rlrun.compile import graph
 from rlrun.compile.graph import Untraceable, first_line
 from rlrun.compile.modules import Place, modules_of, parts_of, swapped
 from rlrun.compile.optimizers import OptimizerRule, rule_of
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, printable
 from rlrun.core.typing import Groups
 from rlrun.runs import learners
 from rlrun.training.metrics import detached
@@ -59,7 +59,7 @@ class FusedUpdate:
         if compile and device == "cpu" and not shutil.which(compiler):
             raise ConfigError(
                 f"compile=true: updates on a CPU need a C++ compiler, and there is no '{compiler}' here; "
-                "CXX may name another one, clang++ say"
+                "CXX may name another one, such as clang++; compile=false needs none"
             )
         if compile:
             graph.keep_compiled()
@@ -175,7 +175,7 @@ class Region:
         """Call a hook as it is that no graph can be made of, or all of them."""
         steps = self.steps if error.step is None else [self.active[error.step]]
         names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in steps)
-        _messages.warning("compile: not %s: %s", names, error)
+        _messages.warning("compile: not %s: %s", printable(names), error)
         self.compiler.refused |= {(id(step.callback), step.label) for step in steps}
         self._plain = Update(self.steps, self.compiler)  # which other regions find out for themselves
 
@@ -310,7 +310,7 @@ class CompiledGraph:
             for number, step in enumerate(self.steps):
                 try:
                     result = self._call(step, values, stand_in, sizes)
-                except (Untraceable, RlrunError):
+                except RlrunError:
                     raise
                 except Exception as error:
                     raise Untraceable(number, first_line(error)) from error

@@ -14,6 +14,7 @@ from typing import Any
 from rlrun.config.interpolation import Path as Keys
 from rlrun.config.interpolation import children, dotted, leaves, split
 from rlrun.core import renames
+from rlrun.core.errors import printable
 from rlrun.core.renames import group, last, removed, table, target
 
 LOGGER = logging.getLogger(__name__)
@@ -25,13 +26,13 @@ _OWN = ("env.kwargs", "env.reset_options")  # what a user's environment calls it
 @cache
 def advise(place: str, before: str, now: str) -> None:
     """Log once that a name has changed."""
-    LOGGER.warning("%s%s is called %s now", f"{place}: " if place else "", before, now)
+    LOGGER.warning("%s%s is called %s now", f"{place}: " if place else "", printable(before), printable(now))
 
 
 @cache
 def advise_removed(place: str, before: str, now: str) -> None:
     """Log once that a key is ignored."""
-    LOGGER.warning("%s%s no longer exists and is ignored: %s", f"{place}: " if place else "", before, now)
+    LOGGER.warning("%s%s no longer exists and is ignored: %s", f"{place}: " if place else "", printable(before), now)
 
 
 def choices(overrides: Sequence[str]) -> list[str]:

@@ -41,6 +41,8 @@ NEVER = """
     torch.utils.collect_env torch.utils.cpp_extension torch.utils.model_zoo torch.utils.bottleneck
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
     rlrun.checkpointing rlrun.cli rlrun.commands rlrun.config rlrun.devtools rlrun.loading rlrun.runs rlrun.security
+    rlrun.nn.fast_linear.use rlrun.nn.fast_linear.set_threads rlrun.nn.fast_linear.best_threads
+    rlrun.nn.fast_linear.fastest
     rlrun.analysis.doctor rlrun.export.checking rlrun.export.making rlrun.export.opening rlrun.export.play_onnx
     rlrun.export.worker rlrun.export.writing rlrun.export.during.ExportedFiles
     rlrun.checkpoints rlrun.doctor rlrun.evaluate rlrun.export_onnx rlrun.init rlrun.play rlrun.plugin_test
@@ -54,7 +56,7 @@ PACKAGES = (
 )
 # Parts are the classes that are defined in these; no other module of the packages defines one.
 PARTS = (
-    *("rlrun.algorithms", "rlrun.callbacks", "rlrun.env", "rlrun.nn", "rlrun.ops", "rlrun.compile.update"),
+    *("rlrun.algorithms", "rlrun.callbacks", "rlrun.env", "rlrun.nn", "rlrun.ops", "rlrun.compile.update.FusedUpdate"),
     *("rlrun.core.schedules", "rlrun.core.seeds", "rlrun.training.trainer", "rlrun.export.during.OnnxExport"),
     *(
         f"rlrun.collect.{name}"

@@ -167,7 +167,7 @@ class _Writer:
         for fits, run in itertools.groupby(self.steps, self._fits):
             steps = list(run)
             if fits and self.compiler is not None and any(map(_is_pure, steps)):
-                name = f"compiled_{len([key for key in self.names if key.startswith('compiled_')])}"
+                name = self._free_name("compiled")
                 self.names[name] = self.compiler.region(steps, self.due)
                 lines.append(f"    {name}(groups, state)")
                 continue
@@ -234,12 +234,14 @@ def of_loss(result: Any) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:
     Raises:
         WiringError: it is neither a tensor nor these three.
     """
-    if isinstance(result, tuple) and len(result) == 3:
+    if isinstance(result, tuple) and len(result) == 3 and isinstance(result[1], dict) and isinstance(result[2], dict):
         return result
     if isinstance(result, torch.Tensor):
         return result, {}, {}
-    kind = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
-    raise WiringError(f"a loss returns the loss of each element, or that, outputs and metrics as dicts; got {kind}")
+    raise WiringError(
+        "a loss returns the loss of each element, or that, outputs and metrics (return loss, {}, {}); "
+        f"got {_kind(result)}"
+    )
 
 
 def of_target(result: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -248,11 +250,17 @@ def of_target(result: Any) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     Raises:
         WiringError: it is something else.
     """
-    if isinstance(result, tuple) and len(result) == 2:
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict) and isinstance(result[1], dict):
         return result
-    if isinstance(result, dict):
-        return result, {}
-    raise WiringError(f"a target returns outputs and metrics, two dicts; got a {type(result).__name__}")
+    raise WiringError(f"a target returns outputs and metrics, two dicts; got {_kind(result)}")
+
+
+def _kind(result: Any) -> str:
+    """Return what a hook returned, in words."""
+    if result is None:
+        return "None, as without a return"
+    parts = result if isinstance(result, tuple) else (result,)
+    return ", ".join(type(part).__name__ for part in parts)
 
 
 def _arguments(step: HookCall, batch: str) -> str:
