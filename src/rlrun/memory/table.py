@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vecto
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.index import OPEN, EpisodeIndex
 from rlrun.memory.recorder import Recorder
-from rlrun.memory.samplers import Rows, Sampler, Uniform
+from rlrun.memory.samplers import Rows, Sampler, Uniform, joined
 
 
 class Table(Recorder):
@@ -165,23 +166,52 @@ class Table(Recorder):
             RlrunError: no window is that long.
         """
         begin = time.perf_counter()
-        rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
+        rows = self._pick(count, length)
         self._times["pick"] = time.perf_counter() - begin
         return self.serve(rows)
+
+    def samples(self, times: int, count: int, length: int = 1) -> list[Batch]:
+        """Return what so many calls of `sample` would return, by one read of all rows.
+
+        Nothing may be written between these calls, and no feedback may be due.
+        """
+        picked = [self._pick(count, length) for _ in range(times)]
+        rows = joined(picked)
+        rows.fetch = self._read
+        block = self._collect(rows)
+        batches = []
+        for number, part in enumerate(picked):
+            of_part = slice(number * count, (number + 1) * count)
+            batches.append(self._adapted(map_tree(itemgetter(of_part), block), part))
+        return batches
 
     def serve(self, rows: Rows) -> Batch:
         """Return the batch of rows that were picked."""
         rows.fetch = self._read
-        self._picked = rows
         begin = time.perf_counter()
         batch = self._collect(rows)
         gathered = time.perf_counter()
+        batch = self._adapted(batch, rows)
+        self._times["gather"], self._times["adapt"] = gathered - begin, time.perf_counter() - gathered
+        return batch
+
+    def _adapted(self, batch: Batch, rows: Rows) -> Batch:
+        """Return the batch after adaptors, on the device of batches."""
+        rows.fetch = self._read
+        self._picked = rows
         for adaptor in self.adaptors:
             batch = adaptor(batch, rows)
-        self._times["gather"], self._times["adapt"] = gathered - begin, time.perf_counter() - gathered
         if self._on_sample is not None:
             self._on_sample(rows)
         return batch if self._at_home else map_tree(lambda tensor: tensor.to(self.device), batch)
+
+    def _pick(self, count: int, length: int) -> Rows:
+        return self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
+
+    @property
+    def learns(self) -> bool:
+        """Return True if what a sample holds may depend on the update before."""
+        return self.sampler.learns or any(getattr(adaptor, "learns", False) for adaptor in self.adaptors)
 
     def _collect(self, rows: Rows) -> Batch:
         """Return the batch before adaptors."""

@@ -39,8 +39,9 @@ class StackedLinear(nn.Module):
         """Evaluate members together, [M, B, in] -> [M, B, out] as the only value, or apart, M times [B, in]."""
         apart = values[0].dim() == 2
         if apart:
-            layers = zip(values, _members(self.weight), _members(self.bias), strict=True)
-            results = [linear(value, weight.t(), bias[0]) for value, weight, bias in layers]
+            # an index of a member's bias would cost a tensor of zeros in the backward pass
+            layers = zip(values, _members(self.weight), _members(self.bias.squeeze(1)), strict=True)
+            results = [linear(value, weight.t(), bias) for value, weight, bias in layers]
         else:
             results = [torch.baddbmm(self.bias, values[0], self.weight)]
         if dropout:

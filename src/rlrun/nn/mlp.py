@@ -41,10 +41,12 @@ class Dense(nn.Sequential):
     """Layers one after the other; with bf16, all but a dense layer at the end compute in bfloat16."""
 
     def forward(self, value: Tensor) -> Tensor:
+        if not precision.is_mixed():
+            return super().forward(value)  # type: ignore[no-any-return]
         layers: list[Any] = [*self]
         last = layers.pop() if layers and isinstance(layers[-1], nn.Linear) else None
         below = value
-        with precision.products(value, _widest(layers) if precision.is_mixed() else 0):
+        with precision.products(value, _widest(layers)):
             for layer in layers:
                 below = layer(below)
         below = below.to(value.dtype)

@@ -13,6 +13,7 @@ from rlrun.runs import learners
 Clip = Literal["global", "parameter", "value", "adaptive", "none"]
 CLIPS = ("global", "parameter", "value", "adaptive", "none")
 ActorQ = Literal["first", "min", "mean"]
+SMALL = 65_536  # numbers of gradients up to which one norm of a copy takes less time than a norm of each
 ACTOR_Q = ("first", "min", "mean")
 
 
@@ -74,9 +75,12 @@ def clip_(
     parameters: whose gradients they are, which "adaptive" compares them with.
     """
     norm: Tensor
+    norms = None
     if len(gradients) == 1:
         norm = torch.linalg.vector_norm(gradients[0])
         norms = norm.unsqueeze(0)
+    elif by in ("global", "none") and sum(map(Tensor.numel, gradients)) < SMALL:
+        norm = torch.linalg.vector_norm(torch.cat([gradient.reshape(-1) for gradient in gradients]))
     else:
         norms = _norms(gradients)
         norm = torch.linalg.vector_norm(norms)
@@ -89,6 +93,7 @@ def clip_(
         _shrink_(gradients, norm, largest)
     else:
         limit = largest * _norms(parameters).clamp(min=1e-3) if by == "adaptive" and parameters else largest
+        assert norms is not None
         torch._foreach_mul_(gradients, list((limit / (norms + 1e-6)).clamp(max=1.0).unbind()))
     return norm
 
@@ -100,7 +105,7 @@ def _shrink_(gradients: list[Tensor], norm: Tensor, largest: float) -> None:
         return
     factor = largest / (float(norm) + 1e-6)  # nobody waits for a number on a CPU
     if not factor >= 1.0:
-        torch._foreach_mul_(gradients, factor)
+        torch._foreach_mul_(gradients, torch.tensor(factor))  # a number would be made a tensor for each gradient
 
 
 def _norms(tensors: list[Tensor]) -> Tensor:

@@ -66,7 +66,7 @@ class MetricStore:
 def detached(value: Any) -> Any:
     """Return a metric without the graph of its tensors."""
     if isinstance(value, Metric):
-        return value._replace(tensors=tuple(map(detached, value.tensors)))
+        return Metric(tuple([tensor.detach() for tensor in value.tensors]), value.by, value.valid)
     return value.detach() if isinstance(value, Tensor) and value.requires_grad else value
 
 
