@@ -124,17 +124,7 @@ def write(directory: Path, taken: Snapshot) -> None:
 def save(
     directory: Path, states: Mapping[str, Any], *, about: Mapping[str, Any] | None = None, apart: Iterable[str] = ()
 ) -> None:
-    """Write the states of named parts to a folder that appears complete or not at all.
-
-    Args:
-        directory: replaced if it exists.
-        states: part -> what its `state_dict` returned.
-        about: noted in the manifest.
-        apart: parts whose tensors get a file of their own, which only those read who want the part.
-
-    Raises:
-        RlrunError: a state cannot be stored, or the disk does not take it; what was there before stays.
-    """
+    """Take the states of named parts apart as `snapshot` does, and write them as `write` does."""
     write(directory, snapshot(states, about=about, apart=apart, copy=False))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.core.errors import RunDirError, printable
 from rlrun.runs.files import aligned, counted, sized
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ def checkpoints(
 ) -> None:
     """List the checkpoints of a run: step, return, size, parts. This changes nothing and runs no code of the run."""
     from rlrun.commands import checkpoints as inspection
-    from rlrun.core.errors import RunDirError, printable
     from rlrun.runs.directory import RunDir
 
     reports = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)

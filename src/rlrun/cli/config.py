@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rlrun.cli.common import ConfigDir, Overrides
+from rlrun.core.errors import ConfigError
 
 
 def config(
@@ -20,7 +21,6 @@ def config(
 ) -> None:
     """Print the composed YAML after a check of keys, choices and interpolations."""
     from rlrun import config as configuration
-    from rlrun.core.errors import ConfigError
 
     if cfg != "job":
         raise ConfigError(f"--cfg {cfg}: only 'job' is understood")

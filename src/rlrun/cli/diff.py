@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.core.errors import printable
+
 if TYPE_CHECKING:
     from rlrun.commands.diff import Pair, Side
 
@@ -37,16 +39,10 @@ def _show(title: str, pairs: Mapping[str, Pair]) -> None:
         typer.echo(title)
     width = max(map(len, pairs), default=0)
     for name, pair in pairs.items():
-        typer.echo(f"  {_plain(name).ljust(width)}  {_text(pair.first)} | {_text(pair.second)}")
+        typer.echo(f"  {printable(name).ljust(width)}  {_text(pair.first)} | {_text(pair.second)}")
 
 
 def _text(side: Side) -> str:
     value = side.value if isinstance(side.value, str) else json.dumps(side.value)
     set_by = "override" if side.set_by == "word" else side.set_by
-    return _plain(f"{value} ({set_by})" if isinstance(set_by, str) else value)
-
-
-def _plain(text: str) -> str:
-    from rlrun.core.errors import printable
-
-    return printable(text)
+    return printable(f"{value} ({set_by})" if isinstance(set_by, str) else value)

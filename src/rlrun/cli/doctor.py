@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from rlrun.core.errors import printable
+
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """List what is installed and missing, with the remedy; exit code 1 if training would fail."""
     from rlrun.analysis.doctor import doctor as examine
-    from rlrun.core.errors import printable
 
     diagnosis = examine()
     if as_json:

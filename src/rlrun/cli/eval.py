@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlrun.cli.common import EnvOverrides, FirstSeed, Trust
+from rlrun.core.errors import RunDirError, printable
+from rlrun.runs.files import aligned, counted
 
 if TYPE_CHECKING:
     from rlrun.commands.evaluate import EvaluationReport
@@ -51,8 +53,6 @@ def evaluate(
 ) -> None:
     """Evaluate a run's policy at one or several checkpoints, or an exported policy."""
     from rlrun.commands import evaluate as evaluation
-    from rlrun.core.errors import RunDirError, printable
-    from rlrun.runs.files import counted
 
     names = [override for text in checkpoint or ["latest"] for override in text.split(",")]
     single = len(names) == 1 and names != [evaluation.ALL]
@@ -85,8 +85,6 @@ def evaluate(
 
 
 def _print(reports: list[EvaluationReport], *, single: bool, table: bool) -> None:
-    from rlrun.runs.files import aligned
-
     different = {report.checkpoint: report for report in reports}.values()
     good = [report for report in different if report.damage is None]
     lines = [report.describe() for report in good] if single else aligned([SEVERAL, *map(_row, good)], left=LEFT)

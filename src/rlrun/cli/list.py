@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rlrun.cli.common import ConfigDir
+from rlrun.core.errors import ConfigError, did_you_mean, printable
 
 KINDS = {
     "algorithms": "algorithm",
@@ -26,7 +27,6 @@ def listing(
 ) -> None:
     """List all choices, one line each, with the origin of those that are not rlrun's own."""
     from rlrun.config.places import offers, readable_places
-    from rlrun.core.errors import ConfigError, did_you_mean, printable
 
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"list {kind}: there are {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.runs.files import aligned
+from rlrun.core.errors import printable
+from rlrun.runs.files import aligned, counted
 
 if TYPE_CHECKING:
     from rlrun.commands.ls import RunRow
@@ -35,7 +36,6 @@ def ls(
 ) -> None:
     """List runs: status, steps, return and overrides."""
     from rlrun.commands.ls import ls as find
-    from rlrun.runs.files import counted
 
     runs = find(folder, status=status, match=match or [], sort=sort)
     if as_json:
@@ -47,8 +47,6 @@ def ls(
 
 
 def _row(run: RunRow) -> tuple[str, str, str, str, str]:
-    from rlrun.core.errors import printable
-
     path, cwd = Path(run.path), Path.cwd()
     steps, value = run.env_steps or run.updates, run.objective
     return (

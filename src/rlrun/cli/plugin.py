@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlrun.cli.common import ConfigDir, Overrides
+from rlrun.core.errors import printable
 
 if TYPE_CHECKING:
     from rlrun.devtools.conformance import Examined
@@ -20,7 +21,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def listing(as_json: AsJson = False) -> None:
     """List plugins: name, package, and their files or errors. This imports nothing of them."""
     from rlrun.config.places import brought, fault
-    from rlrun.core.errors import printable
     from rlrun.security import plugins
 
     rows: list[dict[str, Any]] = []
@@ -60,8 +60,6 @@ def conformance(
 
 
 def _show(command: Examined) -> None:
-    from rlrun.core.errors import printable
-
     typer.echo(printable(" ".join(command.overrides)))
     for verdict in command.verdicts:
         typer.echo(printable(f"  {verdict.outcome:<7}  {verdict.check:<12}  {verdict.text}".rstrip()))

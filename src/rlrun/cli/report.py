@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rlrun.core.errors import RequestError
+
 OUTPUT = Path("-")
 
 
@@ -69,8 +71,6 @@ def report(
 
 
 def _bounds(text: str) -> tuple[str, tuple[float, float]]:
-    from rlrun.core.errors import RequestError
-
     task, _, values = text.rpartition("=")
     try:
         low, high = map(float, values.split(","))

@@ -16,10 +16,11 @@ from rlrun.cli.sweeping import (
     Stall,
     Workers,
     limits_of,
-    refuse_without_sweep,
+    refuse,
     resume_sweep,
     with_launcher,
 )
+from rlrun.core.errors import Left
 
 
 def resume(
@@ -68,10 +69,9 @@ def resume(
         "workers": workers,
         "launcher": launcher,
     }
-    refuse_without_sweep(f", and {run} is none", **of_sweeps, **options)
+    refuse(f"a sweep, and {run} is none", **of_sweeps, **options)
 
     from rlrun.commands import resume as resuming
-    from rlrun.core.errors import Left
     from rlrun.loading.assembly import keep_freed_memory
 
     keep_freed_memory()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlrun.cli.common import print_presets
+from rlrun.core.errors import ConfigError
 from rlrun.runs.files import aligned, counted
 
 if TYPE_CHECKING:
@@ -53,34 +54,16 @@ def with_launcher(overrides: list[str], launcher: str | None) -> list[str]:
     return overrides if launcher is None else [f"launcher={launcher}", *overrides]
 
 
-def refuse_with_multirun(**options: Any) -> None:
-    """Refuse options of a single run.
+def refuse(why: str, **options: Any) -> None:
+    """Refuse options that were given and have no meaning here.
 
     Raises:
         ConfigError: naming the option.
     """
-    from rlrun.core.errors import ConfigError
 
     for name, value in options.items():
         if value:
-            option = {"start": "--from", "run_dir": "--run-dir"}.get(name, f"--{name}")
-            hint = "; --sweep-dir names the folder of a sweep" if name == "run_dir" else ""
-            raise ConfigError(f"{option} is for a single run, and -m runs a sweep of several{hint}")
-
-
-def refuse_without_sweep(hint: str, **options: Any) -> None:
-    """Refuse options of a sweep.
-
-    way: hint how to run one.
-
-    Raises:
-        ConfigError: naming the option.
-    """
-    from rlrun.core.errors import ConfigError
-
-    for name, value in options.items():
-        if value:
-            raise ConfigError(f"--{name.replace('_', '-')} is for a sweep{hint}")
+            raise ConfigError(f"--{name.replace('_', '-')} is for {why}")
 
 
 def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, **options: Any) -> int:
@@ -125,7 +108,6 @@ def resume_sweep(
     trust: list[str],
 ) -> int:
     """Resume a sweep; return the exit code."""
-    from rlrun.core.errors import ConfigError
     from rlrun.sweep import sweeping as sweeps
 
     overrides, own = sweeps.apart(overrides)

@@ -18,11 +18,11 @@ from rlrun.cli.sweeping import (
     Stall,
     Workers,
     limits_of,
-    refuse_with_multirun,
-    refuse_without_sweep,
+    refuse,
     sweep,
     with_launcher,
 )
+from rlrun.core.errors import ConfigError, Left
 
 if TYPE_CHECKING:
     from rlrun.config import Composed
@@ -74,16 +74,15 @@ def train(
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if multirun:
-        refuse_with_multirun(run_dir=run_dir, start=start, trust=trust)
+        single = {"run_dir": run_dir, "from": start, "trust": trust}
+        refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
         where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
         raise typer.Exit(sweep(with_launcher(overrides or [], launcher), config_dir, dry_run=dry_run, **where))
-    refuse_without_sweep(
-        " of several runs: rlrun train -m …", sweep_dir=sweep_dir, workers=workers, launcher=launcher, **options
-    )
+    of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
+    refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
     with _composed(overrides or [], start, config_dir, trust or []) as composed:
         # This import loads torch, so errors in overrides are reported before.
         from rlrun.commands import train as experiment
-        from rlrun.core.errors import Left
         from rlrun.loading.assembly import keep_freed_memory
 
         keep_freed_memory()
@@ -108,7 +107,6 @@ def _composed(overrides: list[str], start: str | None, config_dir: Path | None, 
     """
     from rlrun.commands.fork.parents import started
     from rlrun.config import compose
-    from rlrun.core.errors import ConfigError
 
     if start is not None:
         with started(overrides, start, config_dir, trust) as composed:

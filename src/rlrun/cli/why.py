@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.core.errors import printable
+from rlrun.runs.files import counted
+
 if TYPE_CHECKING:
     from rlrun.analysis.why import Diagnosis
 
@@ -18,7 +21,6 @@ def why(
 ) -> None:
     """Explain why a run does not learn, by its metrics and config: the most likely cause first, with remedies."""
     from rlrun.analysis.why import why as diagnose
-    from rlrun.core.errors import printable
 
     diagnosis = diagnose(run)
     for line in diagnosis.damage:
@@ -35,17 +37,11 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     for number, finding in enumerate(diagnosis.findings, 1):
         lines += [f"{number}. {finding.cause}: {finding.reason}", f"   {finding.remedy}"]
     if not diagnosis.findings:
-        lines.append(f"nothing stands out{_could(diagnosis)}")
+        unmade = f", {len(diagnosis.unmade)} could not be made for want of data" if diagnosis.unmade else ""
+        lines.append(f"nothing stands out: {counted(diagnosis.checks, 'check')} made{unmade}")
     elif diagnosis.healthy:
         lines.append(f"ruled out: {', '.join(diagnosis.healthy)}")
     lines += diagnosis.notes
     if diagnosis.unmade:
         lines.append("not checked: " + "; ".join(f"{rule} (wants {data})" for rule, data in diagnosis.unmade.items()))
     return lines
-
-
-def _could(diagnosis: Diagnosis) -> str:
-    from rlrun.runs.files import counted
-
-    unmade = f", {len(diagnosis.unmade)} could not be made for want of data" if diagnosis.unmade else ""
-    return f": {counted(diagnosis.checks, 'check')} made{unmade}"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import torch
 
 from rlrun.callbacks import Checkpointer
-from rlrun.callbacks.log import unfit_for
 from rlrun.commands.train import Experiment, composed_of
 from rlrun.config import Composed
 from rlrun.core.errors import RequestError
@@ -51,21 +49,7 @@ def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None =
         *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
         *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
         *(f"budget    {line}" for line in experiment.budget_notes()),
-        *(f"metric    {line}; it is left out: a metric is one number" for line in _no_numbers(experiment)),
     ]
-
-
-def _no_numbers(experiment: Experiment) -> list[str]:
-    """Return which metrics are not numbers, as far as callbacks have some before training."""
-    lines = []
-    for name, callback in experiment.trainer.callbacks.items():
-        with suppress(Exception):  # most metrics exist only after the first step
-            lines += [
-                f"'{key}' of callbacks.{name} has {fault}"
-                for key, value in callback.metrics.items()
-                if (fault := unfit_for(value))
-            ]
-    return lines
 
 
 def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:
