@@ -40,6 +40,11 @@ def differing(one: Path, other: Path) -> list[str]:
     ]
 
 
+def stamps(folder: Path) -> list[tuple[Path, int]]:
+    """Return all that lies in a folder with the time of its last change, to tell whether it was left alone."""
+    return sorted((path, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
+
+
 def records(run: Path) -> list[dict[str, Any]]:
     """Return the metrics of a run without those that depend on the clock."""
     lines = RunDir(run).metrics.read_text().splitlines()

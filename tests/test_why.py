@@ -14,7 +14,7 @@ from tests.command import code_of
 
 import rlrun
 from rlrun.analysis.why import RULES, diagnose, markdown, why
-from rlrun.analysis.why.causes import override, shown
+from rlrun.analysis.why.causes import override
 from rlrun.analysis.why.facts import NAMES, Facts, Point, read
 from rlrun.config import compose
 from rlrun.config.interpolation import leaves, locate, plain
@@ -294,7 +294,6 @@ FIXED_LENGTH = {
         (rollout, {"episode/return": 0.0, "evaluation/mean_return": 0.0}, {}, {}, "no reward"),
         (replay, {"episode/return": -5.0, "evaluation/std_return": 0.0}, {}, {}, "no reward"),
         (replay, {}, {"algorithm.tau": 1e-6}, {}, "target network stands still"),
-        (replay, {}, {"algorithm.tau": 1.0, "algorithm.target_every": 50_000}, {}, "target network stands still"),
         (replay, {}, {"algorithm.tau": 1.0, "algorithm.target_every": 15_000}, {}, "target network stands still"),
         (replay, {"episode/length": 2_000}, {"memory.length": 1_000}, {}, "replay memory too small"),
         (rollout, {"episode/return": (1e-8, 1e-7)}, {}, {}, "scale of rewards"),
@@ -406,15 +405,6 @@ def test_a_fall_is_told_with_its_steps():
     assert finding.reason.endswith("to 65, and stayed low from step 6,000 to the end")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.1, "k=0.1"), (1e-4, "k=0.0001"), (1e-5, "k=1.0e-5"), (1e5, "k=100_000"), (2.5e-7, "k=2.5e-7")],
-)
-def test_words_are_numbers_for_yaml(value, text):
-    assert override("k", value) == text
-    assert float(text.removeprefix("k=").replace("_", "")) == value
-
-
 def test_a_word_of_a_hostile_key_is_one_word_to_a_shell():
     assert shlex.split(override("a.$(rm x); b", 1.0)) == ["a.$(rm x); b=1"]
     assert override("algorithm.max_grad_norm", None) == "algorithm.max_grad_norm=null"
@@ -432,11 +422,6 @@ def test_remedies_are_overrides_that_are_understood(tmp_path, monkeypatch):
             assert compose([*command, *dict.fromkeys(known)]).config.seed == 0
             count += bool(overrides)
     assert count > len(SICK) // 2
-
-
-def test_numbers_are_shown_with_three_digits():
-    texts = {3.0: "3", 12_345.6: "12,346", 0.12345: "0.123", 1e-8: "1e-08", 1e12: "1e+12"}
-    assert [shown(value) for value in texts] == [*texts.values()]
 
 
 def write(run, history):

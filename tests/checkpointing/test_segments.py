@@ -92,19 +92,6 @@ def test_only_what_changed_is_written(tmp_path, whole):
     assert storage.load(tmp_path / "3")["memory"]["columns"]["blocks"]["packed rows"].numpy().shape[0] > 100
 
 
-def test_ten_checkpoints_of_a_growing_memory_cost_about_one(tmp_path):
-    table, random = make(False, length=1000), np.random.default_rng(0)
-    for number in range(10):
-        play(table, random, 90)
-        keep(table, tmp_path / "many" / str(number))
-    storage.save(tmp_path / "one" / "x", {"memory": table.state_dict()})
-
-    def used(folder):
-        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-    assert used(tmp_path / "many") < 1.1 * used(tmp_path / "one")
-
-
 @KINDS
 def test_the_chain_and_the_disk_stay_bounded(tmp_path, whole):
     table, random = make(whole, length=100), np.random.default_rng(0)

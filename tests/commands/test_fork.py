@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from tests.identical import stamps
 
 import rlrun
 from rlrun import checkpointing as storage
 from rlrun.callbacks.loss import LossCallback
 from rlrun.commands.fork.parents import matches, started
-from rlrun.commands.fork.parts import optimizer_entries
 from rlrun.commands.fork.transfer import transfer
 from rlrun.commands.train import Experiment
 from rlrun.config.merging import apply
@@ -28,25 +27,17 @@ from rlrun.core.errors import ConfigError, RequestError, RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.security import trust
 
+from .conftest import TINY as SHORT
+from .conftest import records
+
 SAC = ("algorithm=sac", "env=pendulum", "preset=null", "num_envs=2")
 DQN = ("algorithm=dqn", "env=cartpole", "preset=null")
-TINY = (
-    *(
-        "algorithm.hidden=[8,8]",
-        "algorithm.batch_size=4",
-        "algorithm.warmup_steps=20",
-        "algorithm.updates_per_step=0.5",
-    ),
-    *("stop.env_steps=100", "evaluation.every=40", "evaluation.episodes=2", "evaluation.max_steps=20"),
-    *("checkpoint.every=40", "log.every=10", "logger=[]", "memory.length=500", "device=cpu"),
+TINY = (*SHORT, "checkpoint.every=40", "log.every=10", "memory.length=500", "device=cpu")
+ROLLOUTS = (
+    *("env=cartpole", "preset=null", "num_envs=2", "algorithm.horizon=8", "algorithm.hidden=[4]"),
+    *("evaluation.every=0", "logger=[]", "device=cpu"),
 )
 MORE = "stop.env_steps=140"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 @pytest.fixture(scope="module")
@@ -141,21 +132,10 @@ def test_a_fork_holds_what_the_parent_held_bit_for_bit(sac):
 
 
 def test_a_fork_of_a_run_left_amidst_a_rollout_begins_with_one_of_its_own(tmp_path):
-    overrides = ["algorithm=ppo", "env=cartpole", "preset=null", "num_envs=2"]
-    small = [
-        "algorithm.horizon=8",
-        "algorithm.batch_size=4",
-        "algorithm.hidden=[8,8]",
-        "stop.env_steps=16",
-        "evaluation.every=0",
-        "logger=[]",
-        "device=cpu",
-    ]
-    parent = rlrun.train(
-        [*overrides, *small], run_dir=tmp_path / "run"
-    ).run_dir  # left after the first of its minibatches
+    overrides = ["algorithm=ppo", *ROLLOUTS, "algorithm.batch_size=4", "stop.env_steps=16"]
+    parent = rlrun.train(overrides, run_dir=tmp_path / "run").run_dir  # left after the first of its minibatches
     assert states(parent)["loader"]["served"] == 1
-    request = [*overrides, *small, "stop.env_steps=32", f"init.from={parent}"]
+    request = [*overrides, "stop.env_steps=32", f"init.from={parent}"]
     state = rlrun.train(request, run_dir=tmp_path / "fork").trainer.state
     assert (state["step"], state["update"]) == (32, states(parent)["trainer"]["update"] + 1)
 
@@ -229,15 +209,6 @@ def test_some_tensors_of_a_network_keep_their_moments(sac):
     assert sorted(optimizer(here, "policy")["state"]) == [2, 3, 4, 5]
 
 
-def test_a_slow_copy_that_the_parent_lacks_equals_the_network_as_loaded(sac):
-    safetensors.torch.save_file(states(sac)["networks.critics"], "critics.safetensors")
-    overrides = [*SAC, *TINY, "init.rename={*: networks.critics.*}"]
-    here = fork("critics.safetensors", *overrides, MORE)
-    critics = here.parts["networks.critics"].state_dict()
-    assert same(critics, states(sac)["networks.critics"])
-    assert same(here.parts["callbacks.q_target"].target_network.state_dict(), critics)
-
-
 def test_a_weights_file_by_our_names_or_by_others(sac):
     whole = {f"{part}.{name}": value for part in NETWORKS for name, value in states(sac)[part].items()}
     safetensors.torch.save_file(whole, "whole.safetensors")
@@ -245,6 +216,8 @@ def test_a_weights_file_by_our_names_or_by_others(sac):
     safetensors.torch.save_file(body, "body.safetensors")
     here = fork("whole.safetensors", *SAC, *TINY, MORE)
     assert all(same(here.parts[part].state_dict(), states(sac)[part]) for part in NETWORKS)
+    target_network = here.parts["callbacks.q_target"].target_network
+    assert same(target_network.state_dict(), states(sac)["networks.critics"])
     assert here.fork.lineage["env_steps"] is None
     assert len(here.fork.lineage["digest"]) == 64
     here = fork("body.safetensors", *SAC, *TINY, MORE, "init.rename={body: networks.policy}")
@@ -296,16 +269,8 @@ def test_a_file_made_with_pickle_is_refused(tmp_path):
 def test_one_network_out_of_another_algorithms_run(dqn):
     """A Q-network of DQN becomes a critic of SAC."""
     chosen = ("init.parts={*: skip, networks.critics.*: load}", "init.rename={networks.q: networks.critics}")
-    overrides = [
-        "algorithm=sac",
-        "env=cartpole",
-        "preset=null",
-        *TINY,
-        "algorithm.ensemble=1",
-        f"init.from={dqn}",
-        *chosen,
-    ]
-    here = Experiment(rlrun.config.compose(overrides))
+    overrides = ["algorithm=sac", "env=cartpole", "preset=null", *TINY, "algorithm.ensemble=1", f"init.from={dqn}"]
+    here = Experiment(rlrun.config.compose([*overrides, *chosen]))
     here.load_parent()
     critics, q = here.parts["networks.critics"].state_dict(), states(dqn)["networks.q"]
     assert critics.keys() == q.keys()
@@ -331,17 +296,6 @@ def test_a_loss_that_takes_no_keywords_keeps_the_moments_that_it_got(sac, monkey
 
     monkeypatch.setattr(LossCallback, "load_state_dict", load)
     assert same(optimizer(fork(sac))["state"], states(sac)["callbacks.q_loss"]["optimiser"]["state"])
-
-
-def test_what_an_optimizer_keeps_is_found_without_touching_it():
-    parameter = torch.nn.Parameter(torch.ones(3))
-    adam = torch.optim.Adam([parameter], lr=0.1)
-    state = optimizer_entries(adam, parameter)
-    shapes = {name: list(value.shape) for name, value in state.items()}
-    assert shapes == {"step": [], "exp_avg": [3], "exp_avg_sq": [3]}
-    assert not adam.state
-    assert [id(member) for member in adam.param_groups[0]["params"]] == [id(parameter)]
-    assert torch.equal(parameter.detach(), torch.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -450,9 +404,9 @@ def test_a_run_in_progress_can_be_started_from(sac, tmp_path):
     run = RunDir(tmp_path / "run")
     run.summary.unlink()
     run.write_status("running")
-    before = sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*"))
+    before = stamps(run.path)
     assert fork(run.path).builder.get("collector").steps == 100
-    assert sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*")) == before
+    assert stamps(run.path) == before
 
 
 def test_the_parents_words_come_first_and_yours_win(sac):
@@ -543,14 +497,13 @@ def test_a_fork_has_files_of_its_own(child, sac):
     assert about["init"]["weights"] == "load"
     assert len(about["digest"]) == 64
     assert f"init.from={best}" in run.overrides.read_text().splitlines()
-    records = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    steps = [record["env_steps"] for record in records(run.path)]
     begin = about["env_steps"]
-    assert [record["env_steps"] for record in records] == sorted(record["env_steps"] for record in records)
-    assert begin < records[0]["env_steps"] <= begin + 10
+    assert steps == sorted(steps)
+    assert begin < steps[0] <= begin + 10
     assert child.summary["env_steps"] == 140
     assert child.summary["best"]["env_steps"] > begin
-    steps = [int(path.name.split("-")[0]) for path in run.checkpoint_dirs()]
-    assert steps[0] == begin
+    assert run.checkpoint_dirs()[0].name.startswith(f"{begin:010}-")
     assert f"starts from {best}" in run.log.read_text()
 
 
@@ -609,29 +562,8 @@ def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):
         assert not trust.is_foreign("logger")
 
 
-def test_switches_reach_load_state_dict(sac, monkeypatch):
-    received = {}
-    load = LossCallback.load_state_dict
-
-    def current(self, state, *, weights=True, optimizer=True, numbers=True):
-        received.update(optimizer=optimizer)
-        load(self, state, weights=weights, optimizer=optimizer, numbers=numbers)
-
-    monkeypatch.setattr(LossCallback, "load_state_dict", current)
-    fork(sac, "init.optimizers=skip")
-    assert received == {"optimizer": False}
-
-
 def test_ppg_is_forked(tmp_path):
-    request = [
-        "algorithm=ppg",
-        "env=cartpole",
-        "preset=null",
-        "num_envs=2",
-        "algorithm.horizon=8",
-        "algorithm.hidden=[4]",
-    ]
-    request += ["evaluation.every=0", "logger=[]", "device=cpu", "stop.env_steps=32"]
+    request = ["algorithm=ppg", *ROLLOUTS, "stop.env_steps=32"]
     parent = rlrun.train(request, run_dir=tmp_path / "parent").run_dir
     child = Experiment(rlrun.config.compose([*request, "stop.env_steps=64", f"init.from={parent}"]))
     child.load_parent()

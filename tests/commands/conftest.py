@@ -1,0 +1,37 @@
+"""What tests of commands share: an empty folder to stand in, settings of short runs, and what runs wrote."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TINY = (
+    "algorithm.hidden=[8,8]",
+    "algorithm.batch_size=4",
+    "algorithm.warmup_steps=20",
+    "algorithm.updates_per_step=0.5",
+    "stop.env_steps=100",
+    "evaluation.every=40",
+    "evaluation.episodes=2",
+    "evaluation.max_steps=20",
+    "logger=[]",
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
