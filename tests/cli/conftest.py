@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from rlrun.cli.main import main
+from tests.cli import attacks
+from tests.command import code_of
 
 TINY = (
     "algorithm.hidden=[8,8]",
@@ -27,6 +27,16 @@ class Outcome(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(scope="session")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run that ended well, in a folder of its own; nobody changes it."""
+    folder = tmp_path_factory.mktemp("honest")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "path", list(sys.path))
+        return attacks.train(folder)
 
 
 @pytest.fixture
@@ -58,15 +68,12 @@ def write(project: Path) -> Callable[[str, str], Path]:
 
 
 @pytest.fixture
-def rlrun(project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def rlrun(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Call the command with some words."""
 
     def call(*overrides: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["rlrun", *map(str, overrides)])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        return Outcome(exit_info.value.code, *capfd.readouterr())
+        return Outcome(code_of(*map(str, overrides)), *capfd.readouterr())
 
     return call
 

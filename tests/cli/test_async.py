@@ -8,12 +8,13 @@ import signal
 import time
 
 import pytest
+from tests.processes import below
 
 from rlrun import checkpointing as storage
 from rlrun import resume
 from rlrun.runs.directory import RunDir
 
-from .test_endings import ENVIRONMENT
+from .test_leaving import MODULE
 
 SMALL = (
     *("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "algorithm.warmup_steps=20", "evaluation.every=0"),
@@ -26,14 +27,14 @@ def status(run):
 
 
 def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
-    write("failing.py", ENVIRONMENT)
-    overrides = ("algorithm=dqn", "env.target=failing.Failing", "env.kwargs.error=true", "async.kind=thread")
-    outcome = rlrun("train", *overrides, *SMALL, "stop.env_steps=100", "--run-dir", "run")
+    write("mine.py", MODULE)
+    overrides = ("algorithm=dqn", "env.target=mine.Leaving", "env.kwargs.way=raise", "env.kwargs.at=30")
+    outcome = rlrun("train", *overrides, *SMALL, "async.kind=thread", "stop.env_steps=100", "--run-dir", "run")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
-    assert outcome.err.startswith("rlrun: collector: its thread failed: env.target 'failing.Failing': step failed in")
-    assert "RuntimeError: the motor broke" in outcome.err
+    assert outcome.err.startswith("rlrun: collector: its thread failed: env.target 'mine.Leaving': step failed in")
+    assert "Odd: the fox met the hen" in outcome.err
     assert status(project / "run") == "failed"
-    assert "the motor broke" in (project / "run" / "log.txt").read_text()
+    assert "the hen" in (project / "run" / "log.txt").read_text()
     where = RunDir(project / "run").checkpoint("latest")
     assert where.name == "0000000029-0000000009"
     states = storage.load(where)
@@ -51,7 +52,7 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
     process = forked(["train", *overrides, "--run-dir", "run"])
     metrics = project / "run" / "metrics.jsonl"
     process.until(lambda: metrics.is_file() and metrics.stat().st_size)
-    (worker,) = children(process.pid)
+    (worker,) = below(process.pid)[1:]
     os.kill(worker, signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, "rlrun: collector: its process is gone: it was killed by SIGKILL\n")
@@ -69,19 +70,6 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
     ]
 
 
-def children(pid):
-    pids = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            pids += [int(entry)] if parent == pid else []
-    return pids
-
-
 @pytest.mark.parametrize("kind", ["thread", "process"])
 def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project):
     write("slow.py", "import time\nfrom rlrun.env.toys import HitTheMiddle\nclass Slow(HitTheMiddle):\n"
@@ -91,7 +79,7 @@ def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project)
     process = forked(["train", *overrides])
     metrics = project / "run" / "metrics.jsonl"
     process.until(lambda: metrics.is_file() and metrics.stat().st_size)
-    workers = children(process.pid)
+    workers = below(process.pid)[1:]
     begin = time.monotonic()
     process.send_signal(signal.SIGTERM)
     process.until(lambda: status(project / "run") == "stopped" or time.monotonic() - begin > 60.0)

@@ -12,16 +12,6 @@ import pytest
 from tests.cli import attacks
 
 
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory) -> Path:
-    folder, before = tmp_path_factory.mktemp("honest"), Path.cwd()
-    os.chdir(folder)
-    try:
-        return attacks.train(folder)
-    finally:
-        os.chdir(before)
-
-
 @pytest.mark.parametrize(("name", "command"), attacks.one_of_each_shape())
 def test_an_attack_is_refused(name, command, honest, project):
     attacks.prepare(project, attacks.ATTACKS[name], honest)

@@ -14,7 +14,6 @@ import pytest
 
 import rlrun as package
 from rlrun.commands.evaluate import EvaluationReport
-from rlrun.config import compose
 from rlrun.runs.directory import RunDir
 
 from .conftest import TINY
@@ -94,15 +93,6 @@ def test_the_environment_is_built_once_for_all_checkpoints(run, monkeypatch):
     single = len(envs)
     package.evaluate(run, checkpoint=["all"], episodes=2)
     assert len(envs) == 2 * single
-
-
-def test_one_checkpoint_is_chosen(run, rlrun):
-    def checkpoint(*overrides: str) -> str:
-        return json.loads(rlrun("eval", "run", "--json", "--episodes", "1", *overrides).out)["checkpoint"]
-
-    assert checkpoint() == checkpoint("--checkpoint", "latest") == checkpoint("--checkpoint", "60")
-    assert checkpoint("--checkpoint", "20").startswith("0000000020-")
-    assert checkpoint("--checkpoint", "best") == (run / "checkpoints" / "best").read_text().strip()
 
 
 def test_damaged_checkpoint_names_newest_good_one(run, rlrun):
@@ -254,17 +244,6 @@ def test_an_episode_that_cannot_be_drawn_to_its_end_leaves_no_half_file(tiny_run
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
     assert "episode_001_seed_1.mp4: step 3 of environment 'drawn' could not be drawn: RuntimeError" in outcome.err
     assert [path.name for path in (project / "films").iterdir()] == ["episode_000_seed_0.mp4"]
-
-
-@pytest.mark.parametrize("overrides", re.findall(r"^    rlrun eval RUN ([^#\n]*)", PAGE, re.MULTILINE))
-def test_commands_of_the_page_do_what_it_says(overrides, run, rlrun):
-    outcome = rlrun("eval", "run", *overrides.replace("20_000", "20").split(), "--episodes", "2")
-    assert (outcome.code, outcome.err) == (0, "")
-
-
-def test_training_commands_of_the_page_compose(project):
-    for overrides in re.findall(r"^    rlrun train ([^#\n]*)", PAGE, re.MULTILINE):
-        assert compose(overrides.split()).config.evaluation.video is True
 
 
 def test_the_page_names_every_key():

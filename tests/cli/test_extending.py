@@ -23,16 +23,6 @@ def mine(write):
 
 
 @pytest.mark.usefixtures("mine")
-def test_its_commands_compose_and_show_it(rlrun):
-    for _, overrides in re.findall(r"^    rlrun (explain|train) (.*)$", PAGE, re.MULTILINE):
-        outcome = rlrun("explain", *overrides.split())
-        assert outcome.code == 0, outcome.err
-        batch, cycle = [line.split() for line in outcome.out.splitlines() if " mine " in line]
-        assert batch[:3] == ["mine", "terminated", "counts"]
-        assert cycle == ["mine", "update"]
-
-
-@pytest.mark.usefixtures("mine")
 def test_it_is_logged_resumed_and_taken_over(tiny_run, rlrun, project):
     assert tiny_run(*WORDS, "--run-dir", "run").code == 0
     last = json.loads((project / "run" / "metrics.jsonl").read_text().splitlines()[-1])

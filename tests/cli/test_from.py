@@ -7,23 +7,21 @@ import shutil
 
 import pytest
 
+import rlrun as package
+
+from .conftest import TINY
+
 WORDS = ("algorithm=dqn", "env=cartpole", "preset=null", "checkpoint.every=20", "device=cpu", "memory.length=500")
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    return tmp_path_factory.mktemp("kept") / "first"
+def trained(tmp_path_factory):
+    return package.train([*TINY, *WORDS], run_dir=tmp_path_factory.mktemp("trained") / "run").run_dir
 
 
 @pytest.fixture
-def first(tiny_run, project, kept):
-    """A run of this project, trained once."""
-    if not kept.is_dir():
-        assert tiny_run(*WORDS, "--run-dir", "first").code == 0
-        shutil.copytree(project / "first", kept)
-    else:
-        shutil.copytree(kept, project / "first")
-    return project / "first"
+def first(trained, project):
+    return shutil.copytree(trained, project / "first")
 
 
 def test_the_same_with_another_learning_rate(rlrun, first, project):
@@ -70,24 +68,13 @@ def test_a_fork_without_a_network_of_the_parent_says_so(rlrun, first, project):
     assert warning not in rlrun("train", "--from", "first", "stop.env_steps=60", "--dry-run").err
 
 
-def test_the_way_out_of_a_refused_resume_leads_to_a_fork(rlrun, first):
-    refused = rlrun("resume", "first", "algorithm.lr=1e-4")
-    assert refused.code == 2
-    assert "rlrun train --from first algorithm.lr=1e-4" in refused.err
-    finished = rlrun("train", "--from", "first", "algorithm.lr=1e-4")
-    assert finished.code == 2
-    assert "stop.env_steps=40: the parent has made 40 of them" in finished.err
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (("--from", "nowhere"), "nowhere does not exist"),
         (("--from", "first@70"), "has no checkpoint '70'; it has latest, 21, 40"),
-        (("--form", "first"), "there is no option --form (did you mean '--from'?)"),
         (("--from", "first", "--trust", "no_such_package"), "there is no module 'no_such_package'"),
         (("--trust", "torch"), "--trust goes with --from"),
-        (("--from", "first", "init.parts={networks.qq: load}"), "did you mean 'networks.q'"),
     ],
 )
 def test_a_wrong_request_is_one_line(rlrun, first, project, overrides, message):

@@ -6,22 +6,17 @@ import json
 import os
 import pickle
 import shutil
-import struct
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.cli.attacks import HONEST
+from tests.identical import stamps
 
-import rlrun as package
 from rlrun.runs.directory import RunDir
 
-WORDS = (
-    *("algorithm=dqn", "env=cartpole", "preset=null", "algorithm.hidden=[8]", "algorithm.batch_size=4"),
-    *("algorithm.warmup_steps=20", "stop.env_steps=40", "evaluation.every=0", "checkpoint.every=20", "logger=[]"),
-)
 EVIL = """
 import os, pathlib
 pathlib.Path(os.environ["CANARY"]).write_text("evil.py was imported")
@@ -34,20 +29,6 @@ COMMANDS = {
     "resume": ("resume", "run", "stop.env_steps=60"),
     "checkpoints": ("checkpoints", "run", "--verify"),
 }
-
-
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory):
-    """A short run that ended well."""
-    folder = tmp_path_factory.mktemp("honest")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        package.train(WORDS, run_dir=folder / "run")
-    finally:
-        os.chdir(before)
-        sys.path[:] = [place for place in sys.path if place != str(folder)]
-    return folder / "run"
 
 
 @pytest.fixture
@@ -110,27 +91,13 @@ def change(run: Path, **values) -> None:
     write_config(run, config)
 
 
-def listing(run: Path) -> list[tuple[str, int]]:
-    return sorted((str(path), path.lstat().st_mtime_ns) for path in run.rglob("*"))
-
-
 # --- what a config names
 
 TOUCH = "touch $CANARY"
 TARGETS = {  # one of each kind; all names are in tests/security/test_trust.py
-    "os.system": {"command": TOUCH},
-    "subprocess.Popen": {"_args_": [TOUCH], "shell": True},
     "builtins.exec": {"_args_": ["import evil"]},
-    "importlib.import_module": {"name": "evil"},
-    "torch.load": {"f": "evil.pt", "weights_only": False},
     "hydra.utils.call": {"_args_": [{"_target_": "evil.Env"}]},
-    "torch.nn.modules.os.system": {"_args_": [TOUCH]},
     "functools.partial": {"_args_": ["x"]},
-    "torch.nn.Module.apply": {"_args_": ["x", "y"]},
-    "gymnasium.make": {"id": "evil:Evil-v0"},
-    "rlrun.train": {"words": ["env.target=evil.Env"]},
-    "rlrun.config.build.build": {"config": {"a": {"_target_": "evil.Env"}}, "path": "a"},
-    "rlrun.memory.files.store": {"table": "${memory}", "path": "x.zip"},
     "torch.nn.Linear.__init__.__globals__": {},
     "evil.Env": {},
     "run.evil.Env": {},
@@ -145,9 +112,9 @@ TARGETS = {  # one of each kind; all names are in tests/security/test_trust.py
 def test_hostile_target_is_refused(target, run, rlrun, canary):
     node = {"_target_": target, **TARGETS[target]}
     change(run, callbacks__evil=node)
-    before = listing(run)
+    before = stamps(run)
     refused(rlrun(*COMMANDS["resume"]), canary, "callbacks.evil", target)
-    assert listing(run) == before
+    assert stamps(run) == before
     change(run, agent__policy=node)
     refused(rlrun(*COMMANDS["eval"]), canary, "agent.policy", target)
 
@@ -177,18 +144,11 @@ def test_a_target_is_refused_wherever_it_stands(place, run, rlrun, canary):
 
 ENVIRONMENTS = {
     "evil:Evil-v0": "id",
-    "run.evil:Evil-v0": "id",
     "os:Evil-v0": "id",
     "torch.nn.modules:os:Evil-v0": "id",
     "../evil:Evil-v0": "id",
-    "evil.Env": "target",
     "run.evil.Env": "target",
-    "checkpoints.evil.Env": "target",
-    "os.system": "target",
-    "gymnasium.make": "target",
-    "rlrun.env.find.importlib.import_module": "target",
     "rlrun.memory.files.restore": "target",
-    "importlib.import_module": "target",
 }
 
 
@@ -320,9 +280,9 @@ ABOUTS = [{"resumed": 3}, {"resumed": [3]}, {"packages": []}, {"resumed": [{"pac
 def test_a_manifest_that_says_nonsense_is_refused(about, run, rlrun, canary):
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps({**manifest, **about}))
-    before = listing(run)
+    before = stamps(run)
     refused(rlrun(*COMMANDS["resume"]), canary, "manifest.json is damaged")
-    assert listing(run) == before
+    assert stamps(run) == before
 
 
 @pytest.mark.parametrize("overrides", [b"\xff\xfe", b"evil", b"env.target=evil.Env\n" * 3, b"a=" + b"[" * 100_000])
@@ -343,6 +303,11 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
+def too_large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 33)  # takes no room on a disk
+
+
 def link_to(target: str) -> Callable[[Path], None]:
     def replace(path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -359,7 +324,13 @@ def hard_link_to(target: Path) -> Callable[[Path], None]:
     return replace
 
 
-OTHER_FILES = {"a pipe": fifo, "a folder": folder, "a device": link_to("/dev/zero"), "nowhere": link_to("/nowhere/x")}
+OTHER_FILES = {
+    "a pipe": fifo,
+    "a folder": folder,
+    "a device": link_to("/dev/zero"),
+    "nowhere": link_to("/nowhere/x"),
+    "too large": too_large,
+}
 
 
 @pytest.mark.parametrize("kind", OTHER_FILES)
@@ -380,7 +351,7 @@ def test_a_run_does_not_write_into_files_of_the_user(name, kind, run, rlrun, can
     assert mine.read_text() == "mine\n" * 1000
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a device", "nowhere"])
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "nowhere", "too large"])
 @pytest.mark.parametrize("name", ["status.json", "overrides.txt", "checkpoints/latest", "checkpoints/best"])
 def test_what_is_never_read_to_its_end_is_not_read(name, kind, run, rlrun, canary, monkeypatch):
     """Some of these a run can do without; it neither waits for them nor fills the memory."""
@@ -399,14 +370,6 @@ def test_what_is_never_read_to_its_end_is_not_read(name, kind, run, rlrun, canar
     assert rlrun("train", "--from", "run", "stop.env_steps=60", "--run-dir", "second", "--dry-run").code in (0, 2)
 
 
-@pytest.mark.parametrize("name", ["overrides.txt", "status.json"])
-def test_a_file_that_is_too_large_is_refused_or_left_out(name, run, rlrun, canary):
-    with (run / name).open("ab") as file:
-        file.truncate(1 << 33)  # takes no room on a disk
-    for command in ("eval", "resume"):
-        assert rlrun(*COMMANDS[command]).code in (0, 2)
-
-
 def test_a_pipe_in_place_of_the_checkpoints_is_not_waited_for(run, rlrun, canary):
     shutil.rmtree(run / "checkpoints")
     fifo(run / "checkpoints")
@@ -423,11 +386,11 @@ def test_a_run_does_not_write_into_folders_of_the_user(name, run, rlrun, canary,
         (run / name).rename(mine)
     mine.mkdir(exist_ok=True)
     (run / name).symlink_to(mine)
-    before = listing(project)
+    before = stamps(project)
     refused(rlrun(*COMMANDS["resume"], "logger=[]"), canary, name, "files of its own")
-    assert listing(project) == before
+    assert stamps(project) == before
     assert rlrun("train", "--from", "run", "stop.env_steps=60", "--run-dir", "second").code == 0  # which only reads it
-    assert [entry for entry in listing(project) if "/second" not in entry[0]][1:] == before[1:]
+    assert [entry for entry in stamps(project) if "/second" not in str(entry[0])][1:] == before[1:]
 
 
 @pytest.mark.parametrize(
@@ -446,38 +409,15 @@ def test_nor_by_way_of_a_link_in_a_folder(place, run, rlrun, canary, project):
 # --- checkpoints
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 16
-    path.write_bytes(data)
-
-
-def holding(content: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(content)
-
-
 class Payload:
     def __reduce__(self):
         return os.system, (TOUCH,)
 
 
 DAMAGES = {
-    "cut short": cut,
-    "one bit": flip,
-    "empty": holding(b""),
-    "missing": lambda path: path.unlink(),
-    "a pickle": holding(pickle.dumps(Payload())),
-    "a giant header": holding(struct.pack("<Q", 1 << 62) + b"{}"),
-    "an endless header": holding(struct.pack("<Q", 100_000) + b'{"a":' + b"[" * 99_995),
-    "deep JSON": holding(b"[" * 100_000),
-    "a list": holding(b"[]"),
-    "a number": holding(b"3"),
-    "an object": holding(b'{"files": 3, "parts": [3], "format": "x", "tensors": {"a": 3}}'),
-    **OTHER_FILES,
+    "cut short": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "missing": Path.unlink,
+    "a pickle": lambda path: path.write_bytes(pickle.dumps(Payload())),
 }
 
 
@@ -493,24 +433,12 @@ def only_checkpoint(run: Path) -> Path:
 @pytest.mark.parametrize("name", ["manifest.json", "state.json", "tensors.safetensors"])
 def test_a_damaged_checkpoint_is_refused(name, damage, run, rlrun, canary):
     DAMAGES[damage](only_checkpoint(run) / name)
-    before = listing(run)
+    before = stamps(run)
     refused(rlrun(*COMMANDS["eval"]), canary, "run")
     refused(rlrun(*COMMANDS["resume"]), canary, "run")
     outcome = rlrun(*COMMANDS["checkpoints"])
     assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome
-    assert listing(run) == before
-
-
-NAMES = ["../../../../evil", "/etc/passwd", "..", "", "a/../../b", "C:\\x", "state.json\x00", "x" * 5000]
-
-
-@pytest.mark.parametrize("name", NAMES, ids=lambda name: repr(name[:20]))
-def test_a_name_that_leads_out_of_a_checkpoint_is_refused(name, run, rlrun, canary):
-    manifest = only_checkpoint(run) / "manifest.json"
-    text = manifest.read_text()
-    manifest.write_text(text.replace("tensors.safetensors", json.dumps(name)[1:-1]))
-    assert manifest.read_text() != text
-    refused(rlrun(*COMMANDS[turn(name)]), canary, "run")
+    assert stamps(run) == before
 
 
 @pytest.mark.parametrize(
@@ -524,31 +452,10 @@ def test_a_pointer_to_elsewhere_is_refused(content, run, rlrun, canary):
 # --- memories
 
 
-MEMORIES = {
-    "a pickle": pickle.dumps(Payload()),
-    "nothing": b"",
-    "a word": b"evil",
-    "the head of a zip": b"PK\x03\x04" + bytes(100),
-}
-
-
-@pytest.mark.parametrize("content", [*MEMORIES, "a pipe", "a folder", "a zip of a pickle", "an array of objects"])
-def test_a_hostile_memory_is_refused(content, project, rlrun, canary):
-    import zipfile
-
-    import numpy as np
-
-    path = project / "theirs.zip"
-    path.write_bytes(MEMORIES.get(content, b""))
-    if content in OTHER_FILES:
-        OTHER_FILES[content](path)
-    elif content == "a zip of a pickle":
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("data.pickle", pickle.dumps(Payload()))
-    elif content == "an array of objects":
-        np.savez(project / "objects.npz", observation=np.array([Payload()], dtype=object))
-        (project / "objects.npz").rename(path)
-    refused(rlrun("train", *WORDS, "memory.import=theirs.zip"), canary, "theirs.zip")
+@pytest.mark.parametrize("make", [DAMAGES["a pickle"], fifo, Path.mkdir], ids=["a pickle", "a pipe", "a folder"])
+def test_a_hostile_memory_is_refused(make, project, rlrun, canary):
+    make(project / "theirs.zip")
+    refused(rlrun("train", *HONEST, "memory.import=theirs.zip"), canary, "theirs.zip")
 
 
 @pytest.mark.parametrize("name", ["mine.txt", "/nowhere.txt", "../mine.txt", "mine.zip"])
@@ -556,23 +463,23 @@ def test_a_run_from_elsewhere_overwrites_nothing(name, run, rlrun, canary, proje
     mine = project / name
     before = mine.write_text("mine") if name.startswith("mine") else None
     change(run, memory__export__path=name)
-    files = listing(run)
+    files = stamps(run)
     refused(rlrun(*COMMANDS["resume"]), canary, "memory.export.path", name)
-    assert listing(run) == files
+    assert stamps(run) == files
     assert mine.exists() == (before is not None)
 
 
 def test_a_run_from_elsewhere_fills_no_folder_that_nobody_named(run, rlrun, canary, project):
     (project / "mine").mkdir()
     change(run, memory__storage="disk", memory__directory=f"{project}/mine")
-    files = listing(run)
+    files = stamps(run)
     refused(rlrun(*COMMANDS["resume"]), canary, "memory.directory", f"--trust {project}/mine allows it")
-    assert listing(run) == files
+    assert stamps(run) == files
     assert rlrun(*COMMANDS["resume"], "--trust", f"{project}/mine/").code == 0
 
 
 def test_a_run_from_elsewhere_reads_no_memory_that_nobody_named(run, rlrun, canary, project):
-    assert rlrun("train", *WORDS, "memory.export.every=20", "--run-dir", "own").code == 0
+    assert rlrun("train", *HONEST, "memory.export.every=20", "--run-dir", "own").code == 0
     mine = project / "own" / "exports" / "memory.zip"
     start = ("train", "--from", "run", "init.memory=skip", "stop.env_steps=60", "--run-dir", "second")
     with (run / "overrides.txt").open("a") as file:
@@ -601,9 +508,9 @@ def test_a_run_from_elsewhere_writes_no_dataset_that_nobody_asked_for(run, rlrun
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(project / "datasets"))
     name = f"minari:{project}/deep/x-v0"
     change(run, memory__export__path=name)
-    before = listing(run)
+    before = stamps(run)
     refused(rlrun(*COMMANDS["resume"]), canary, f"memory.export.path: {name}", f"say memory.export.path={name}")
-    assert listing(run) == before
+    assert stamps(run) == before
     assert not (project / "deep").exists()
     outcome = rlrun(*COMMANDS["resume"], f"'memory.export.path={name}'".strip("'"))
     assert "comes with a run" not in outcome.err
@@ -631,30 +538,21 @@ def test_a_repository_runs_no_program_when_its_state_is_noted(run, rlrun, canary
 
 
 @pytest.mark.parametrize(
-    ("command", "target"),
-    [
-        *(("train", name) for name in ("os.system", "torch.hub.load")),
-        ("check", "numpy.load"),
-        ("explain", "builtins.exec"),
-    ],
+    ("command", "target"), [("train", "os.system"), ("check", "numpy.load"), ("explain", "builtins.exec")]
 )
 def test_no_word_and_no_file_may_name_what_is_never_a_part(command, target, write, rlrun, canary):
-    overrides = (command, *WORDS)
+    overrides = (command, *HONEST)
     refused(rlrun(*overrides, f"+callbacks.evil._target_={target}"), canary, f"{target} can never be a `_target_`")
     refused(rlrun(*overrides, f"env.target={target}", "env.id=null"), canary, f"{target} can never be a `_target_`")
     write("conf/with/evil.yaml", f"# @package _global_\ncallbacks:\n  evil:\n    _target_: {target}\n")
     refused(rlrun(*overrides, "+with=evil"), canary, f"{target} can never be a `_target_`")
 
 
-@pytest.mark.parametrize(
-    "content", [name for name in CONFIGS if name not in ("nothing", "too much", "nested interpolations")]
-)
-def test_a_hostile_file_in_a_folder_of_configs_is_refused(content, project, rlrun, canary):
+@pytest.mark.parametrize("content", ["a tag that calls", "a bomb of aliases", "no text"])
+def test_a_hostile_file_in_a_folder_of_configs_is_refused(content, write, rlrun, canary):
     text = CONFIGS[content]
-    (project / "theirs" / "with").mkdir(parents=True)
-    (project / "theirs" / "with" / "evil.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
-    overrides = (*WORDS, "+with=evil", "--config-dir", "theirs")
-    refused(rlrun("config", *overrides), canary)
+    write("theirs/with/evil.yaml", "").write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused(rlrun("config", *HONEST, "+with=evil", "--config-dir", "theirs"), canary)
 
 
 # --- who says so
@@ -662,7 +560,7 @@ def test_a_hostile_file_in_a_folder_of_configs_is_refused(content, project, rlru
 
 def test_a_run_is_at_home_in_its_project(run, rlrun, write, project, monkeypatch):
     write("mine.py", "from rlrun.env.toys import Chain\n\n\nclass Mine(Chain):\n    pass\n")
-    assert rlrun("train", *WORDS, "env.id=null", "env.target=mine.Mine", "--run-dir", "own").code == 0
+    assert rlrun("train", *HONEST, "env.id=null", "env.target=mine.Mine", "--run-dir", "own").code == 0
     assert rlrun("eval", "own", "--episodes", "1").code == 0
     (project / "elsewhere").mkdir()
     monkeypatch.chdir(project / "elsewhere")

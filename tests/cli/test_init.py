@@ -14,11 +14,6 @@ from rlrun.config.interpolation import plain
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.devtools import init as scaffold
 
-SHORT = (
-    *("algorithm.hidden=[8,8]", "algorithm.warmup_steps=20", "algorithm.batch_size=4", "stop.env_steps=40"),
-    *("evaluation.episodes=1", "logger=[]"),
-)
-
 
 @pytest.fixture
 def made(rlrun, project, monkeypatch):
@@ -31,15 +26,6 @@ def made(rlrun, project, monkeypatch):
 
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.mark.usefixtures("made")
-def test_its_experiment_trains_with_its_own_parts(rlrun):
-    outcome = rlrun("train", "preset=catch", "+with=conservative", *SHORT)
-    assert outcome.code == 0, outcome.err
-    assert outcome.out.startswith("completed: mean return")
-    shown = rlrun("explain", "preset=catch", "+with=conservative").out
-    assert re.search(r"q_loss +observation action q_target +trains networks.q", shown)
 
 
 @pytest.mark.usefixtures("made")
@@ -76,13 +62,6 @@ def test_an_empty_folder_will_do_and_keeps_what_it_is(rlrun, project, monkeypatc
     assert rlrun("init", ".").code == 0
     assert Path.cwd().stat().st_ino == before
     assert "walker/environment.py" in files(Path.cwd())
-
-
-def test_the_files_are_those_of_the_template(made):
-    paths = files(made)
-    assert len(paths) == len([path for path in scaffold.TEMPLATE.rglob("*") if path.is_file()])
-    assert {".gitignore", "README.md", "pyproject.toml", "conf/env/catch.yaml", "walker/network.py"} < set(paths)
-    assert not [path for path in paths if "{{" in (made / path).read_text()]
 
 
 # --- refusals

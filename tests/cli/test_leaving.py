@@ -28,7 +28,7 @@ class Odd(Exception):
     """Cannot be unpickled."""
 
     def __init__(self, first, second):
-        super().__init__(f"the {first} met the {second}")
+        super().__init__(f"the {first} met\\nthe {second}")
 
 
 def leave(way):
@@ -43,6 +43,8 @@ def leave(way):
         sys.exit(0)
     if way == "raise":
         raise Odd("fox", "hen")
+    if way == "interrupt":
+        raise KeyboardInterrupt
     if way == "C":
         ctypes.CDLL(None)._exit(0)
     if way == "hang":
@@ -63,8 +65,9 @@ class Leaving(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, way="", at=15, closing=False):
+    def __init__(self, way="", at=15, closing=False, reward=1.0, observation=0.0):
         self.way, self.at, self.closing, self.steps = way, at, closing, 0
+        self.last = [0.0, observation], reward
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -74,7 +77,8 @@ class Leaving(gymnasium.Env):
         self.steps += 1
         if self.steps == self.at:
             leave(self.way)
-        return numpy.zeros(2, numpy.float32), 1.0, False, self.steps % 7 == 0, {}
+        observation, reward = self.last if self.steps == self.at else ([0.0, 0.0], 1.0)
+        return numpy.array(observation, numpy.float32), reward, False, self.steps % 7 == 0, {}
 
     def close(self):
         if self.closing:

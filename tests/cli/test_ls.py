@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.command import code_of
 
-import rlrun
+import rlrun as package
 from rlrun.core.errors import RequestError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import write_json
@@ -43,13 +42,13 @@ def names(paths):
 
 
 def test_it_finds_runs_wherever_they_lie_and_what_came_of_them(runs):
-    first, third, second = rlrun.ls()
+    first, third, second = package.ls()
     assert (first.path, first.status, first.objective) == (str(runs / "runs/dqn-cartpole/a"), "completed", 12.5)
     assert first.to_json()["best"] == {"mean_return": 13.0}
     assert first.overrides == ["algorithm=dqn", "seed=1"]
     assert second.status == "failed"
     assert (third.status, third.env_steps, third.objective) == ("stopped", 20, None)  # from its metrics
-    assert names(run.path for run in rlrun.ls("sweeps/now")) == ["b"]
+    assert names(run.path for run in package.ls("sweeps/now")) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_it_finds_runs_wherever_they_lie_and_what_came_of_them(runs):
     ],
 )
 def test_filters_and_orders(options, expected, runs):
-    assert names(run.path for run in rlrun.ls(**options)) == expected
+    assert names(run.path for run in package.ls(**options)) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,37 +80,32 @@ def test_filters_and_orders(options, expected, runs):
 )
 def test_what_is_not_there_is_named(options, message, runs):
     with pytest.raises(RequestError, match=message):
-        rlrun.ls(**options)
+        package.ls(**options)
 
 
-def test_the_command_prints_a_line_for_each_run_and_json(runs, capsys):
-    assert code_of("ls", "--sort", "return") == 0
-    captured = capsys.readouterr()
-    assert captured.out.splitlines() == [
+def test_the_command_prints_a_line_for_each_run_and_json(runs, rlrun):
+    outcome = rlrun("ls", "--sort", "return")
+    assert (outcome.code, outcome.err) == (0, "3 runs\n")
+    assert outcome.out.splitlines() == [
         "run                  status     steps  return  overrides",
         f"sweeps/now/jobs/b    failed     4,000   99.00  algorithm=sac seed=1 {' '.join(NUMBERS)}",
         "runs/dqn-cartpole/a  completed  5,000   12.50  algorithm=dqn seed=1",
         "runs/dqn-cartpole/c  stopped       20          algorithm=dqn",
     ]
-    assert captured.err == "3 runs\n"
-    assert code_of("ls", "runs", "--json") == 0
-    assert names(run["path"] for run in json.loads(capsys.readouterr().out)) == ["a", "c"]
+    assert names(run["path"] for run in json.loads(rlrun("ls", "runs", "--json").out)) == ["a", "c"]
 
 
-def test_a_folder_without_runs_is_an_empty_list(tmp_path, capsys):
-    assert code_of("ls", str(tmp_path), "--json") == 0
-    assert json.loads(capsys.readouterr().out) == []
-    assert code_of("ls", str(tmp_path)) == 0
-    assert capsys.readouterr() == ("", "0 runs\n")
+def test_a_folder_without_runs_is_an_empty_list(rlrun):
+    assert json.loads(rlrun("ls", "--json").out) == []
+    assert rlrun("ls") == (0, "", "0 runs\n")
 
 
-def test_damaged_and_hostile_files_leave_values_out(runs, capsys):
+def test_damaged_and_hostile_files_leave_values_out(runs, rlrun):
     run = RunDir(runs / "runs/dqn-cartpole/a")
     run.summary.write_text('{"objective": "much", "env_steps": [1]}')
     run.overrides.write_text("algorithm=\x1b[31mdqn\n")
     (runs / "runs/dqn-cartpole/c/status.json").write_text("{")
-    assert code_of("ls", "runs") == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert rlrun("ls", "runs").out.splitlines() == [
         "run                  status       steps  return  overrides",
         "runs/dqn-cartpole/a  completed                   algorithm=?[31mdqn",
         "runs/dqn-cartpole/c  interrupted     20          algorithm=dqn",

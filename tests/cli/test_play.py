@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import shutil
 import signal
 import sys
 import time
-from pathlib import Path
 
 import gymnasium
 import pytest
@@ -21,7 +19,6 @@ from rlrun.commands import play as playing
 from .conftest import TINY
 
 CLEAR = "\x1b[2J"
-PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
@@ -234,24 +231,6 @@ def test_a_window_that_cannot_be_opened_is_refused(chain, rlrun, monkeypatch):
     assert outcome == (2, "", message)
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, False),
-        ({"DISPLAY": ":1"}, True),
-        ({"WAYLAND_DISPLAY": "wayland-0"}, True),
-        ({"DISPLAY": ":1", "SDL_VIDEODRIVER": "dummy"}, False),
-        ({"DISPLAY": ""}, False),
-    ],
-)
-def test_a_display_is_what_the_surroundings_say(settings, expected, monkeypatch):
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    assert playing.displayed() is expected
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert playing.displayed()
-
-
 def test_ctrl_c_leaves_with_one_line(chain, rlrun):
     chain("Interrupting")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below a shell in its background
@@ -261,12 +240,6 @@ def test_ctrl_c_leaves_with_one_line(chain, rlrun):
         signal.signal(signal.SIGINT, before)
     assert (outcome.code, outcome.err) == (130, "rlrun: stopped by SIGINT\n")
     assert outcome.out.splitlines()[-2] == "seed 0  step 2  reward 1.00  return 2.00"
-
-
-@pytest.mark.parametrize("overrides", re.findall(r"^    rlrun play RUN([^#\n]*)", PAGE, re.MULTILINE))
-def test_commands_of_the_page_show_episodes(overrides, run, rlrun):
-    outcome = rlrun("play", "run", *overrides.split(), "--fps", "1000")
-    assert (outcome.code, outcome.err, "step 1 " in outcome.out) == (0, "", True)
 
 
 def test_play_takes_a_checkpoint_and_refuses_a_damaged_one(run, rlrun):

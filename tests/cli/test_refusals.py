@@ -14,27 +14,21 @@ SAC = ("train", "algorithm=sac", "env=pendulum", "stop.updates=1")
 KEYS = {
     (*DQN, "algorithm.discont=0.9"): ["algorithm.discont:", "did you mean 'algorithm.discount'?"],
     (*DQN, "sed=3"): ["sed:", "did you mean 'seed'?"],
-    (*DQN, "+typo=1"): ["typo: no part reads this key"],
     (*DQN, "+algorithm.typo=1"): ["algorithm.typo: no part reads this key"],
     (*DQN, "+stop.env_stepss=1"): ["stop.env_stepss:", "did you mean 'stop.env_steps'?"],
     (*DQN, "~callbacks.q_los"): ["callbacks.q_los:", "did you mean 'callbacks.q_loss'?"],
     ("train", "algoritm=dqn", "env=cartpole"): ["algoritm: no such key or group", "did you mean 'algorithm'?"],
     ("train", "algorithm=dqm", "env=cartpole"): ["algorithm: there is no 'dqm'", "did you mean 'dqn'?"],
     ("train", "algorithm=dqn", "env=cartpol"): ["env: there is no 'cartpol'", "did you mean 'cartpole'?"],
-    (*DQN, "memory=replai"): ["memory: there is no 'replai'", "did you mean 'replay'?"],
     (*DQN, "hydra.run.dir=x"): ["hydra.run.dir:", "--run-dir"],
     (*DQN, "hydra/launcher=submitit_slurm"): ["hydra/launcher:", "launcher=slurm", "+sweep=optuna"],
     (*DQN, "algorithm.lr='${algorithm.batchsize}'"): ["algorithm.lr:", "did you mean 'algorithm.batch_size'?"],
-    (*DQN, "networks.q.hidden='${networks.p}'"): ["networks.q.hidden: '${networks.p}' leads nowhere"],
     (*DQN, "algorithm.lr='${algorithm.huber}'", "algorithm.huber='${algorithm.lr}'"): ["circle", "algorithm.huber ->"],
     (*DQN, "networks.q.hidden='${callbacks.q_loss}'"): ["need each other in a circle", "networks.q ->"],
     (*DQN, "evaluation=null"): ["evaluation: wanted keys with values, got null; evaluation.every=0 turns it off"],
     (*DQN, "stop=3"): ["stop: wanted keys with values, got 3"],
     (*DQN, "algorithm=xyz"): ["algorithm:", "there is no 'xyz'", "dqn, "],
-    (*DQN, "algorithm=7"): ["algorithm:", "there is no '7'"],
-    (*DQN, "with=rn"): ["with:", "did you mean 'rnd'?"],
     (*DQN, "+with=[rnd,scal]"): ["with:", "there is no 'scal'"],
-    (*DQN, "~nothing"): ["nothing: no such key"],
     (*DQN, "algorithm.lr='${oc.env:RLRUN_ABSENT}'"): ["algorithm.lr:", "RLRUN_ABSENT"],
     (*DQN, "algorithm.lr='${nonsense:1}'"): ["algorithm.lr:", "nonsense"],
     (*DQN, "algorithm.lr='${a.'"): ["algorithm.lr:"],
@@ -51,29 +45,16 @@ PEERS = {
         "env: there is no 'Ant-v5'; an id of Gymnasium is given by env.id=Ant-v5"
     ],
     ("train", "algorithm=dqn", "env=CartPole-v1"): ["(did you mean 'cartpole'?)", "env.id=CartPole-v1"],
-    (*DQN, "algorithm.learning_rate=1e-3"): ["no such key (did you mean 'algorithm.lr'?)"],
     (*DQN, "+algorithm.learning_rate=1e-3"): ["no part reads this key (did you mean 'algorithm.lr'?)"],
-    (*DQN, "+learning_rate=1e-3"): ["no part reads this key (did you mean 'algorithm.lr'?)"],
-    (*DQN, "gamma=0.9"): ["gamma: no such key or group (did you mean 'algorithm.discount'?)"],
-    (*DQN, "n_steps=3"): ["(did you mean 'algorithm.n_step'?)"],
-    ("train", "algorithm=ppo", "env=cartpole", "n_steps=256"): ["(did you mean 'algorithm.horizon'?); steps of each"],
-    (*DQN, "batch_size=64"): ["(did you mean 'algorithm.batch_size'?)"],
-    (*DQN, "algorithm.num_envs=4"): ["(did you mean 'num_envs'?)"],
-    (*DQN, "policy_kwargs.net_arch=[64]"): ["(did you mean 'algorithm.hidden'?)"],
-    (*DQN, "algorithm.clip_range=0.1"): ["; algorithm.clip is a key of algorithm=ppg, ppo, trac"],
     (*SAC, "algorithm.recurrent=lstm"): [
         "no such key; algorithm.recurrent is a key of algorithm=a2c, ppg, ppo, sarsa_"
     ],
-    (*SAC, "+algorithm.recurrent=lstm"): ["no part reads this key; algorithm.recurrent is a key of algorithm=a2c,"],
-    ("train", "algorithm=ppo", "env=cartpole", "buffer_size=9"): ["algorithm.horizon"],
     (*DQN, "run_dir=x"): ["run_dir: no such key or group (did you mean '--run-dir'?)"],
-    (*DQN, "+run_dir=x"): ["run_dir: no part reads this key (did you mean '--run-dir'?)"],
     (*DQN, "algorithm.foo=x"): ["algorithm.foo: no such key; there are hidden, "],
     ("train", "--algo", "ppo", "--env", "CartPole-v1", "--learning-rate=1e-3", "--track"): [
         "there is no option --algo: overrides have no dashes (did you mean "
         "'algorithm=ppo env.id=CartPole-v1 algorithm.lr=1e-3 logger=[terminal,wandb]'?)"
     ],
-    ("train", "--env", "cartpole", "--seed", "3"): ["(did you mean 'env=cartpole seed=3'?)"],
 }
 
 VALUES = {
@@ -84,24 +65,16 @@ VALUES = {
     (*DQN, "+memory.columns.plan={}"): ["memory.columns.plan: nobody fills it; the agent's response has action"],
     (*DQN, "memory.storage=disk", "memory.directory=/nowhere"): ["memory.directory: /nowhere cannot be written"],
     (*DQN, "memory.import=nowhere.zip"): ["memory.import:", "nowhere.zip"],
-    ("check", *DQN[1:], "memory.import=nowhere.zip"): ["memory.import:", "nowhere.zip"],
     (*DQN, "memory.export.path=."): ["memory.export.path: . is a folder; name a file"],
     (*SAC, "+with=hindsight"): ["hindsight needs an environment", "env=pointreach"],
     (*DQN, "memory.sampler._target_=rlrun.memory.Fifo"): ["memory.sampler"],
     (*DQN, "seed=abc"): ["seed: wanted a whole number", "'abc'"],
-    (*DQN, "seed="): ["seed: wanted a whole number", "''"],
-    (*DQN, "num_envs=two"): ["num_envs: wanted a whole number from 1", "'two'"],
     (*DQN, "stop.env_steps=many"): ["stop.env_steps: wanted a whole number", "'many'"],
     (*DQN, "algorithm.hidden=wide"): ["algorithm.hidden: wanted a list of whole numbers", "'wide'"],
     (*DQN, "algorithm.batch_size=-4"): ["algorithm.batch_size: wanted a whole number from 1", "-4"],
     (*DQN, "algorithm.epsilon.last=x"): ["algorithm.epsilon.last: wanted a number", "'x'"],
     (*DQN, "algorithm.double=maybe"): ["algorithm.double: wanted true or false", "'maybe'"],
-    (*DQN, "algorithm.epsilon.steps=1.5"): ["algorithm.epsilon.steps: wanted a whole number", "1.5"],
-    (*DQN, "algorithm.n_step=1.5"): ["algorithm.n_step: wanted a whole number from 1", "1.5"],
-    (*DQN, "algorithm.target_every=0"): ["algorithm.target_every: wanted a whole number from 1", "0"],
     (*DQN, "algorithm.max_grad_norm=x"): ["algorithm.max_grad_norm: wanted a number above 0 or null", "'x'"],
-    (*DQN, "memory.length=x"): ["memory.length: wanted a whole number from 1", "'x'"],
-    (*DQN, "algorithm.hidden=null"): ["algorithm.hidden: wanted a list of whole numbers", "null"],
     (*DQN, "algorithm.discount=1.5"): ["algorithm.discount: wanted a number from 0 to 1", "1.5"],
     (*DQN, "evaluation.video=ture"): ["evaluation.video: wanted true or false", "'ture'"],
     (*DQN, "threads=many"): ["threads: wanted", "'many'"],
@@ -114,18 +87,14 @@ VALUES = {
     (*DQN, "device=cud"): ["device: wanted one of", "did you mean 'cuda'?"],
     (*DQN, "device=cuda:99"): ["device=cuda:99:"],
     (*DQN, "logger=[terminl]"): ["logger 'terminl' is unknown", "did you mean 'terminal'?"],
-    (*DQN, "env.vectorization=asinc"): ["env.vectorization: wanted one of", "did you mean 'async'?"],
     ("train", "env=cartpole"): ["algorithm: nothing is chosen", "dqn, ", "sac"],
     ("train", "algorithm=dqn"): ["env: no environment is named", "env=NAME"],
-    ("train",): ["algorithm: nothing is chosen", "dqn, ", "sac"],
     (*DQN, "algorithm.lr"): ["'algorithm.lr'", "KEY=VALUE"],
     (*DQN, "=3"): ["'=3'", "KEY=VALUE"],
     (*DQN, "algorithm.hidden=64]"): ["']' closes nothing"],
     (*DQN, "logger=['wandb]"): ["the quote ' is not closed"],
     (*DQN, "algorithm=dqn,sac"): ["one run takes one value"],
-    (*DQN, "algorithm.lr=choice(1,2)"): ["one run takes one value"],
-    (*DQN, "seed=-1"): ["seed: wanted a whole number from 0, got -1"],
-    (*DQN, "seed=1.5"): ["seed: wanted a whole number from 0, got 1.5"],
+    (*DQN, "seed=abc", "seed=-1"): ["seed: wanted a whole number from 0, got -1"],
     (*DQN, "num_envs=true"): ["num_envs: wanted a whole number from 1, got true"],
     (*DQN, "algorithm.hidden=[64,0]"): ["algorithm.hidden: wanted a list of whole numbers from 1"],
     (*DQN, "env.id=null"): ["env: no environment is named"],
@@ -142,26 +111,15 @@ PARTS = {
     (*DQN, "networks.q._target_=rlrun.algorithms.dqm.QNetwork"): ["networks.q:", "rlrun.algorithms", "'dqm'", "dqn"],
     (*DQN, "networks.q._target_=nonesuch.Network"): ["networks.q:", "there is no module 'nonesuch'"],
     (*DQN, "networks.q._target_=rlrun.algorithms.dqn.QNetwrok"): ["networks.q:", "did you mean", "QNetwork'?"],
-    (*DQN, "networks.q._target_=os.system"): ["networks.q: os.system can never be a `_target_`"],
-    (*DQN, "+callbacks.q_target.widht=3"): ["callbacks.q_target.widht:", "takes no argument 'widht'"],
     (*DQN, "+callbacks.q_target.tua=3"): ["callbacks.q_target.tua:", "did you mean 'tau'?"],
-    (*DQN, "+networks.q.membrs=3"): ["networks.q", "'membrs'"],
     (*DQN, "~loader.batch"): ["loader: rlrun.memory.ReplayLoader needs the argument 'batch'"],
     ("train", "algorithm=dqn", "env=pendulum"): ["networks.q:", "DQN", "discrete", "Box[1]", "algorithm=sac"],
     ("train", "algorithm=dqn", "env.id="): ["env.id", "''"],
     ("train", "algorithm=dqn", "env.id=CartPol-v1"): ["env.id", "did you mean 'CartPole-v1'?"],
-    ("train", "algorithm=dqn", "env.id=nonesuch:CartPole-v1"): ["env.id", "'nonesuch'"],
-    ("train", "algorithm=dqn", "env.target=nonesuch.Env"): ["env.target", "'nonesuch'"],
-    ("train", "algorithm=dqn", "env.target=rlrun.env.toys.Chian"): ["env.target", "did you mean", "Chain'?"],
-    (*DQN, "env.target=rlrun.env.toys.Chain"): ["env.id and env.target", "both"],
     (*SAC, "algorithm.value_head=quantiles"): ["algorithm.value_head: wanted null or a _target_", "'quantiles'"],
-    (*SAC, "env.kwargs.gravity=3"): ["env.kwargs.gravity: env.id 'Pendulum-v1' takes no such argument"],
-    (*SAC, "env.kwargs.max_episode_step=3"): ["did you mean 'max_episode_steps'?"],
-    ("train", "algorithm=dqn", "env=chain", "env.kwargs.ending=later"): ["env.kwargs.ending", "'later'"],
 }
 
 COMMANDS = {
-    (*DQN, "--mulitrun"): ["train: there is no option --mulitrun"],
     (*DQN, "--dry-rum"): ["train: there is no option --dry-rum", "did you mean '--dry-run'?"],
     ("--versoin",): ["there is no option --versoin", "did you mean '--version'?"],
     ("trian", "algorithm=dqn"): ["No such command 'trian'", "'train'"],
@@ -173,16 +131,11 @@ COMMANDS = {
     (*DQN, "--run-dir"): ["--run-dir"],
     ("eval",): ["eval: Missing argument 'run'"],
     ("eval", "full"): ["full is not a run directory"],
-    ("eval", "nowhere"): ["nowhere does not exist"],
     ("resume", "nowhere"): ["nowhere does not exist"],
     ("resume", "."): ["the newest run beneath it is"],
-    ("checkpoints", "nowhere"): ["nowhere does not exist"],
-    ("checkpoints", "."): ["the newest run beneath it is"],
     ("eval", "old", "--checkpoint", "77"): ["no checkpoint '77'"],
     ("eval", "old", "--episodes", "0"): ["eval: Invalid value for '--episodes'"],
-    ("eval", "old", "more"): ["more: one run or exported policy plays at a time; rlrun ls and report"],
     ("eval", "old", "env=pendulum"): ["env=pendulum: a run plays in its own environment"],
-    ("eval", "one.onnx", "old"): ["old: one run or exported policy plays at a time"],
     ("config", *DQN[1:], "--cfg", "hydra"): ["--cfg hydra: only 'job' is understood"],
     ("config", *DQN[1:], "--package", "stop.env_step"): [
         "stop.env_step: no such key",
@@ -224,11 +177,10 @@ def test_a_broken_request_is_refused_in_one_line(overrides, rlrun, surroundings)
     refused(rlrun(*overrides), CASES[overrides])
 
 
-@pytest.mark.parametrize("overrides", [(*DQN, "sed=3"), (*DQN, "--dry-rum")])
-def test_a_process_of_its_own_says_the_same(overrides, rlrun, surroundings):
+def test_a_process_of_its_own_says_the_same(rlrun, surroundings):
+    overrides = (*DQN, "sed=3")
     process = subprocess.run([sys.executable, "-m", "rlrun", *overrides], capture_output=True, text=True)
-    outcome = rlrun(*overrides)
-    assert (process.returncode, process.stdout, process.stderr) == (2, "", outcome.err)
+    assert (process.returncode, process.stdout, process.stderr) == rlrun(*overrides)
 
 
 ENVIRONMENT = """
@@ -250,16 +202,11 @@ class Needy(Endless):
 class Broken(Endless):
     def __init__(self):
         raise RuntimeError("one\\ntwo")
-
-def function():
-    return 3
 """
 
 OWN_ENVIRONMENTS = {
     "Needy": ["env.kwargs", "wants size"],
     "Broken": ["env.target 'mine.Broken'", "RuntimeError: one"],
-    "Brokn": ["env.target 'mine.Brokn'", "did you mean 'mine.Broken'?"],
-    "function": ["env.target 'mine.function' made a int"],
 }
 
 
@@ -331,24 +278,14 @@ BLOCKED = {
     (*DQN, "logger=[tensorboard]"): ["logger", "[tensorboard]'"],
     (*DQN, "evaluation.video=true"): ["evaluation.video", "[video]'"],
     ("eval", "old", "--video", "films"): ["--video", "[video]'"],
-    (*DQN, "env.vectorization=envpool"): ["env.vectorization", "[envpool]'"],
-    ("train", "algorithm=dqn", "env.id=ALE/Pong-v5"): ["env.id 'ALE/Pong-v5'", "[atari]'"],
-    ("train", "algorithm=dqn", "env=lunarlander"): ["LunarLander-v3", "[box2d]'"],
-    ("train", "algorithm=sac", "env=hopper"): ["Hopper-v5", "[mujoco]'"],
 }
 
 
 @pytest.mark.parametrize("overrides", BLOCKED, ids=" ".join)
 def test_a_missing_package_is_named_with_its_extra(overrides, rlrun, monkeypatch, surroundings):
-    for name in ("torch.utils.tensorboard", "tensorboard", "imageio_ffmpeg", "envpool", "ale_py", "Box2D", "mujoco"):
+    for name in ("torch.utils.tensorboard", "tensorboard", "imageio_ffmpeg"):
         monkeypatch.setitem(sys.modules, name, None)
-    for name in [name for name in sys.modules if name.startswith(("gymnasium.envs.box2d", "gymnasium.envs.mujoco"))]:
-        monkeypatch.delitem(sys.modules, name)
     refused(rlrun(*overrides), BLOCKED[overrides])
-
-
-def test_the_last_of_repeated_words_is_refused_alone(rlrun, surroundings):
-    refused(rlrun(*DQN, "seed=abc", "seed=-1"), ["seed: wanted a whole number from 0, got -1"])
 
 
 def test_debug_shows_the_traceback(rlrun, surroundings):
