@@ -134,27 +134,24 @@ class ReplayLoader:
             yield self._batch()
 
     def _batch(self) -> Groups:
-        if self._drawn and self._version not in (None, self.table.index.version):
-            self._drawn.clear()  # somebody else wrote to the table
-        if not self._drawn:
-            count = self._updates_at_once()
-            if count == 1:
-                return {self.data_group: self.table.sample(self.batch, self.length)}
-            self._drawn.extend(self.table.samples(count, self.batch, self.length))
-            self._version = self.table.index.version
-        return {self.data_group: self._drawn.popleft()}
-
-    def _updates_at_once(self) -> int:
-        """Return how many updates, the one that begins included, may have their batches drawn now."""
         table = self.table
-        if self.collector is None or self.start is None or self.ahead is not None:
-            return 1
-        if not isinstance(table, Table) or table.learns:
+        if isinstance(table, Table):
+            if self._drawn and self._version not in (None, table.index.version):
+                self._drawn.clear()  # somebody else wrote to the table
+            if not self._drawn and (count := self._updates_at_once(table)) > 1:
+                self._drawn.extend(table.samples(count, self.batch, self.length))
+                self._version = table.index.version
+        batch = self._drawn.popleft() if self._drawn else table.sample(self.batch, self.length)
+        return {self.data_group: batch}
+
+    def _updates_at_once(self, table: Table) -> int:
+        """Return how many updates, the one that begins included, may have their batches drawn now."""
+        if self.collector is None or self.start is None or self.ahead is not None or table.learns:
             return 1
         steps = self.collector.steps - self.start
         due = int((steps - steps % self.collect_steps) * self.rate)
         rows = 2 * self.batch * self.length  # with those of next observations
-        return max(min(due - self.updates + 1, BLOCK * table.index.size // (rows * max(table.nbytes, 1))), 1)
+        return min(due - self.updates + 1, BLOCK * table.index.size // (rows * max(table.nbytes, 1)))
 
     def _before_steps(self) -> bool:
         """Return True if the next update comes before the first environment step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -110,18 +110,6 @@ class Rows:
         steps = np.arange(k + 1)
         slots = self.where.after(self.index[..., None], steps)
         return slots, self.where.within(slots, steps).sum(-1)
-
-
-def joined(picked: Sequence[Rows]) -> Rows:
-    """Return the rows of several samples of one table as those of one."""
-    arrays = ("index", "following", "weight", "valid", "windows", "run")
-    parts = {name: [getattr(rows, name) for rows in picked] for name in arrays}
-    return Rows(where=picked[0].where, **{name: _concatenated(part) for name, part in parts.items()})
-
-
-def _concatenated(parts: Sequence[Array | None]) -> Any:
-    present = [part for part in parts if part is not None]
-    return np.concatenate(present) if len(present) == len(parts) else None
 
 
 class Strategy(ABC):

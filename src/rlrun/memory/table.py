@@ -23,7 +23,7 @@ from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vecto
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.index import OPEN, EpisodeIndex
 from rlrun.memory.recorder import Recorder
-from rlrun.memory.samplers import Rows, Sampler, Uniform, joined
+from rlrun.memory.samplers import Rows, Sampler, Uniform
 
 
 class Table(Recorder):
@@ -176,7 +176,7 @@ class Table(Recorder):
         Nothing may be written between these calls, and no feedback may be due.
         """
         picked = [self._pick(count, length) for _ in range(times)]
-        rows = joined(picked)
+        rows = _joined(picked)
         rows.fetch = self._read
         block = self._collect(rows)
         batches = []
@@ -322,6 +322,18 @@ class Table(Recorder):
     def restore(self, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
         """Read a file: `rlrun.memory.files.restore`. Return True if the state is exactly the stored one."""
         return files.restore(self, path, append=append, ignore_extra=ignore_extra)
+
+
+def _joined(picked: Sequence[Rows]) -> Rows:
+    """Return the rows of several samples of one table as those of one."""
+    arrays = ("index", "following", "weight", "valid", "windows", "run")
+    parts = {name: [getattr(rows, name) for rows in picked] for name in arrays}
+    return Rows(where=picked[0].where, **{name: _concatenated(part) for name, part in parts.items()})
+
+
+def _concatenated(parts: Sequence[Array | None]) -> Any:
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if len(present) == len(parts) else None
 
 
 PARTS = 4  # of the table by age, whose shares of the samples are reported

@@ -42,7 +42,7 @@ class Dense(nn.Sequential):
 
     def forward(self, value: Tensor) -> Tensor:
         if not precision.is_mixed():
-            return super().forward(value)  # type: ignore[no-any-return]
+            return super().forward(value)  # type: ignore[no-untyped-call,no-any-return]
         layers: list[Any] = [*self]
         last = layers.pop() if layers and isinstance(layers[-1], nn.Linear) else None
         below = value
