@@ -63,13 +63,6 @@ def test_saves_at_or_after_each_interval(tmp_path):
     assert run.checkpoint("latest").name == "0000000416-0000000013"
 
 
-def test_updates_name_folders_without_environment(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, every=3)
-    for update in range(1, 5):
-        checkpointer.end_cycle(update)
-    assert run.checkpoint(3).name == "0000000003-0000000003"
-
-
 def test_time_makes_a_checkpoint_due(tmp_path, monkeypatch):
     now = iter([0.0, 5.0, 61.0, 61.0, 62.0])
     monkeypatch.setattr("rlrun.callbacks.checkpoint.time.monotonic", lambda: next(now))
@@ -79,32 +72,22 @@ def test_time_makes_a_checkpoint_due(tmp_path, monkeypatch):
     assert steps(run) == [2]
 
 
-def test_saved_state_matches_its_step(tmp_path):
-    checkpointer, run, counter = begun(tmp_path, every=2, keep_last=None)
-    for update in range(1, 7):
-        counter.count = update
-        checkpointer.end_cycle(update)
-    for step in (2, 4, 6):
-        state = storage.load(run.checkpoint(step))["counter"]
-        assert state["count"] == step
-        assert torch.equal(state["weight"], torch.full((3,), float(step)))
-
-
-def test_resumed_run_keeps_its_interval(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, keep_last=None, state={"axis": 150, "update": 15, "best": []})
-    for step in (160, 190, 210, 290, 300):
-        checkpointer.end_cycle(step // 10, step=step)
-    assert steps(run) == [210, 300]
-
-
-def test_newest_and_best_are_kept(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, every=10, keep_last=2)
+@pytest.mark.parametrize(
+    ("options", "best", "kept"),
+    [
+        ({"keep_last": 2}, [20], [20, 50, 60]),
+        ({"keep_last": 1}, [10, 20, 40], [40, 60]),
+        ({"keep_last": 1, "keep_best": 2}, [10, 20, 40], [20, 40, 60]),
+    ],
+)
+def test_newest_and_best_are_kept(options, best, kept, tmp_path):
+    checkpointer, run, _ = begun(tmp_path, every=10, **options)
     for update in range(10, 70, 10):
-        if update == 20:
+        if update in best:
             checkpointer.mark_best(update, update)
         checkpointer.end_cycle(update)
-    assert steps(run) == [20, 50, 60]
-    assert run.checkpoint("best").name.startswith("0000000020")
+    assert steps(run) == kept
+    assert run.checkpoint("best") == run.checkpoint(best[-1])
 
 
 def test_best_is_saved_after_its_update(tmp_path):
@@ -118,17 +101,6 @@ def test_best_is_saved_after_its_update(tmp_path):
     checkpointer.end_cycle(9, step=100)
     checkpointer.mark_best(100, 9)  # of a saved step: the pointer moves at once
     assert run.checkpoint("best") == run.checkpoint(100)
-
-
-@pytest.mark.parametrize(("keep_best", "kept"), [(1, [40, 60]), (2, [20, 40, 60])])
-def test_newest_best_checkpoints_are_kept(keep_best, kept, tmp_path):
-    checkpointer, run, _ = begun(tmp_path, every=10, keep_last=1, keep_best=keep_best)
-    for update in range(10, 70, 10):
-        if update in (10, 20, 40):
-            checkpointer.mark_best(update, update)
-        checkpointer.end_cycle(update)
-    assert steps(run) == kept
-    assert run.checkpoint("best") == run.checkpoint(40)
 
 
 @pytest.mark.parametrize("earlier", [True, False])
@@ -190,13 +162,6 @@ def test_stop_after_steps_is_saved(update, step, state, saved, tmp_path):
     assert steps(run) == saved
 
 
-def test_skipped_parts_are_left_out(tmp_path):
-    parts = {"memory": Counter(), "memory.sampler": Counter(), "memory_of_mine": Counter()}
-    checkpointer, run, _ = begun(tmp_path, parts=parts, skip=["memory"])
-    checkpointer.end_training(None, update=1)
-    assert list(storage.load(run.checkpoint())) == ["memory_of_mine"]
-
-
 def table():
     memory = Table(columns={"observation": {"shape": [1]}, "reward": {}}, length=8)
     memory.add(None, {"observation": np.zeros((1, 1)), "reward": np.ones(1)})
@@ -204,12 +169,19 @@ def table():
     return memory
 
 
-@pytest.mark.parametrize(("memory", "saved"), [(True, {"counter", "memory", "replay.goals"}), (False, {"counter"})])
-def test_rows_are_saved_if_wanted(tmp_path, memory, saved):
-    parts = {"counter": Counter(), "memory": table(), "replay.goals": table()}
-    checkpointer, run, _ = begun(tmp_path, parts=parts, memory=memory)
+@pytest.mark.parametrize(
+    ("options", "lost"),
+    [
+        ({}, []),
+        ({"memory": False}, ["memory", "memory.goals"]),
+        ({"skip": ["memory"]}, ["memory", "memory.goals", "memory.x"]),
+    ],
+)
+def test_unwanted_parts_are_left_out(tmp_path, options, lost):
+    parts = {"memory": table(), "memory.goals": table(), "memory.x": Counter(), "memory_of_mine": Counter()}
+    checkpointer, run, _ = begun(tmp_path, parts=parts, **options)
     checkpointer.end_training(None, update=1)
-    assert set(storage.load(run.checkpoint())) == saved
+    assert storage.load(run.checkpoint()).keys() == parts.keys() - set(lost)
 
 
 def test_other_parts_load_without_rows(tmp_path):

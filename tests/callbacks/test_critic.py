@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from tests.algorithms.fixed import CONTINUOUS, DISCRETE, column, critics_of, write
 from torch import nn
 
-from rlrun import train
 from rlrun.callbacks import CriticLoss, LossCallback, PriorityFeedback, TargetScale, ValueBias
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
@@ -187,6 +185,43 @@ def errors(loss, *scales, **inputs):
     return loss.elements
 
 
+def td_errors(huber, biases, targets, **options):
+    """Return the error of each target where choice 1 was taken, by critics of values [K] for every observation."""
+    loss = CriticLoss(critics_of(DISCRETE, *[([[0.0, 0.0]], list(bias)) for bias in biases]), sgd, huber=huber)
+    loss.watched = True
+    action = torch.ones(len(targets), dtype=torch.int64)
+    loss.backward(column(*[0.0] * len(targets)), action, torch.tensor(targets), **options)
+    return loss.elements.tolist()
+
+
+ONE, TWO = [[7.0, 2.0]], [[7.0, 2.0], [7.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("huber", "biases", "targets", "expected"),
+    [
+        *((huber, ONE, [2.0, 2.25, 1.0, 12.0], [0.0, 0.25, 1.0, 10.0]) for huber in (None, 0.5, 1.0)),
+        (None, TWO, [3.0, 9.0], [1.0, ((49 + 25) / 2) ** 0.5]),  # the root mean square of members
+        (1.0, TWO, [13.0], [10.0]),  # large errors are averaged
+    ],
+)
+def test_errors_follow_from_losses(huber, biases, targets, expected):
+    assert td_errors(huber, biases, targets) == pytest.approx(expected, abs=1e-5)
+
+
+def test_quantiles_differ_by_their_means():
+    flat = [[0.0, 0.0], [0.0, 0.0]]
+    critics = Critics(CONTINUOUS, hidden=(), members=2, quantiles=2)
+    loss = CriticLoss(write(critics, (flat, [0.0, 1.0]), (flat, [2.0, 2.0])), sgd, huber=1.0)
+    loss.watched = True
+    loss.backward(column(0), column(0), torch.tensor([[2.0, 5.0]]))
+    assert loss.elements.tolist() == pytest.approx([(3.0 + 1.5) / 2])  # from 3.5 to 0.5 and 2
+
+
+def test_weights_do_not_change_errors():
+    assert td_errors(1.0, ONE, [5.0, 1.0], weight=torch.tensor([0.1, 0.0])) == pytest.approx([3.0, 1.0])
+
+
 def test_differences_are_scaled_by_running_deviation():
     loss = loss_of()
     scale, inputs = TargetScale(loss), batch([-100.0, 300.0])
@@ -213,15 +248,6 @@ def test_padding_leaves_target_scale_alone():
     windows, valid = torch.tensor([[1.0, 5.0], [3.0, 900.0]]), torch.tensor([[True, True], [True, False]])
     scales = padded.begin_batch(windows, valid), plain.begin_batch(torch.tensor([1.0, 5.0, 3.0]))
     assert torch.equal(*[scale["target_scale"] for scale in scales])
-
-
-def test_target_scale_is_restored():
-    first, second = TargetScale(loss_of()), TargetScale(loss_of())
-    first.begin_batch(torch.tensor([1.0, 5.0]))
-    second.load_state_dict(first.state_dict())
-    assert second.metrics == {name: float(value) for name, value in first.metrics.items()}
-    scales = [scale.begin_batch(torch.tensor([7.0, 9.0]))["target_scale"] for scale in (first, second)]
-    assert torch.equal(*scales)
 
 
 def test_target_scale_without_reader_is_refused():
@@ -339,35 +365,3 @@ def test_unsuited_critics_are_refused(overrides, message):
     callbacks = Experiment(compose([*overrides, "env=pendulum", "+with=value_bias"])).trainer.callbacks
     with pytest.raises(WiringError, match=message):
         callbacks["value_bias"].begin_training(callbacks)
-
-
-class Noise(gymnasium.Env):
-    """Whatever is done, rewards are noise around zero, so all values are 0."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self._draw(), {}
-
-    def step(self, action):
-        self.steps += 1
-        return self._draw(), float(self.np_random.normal()), False, self.steps >= 20, {}
-
-    def _draw(self):
-        return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
-
-
-def test_single_critic_overestimates_more(tmp_path: Path):
-    overrides = ["algorithm=td3", "env=gym", f"env.target={__name__}.Noise", "algorithm.hidden=[32,32]"]
-    overrides += ["+with=value_bias", "algorithm.discount=0.9", "algorithm.batch_size=32", "algorithm.tau=0.05"]
-    overrides += ["algorithm.warmup_steps=100", "stop.env_steps=600", "evaluation.every=0"]
-    overrides += ["value_bias.every=600", "value_bias.episodes=16"]
-    bias = {}
-    for members in (1, 2):
-        run = train([*overrides, f"algorithm.ensemble={members}"], run_dir=tmp_path / str(members)).run_dir
-        records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        bias[members] = next(record["value_bias/mean"] for record in records if "value_bias/mean" in record)
-    assert bias[1] > bias[2] + 0.05

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from functools import partial
 
@@ -143,7 +142,7 @@ def test_entropy_settles_at_the_target(form):
     else:
         target = SGDEntropyTarget(EntropyWeight(CHOICE), partial(torch.optim.Adam, lr=0.01), spaces=CHOICE, target=0.5)
     entropies, stages = [], set()
-    for update in range(2_000):
+    for update in range(1_000):
         stages.add(int(getattr(target, "stage", torch.tensor([0]))))
         weight = target.begin_batch(update)["entropy_weight"]
         log_prob = logits.log_softmax(-1)
@@ -154,41 +153,10 @@ def test_entropy_settles_at_the_target(form):
         entropies.append(float(entropy.detach()))
         settle = target.end_batch if form == "staged" else partial(learn, target)
         settle(entropy.detach().reshape(1, 1))
-    assert min(entropies[-500:]) > 0.45
-    assert max(entropies[-500:]) < 0.55
+    assert min(entropies[-250:]) > 0.45
+    assert max(entropies[-250:]) < 0.55
     if form == "staged":
         assert stages == {-4, -3, -2, -1, 0, 1}
-
-
-BANDIT = ["algorithm=ppo", "env=bandit", "num_envs=8", "algorithm.lr=3.0e-3", "callbacks.learning_rate=null"]
-ROWS = ["algorithm.horizon=32", "algorithm.epochs=4", "algorithm.batch_size=64", "algorithm.hidden=[16]"]
-SHORT = [*ROWS, "stop.env_steps=6_000", "evaluation.every=0", "logger=[]", "log.every=1"]
-TARGETS = {
-    "entropy_target": [],
-    "entropy_target_sgd": [
-        "networks.entropy_weight.initial=0.25",
-        "algorithm.normalize=false",  # else a policy that is nearly certain learns as fast as any
-        "memory.adaptors.return_norm=null",  # the first weight is for rewards as they are
-    ],
-}
-
-
-def entropies_of(overrides, folder):
-    """Return the entropy of each rollout's last update in the second half of a run."""
-    train([*BANDIT, *SHORT, *overrides], run_dir=folder)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line["entropy/discrete"] for line in lines if line["env_steps"] > 3_000]
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_entropy_is_held_while_ppo_learns(name, tmp_path):
-    entropies = entropies_of([f"+with={name}", *TARGETS[name]], tmp_path / "run")
-    assert sum(entropies) / len(entropies) == pytest.approx(0.394398, rel=0.1)
-
-
-def test_entropy_is_lost_without_target(tmp_path):
-    entropies = entropies_of([], tmp_path / "run")
-    assert max(entropies) < 0.05
 
 
 def test_unread_weight_is_refused(tmp_path):

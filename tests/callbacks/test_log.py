@@ -103,19 +103,6 @@ def test_without_environment_updates_are_the_axis():
     assert "time/env_steps_per_second" not in sink.records[0]
 
 
-def test_only_named_numbers_use_clock(monkeypatch):
-    records = []
-    for speed in (1, 3):
-        sink, ticks = Memory(), iter(range(0, 1000, speed))
-        monkeypatch.setattr("rlrun.callbacks.log.time.perf_counter", lambda ticks=ticks: float(next(ticks)))
-        logger = begun(sink)
-        logger.end_cycle(5, step=20)
-        logger.end_cycle(6, step=21)
-        records.append(sink.records[0])
-    differing = {name for name in records[0] if records[0][name] != records[1][name]}
-    assert differing == {"seconds", "time/env_steps_per_second", "time/updates_per_second"}
-
-
 def test_all_tensors_take_one_copy(monkeypatch):
     copies = []
     original = torch.Tensor.tolist
@@ -212,41 +199,6 @@ def test_full_disk_ends_the_run(run, monkeypatch):
     logger.write(1, 1, {})
     with pytest.raises(RlrunError, match=r"metrics\.jsonl cannot be written: No space left on device"):
         logger.write(2, 2, {})
-
-
-def test_resumed_metrics_equal_uninterrupted_ones(tmp_path):
-    def train(logger, first, last):
-        for update in range(first, last + 1):
-            logger.end_cycle(update, step=update * 4)
-        if last == 20:
-            logger.end_training(None, update=last, step=last * 4)
-
-    whole, parts = RunDir.claim(tmp_path / "whole"), RunDir.claim(tmp_path / "parts")
-    train(begun(Jsonl(), run=whole), 1, 20)
-    killed = begun(Jsonl(), run=parts)
-    train(killed, 1, 7)
-    state = json.loads(json.dumps(killed.state_dict()))
-    train(killed, 8, 12)  # beyond the checkpoint, with a line torn by the kill
-    with open(parts.metrics, "a") as file:
-        file.write('{"env_steps": 5')
-    train(begun(Jsonl(), run=parts, state=state), 8, 20)
-    steps = [record["env_steps"] for record in read(parts)]
-    assert steps == [record["env_steps"] for record in read(whole)] == [12, 20, 32, 40, 52, 60, 72, 80]
-
-
-@pytest.mark.parametrize("uncounted", [False, True])
-def test_resume_drops_record_of_the_end(uncounted, run):
-    logger = begun(Jsonl(), run=run)
-    logger.end_cycle(10)
-    if uncounted:
-        logger.write(None, 13, {"evaluation/mean_return": 9.0}, counted=False)
-    logger.end_training(Stop("SIGTERM"), update=13)
-    assert [record["updates"] for record in read(run)] == [10, 13]
-    resumed = begun(Jsonl(), run=run, state=logger.state_dict())
-    assert [record["updates"] for record in read(run)] == [10]
-    resumed.end_cycle(20)
-    resumed.end_cycle(21)
-    assert [record["updates"] for record in read(run)] == [10, 20]
 
 
 @pytest.mark.parametrize(

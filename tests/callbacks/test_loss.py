@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.callbacks.batches import Batches
 from torch import nn
 
 from rlrun import checkpointing as storage
@@ -171,18 +172,6 @@ def test_frozen_parameters_are_left_alone():
     assert [float(part.w.detach()) for part in network] == [0.0, 1.0]
 
 
-class Batches:
-    def __init__(self, *names, times=1):
-        self.given, self.times = names, times
-
-    def names(self):
-        return {"default": self.given}
-
-    def __iter__(self):
-        for _ in range(self.times):
-            yield {"default": {name: torch.tensor([2.0, 4.0]) for name in self.given}}
-
-
 class Naming(LossCallback):
     provides = ("doubled",)
 
@@ -252,11 +241,6 @@ def test_restored_optimizer_continues_exactly(tmp_path):
     assert torch.equal(train(restored(saved["loss"], saved["network"]), (3, 4)), expected)
     assert not torch.equal(train(restored(saved["loss"], saved["network"], optimizer=False), (3, 4)), expected)
     assert not torch.equal(train(restored(saved["loss"], saved["network"], numbers=False), (3, 4)), expected)
-
-
-def test_explanation_counts_what_is_trained():
-    assert adam_loss().note(lambda part: "networks.x") == "trains networks.x (adam, 8 parameters)"
-    assert Plain(nn.Identity(), sgd).note(lambda part: "networks.x") == "evaluates networks.x"
 
 
 def test_loss_must_be_written():

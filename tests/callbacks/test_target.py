@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from tests.configs import ALGORITHMS, env_of, keys
@@ -15,7 +14,6 @@ from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError
 from rlrun.env import make
-from rlrun.memory import Table, Uniform
 from rlrun.nn import Critics, SoftPolicy, Temperature
 
 SPACES = make("Pendulum-v1").spaces
@@ -93,8 +91,6 @@ def test_target_distance_is_relative():
 
 
 STEPS = 4
-FLAG = {"dtype": "bool"}
-COLUMNS = {"observation": {}, "reward": {}, "terminated": FLAG, "truncated": FLAG}
 NEVER = torch.zeros(1, STEPS, dtype=torch.bool)
 
 
@@ -148,23 +144,3 @@ def test_invalid_lambda_returns_are_refused():
     several = {**one_step(), "q_target": torch.zeros(1, STEPS, 5)}
     with pytest.raises(ConfigError, match="mixes mean returns, and these critics learn distributions"):
         longer(several)
-
-
-@pytest.mark.parametrize(("lambda_", "length"), [(0.9, 4), (0.5, 16)])
-def test_one_state_has_its_known_value(lambda_, length):
-    """Reward 1, and an end with probability 0.05 after each step."""
-    table = Table(length=2000, columns=COLUMNS, short="pad", sampler=Uniform(seed=2))
-    ends = np.random.default_rng(5).random(1990) < 0.05
-    for end in ends.tolist():
-        table.add(None, {"observation": [0.0], "reward": [1.0], "terminated": [end], "truncated": [False]})
-        if end:
-            table.close(None, [0.0])
-    longer, value, values = LambdaReturn(lambda_=lambda_, discount=0.9), torch.zeros(()), []
-    for _ in range(60):
-        batch = table.sample(2000, length)
-        q_target = 1.0 + 0.9 * value * ~batch["terminated"]
-        columns = {name: batch[name] for name in ("reward", "terminated", "truncated", "valid")}
-        targets = longer.begin_batch(q_target, **columns)["q_target"]
-        value = (batch["weight"] * targets).sum() / batch["weight"].sum()
-        values.append(float(value))
-    assert np.mean(values[20:]) == pytest.approx(1.0 / (1.0 - 0.9 * (1.0 - ends.mean())), rel=0.02)

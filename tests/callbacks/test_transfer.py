@@ -164,18 +164,6 @@ def test_import_precedes_the_first_step(append: bool, rows: int, tmp_path: Path,
     assert [record.name for record in caplog.records] == ["rlrun.output"]  # which commands print
 
 
-def test_imported_open_episode_is_truncated(tmp_path: Path) -> None:
-    source, memory = table(), table()
-    for number in range(3):
-        row = {"observation": np.full((1, 2), 0.1 * number), "action": [0], "reward": [number]}
-        source.add(0, {**row, "terminated": [False], "truncated": [False]})
-    store(source, tmp_path / "memory.zip")
-    train(Source(memory, 1), MemoryImport(memory, str(tmp_path / "memory.zip")), None)
-    first, *rest = Stored.of(memory)
-    assert (first.row["reward"].tolist(), first.row["truncated"].tolist()) == ([0, 1], [False, True])
-    assert [len(episode) for episode in rest] == [1] * 10
-
-
 def test_several_imports_are_appended(tmp_path: Path) -> None:
     for rows in (7, 4):
         store(table(rows), tmp_path / f"{rows}.zip")
@@ -246,21 +234,15 @@ def test_memory_passes_to_next_run(tmp_path: Path, monkeypatch: Any) -> None:
     assert about("both.zip")["rows"] - about("first/exports/memory.zip")["rows"] >= 80
 
 
-@pytest.mark.parametrize("name", ["absent", "cut", "flipped", "other"])
-def test_bad_import_ends_a_run_early(tmp_path: Path, monkeypatch: Any, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("absent", "cannot be read: No such file"), ("cut", "damaged or cut short"), ("other", r"of shape \[2\]")],
+)
+def test_bad_import_ends_a_run_early(tmp_path: Path, monkeypatch: Any, name: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     store(table(5), "other.zip")
-    data = bytearray(Path("other.zip").read_bytes())
-    Path("cut.zip").write_bytes(data[:-100])
-    data[len(data) // 2] ^= 1
-    Path("flipped.zip").write_bytes(data)
-    wanted = {
-        "absent": "cannot be read: No such file",
-        "cut": "damaged or cut short",
-        "flipped": "is damaged",
-        "other": r"of shape \[2\]",
-    }[name]
-    with pytest.raises(RequestError, match=f"^memory.import: .*{name}.zip .*{wanted}") as raised:
+    Path("cut.zip").write_bytes(Path("other.zip").read_bytes()[:-100])
+    with pytest.raises(RequestError, match=f"^memory.import: .*{name}.zip .*{message}") as raised:
         experiment.train([*WORDS, f"memory.import={name}.zip"], run_dir="run")
     assert raised.value.exit_code == 2
     assert not Path("run").exists()
