@@ -38,6 +38,13 @@ def write(critics, *members):
     return critics
 
 
+def fill(layer, *biases):
+    """Let a layer return these numbers, whatever it sees."""
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.copy_(torch.tensor(biases))
+
+
 def critics_of(spaces, *members):
     return write(Critics(spaces, hidden=(), members=len(members)), *members)
 
@@ -50,9 +57,7 @@ def q_network(spaces, *biases):
 
 def play(policy, level):
     """Have a deterministic policy play the same action for every observation."""
-    with torch.no_grad():
-        policy.layers[-1].weight.zero_()
-        policy.layers[-1].bias.fill_(math.atanh(level))
+    fill(policy.layers[-1], math.atanh(level))
     return policy
 
 
@@ -80,8 +85,5 @@ def policy_of(spaces, critics, *, level=0.5, log_prob=-1.5, alphas=(0.2,)):
     policy = SoftPolicy(spaces, critics, temperature, hidden=())
     if policy.gaussian is not None:
         log_std = -log_prob - 0.5 * math.log(2 * math.pi) - math.log(1 - level**2)
-        layer = policy.gaussian.layers[-1]
-        with torch.no_grad():
-            layer.weight.zero_()
-            layer.bias.copy_(torch.tensor([math.atanh(level), log_std]))
+        fill(policy.gaussian.layers[-1], math.atanh(level), log_std)
     return policy, temperature

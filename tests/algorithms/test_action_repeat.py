@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import rlrun
 from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions
 from rlrun.collect import Collector, evaluate
 from rlrun.core.spaces import Composite, Spaces
-from rlrun.devtools.conformance.checks import copy_as_killed
-from rlrun.devtools.conformance.reach import differences, walk
 from rlrun.env import make
 from rlrun.memory import Table
 from rlrun.nn import ActionCodec
@@ -140,29 +137,3 @@ class Uniform:
     def act(self, observation, explore):
         count = len(observation)
         return {"action": 2 * torch.rand(count, 1) - 1, "repeats": torch.randint(4, (count,))}
-
-
-def test_resumed_run_continues_a_repeat(tmp_path, monkeypatch):
-    overrides = (
-        *("algorithm=action_repeat", "env=pendulum", "~preset", "num_envs=2", "algorithm.hidden=[8]", "logger=[]"),
-        *("algorithm.most_steps=20", "algorithm.batch_size=4", "algorithm.warmup_steps=10", "stop.env_steps=44"),
-        *(
-            "checkpoint.every=30",
-            "checkpoint.keep_last=null",
-            "evaluation.every=40",
-            "evaluation.max_steps=5",
-            "evaluation.episodes=1",
-        ),
-    )
-    whole = walk(rlrun.train(overrides, run_dir=tmp_path / "whole").trainer)
-    copy_as_killed(tmp_path / "whole", tmp_path / "left", at=30)
-    load, remaining = Collector.load_state_dict, []
-
-    def noting(self, state, **named):
-        remaining.append(state["state"]["left"].max())
-        load(self, state, **named)
-
-    monkeypatch.setattr(Collector, "load_state_dict", noting)
-    mismatches = differences(whole, walk(rlrun.resume(tmp_path / "left").trainer))
-    assert not mismatches, "\n".join(mismatches)
-    assert remaining[0] > 0

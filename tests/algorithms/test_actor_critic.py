@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from rlrun import ops
 from rlrun.algorithms.a2c import A2CLoss
 from rlrun.algorithms.ppo import KLPenalty, KLStop, PPOLoss
 from rlrun.nn import ActorCritic, Heads
 
-from .fixed import ALL, column, evaluate_loss
+from .fixed import ALL, MIXED, adam, column, evaluate_loss
 
 sgd = partial(torch.optim.SGD, lr=1.0)
 
@@ -71,34 +70,16 @@ def test_advantages_are_normalized_then_clamped():
     assert a2c(network, normalize=True, advantage_clip=0.25)[0].tolist() == pytest.approx([0.25, -0.25])
 
 
-def test_normalized_advantages_are_those_of_the_facts():
-    normalized = ops.normalized(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    expected = torch.tensor([[-1.3416407, -0.4472136], [0.4472136, 1.3416407]])
-    torch.testing.assert_close(normalized, expected, atol=1e-6, rtol=0)
-
-
-def test_advantages_that_do_not_count_do_not_shift_the_others():
-    valid = torch.tensor([True, True, False])
-    assert ops.normalized(torch.tensor([1.0, 3.0, 99.0]), valid)[:2].tolist() == pytest.approx([-1.0, 1.0])
-
-
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "expected"), [(1.5, 1.0, -1.2), (1.5, -1.0, 1.5), (0.5, 1.0, -0.5), (0.5, -1.0, 0.8)]
+    ("ratio", "advantage", "expected", "slope"),
+    [(1.5, 1.0, -1.2, 0.0), (1.1, 1.0, -1.1, -1.1), (0.5, -1.0, 0.8, 0.0), (1.5, -2.0, 3.0, 3.0)],
 )
-def test_the_clipped_surrogate_by_hand(ratio, advantage, expected):
+def test_the_clipped_surrogate_by_hand(ratio, advantage, expected, slope):
     network = Written([math.log(ratio)] * 2, [0.0, 0.0])
     losses, *_ = ppo(network, advantage=(advantage, advantage))
     assert losses.tolist() == pytest.approx([expected] * 2, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "slope"),
-    [(1.5, 1.0, 0.0), (1.1, 1.0, -1.1), (0.5, -1.0, 0.0), (1.5, -2.0, 3.0), (0.5, 2.0, -1.0), (1.0, 1.0, -1.0)],
-)
-def test_a_ratio_beyond_the_clip_teaches_nothing(ratio, advantage, slope):
-    network = Written([math.log(ratio)] * 2, [0.0, 0.0])
-    ppo(network, advantage=(advantage, advantage))[0].sum().backward()
-    assert network.log_prob.grad.tolist() == pytest.approx([slope] * 2)
+    losses.sum().backward()
+    assert network.log_prob.grad.tolist() == pytest.approx([slope] * 2)  # a ratio beyond the clip teaches nothing
 
 
 def test_numbers_by_name_go_before_the_constants():
@@ -209,3 +190,69 @@ def test_a_shared_trunk_learns_from_values_and_an_own_one_leaves_the_policy_alon
         network.value(column(0.5)).sum().backward()
         learned = [parameter.grad is not None for parameter in network.trunk.parameters()]
         assert all(learned) if shared else not any(learned)
+
+
+# --- rows of windows that are no steps weigh nothing
+
+VALID = torch.tensor([[True, True, False, True], [False, True, True, True]])
+OPTIONS = {"entropy_weight": 0.1, "normalize": True}
+
+
+def valid_network(**options):
+    torch.manual_seed(0)
+    return ActorCritic(MIXED, hidden=(4,), output_gain=1.0, **options)
+
+
+def batch(poison=1e3):
+    """Return windows [2, 4] whose rows that are no steps hold absurd numbers."""
+    torch.manual_seed(1)
+    action = {"level": torch.rand(2, 4, 1) * 2 - 1, "side": torch.randint(0, 2, (2, 4))}
+    columns = {name: torch.randn(2, 4) for name in ("log_prob", "value", "advantage", "return_")}
+    columns = {name: torch.where(VALID, value, poison) for name, value in columns.items()}
+    columns["log_prob"] = columns["log_prob"].clamp(-9e9, 0.0) - 1.0
+    return {"observation": torch.randn(2, 4, 1), "action": action, **columns}
+
+
+def rows_of(tree):
+    return {name: rows_of(part) for name, part in tree.items()} if isinstance(tree, dict) else tree[VALID]
+
+
+def asked(kind, columns):
+    names = columns if kind is PPOLoss else ("observation", "action", "advantage", "return_")
+    return {name: columns[name] for name in names}
+
+
+@pytest.mark.parametrize("kind", [A2CLoss, PPOLoss])
+def test_windows_lose_as_their_steps(kind, monkeypatch):
+    monkeypatch.setattr(torch, "randn_like", torch.zeros_like)  # the entropy of a continuous part is drawn
+    windows, alone = (kind(valid_network(), adam, **OPTIONS) for _ in range(2))
+    loss, outputs, metrics = evaluate_loss(windows, **asked(kind, batch()), valid=VALID)
+    expected, expected_outputs, expected_metrics = evaluate_loss(alone, **asked(kind, rows_of(batch())))
+    torch.testing.assert_close(loss.mean(), expected.mean())
+    assert not loss[~VALID].any()
+    if kind is PPOLoss:
+        torch.testing.assert_close(outputs["approx_kl"], expected_outputs["approx_kl"])
+    torch.testing.assert_close(metrics, expected_metrics)
+
+
+def test_invalid_rows_may_hold_anything():
+    loss = PPOLoss(valid_network(), adam, kl_weight=0.5)
+    columns = batch()
+    columns["log_prob"] = torch.where(VALID, columns["log_prob"], -1e30)
+    value, *_ = loss.loss(**columns, valid=VALID)
+    value.mean().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in loss.parameters if parameter.grad is not None)
+
+
+def test_recurrent_loss_reaches_the_first_row():
+    net = valid_network(core="gru", core_size=3)
+    loss = A2CLoss(net, adam)
+    columns = asked(A2CLoss, batch(poison=0.0))
+    columns["observation"].requires_grad_()
+    columns["advantage"] = torch.zeros(2, 4).index_fill(1, torch.tensor(3), 1.0)  # of the last rows only
+    columns["return_"] = net.value(columns["observation"], torch.zeros(2, 6)).detach()
+    episode_end = torch.zeros(2, 4, dtype=torch.bool)
+    episode_end[1, 1] = True
+    value, *_ = loss.loss(**columns, state=torch.zeros(2, 6), episode_end=episode_end, valid=torch.ones(2, 4).bool())
+    (reached,) = torch.autograd.grad(value[:, 3].sum(), columns["observation"])
+    assert (reached.squeeze(-1) != 0).tolist() == [[True] * 4, [False, False, True, True]]

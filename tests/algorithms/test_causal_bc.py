@@ -10,9 +10,9 @@ import torch
 
 from rlrun.algorithms.bc import BCLoss
 from rlrun.algorithms.causal_bc import CausalBCLoss, Residual, ResidualLoss
-from rlrun.nn import DeterministicPolicy, Policy
+from rlrun.nn import Policy
 
-from .fixed import CONTINUOUS, sgd
+from .fixed import CONTINUOUS, deterministic, fill, sgd
 
 GAIN, STEPS = 0.3, 6_000
 OBSERVED, DONE = 0.3, 0.09  # scales, so that actions stay where tanh is straight
@@ -25,12 +25,9 @@ def windows(*rows):
 
 def made(*, level, slope, bias, **options):
     """Return both losses: a policy that plays `level`, and f(s) = slope · s + bias."""
-    policy, residual = DeterministicPolicy(CONTINUOUS, hidden=()), Residual(CONTINUOUS, hidden=())
-    with torch.no_grad():
-        policy.layers[-1].weight.zero_()
-        policy.layers[-1].bias.fill_(level).atanh_()
-        residual.layers[-1].weight.fill_(slope)
-        residual.layers[-1].bias.fill_(bias)
+    policy, residual = deterministic(level), Residual(CONTINUOUS, hidden=())
+    fill(residual.layers[-1], bias)
+    torch.nn.init.constant_(residual.layers[-1].weight, slope)
     return CausalBCLoss(policy, sgd, residual=residual, bc_weight=0.5), ResidualLoss(residual, sgd, **options)
 
 

@@ -11,7 +11,6 @@ from tests.nn.spaces_for_tests import ACTIONS, same
 
 from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
 from rlrun.callbacks.critic import CriticLoss
-from rlrun.config import compose
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, leaves, map_tree, tree_of
 from rlrun.nn import ActionCodec, Bins, Critics
@@ -43,18 +42,6 @@ def test_bins_have_scalar_targets():
     assert loss.tolist() == pytest.approx([-0.5 * np.log(3 / 16)], abs=1e-5)
 
 
-class Custom(torch.nn.Module):
-    """A custom network, which has what DQN calls and no more."""
-
-    def __init__(self):
-        super().__init__()
-        self.codec = ActionCodec(DISCRETE)
-        self.level = torch.nn.Parameter(torch.tensor([1.0, 3.0]))
-
-    def forward(self, observation):
-        return (observation * self.level).unsqueeze(0)
-
-
 class Sevens(Critics):
     def forward(self, observation, c=None):
         return 0.0 * super().forward(observation, c) + 7.0
@@ -82,11 +69,6 @@ def test_replaced_forward_gives_no_quantiles():
         QLoss(Constant(DISCRETE, hidden=(), members=1, quantiles=4), sgd)
 
 
-def test_custom_network_gives_values():
-    loss = QLoss(Custom(), sgd)
-    assert loss.loss(column(1, 2), torch.tensor([0, 1]), torch.zeros(2))[0].tolist() == pytest.approx([1.0, 36.0])
-
-
 def test_losses_of_members_add_up():
     loss = QLoss(q_network(DISCRETE, [0.0, 1.0], [0.0, 3.0]), sgd)
     assert loss.loss(column(0), torch.tensor([1]), torch.zeros(1))[0].tolist() == [1.0 + 9.0]
@@ -103,25 +85,6 @@ def test_rewarded_action_becomes_the_best(kind):
     for _ in range(60):
         loss.backward(torch.zeros(4, 1), action, torch.full((4,), 20.0))
     assert same(space, network.act(torch.zeros(4, 1)), action)
-
-
-def test_only_presets_use_huber():
-    assert compose(["algorithm=dqn", "env=cartpole", "preset=null"]).config.algorithm.huber is None
-    presets = [f"dqn_{name}" for name in ("bitflip", "cartpole", "chain", "corridor", "dueling_cartpole")]
-    assert {compose([f"preset={name}"]).config.algorithm.huber for name in presets} == {1.0}
-
-
-@pytest.mark.parametrize(("huber", "expected"), [(None, 3.0), (1.0, 11 / 3)])
-def test_squared_loss_learns_the_mean(huber, expected):
-    loss = QLoss(q_network(DISCRETE, [0.0, 0.0]), sgd, huber=huber)
-    rows = {"observation": column(*[0] * 4), "action": torch.zeros(4, dtype=torch.int64)}
-    rows["q_target"] = torch.tensor([0.0, 4.0, 4.0, 4.0])
-    optimizer = torch.optim.SGD(loss.network.parameters(), lr=0.2)
-    for _ in range(200):
-        optimizer.zero_grad()
-        loss.loss(**rows)[0].mean().backward()
-        optimizer.step()
-    assert loss.network(column(0))[0, 0, 0].item() == pytest.approx(expected, abs=0.01)
 
 
 def test_plain_module_replaces_the_layers():

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 
 from rlrun import ops
 from rlrun.algorithms.dsac import ImplicitQuantileLoss, ImplicitQuantilePolicyLoss, ImplicitQuantileTarget
+from rlrun.algorithms.qrsac import QuantilePolicyLoss
 from rlrun.algorithms.sac import TemperatureLoss
-from rlrun.nn import ActionCodec, ImplicitCritics, Temperature
+from rlrun.nn import ActionCodec, Critics, ImplicitCritics, Temperature
 
-from .fixed import CONTINUOUS, column, evaluate_loss, policy_of, sgd
+from .fixed import CONTINUOUS, column, evaluate_loss, policy_of, sgd, write
 
 pytestmark = pytest.mark.usefixtures("no_noise")
 
@@ -83,6 +84,17 @@ def test_policy_follows_the_sampled_mean(target_subset, least, value):
     policy, temperature = policy_of(CONTINUOUS, critics)
     loss = ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, fractions=2, least=least)
     assert loss.loss(column(0))[0].tolist() == pytest.approx([-0.2 * 1.5 - value], abs=1e-5)
+
+
+@pytest.mark.parametrize(("least", "value"), [("quantile", (1 + 3) / 2), ("member", (2 + 3) / 2)])
+def test_policy_follows_the_least_fixed_quantiles(least, value):
+    flat = [[0.0, 0.0], [0.0, 0.0]]  # of observation and action, for two quantiles
+    critics = Critics(CONTINUOUS, hidden=(), members=2, quantiles=2)
+    policy, temperature = policy_of(CONTINUOUS, write(critics, (flat, [1.0, 5.0]), (flat, [2.0, 3.0])))
+    loss = QuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, least=least)
+    losses, outputs, _ = loss.loss(column(0))
+    assert losses.tolist() == pytest.approx([-0.2 * 1.5 - value], abs=1e-5)
+    assert outputs["policy_entropy"].tolist() == [pytest.approx([1.5], abs=1e-5)]
 
 
 # --- a temperature of each action

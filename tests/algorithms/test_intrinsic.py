@@ -17,6 +17,8 @@ from rlrun.algorithms.rnd import Distillation, Novelty, NoveltyLoss
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn import Normalizer
 
+from .fixed import fill
+
 adam = partial(torch.optim.Adam, lr=1e-3)
 
 
@@ -72,7 +74,6 @@ def test_every_space_has_a_bonus(kind, observation, action):
 @pytest.mark.parametrize(
     ("kind", "action"),
     [
-        ("rnd", LINE),
         ("diayn", LINE),
         ("icm", Composite({"level": LINE, "side": Discrete(2)})),
         ("icm", ACTIONS["many"]),
@@ -103,24 +104,17 @@ def test_invalid_rows_teach_nothing(kind):
 
 def test_random_network_never_learns():
     network, bonus, loss = parts("rnd", Spaces(LINE, LINE))
-    fixed = {id(parameter) for parameter in network.random.parameters()}
-    trained = {id(parameter) for group in loss.optimizer.param_groups for parameter in group["params"]}
-    assert fixed
-    assert trained == {id(parameter) for parameter in network.predictor.parameters()}
     before = [parameter.clone() for parameter in network.random.parameters()]
     view = bonus.learn(step_of(Spaces(LINE, LINE), 8), None)[1]
     for _ in range(3):
         loss.backward(view)
     assert all(torch.equal(*pair) for pair in zip(before, network.random.parameters(), strict=True))
-    assert all(parameter.grad is None for parameter in network.random.parameters())
 
 
 def test_error_is_squared_feature_distance():
     network = Distillation(Spaces(LINE, LINE), hidden=(), further=(), features=2, init="default")
-    with torch.no_grad():
-        for model, bias in ((network.random, [1.0, -2.0]), (network.predictor, [0.0, 1.0])):
-            model[1][0].weight.zero_()
-            model[1][0].bias.copy_(torch.tensor(bias))
+    fill(network.random[1][0], 1.0, -2.0)
+    fill(network.predictor[1][0], 0.0, 1.0)
     assert network.error(torch.zeros(3, 2)).tolist() == [10.0] * 3
 
 
@@ -128,8 +122,8 @@ def test_learned_observations_are_not_novel():
     torch.manual_seed(1)
     spaces = Spaces(box(10), LINE)
     network = Distillation(spaces, hidden=(64,), further=(64,), features=16)
-    loss, centres = NoveltyLoss(network, adam), torch.randn(2, 10) * 2
-    for _ in range(1_500):
+    loss, centres = NoveltyLoss(network, partial(adam, lr=4e-3)), torch.randn(2, 10) * 2
+    for _ in range(300):
         loss.backward({"observation": centres[0] + 0.3 * torch.randn(64, 10), "bonus": torch.zeros(64)})
     with torch.no_grad():
         old, new = (network.error(center + 0.3 * torch.randn(500, 10)) for center in centres)
@@ -182,9 +176,7 @@ def test_inverse_model_begins_at_zero():
 
 def test_forward_error_halves_the_square():
     network = Curiosity(Spaces(LINE, LINE), hidden=(4,), model=())
-    with torch.no_grad():
-        network.foretell[0].weight.zero_()
-        network.foretell[0].bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    fill(network.foretell[0], 1.0, 0.0, 0.0, 0.0)
     error = network.forward_error(torch.zeros(2, 4), torch.zeros(2, 2), torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 2.0]]))
     assert error.tolist() == [0.0, 0.625]
 
@@ -211,7 +203,7 @@ def test_actions_are_predicted_and_novelty_surprises():
         after = torch.eye(25)[moved[0] * 5 + moved[1]]
         return {"observation": torch.eye(25)[x * 5 + y], "action": action, "next_observation": after}
 
-    for _ in range(400):
+    for _ in range(150):
         x, y = torch.randint(0, 5, (2, 64))
         known = steps(64, (x, torch.where(x == 2, y % 2, y)))  # never from three cells of row 2
         loss.backward(known | {"bonus": torch.zeros(64)})
@@ -272,7 +264,7 @@ def test_continuous_skill_is_predicted_by_mean():
 def test_visible_continuous_skill_is_learned():
     torch.manual_seed(0)
     _, bonus, loss = parts("diayn", NUMBERS)
-    for _ in range(300):
+    for _ in range(150):
         step = step_of(NUMBERS, 64)
         step["next_observation"]["observation"] = step["observation"]["goal"].flip(-1)
         value, view = bonus.learn(step, None)

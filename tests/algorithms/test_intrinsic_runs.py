@@ -47,11 +47,8 @@ FAMILIES = {
     "dqn": ("algorithm=dqn", "env=cartpole", *REPLAY),
     "sac": ("algorithm=sac", "env=mixedaction", *REPLAY),
     "ppo": ("algorithm=ppo", "env=mixedaction", "algorithm.batch_size=16", *ROLLOUT),
-    "a2c": ("algorithm=a2c", "env=cartpole", *ROLLOUT),
     "dict": ("algorithm=ppo", "env.target=rlrun.env.toys.DictObservation", "algorithm.batch_size=16", *ROLLOUT),
     "image": ("algorithm=ppo", "env.target=rlrun.env.toys.ImageObservation", "algorithm.batch_size=16", *ROLLOUT),
-    "choices": ("algorithm=dqn", "env.target=rlrun.env.toys.DiscreteStart", *REPLAY),
-    "several": ("algorithm=sac", "env.target=rlrun.env.toys.MultiDiscreteAction", *REPLAY),
 }
 
 

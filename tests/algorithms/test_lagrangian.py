@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 import rlrun
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
-from rlrun.config import compose
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Spaces
 from rlrun.env.toys import ConstrainedBandit
@@ -54,18 +51,6 @@ def test_weights_begin_as_given():
     large = weights(initial=30.0, normalize=False)
     assert large.raw.tolist() == [30.0, 30.0]  # beyond 20 softplus is the identity
     assert large().tolist() == [30.0, 30.0]
-
-
-def test_weights_follow_their_thresholds():
-    network = weights(4, normalize=False)
-    lagrangian, seen = learner(network, [None, 0.1, -0.1, None], optimizer=partial(torch.optim.Adam, lr=1.0))
-    pay(seen, [0.0] * 4)
-    lagrangian.end_batch(1)
-    first, second, third, fourth = network().tolist()
-    assert (first, fourth) == (1.0, 1.0)
-    assert second > 1.0 > third
-    network.normalize = True
-    assert float(network().sum().detach()) == pytest.approx(1.0)
 
 
 def test_weights_step_by_their_gradient():
@@ -120,27 +105,11 @@ def test_a_weight_has_an_upper_bound():
     assert network().tolist() == pytest.approx([1.0, 2.0])
 
 
-def test_loaded_state_continues():
-    old, new = (learner(weights(), [None, -0.5], rate=0.1, optimizer=partial(torch.optim.Adam, lr=0.1)) for _ in "ab")
-    pay(old[1], [1.0, -1.0], [1.0, 0.0])
-    old[0].end_batch(2)
-    new[0].network.load_state_dict(old[0].network.state_dict())
-    new[0].load_state_dict(copy.deepcopy(old[0].state_dict()))
-    new[1].reward_sum, new[1].reward_steps = old[1].reward_sum, old[1].reward_steps
-    for lagrangian, seen in (old, new):
-        pay(seen, [1.0, -2.0])
-        lagrangian.end_batch(2)  # the same environment step: nothing moves
-        lagrangian.end_batch(3)
-    assert old[0].network.raw.tolist() == new[0].network.raw.tolist()
-    assert old[0].metrics["reward_mean/1"] == new[0].metrics["reward_mean/1"]
-
-
 BANDIT = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]")
 FAMILIES = {
     "sac": ("algorithm=sac", *REPLAY),
     "sac-n-step": ("algorithm=sac", "algorithm.n_step=3", *REPLAY),
     "ppo": ("algorithm=ppo", "algorithm.batch_size=16", *ROLLOUT),
-    "a2c": ("algorithm=a2c", *ROLLOUT),
     "workers": ("algorithm=ppo", "algorithm.batch_size=16", "env.vectorization=async", *ROLLOUT),
 }
 
@@ -245,9 +214,3 @@ def test_fixed_weights_have_known_optima():
     assert actions[int(np.argmax(sums))] == pytest.approx(-0.5)
     on_cliff = [ConstrainedBandit(cliff=0.5).step(np.array([action]))[1].tolist() for action in (0.5, 0.6)]
     assert on_cliff == [[-0.25, 0.0], [pytest.approx(-0.16), -1.0]]
-
-
-def test_config_holds_weights_and_thresholds():
-    config = compose(["algorithm=ppo", *BANDIT, "+with=lagrangian", "lagrangian.initial=[1.0,2]"]).config
-    assert list(config.lagrangian.initial) == [1.0, 2.0]
-    assert OmegaConf.to_container(config.lagrangian, resolve=True)["thresholds"] == [None, -0.25]

@@ -56,16 +56,19 @@ def quantile_target(critics, **options):
     return FixedQuantileTarget(critics, *policy_of(CONTINUOUS, critics), **options)
 
 
+def critics_of(members):
+    return ImplicitCritics(CONTINUOUS, hidden=(4,), members=members)
+
+
 def priced(members):
-    critics = ImplicitCritics(CONTINUOUS, hidden=(4,), members=members)
+    critics = critics_of(members)
     policy, temperature = policy_of(CONTINUOUS, critics)[0], Temperature(CONTINUOUS, epistemic=0.4)
     return ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature)
 
 
 def windows(**options):
-    return WindowTarget(
-        RecurrentCritics(CONTINUOUS, hidden=(4, 5), core="gru", core_size=3), deterministic(0), **options
-    )
+    critics = RecurrentCritics(CONTINUOUS, hidden=(4, 5), core="gru", core_size=3)
+    return WindowTarget(critics, deterministic(0), **options)
 
 
 def editor(change):
@@ -86,41 +89,19 @@ SETTINGS = [
     (lambda: decisions(CONTINUOUS, most=0), r"algorithm\.most_steps must be at least 1, not 0"),
     (lambda: BCLoss(Policy(CONTINUOUS), sgd, objective="mod"), r"objective: wanted one of likelihood, mode, got 'mod'"),
     (lambda: followed(CONTINUOUS), r"actor_q: wanted one of first, min, mean, got 'frist'.*first"),
+    (lambda: QNetwork(DISCRETE, members=2, layers=torch.nn.Linear(1, 2)), r"one network; algorithm\.ensemble=2"),
+    (lambda: priced(1), r"critics lie apart; give algorithm\.ensemble at least 2, not 1$"),
+    (lambda: Temperature(CONTINUOUS, epistemic=0.4).of("continuous"), "epistemic is for algorithm=dsac and doac"),
+    (lambda: Temperature(CONTINUOUS, epistemic=0.0), r"^algorithm\.temperature\.epistemic: .* above 0, got 0.0$"),
+    (lambda: Temperature(CONTINUOUS, epistemic=True), r"^algorithm\.temperature\.epistemic: .* above 0, got True$"),
+    (lambda: ImplicitCritics(CONTINUOUS, value_head=Quantiles(3)), r"has quantiles; leave algorithm\.value_head "),
     (
-        lambda: QNetwork(DISCRETE, members=2, layers=torch.nn.Linear(1, 2)),
-        "networks.q.layers is one network; algorithm.ensemble=2",
+        lambda: agent_of(DOACAgent, CONTINUOUS, critics_of(1)),
+        r"^algorithm\.ensemble: DOAC uses the deviation of",
     ),
-    (lambda: priced(1), r"how far critics lie apart; give algorithm\.ensemble at least 2, not 1$"),
-    (
-        lambda: Temperature(CONTINUOUS, epistemic=0.4).of("continuous"),
-        "epistemic is for algorithm=dsac and doac; leave it away here$",
-    ),
-    *(
-        (
-            lambda wrong=wrong: Temperature(CONTINUOUS, epistemic=wrong),
-            rf"^algorithm\.temperature\.epistemic: .* above 0, got {wrong}$",
-        )
-        for wrong in (0.0, -1.0, True)
-    ),
-    (
-        lambda: ImplicitCritics(CONTINUOUS, value_head=Quantiles(3)),
-        r"has quantiles; leave algorithm\.value_head \(\+with=hlgauss, reward_critics\) away",
-    ),
-    (
-        lambda: agent_of(DOACAgent, CONTINUOUS, ImplicitCritics(CONTINUOUS, hidden=(4,), members=1)),
-        r"^algorithm\.ensemble: DOAC uses the deviation of critics",
-    ),
-    *(
-        (
-            lambda wrong=wrong: ValueLoss(Value(CONTINUOUS), sgd, expectile=wrong),
-            "expectile: wanted a number between 0 and 1",
-        )
-        for wrong in (0.0, 1.0, 1.2)
-    ),
-    (
-        lambda: AdvantageWeightedLoss(Policy(CONTINUOUS), sgd, temperature=0.0),
-        "temperature: wanted a number above 0, got 0",
-    ),
+    (lambda: ValueLoss(Value(CONTINUOUS), sgd, expectile=0.0), "expectile: wanted a number between 0 and 1"),
+    (lambda: ValueLoss(Value(CONTINUOUS), sgd, expectile=1.0), "expectile: wanted a number between 0 and 1"),
+    (lambda: AdvantageWeightedLoss(Policy(CONTINUOUS), sgd, temperature=0.0), "wanted a number above 0, got 0"),
     (lambda: lagrangian([0.1]), "thresholds: wanted 2"),
     (lambda: lagrangian(-0.1), "thresholds: wanted 2"),
     (lambda: lagrangian([None, None]), "none is given"),
@@ -128,36 +109,21 @@ SETTINGS = [
     (lambda: weights(0.0), r"lagrangian\.initial"),
     (lambda: weights([1.0, -1.0]), r"lagrangian\.initial"),
     (lambda: weights([1.0, 1.0, 1.0]), r"lagrangian\.initial"),
-    (
-        lambda: BinPolicy(CONTINUOUS, Temperature(CONTINUOUS), bins=5),
-        "bins: wanted at least 6 values of each entry of an action, got 5",
-    ),
+    (lambda: BinPolicy(CONTINUOUS, Temperature(CONTINUOUS), bins=5), "bins: wanted at least 6 values .* got 5"),
     (lambda: SameActionPrior(CONTINUOUS, share=1.0), "wanted a share between 0 and 1 and a deviation above 0, got 1"),
-    (
-        lambda: SameActionPrior(CONTINUOUS)(column(0.0)),
-        r"lack the action before, which \+with=same_action_prior has them hold",
-    ),
+    (lambda: SameActionPrior(CONTINUOUS)(column(0.0)), r"lack the action before, which \+with=same_action_prior"),
     (lambda: quantile_target(Critics(CONTINUOUS)), r"algorithm\.quantiles"),
-    (
-        lambda: quantile_target(Critics(CONTINUOUS, quantiles=2), least="members"),
-        r"^least: wanted one of .*, got 'members' \(did you mean 'member'",
-    ),
+    (lambda: quantile_target(Critics(CONTINUOUS, quantiles=2), least="members"), r"^least: .*did you mean 'member'"),
     (lambda: windows(n_step=3), r"algorithm\.n_step: windows look one step ahead, not 3"),
     (
-        lambda: windows().begin_batch(column(1), column(1), torch.ones(1), torch.ones(1) > 1),
-        r"algorithm\.unroll: wanted at least 2 steps",
+        lambda: windows().begin_batch(*[column(1)] * 2, torch.ones(1), torch.ones(1) > 1),
+        "unroll: wanted at least 2",
     ),
     (lambda: BurnIn(1.0), "burn_in: wanted a share from 0 to below 1"),
     (lambda: editor("distanse"), r"algorithm\.change: wanted one of utility, distance, got 'distanse'"),
-    (
-        lambda: Trajectories(CONTINUOUS, "linaer"),
-        r"algorithm\.trajectory: wanted one of zero, linear, quadratic, got 'linaer'",
-    ),
+    (lambda: Trajectories(CONTINUOUS, "linaer"), r"algorithm\.trajectory: wanted one of .*, got 'linaer'"),
     (lambda: switching(0), r"algorithm\.most_steps must be at least 1, not 0"),
-    (
-        lambda: TrustRegion(policy_of(DISCRETE, Critics(DISCRETE))[0], spaces=DISCRETE),
-        "a SoftPolicy has no policy with parameters of its own",
-    ),
+    (lambda: TrustRegion(policy_of(DISCRETE, Critics(DISCRETE))[0], spaces=DISCRETE), "SoftPolicy has no policy with"),
 ]
 
 
@@ -174,7 +140,7 @@ NUMBERS_ONLY = [
     (lambda spaces: agent_of(OACAgent, spaces, Critics(spaces)), "numbers; here they are"),
     (
         lambda spaces: quantile_target(Critics(spaces, hidden=(), quantiles=2)),
-        r"^QRSAC handles continuous actions only; .* Discrete\(2\) \(algorithm=sac",
+        r"^QRSAC .* Discrete\(2\) .algorithm=sac",
     ),
     (lambda spaces: SarsaTarget(Critics(spaces), deterministic(0.5)), "handles continuous actions only"),
     (Editor, "handles continuous actions only"),
@@ -194,10 +160,7 @@ SPACES = [
     (lambda: QNetwork(CONTINUOUS), r"the action space is Box\[1\]"),
     (lambda: UniformPrior(DISCRETE), "numbers; here they are Discrete"),
     (lambda: Apart(CONTINUOUS, lambda: torch.ones(2)), r"\[utility, -cost\], and it is one plain number"),
-    (
-        lambda: WaypointFollow(Spaces(LINE, LINE)),
-        r"gives \[speed, steer, reverse\] within bounds, not Box\[1\]",
-    ),
+    (lambda: WaypointFollow(Spaces(LINE, LINE)), r"\[speed, steer, reverse\] within bounds, not Box\[1\]"),
     (lambda: Distillation(CONTINUOUS, frames=1), r"rnd\.frames.*more than 1 frames"),
     (lambda: Distillation(Spaces(STACK, LINE), frames=4), r"rnd\.frames.*more than 4 frames"),
     *(

@@ -16,13 +16,13 @@ from rlrun.algorithms.dqn import QNetwork
 from rlrun.algorithms.dqn import QTarget as DQNTarget
 from rlrun.algorithms.lagrangian import RewardWeights
 from rlrun.algorithms.oac import OACAgent
-from rlrun.callbacks import CriticLoss, LambdaReturn, SoftPolicyLoss
+from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces
-from rlrun.memory import NStep, Table, WeighRewards
 from rlrun.nn import Critics, Rewards
 
-from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, deterministic, policy_of, sgd, write
+from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, deterministic, fill, policy_of, sgd, write
+from .runs import REPLAY
 
 WEIGHTS = (0.5, -2.0)
 LOG_3 = math.log(3.0)
@@ -125,54 +125,20 @@ def test_targets_of_each_reward(name, monkeypatch):
     assert float(target.metrics["batch/reward"]) == pytest.approx(0.5 * 1 - 2 * 3)
 
 
-def test_truncated_step_bootstraps_each_reward():
-    spaces = Spaces(LINE, LINE, rewards=2)
-    value_head = Rewards(WEIGHTS)
-    adaptors = [NStep(steps=2, discount=0.9), WeighRewards(WEIGHTS, apart=value_head)]
-    table = Table(spaces=spaces, length=10, adaptors=adaptors)
-    for seen, terminated, truncated in ((0.0, False, False), (1.0, False, True), (2.0, True, False)):
-        row = {"observation": np.array([[seen]]), "action": np.zeros((1, 1)), "reward": np.array([[1.0, 3.0]])}
-        table.add(None, row | {"terminated": np.array([terminated]), "truncated": np.array([truncated])})
-        if terminated or truncated:
-            table.close(None, np.ones((1, 1)))
-    batch = table.sample(64)
-    assert batch["reward"].shape == (64, 2)
-    q_target = soft(CONTINUOUS, (FAR, FAR), SLOW).begin_batch(
-        *(batch[name] for name in ("next_observation", "reward", "terminated", "discount"))
-    )["q_target"]
-    by_start = dict(zip(batch["observation"].flatten().tolist(), q_target.tolist(), strict=True))
-    assert by_start[0.0] == pytest.approx([1.9 + 0.81 * 4.8, 5.7 + 0.81 * 2.8], abs=1e-5)
-    assert by_start[1.0] == pytest.approx([1 + 0.9 * 4.8, 3 + 0.9 * 2.8], abs=1e-5)
-    assert by_start[2.0] == [1.0, 3.0]
-
-
 def test_windows_have_targets_of_rewards():
-    target, steps = soft(CONTINUOUS, (FAR, FAR), SLOW), torch.zeros(2, 3, dtype=torch.bool)
-    reward, terminated = PAID[:, None].expand(2, 3, 2), steps.clone()
+    target, terminated = soft(CONTINUOUS, (FAR, FAR), SLOW), torch.zeros(2, 3, dtype=torch.bool)
+    reward = PAID[:, None].expand(2, 3, 2)
     terminated[1, 0] = True
     one_step = target.begin_batch(torch.ones(2, 3, 1), reward, terminated, torch.full((2, 3), 0.9))["q_target"]
     first, second = 1 + 0.9 * 4.8, 3 + 0.9 * 2.8
     assert one_step[0].tolist() == [pytest.approx([first, second])] * 3
     assert one_step[1].tolist() == [[1.0, 3.0], *[pytest.approx([first, second])] * 2]
-    valid = torch.tensor([[True, True, False], [True, True, True]])
-    returns = LambdaReturn(lambda_=1.0, discount=0.5).begin_batch(
-        one_step, reward, terminated, steps, torch.full((2, 3), 0.9), valid
-    )["q_target"]
-    assert returns[0, 0].tolist() == pytest.approx([1 + 0.9 * first, 3 + 0.9 * second])
-    assert returns[0, 1].tolist() == pytest.approx([first, second])  # what follows repeats the episode's last step
-    assert returns[1].tolist() == [
-        [1.0, 3.0],
-        pytest.approx([1 + 0.9 * first, 3 + 0.9 * second]),
-        pytest.approx([first, second]),
-    ]
 
 
 def test_dueling_values_each_reward():
     network = Critics(DISCRETE, hidden=(), members=1, value_head=Rewards(WEIGHTS), dueling=True)
-    with torch.no_grad():
-        for stream, bias in ((network.layers.value, [10.0, 20.0]), (network.layers.advantage, [1.0, 0.0, 3.0, 8.0])):
-            stream.layers[0].weight.zero_()
-            stream.layers[0].bias.copy_(torch.tensor([[bias]]))
+    fill(network.layers.value.layers[0], 10.0, 20.0)
+    fill(network.layers.advantage.layers[0], 1.0, 0.0, 3.0, 8.0)
     assert network(column(1))[0, :, 0].tolist() == [[9.0, 11.0], [16.0, 24.0]]  # advantages less their means 2 and 4
 
 
@@ -265,8 +231,6 @@ class Coins(gymnasium.Env):
         return np.ones(1, np.float32), np.array(paid, np.float32), True, False, {}
 
 
-SMALL = ("algorithm.hidden=[8]", "algorithm.batch_size=16", "algorithm.warmup_steps=40", "stop.env_steps=null")
-RUN = (*SMALL, "stop.updates=12", "evaluation.every=0", "logger=[]", "log.every=8")
 BANDIT = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]", "lagrangian.lr=0.5")
 BOTH = "+with=[lagrangian,reward_critics]"
 COINS = ("env=gym", f"env.target={__name__}.Coins")
@@ -283,7 +247,7 @@ COINS = ("env=gym", f"env.target={__name__}.Coins")
     ids=["scaled", "n-step", "windows", "repeats"],
 )
 def test_actors_use_the_current_weights(overrides, tmp_path):
-    trainer = rlrun.train([*overrides, *BANDIT, *RUN, BOTH], run_dir=tmp_path / "run").trainer
+    trainer = rlrun.train([*overrides, *BANDIT, *REPLAY, BOTH], run_dir=tmp_path / "run").trainer
     callbacks, table = trainer.callbacks, trainer.loader.table
     weights, loss = callbacks["reward_weights"].network, callbacks["q_loss"]
     assert float(weights().detach()[1]) > 0.55
@@ -299,20 +263,12 @@ def test_actors_use_the_current_weights(overrides, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("weights", "best"), [("[1.0,1.0]", 0), ("[1.0,3.0]", 1), ("[-1.0,1.0]", 1)], ids=["pay", "cost", "negative"]
+    ("algorithm", "weights", "best"), [("dqn", "[1.0,1.0]", 0), ("dqn", "[1.0,3.0]", 1), ("sac", "[-1.0,1.0]", 1)]
 )
-@pytest.mark.parametrize("algorithm", ["sac", "dqn"])
 def test_choices_are_learned_by_weights(algorithm, weights, best, folder):
-    overrides = [
-        f"algorithm={algorithm}",
-        *COINS,
-        *SMALL,
-        "stop.updates=150",
-        "algorithm.lr=0.02",
-        "algorithm.ensemble=2",
-    ]
-    overrides += ["+with=[reward_weights,reward_critics]", "evaluation.every=0", "logger=[]"]
-    run = rlrun.train([*overrides, f"++reward_weights={weights}"], run_dir="run")
+    overrides = [f"algorithm={algorithm}", *COINS, *REPLAY, "stop.updates=60", "algorithm.lr=0.05"]
+    overrides += ["+with=[reward_weights,reward_critics]", f"++reward_weights={weights}", "algorithm.ensemble=2"]
+    run = rlrun.train(overrides, run_dir="run")
     assert run.trainer.callbacks["q_loss"].critics.value_head.size == 2
     evaluation = rlrun.evaluate("run", episodes=2, trust=[__name__.partition(".")[0]])
     assert evaluation.totals == [[1.0, -0.5] if best == 0 else [0.0, 0.0]] * 2

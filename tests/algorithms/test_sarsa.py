@@ -12,44 +12,14 @@ from rlrun.algorithms.sarsa import (
     RecurrentCritics,
     RecurrentDeterministic,
     RecurrentGaussian,
-    SarsaTarget,
     WindowTarget,
 )
-from rlrun.callbacks import CriticLoss, SoftPolicyLoss
+from rlrun.callbacks import SoftPolicyLoss
 from rlrun.memory import Table
 
-from .fixed import CONTINUOUS, adam, column, critics_of, deterministic, sgd
+from .fixed import CONTINUOUS, adam, column
 
 pytestmark = pytest.mark.usefixtures("no_noise")
-
-
-@pytest.mark.parametrize("ending", ["terminated", "truncated"])
-def test_every_transition_counts_once(ending):
-    """Rows (r_t + γ d_t v_t - q_t)² of MID, MID, LAST; the FIRST that follows gives none."""
-    table = Table(spaces=CONTINUOUS, length=20)
-    rewards, observations, actions = [1.0, 2.0, -3.0], [0.1, 0.2, 0.3, 0.4], [0.5, -0.5, 0.25]
-    for step in range(3):
-        flags = {name: [step == 2 and name == ending] for name in ("terminated", "truncated")}
-        row = {"observation": [[observations[step]]], "action": [[actions[step]]], "reward": [rewards[step]]}
-        table.add(None, row | flags)
-    table.close(None, [[observations[3]]])
-    nothing = {"terminated": [False], "truncated": [False]}
-    table.add(None, {"observation": [[9.0]], "action": [[0.0]], "reward": [0.0]} | nothing)  # the next episode's first
-
-    critics = critics_of(CONTINUOUS, ([[2.0], [3.0]], [1.0]))
-    target, loss = SarsaTarget(critics, deterministic(0.5), discount=0.9), CriticLoss(critics, sgd)
-    batch = table.sample(200)
-    columns = {name: batch[name] for name in ("next_observation", "reward", "terminated")}
-    losses, *_ = loss.loss(batch["observation"], batch["action"], target.begin_batch(**columns)["q_target"])
-    value, taken = (
-        [2 * o + 1.5 + 1 for o in observations],
-        [2 * o + 3 * a + 1 for o, a in zip(observations, actions, strict=False)],
-    )
-    counts = [1.0, 1.0, float(ending == "truncated")]
-    rows = [(rewards[t] + 0.9 * counts[t] * value[t + 1] - taken[t]) ** 2 for t in range(3)]
-    assert sorted(set(batch["observation"].flatten().tolist())) == pytest.approx(observations[:3])
-    for observation, element in zip(batch["observation"].flatten(), losses, strict=True):
-        assert float(element.detach()) == pytest.approx(rows[round(float(observation) * 10) - 1], abs=1e-4)
 
 
 # --- networks that remember

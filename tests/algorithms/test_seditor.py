@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from rlrun.algorithms.seditor import (
-    Apart,
     CostLoss,
     EditedPolicy,
     EditedTarget,
@@ -19,11 +18,9 @@ from rlrun.algorithms.seditor import (
     UtilityLoss,
     edited,
 )
-from rlrun.core.spaces import Spaces
-from rlrun.memory import RewardScale, Table, WeighRewards
 from rlrun.nn import SquashedGaussian
 
-from .fixed import CONTINUOUS, LINE, column, critics_of, evaluate_loss, sgd, write
+from .fixed import CONTINUOUS, column, critics_of, evaluate_loss, fill, sgd, write
 
 pytestmark = pytest.mark.usefixtures("no_noise")
 
@@ -32,17 +29,11 @@ COST = (([[0.0], [-1.0]], [0.0]), ([[0.0], [-1.0]], [0.5]))  # - a
 PLAIN = 1.0 - 0.5 * math.log(2 * math.pi)  # log density of a normal of deviation 1/e, at its mean
 
 
-def set_level(gaussian, level):
-    with torch.no_grad():
-        gaussian.layers[-1].weight.zero_()
-        gaussian.layers[-1].bias.copy_(torch.tensor([math.atanh(level), -1.0]))
-
-
 def policy_of(proposal, edit):
     """Return a policy that proposes and edits the same whatever it sees."""
     utility, editor = SquashedGaussian(CONTINUOUS, hidden=()), Editor(CONTINUOUS, hidden=())
-    set_level(utility, proposal)
-    set_level(editor.gaussian, edit)
+    fill(utility.layers[-1], math.atanh(proposal), -1.0)
+    fill(editor.gaussian.layers[-1], math.atanh(edit), -1.0)
     return EditedPolicy(utility, editor)
 
 
@@ -135,14 +126,3 @@ def test_each_policy_has_its_temperature():
     loss.backward(torch.tensor([1.0]), torch.tensor([target]))
     assert loss.temperatures.of("proposal").item() == pytest.approx(0.2 * math.exp(target - 1.0))
     assert loss.temperatures.of("edit").item() == pytest.approx(0.5)
-
-
-def test_both_rewards_pass_the_adaptors():
-    spaces = Spaces(LINE, LINE, rewards=2)
-    adaptors = [RewardScale(2.0), WeighRewards([1.0, 2.0], apart=Apart(spaces, lambda: torch.ones(2)))]
-    table = Table(spaces=spaces, length=4, adaptors=adaptors)
-    row = {"observation": [[0.0]], "action": [[0.0]], "reward": [[3.0, -0.5]]}
-    table.add(None, row | {"terminated": [True], "truncated": [False]})
-    table.close(None, [[1.0]])
-    batch = table.sample(2)
-    assert batch["reward"].tolist() == [[6.0, -1.0]] * 2

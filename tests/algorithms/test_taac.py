@@ -20,7 +20,7 @@ from rlrun.collect import Collector, Repeating, evaluate
 from rlrun.env import make
 from rlrun.memory import Table
 
-from .fixed import CONTINUOUS, column, sgd, write
+from .fixed import CONTINUOUS, column, fill, sgd, write
 
 ALPHAS = (0.2, 0.5)  # of actions, and of the choice
 
@@ -35,9 +35,7 @@ def policy_of(critics, level=0.5, **options):
     with torch.no_grad():
         temperature.log.copy_(torch.tensor(ALPHAS).log())
     policy = SwitchingPolicy(CONTINUOUS, critics, temperature, hidden=(), **options)
-    with torch.no_grad():
-        policy.gaussian.layers[-1].weight.zero_()
-        policy.gaussian.layers[-1].bias.copy_(torch.tensor([math.atanh(level), -1.0]))
+    fill(policy.gaussian.layers[-1], math.atanh(level), -1.0)
     return policy
 
 

@@ -136,11 +136,10 @@ def test_nan_policy_ends_the_run():
         region.end_batch()
 
 
-@pytest.mark.parametrize("algorithm", [["algorithm=a2c", "+with=trust_region"], ["algorithm=trac"]])
-def test_large_rate_finds_the_best_arm(algorithm, tmp_path):
+def test_large_rate_finds_the_best_arm(tmp_path):
     env = ["env=bandit", "env.kwargs.means=[0.5,1.0,-1.0]", "num_envs=3", "logger=[]", "evaluation.every=0"]
     numbers = ["algorithm.horizon=5", "algorithm.lr=0.1", "stop.updates=100"]
-    result = train([*algorithm, *env, *numbers], run_dir=tmp_path / "run")
+    result = train(["algorithm=trac", *env, *numbers], run_dir=tmp_path / "run")
     network = result.trainer.callbacks["trust_region"].network
     with torch.no_grad():
         choices = network.heads(torch.ones(1, 1)).choices[0]
