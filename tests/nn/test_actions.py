@@ -49,12 +49,6 @@ def test_last_decision_counts_fastest():
     assert k.tolist() == [[0], [1], [2], [3], [5]]
 
 
-def test_joint_choices_are_different_actions():
-    codec = ActionCodec(multi(2, 3, 4))
-    actions = codec.join(None, torch.arange(24).unsqueeze(-1))
-    assert len({tuple(action) for action in actions.tolist()}) == 24
-
-
 def test_boxes_keep_the_leaves_order():
     space = Composite({"b": box(2), "n": Discrete(2), "a": box()})
     tree = {"b": torch.tensor([[0.1, 0.2]]), "n": torch.tensor([1]), "a": torch.tensor([0.3])}

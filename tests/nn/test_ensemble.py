@@ -55,12 +55,6 @@ def test_gradients_equal_those_of_the_members(way):
     torch.testing.assert_close(stacked.layers[1].norm_weight.grad, expected)
 
 
-def test_members_share_stacked_parameters():
-    stacked, _ = stacked_and_plain(members=5)
-    assert [tuple(parameter.shape) for parameter in stacked.parameters()][:2] == [(5, 4, 8), (5, 1, 8)]
-    assert len(list(stacked.parameters())) == 6
-
-
 def test_members_begin_different():
     weight = stacked_and_plain()[0].layers[0].weight
     assert not torch.equal(weight[0], weight[1])

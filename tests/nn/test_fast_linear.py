@@ -5,13 +5,9 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad, grad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.utils import parametrize
 
-from rlrun.core.spaces import Spaces
-from rlrun.nn import MLP, ActorCritic, Ensemble, MixedPrecision, ensemble, fast_linear
+from rlrun.nn import MLP, Ensemble, MixedPrecision, ensemble, fast_linear
 from rlrun.nn.fast_linear import Linear, Tanh
-
-from .spaces_for_tests import box
 
 
 @pytest.fixture
@@ -253,62 +249,6 @@ def test_nan_stays_in_its_row(network, precision, backend, monkeypatch):
     x[5] = float("nan")
     with MixedPrecision(precision, "cpu"):
         assert network(x).view(64).isnan().nonzero().tolist() == [[5]]
-
-
-class Doubled(nn.Module):
-    """Doubles what a module gives, or a parameter."""
-
-    def __init__(self, inner=None):
-        super().__init__()
-        self.inner = inner or nn.Identity()
-
-    def forward(self, x):
-        return 2.0 * self.inner(x)
-
-
-class DoubledLinear(nn.Linear):
-    def forward(self, x):
-        return 2.0 * super().forward(x)
-
-
-def subclass(network):
-    layer = DoubledLinear(network[0].in_features, network[0].out_features)
-    layer.weight, layer.bias = network[0].weight, network[0].bias
-    network[0] = layer
-
-
-CHANGES = {
-    "hook": lambda network: network[0].register_forward_hook(lambda module, inputs, output: 2.0 * output),
-    "parametrized": lambda network: parametrize.register_parametrization(network[0], "weight", Doubled()),
-    "replaced": lambda network: network.__setitem__(0, Doubled(network[0])),
-    "subclass": subclass,
-    "own forward": lambda network: setattr(network[0], "forward", Doubled(nn.Linear(3, 8)).forward),
-    "loaded": lambda network: network.load_state_dict({k: 2.0 * v for k, v in network.state_dict().items()}),
-    "moved": lambda network: setattr(network[0].weight, "data", 2.0 * network[0].weight.data),
-    "another activation": lambda network: network.__setitem__(1, nn.ELU()),
-    "no bias": lambda network: network[0].register_parameter("bias", None),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_changed_layers_are_used(name, backend):
-    torch.manual_seed(2)
-    network, x = MLP(3, 2, hidden=(8,), activation="tanh"), torch.randn(4, 3)
-    before = network(x)
-    CHANGES[name](network)
-    expected = x
-    for layer in network:
-        expected = layer(expected)
-    assert torch.equal(network(x), expected)
-    assert not torch.allclose(network(x), before)
-
-
-@pytest.mark.parametrize("part", ["trunk", "trunk.layers", "head", "value_trunk", "value_head"])
-def test_hooks_within_policies_are_called(part, backend):
-    network, calls, x = ActorCritic(Spaces(box(3), box(2)), hidden=(8,)), [], torch.randn(6, 3)
-    network.get_submodule(part).register_forward_hook(lambda module, inputs, output: calls.append(part))
-    network.evaluate_actions(x, torch.zeros(6, 2))
-    assert calls == [part]
 
 
 @pytest.mark.parametrize(

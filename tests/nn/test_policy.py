@@ -21,15 +21,6 @@ def policy(action, **options):
     return Policy(Spaces(VECTOR, action), hidden=(16, 16), **{"output_gain": 1.0, **options})
 
 
-def test_log_prob_equals_torchs_density():
-    network, observation = gaussian(), draw(VECTOR, 64)
-    mean, log_std = network.normal(observation)
-    density = TransformedDistribution(Independent(Normal(mean, log_std.exp()), 1), [TanhTransform(cache_size=1)])
-    c, log_prob = network(observation)
-    torch.testing.assert_close(log_prob, density.log_prob(c), atol=1e-4, rtol=0)
-    torch.testing.assert_close(network.log_prob(observation, c), log_prob, atol=1e-3, rtol=0)
-
-
 def test_given_noise_fixes_the_sample():
     network, observation, noise = gaussian(), draw(VECTOR, 5), torch.randn(5, 6)
     assert torch.equal(network(observation, noise)[0], network(observation, noise)[0])

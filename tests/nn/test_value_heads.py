@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tests.algorithms.fixed import fill
 
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Discrete, Spaces
@@ -59,9 +60,7 @@ def test_distance_of_bins_is_cross_entropy():
     losses = value_head.distance(logits, torch.tensor([1.0]), huber=None)  # from the middle both bins have a half
     assert losses.flatten().tolist() == pytest.approx([-0.5 * math.log(3 / 16), math.log(2.0)], abs=1e-5)
     inner, outer = (0.5 * math.erf(x / math.sqrt(2.0)) for x in (1.0, 2.0))
-    losses = value_head.distance(
-        logits, torch.tensor([9.0]), huber=None
-    )  # counts as 2: what is left of it, within 1 and 2
+    losses = value_head.distance(logits, torch.tensor([9.0]), huber=None)  # counts as 2: what is left within 1 and 2
     wanted = -(inner * math.log(0.75) + (outer - inner) * math.log(0.25)) / outer
     assert losses.flatten().tolist() == pytest.approx([wanted, math.log(2.0)], abs=1e-5)
 
@@ -74,11 +73,8 @@ def test_clamped_targets_are_a_metric():
 
 def test_dueling_adds_centered_advantages():
     network = critics(Discrete(3), members=1, hidden=(), dueling=True, quantiles=2)
-    streams = network.layers
-    with torch.no_grad():
-        for stream, bias in ((streams.value, [10.0, 20.0]), (streams.advantage, [1.0, 0.0, 2.0, 0.0, 6.0, 3.0])):
-            stream.layers[0].weight.zero_()
-            stream.layers[0].bias.copy_(torch.tensor([[bias]]))
+    fill(network.layers.value.layers[0], 10.0, 20.0)
+    fill(network.layers.advantage.layers[0], 1.0, 0.0, 2.0, 0.0, 6.0, 3.0)
     # first quantile: 10 + (1, 2, 6) - 3; second: 20 + (0, 0, 3) - 1
     assert network.raw_output(draw(VECTOR, 1))[0, 0].tolist() == [[8.0, 19.0], [9.0, 19.0], [13.0, 22.0]]
 
@@ -104,25 +100,16 @@ def test_quantiles_learn_from_row_means():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        *(
-            (
-                lambda wrong=wrong: bins(**wrong),
-                ConfigError,
-                "^bins: wanted at least 2, least < largest and smoothing > 0",
-            )
-            for wrong in ({"count": 1}, {"least": 5.0}, {"smoothing": 0.0})
-        ),
+        (lambda: bins(count=1), ConfigError, "^bins: wanted at least 2, least < largest and smoothing > 0"),
+        (lambda: bins(least=5.0), ConfigError, "^bins: wanted at least 2, least < largest and smoothing > 0"),
+        (lambda: bins(smoothing=0.0), ConfigError, "^bins: wanted at least 2, least < largest and smoothing > 0"),
         (lambda: critics(multi(8, 9), value_head=bins()), SpaceError, r"adds up over 2 \(leave \+with=hlgauss away"),
         (
             lambda: critics(box(2), value_head=bins(), quantiles=8),
             ConfigError,
-            "critics learn 8 quantiles of a return or bins, not both: leave",
+            "8 quantiles of a return or bins, not both",
         ),
-        (
-            lambda: critics(box(2), dueling=True),
-            SpaceError,
-            r"^dueling is for values of choices; the action space is Box\[2\]",
-        ),
+        (lambda: critics(box(2), dueling=True), SpaceError, r"^dueling is for values of choices; .* Box\[2\]"),
     ],
 )
 def test_bad_settings_are_refused(make, error, message):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlrun.core.spaces import Box
-from rlrun.ops import bootstrap, choice_entropy, distance, error_size, lerp_, range_entropy, target_entropy
+from rlrun.ops import bootstrap, distance, error_size, lerp_, target_entropy
 
 BOX4 = Box((4,), np.full(4, -3, np.float32), np.full(4, 3, np.float32))
 
@@ -24,16 +24,6 @@ def test_each_row_may_have_its_discount():
         torch.zeros(2), discount=torch.tensor([0.5, 0.25]), terminated=torch.zeros(2).bool(), value=torch.ones(3, 2)
     )
     assert target.tolist() == [[0.5, 0.25]] * 3
-
-
-@pytest.mark.parametrize(("choices", "entropy"), [(2, 0.325083), (3, 0.394398), (4, 0.434944), (9, 0.533027), (1, 0.0)])
-def test_entropy_of_a_favorite_choice(choices, entropy):
-    assert math.isclose(choice_entropy([choices]), entropy, abs_tol=1e-5)
-
-
-def test_entropy_of_a_ranges_share():
-    assert math.isclose(range_entropy(4.0), -0.916291, abs_tol=1e-5)
-    assert math.isclose(range_entropy(2.0, min_prob=0.184), -0.99967, abs_tol=1e-5)
 
 
 def test_target_entropy_is_of_normalized_actions():
