@@ -81,14 +81,6 @@ def test_episodes_keep_their_order(tmp_path: Path) -> None:
         assert [episode.row["reward"][0] for episode in Stored.of(memory)][-3:] == [388, 392, 396]
 
 
-@pytest.mark.parametrize(("episode_end", "wanted"), [("terminated", (True, False)), ("truncated", (False, True))])
-def test_episodes_end_by_one_rule(tmp_path: Path, episode_end: Any, wanted: tuple[bool, bool]) -> None:
-    row = emote.read(example(tmp_path / "v1.zip"), episode_end=episode_end)[7].row
-    assert (row["terminated"][-1], row["truncated"][-1]) == wanted
-    assert not row["terminated"][:-1].any()
-    assert not row["truncated"][:-1].any()
-
-
 def test_terminal_tag_marks_truncation(tmp_path: Path) -> None:
     tag = np.zeros(100, np.float32)
     tag[3] = 1.0
@@ -108,13 +100,6 @@ def test_masks_mark_truncation(tmp_path: Path) -> None:
     parts = {"masks.npy": npy(masks), "masks.ranges.npy": npy(ranges(list(range(100)), 4))}
     episodes = emote.read(example(tmp_path / "v1.zip", change=parts, part_keys=["observation", "reward", "masks"]))
     assert [episode.row["terminated"].tolist()[-1] for episode in episodes[:3]] == [True, False, False]
-
-
-def test_names_can_be_mapped(tmp_path: Path) -> None:
-    names = {"observation": "observation.inner.position", "reward": "score"}
-    (first, *_) = emote.read(example(tmp_path / "v1.zip"), names=names)
-    assert first.row["observation"]["inner"]["position"].tolist() == [0, 1, 2, 3]
-    assert first.row["score"].tolist() == [0, 1, 2, 3]
 
 
 BROKEN = {

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
-from rlrun.memory import ReplayLoader, Table, Uniform
+from rlrun.memory import Mix, ReplayLoader, Table, Uniform
 from rlrun.memory.dataset import DatasetLoader
-from rlrun.memory.joint import JointLoader, MixLoader
+from rlrun.memory.joint import JointLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.rollout import RolloutLoader
 from rlrun.memory.rollout_table import Rollout
@@ -85,8 +85,9 @@ def joint() -> JointLoader:
     live, two = replay(1), replay(2)
     two.collector = None
     Walker(two.table).collect(60)
-    parts = [{"table": live.table, "share": 0.5}, {"table": two.table, "share": 0.5}]
-    loader = JointLoader(default=live, mixed=MixLoader(parts=parts, batch=6), data=dataset())
+    mix = Mix([{"table": live.table, "share": 0.5}, {"table": two.table, "share": 0.5}])
+    mixed = ReplayLoader(table=mix, collector=None, batch=6)
+    loader = JointLoader(default=live, mixed=mixed, data=dataset())
     loader.collector = live.collector
     return loader
 

@@ -9,7 +9,7 @@ from rlrun.memory.ejectors import CoverageEjector, Ejector, Fifo, UniformEjector
 from rlrun.memory.hindsight import Hindsight
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic
-from rlrun.memory.joint import JointLoader, Mix, MixLoader
+from rlrun.memory.joint import JointLoader, Mix
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritized import Prioritized
@@ -39,7 +39,7 @@ __all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", 
 __all__ += ["WeighRewards"]
 __all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Recent", "Rows", "Sampler", "Sequential"]
 __all__ += ["Stratified", "Uniform", "UniformEjector"]
-__all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "MixLoader", "PhasicLoader", "Prefetch"]
+__all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "NStepDiscount", "NStepReturn", "Next"]
 __all__ += ["NextN", "Previous", "Table", "spaces_in"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from zipfile import ZipFile
 
 import numpy as np
@@ -40,20 +40,11 @@ class Part(NamedTuple):
         return self.data[self.start[episode] : self.start[episode] + self.length[episode]]
 
 
-def read(
-    path: Path | str,
-    *,
-    names: Mapping[str, str] | None = None,
-    episode_end: Literal["terminated", "truncated"] = "terminated",
-) -> list[Episode]:
+def read(path: Path | str) -> list[Episode]:
     """Return the episodes of a memory that Emote stored as V1, in the order in which they came.
 
-    Args:
-        path: the file.
-        names: Emote's key -> our column, such as {"features": "observation.position"}. By default
-            `actions` is `action`, `rewards` is `reward`, and every key with one row more an episode is a
-            part of `observation`.
-        episode_end: how episodes ended where the file does not say.
+    `actions` is `action`, `rewards` is `reward`, and every key with one row more an episode is a part of `observation`.
+    Episodes terminated where the file does not say how they ended.
 
     Raises:
         RequestError: the file is missing, damaged or a pickle, or its ranges contradict each other.
@@ -62,7 +53,7 @@ def read(
     with archive.read(path, sealed=False) as file:
         about = _configuration(file, path)
         parts = {key: _part(file, key, about["ids"], path) for key in about["part_keys"]}
-    return list(_episodes(about, parts, {**NAMES, **(names or {})}, episode_end, path))
+    return list(_episodes(about, parts, path))
 
 
 def is_v1(path: Path) -> bool:
@@ -113,9 +104,7 @@ def _part(file: ZipFile, key: str, ids: list[int], path: Path) -> Part:
     return Part(data, start, length)
 
 
-def _episodes(
-    about: Mapping[str, Any], parts: Mapping[str, Part], names: Mapping[str, str], episode_end: str, path: Path
-) -> Iterator[Episode]:
+def _episodes(about: Mapping[str, Any], parts: Mapping[str, Part], path: Path) -> Iterator[Episode]:
     rows = parts[about["length_key"]].length
     tag_keys = {entry[0] for entry in about["columns"] if entry[1:2] == ["TagColumn"]}
     more = {key: _rows_more(key, part, rows, key in tag_keys, about["ids"], path) for key, part in parts.items()}
@@ -123,18 +112,18 @@ def _episodes(
         if length == 0:
             continue
         values = {key: part.of(number) for key, part in parts.items()}
-        row = {names.get(key, key): values[key] for key, rest in more.items() if rest == 0}
-        observed = {names.get(key, f"observation.{key}"): values[key] for key, rest in more.items() if rest == 1}
-        tags = {names.get(key, key): values[key][0] for key, rest in more.items() if rest is None}
-        row = _with_flags(row, tags, length, episode_end) | {name: leaf[:-1] for name, leaf in observed.items()}
+        row = {NAMES.get(key, key): values[key] for key, rest in more.items() if rest == 0}
+        observed = {f"observation.{key}": values[key] for key, rest in more.items() if rest == 1}
+        tags = {key: values[key][0] for key, rest in more.items() if rest is None}
+        row = _with_flags(row, tags, length) | {name: leaf[:-1] for name, leaf in observed.items()}
         last = nest({name: leaf[-1] for name, leaf in observed.items()}).get("observation")
         yield Episode(nest(row), last, tags)
 
 
-def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int, episode_end: str) -> dict[str, Array]:
+def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int) -> dict[str, Array]:
     """Return a row with `terminated` and `truncated` in place of Emote's columns and tags."""
     over = np.arange(length) == length - 1
-    cut_off = over & (episode_end == "truncated")
+    cut_off = np.zeros(length, np.bool_)
     if "masks" in row:  # 0 where the episode ended by itself
         cut_off = over & (row.pop("masks").reshape(length) != 0)
         row.pop("dones", None)
@@ -162,23 +151,23 @@ def _rows_more(key: str, part: Part, rows: Array, tag: bool, ids: list[int], pat
     )
 
 
-def write(table: Table, path: Path | str, *, names: Mapping[str, str] | None = None, public: bool = False) -> None:
+def write(table: Table, path: Path | str) -> None:
     """Store what a table holds as a V1 file that Emote restores; `terminal` says which episodes were cut off.
+
+    `action` is `actions`, `reward` is `rewards`, the only observation is `obs`, and the parts of a Dict observation keep
+    their names.
 
     Args:
         table: what to store; open episodes are stored as cut off.
         path: the file; Emote appends `.zip` to what it is asked for.
-        names: our column -> Emote's key. By default `action` is `actions`, `reward` is `rewards`, the only
-            observation is `obs`, and the parts of a Dict observation keep their names.
-        public: readable by everybody on this machine.
 
     Raises:
         RlrunError: the disk does not take it.
     """
     stored = Stored.of(table)
-    keys = {leaf: _key(leaf, names or {}) for leaf in stored.columns if leaf not in ("terminated", "truncated")}
+    keys = {leaf: _key(leaf) for leaf in stored.columns if leaf not in ("terminated", "truncated")}
     ids, rows = np.arange(len(stored)), stored.rows
-    with archive.create(Path(path), public=public, sealed=False) as file:
+    with archive.create(Path(path), sealed=False) as file:
         file.writestr("version", VERSION)
         archive.write_json(file, "configuration.json", _about(stored, keys))
         for leaf, key in keys.items():
@@ -194,9 +183,9 @@ def write(table: Table, path: Path | str, *, names: Mapping[str, str] | None = N
             _write_ranges(file, name, ids, np.ones_like(ids))
 
 
-def _key(leaf: str, names: Mapping[str, str]) -> str:
+def _key(leaf: str) -> str:
     ours = {"action": "actions", "reward": "rewards", "observation": "obs"}
-    return names.get(leaf) or ours.get(leaf) or leaf.removeprefix("observation.")
+    return ours.get(leaf) or leaf.removeprefix("observation.")
 
 
 def _write_ranges(file: ZipFile, key: str, ids: Array, length: Array) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
 from rlrun.core.typing import Batch, Groups, Tree
 from rlrun.memory.episodes import joined
-from rlrun.memory.loaders import ReplayLoader, placed, positive
+from rlrun.memory.loaders import placed, positive
 from rlrun.memory.table import Table
 
 
@@ -25,16 +25,15 @@ class JointLoader:
     loaders does. A loader that collects must come before those that draw from the same table.
 
     Args:
-        loaders: by name; or as arguments of their own: `JointLoader(real=…, imagined=…)`.
         nested: the one data group in which each loader's batch is an entry under the loader's name.
-        named: loaders as arguments of their own.
+        loaders: by name.
 
     Raises:
         ConfigError: two loaders give the same group, or there is no loader.
     """
 
-    def __init__(self, loaders: Mapping[str, Any] | None = None, *, nested: str | None = None, **named: Any) -> None:
-        self.parts: dict[str, Any] = {**(loaders or {}), **named}
+    def __init__(self, *, nested: str | None = None, **loaders: Any) -> None:
+        self.parts = loaders
         self.nested = nested
         if not self.parts:
             raise ConfigError("loader: a JointLoader needs loaders by name")
@@ -238,35 +237,6 @@ class Mix:
         for part in self.parts:
             part.owed, part.longest = state["owed"][part.name], state["held"][part.name]
         self._holding = list(state["holding"])
-
-
-class MixLoader(ReplayLoader):
-    """Draws every batch from several tables by their shares, without collecting.
-
-    A `ReplayLoader` with a `Mix` as its table collects, too.
-    """
-
-    def __init__(
-        self,
-        *,
-        parts: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]],
-        batch: int,
-        length: int = 1,
-        data_group: str = "default",
-    ) -> None:
-        self.mix = Mix(parts)
-        super().__init__(table=self.mix, collector=None, batch=batch, length=length, data_group=data_group)
-
-    def feedback(self, priority: Tensor) -> None:
-        """Pass to each table the priorities of its rows in the newest batch."""
-        self.mix.feedback(priority)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "mix": self.mix.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.mix.load_state_dict(state["mix"])
 
 
 def _part(name: str, entry: Mapping[str, Any]) -> _Part:
