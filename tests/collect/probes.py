@@ -9,8 +9,10 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 
+from rlrun.collect import Collector, RandomAgent
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.sync import SyncEnv
+from rlrun.memory import Table
 
 LENGTHS = (3, 1, 2, 4)
 
@@ -46,6 +48,16 @@ def labelled(mode, count, **arguments):
         return SyncEnv([Labelled(env_index, **arguments) for env_index in range(count)])
     factories = [lambda env_index=env_index: Labelled(env_index, **arguments) for env_index in range(count)]
     return BatchedEnv(SyncVectorEnv(factories, autoreset_mode=mode))
+
+
+def collector_for(env, agent=None, *, kind=Collector, table=None, columns=None, begin=True, **options):
+    """Return a collector of an environment, by default one that acts at random and whose training has begun."""
+    if table is None:
+        table = Table(spaces=env.spaces, length=600, num_envs=env.num_envs, columns=columns)
+    collector = kind(env, agent or RandomAgent(env.spaces.action, seed=1), table, **options)
+    if begin:
+        collector.begin_training()
+    return collector
 
 
 class Seeded(gymnasium.Env):

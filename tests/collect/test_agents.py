@@ -46,11 +46,6 @@ def test_other_actions_are_equally_likely():
     assert np.bincount(action)[:4] / 10_000 == pytest.approx(np.full(4, 0.1), abs=0.01)
 
 
-def test_envs_explore_independently():
-    action = greedy(0.5)(LOOK)["action"]
-    assert 300 < (action == 4).sum() < 800
-
-
 def test_epsilon_follows_steps_of_all_envs():
     agent, seen = greedy(Linear(1.0, 0.0, steps=4000)), []
     for _ in range(5):

@@ -10,12 +10,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from rlrun.collect import Collector, RandomAgent
 from rlrun.core.errors import DataError
 from rlrun.env.sync import SyncEnv
-from rlrun.memory import Table
 
-from .probes import LENGTHS, labelled, seeded
+from .probes import LENGTHS, collector_for, labelled, seeded
 
 MODES = [None, *AutoresetMode]
 
@@ -34,13 +32,8 @@ class Counting:
         return {"action": action, "place": observation[:, 2] * 10, "unwanted": action}
 
 
-def collector_of(mode=None, count=1, agent=None, columns=None, begun=True, **options):
-    env = labelled(mode, count, **options)
-    table = Table(spaces=env.spaces, length=600, num_envs=count, columns=columns)
-    collector = Collector(env, agent or RandomAgent(env.spaces.action, seed=1), table, warm_up_seed=7)
-    if begun:
-        collector.begin_training()
-    return collector
+def collector_of(mode=None, count=1, agent=None, columns=None, begin=True, **options):
+    return collector_for(labelled(mode, count, **options), agent, columns=columns, begin=begin, warm_up_seed=7)
 
 
 def stored(collector):
@@ -94,12 +87,9 @@ class Both(gymnasium.Env):
 
 
 def test_terminated_episodes_are_not_interrupted():
-    env = SyncEnv([Both()])
-    table = Table(spaces=env.spaces, length=60, columns={"interrupted": {"tag": True}})
-    collector = Collector(env, RandomAgent(env.spaces.action, seed=0), table)
-    collector.begin_training()
+    collector = collector_for(SyncEnv([Both()]), columns={"interrupted": {"tag": True}})
     collector.collect(4)
-    batch = table.sample(50)
+    batch = collector.table.sample(50)
     assert torch.equal(batch["interrupted"] == 1, ~batch["terminated"])
     assert batch["terminated"].any()
     assert not batch["terminated"].all()
@@ -111,9 +101,7 @@ class Still(Counting):
 
 
 def test_means_are_of_the_newest_episodes():
-    env = labelled(None, 1)
-    collector = Collector(env, Still(), Table(spaces=env.spaces, length=100), window=2)
-    collector.begin_training()
+    collector = collector_for(labelled(None, 1), Still(), window=2)
     assert "episode/return" not in collector.metrics
     collector.collect(6)
     assert collector.metrics["episode/return"] == 2.0  # of 1 and 3
@@ -158,8 +146,7 @@ def test_diverged_policy_is_named(raising, monkeypatch):
     env = seeded(2)
     if raising:
         monkeypatch.setattr(env.envs[1], "step", lambda action: 1 / 0)
-    collector = Collector(env, Diverged(), Table(spaces=env.spaces, length=60, num_envs=2))
-    collector.begin_training()
+    collector = collector_for(env, Diverged())
     with pytest.raises(DataError, match=r"policy \(Diverged\) diverged: it gave action\[0\] = nan in env 1 after 0 "):
         collector.collect(2)
 
@@ -194,15 +181,13 @@ def test_warm_up_is_random_and_reproducible():
 
 
 def test_envs_have_consecutive_seeds():
-    env = labelled(None, 3)
-    Collector(env, Still(), Table(spaces=env.spaces, length=30, num_envs=3), seed=40).begin_training()
-    assert [single_env.seed for single_env in env.envs] == [40, 41, 42]
+    collector = collector_for(labelled(None, 3), Still(), seed=40)
+    assert [env.seed for env in collector.env.envs] == [40, 41, 42]
 
 
 def resumed(mode, count, steps):
     """Collect, and resume in another collector from the saved states."""
-    original, restored = (collector_of(mode, count, agent=Still(), begun=False) for _ in range(2))
-    original.begin_training()
+    original, restored = (collector_of(mode, count, agent=Still(), begin=begin) for begin in (True, False))
     original.collect(steps)
     restored.load_state_dict(original.state_dict())
     restored.table.load_state_dict(original.table.state_dict())
@@ -240,21 +225,10 @@ def test_open_episode_is_not_counted():
 
 
 def test_resume_without_rows_ends_nothing():
-    original, restored = collector_of(count=2), collector_of(count=2, begun=False)
+    original, restored = collector_of(count=2), collector_of(count=2, begin=False)
     original.collect(10)
     restored.load_state_dict(original.state_dict())
     restored.begin_training()
     restored.collect(4)
     assert len(restored.table) == 2  # one of each env, and one that waits for what follows it
     assert restored.steps == original.steps + 4
-
-
-def test_state_is_restored():
-    first, second = collector_of(count=2), collector_of(count=2)
-    first.collect(10, random=True)
-    state = first.state_dict()
-    second.load_state_dict(state)
-    shown = [{name: value for name, value in part.metrics.items() if "memory" not in name} for part in (first, second)]
-    assert (second.steps, shown[1]) == (first.steps, shown[0])
-    assert second.random.draw(9)["action"].tolist() == first.random.draw(9)["action"].tolist()
-    np.testing.assert_array_equal(second.tally.total, first.tally.total)

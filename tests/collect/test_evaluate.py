@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 
 import gymnasium
@@ -12,7 +13,7 @@ import torch
 from gymnasium.spaces import Box
 
 from rlrun.collect import PolicyAgent, evaluate
-from rlrun.collect.evaluate import restored_generators
+from rlrun.collect.evaluate import mean_interval, quantile, restored_generators
 from rlrun.env.sync import SyncEnv
 
 from .probes import Seeded, seeded
@@ -165,3 +166,27 @@ def test_policies_play_in_evaluation_mode():
     evaluate(seeded(1), agent, episodes=1, seed=0, max_steps=2)
     assert set(agent.policy.modes) == {False}
     assert agent.policy.training
+
+
+def likely(bound, freedom, parts=2_000_000):
+    """Return how likely |t| < bound is, by the density."""
+    t = (np.arange(parts) + 0.5) * bound / parts
+    height = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    return float(2 * height * ((1 + t**2 / freedom) ** (-(freedom + 1) / 2)).sum() * bound / parts)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 19, 100, 1001])
+def test_quantile_holds_95_percent(freedom):
+    assert likely(quantile(freedom), freedom) == pytest.approx(0.95, abs=1e-7)
+
+
+def test_interval_has_standard_errors():
+    low, high = mean_interval([1.0, 2.0, 6.0])
+    error = math.sqrt((4 + 1 + 9) / 2 / 3)
+    assert ((low + high) / 2, (high - low) / 2) == pytest.approx((3.0, quantile(2) * error))
+    assert mean_interval([4.0, 4.0]) == (4.0, 4.0)
+
+
+@pytest.mark.parametrize("numbers", [[], [1.0], [1.0, math.nan], [1.0, math.inf]])
+def test_unknown_spread_has_no_interval(numbers):
+    assert mean_interval(numbers) is None

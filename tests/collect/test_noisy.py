@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.schedules import Linear
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
-from rlrun.memory import Table
+
+from .probes import collector_for
 
 EYE = Box((1,), np.array([-1.0]), np.array([1.0]))
 LEVER = Box((1,), np.array([-5.0]), np.array([5.0]))
@@ -43,12 +45,6 @@ def noisy(level=0.1, spaces=None, **options):
 def noise(agent, steps):
     """Return the noise of some steps [T, N]."""
     return np.stack([agent(LOOK)["action"][:, 0] - agent.policy.level for _ in range(steps)])
-
-
-def test_best_action_has_no_noise():
-    agent = noisy()
-    assert np.unique(agent(LOOK, explore=False)["action"]) == pytest.approx([0.1])
-    assert agent.steps == 0
 
 
 def test_undamped_noise_is_independent():
@@ -96,23 +92,22 @@ def test_random_actions_have_noise():
 def test_warm_up_noise_is_correlated():
     agent = noisy(damping=0.1)
     again = random_agent(agent, LEVER, seed=5)
-    drawn = [again(LOOK)["action"] - plain for plain in _uniform(5, 30)]
+    plain = RandomAgent(LEVER, seed=5)
+    drawn = [again(LOOK)["action"] - plain(LOOK)["action"] for _ in range(30)]
     within = np.abs(np.stack(drawn)).max(0) < 0.3
     assert np.corrcoef(drawn[-2][within], drawn[-1][within])[0, 1] > 0.7
 
 
 def test_worker_makes_noise_of_a_collector():
     runs = []
-    for kind in (Collector, AsyncCollector):
+    for kind in (Collector, partial(AsyncCollector, kind="thread")):
         env = envs.make(id="Pendulum-v1", num_envs=2)
         agent = Noisy(Level(), deviation=0.3, damping=0.5, spaces=env.spaces, seed=3)
-        table = Table(spaces=env.spaces, length=60, num_envs=2)
-        collector = kind(env, agent, table, warm_up_seed=7, **({"kind": "thread"} if kind is AsyncCollector else {}))
-        collector.begin_training()
+        collector = collector_for(env, agent, kind=kind, warm_up_seed=7)
         collector.collect(20, random=True)
         collector.collect(20)
         collector.end_training(None)
-        runs.append((table.stored()["columns"]["blocks"]["packed rows"], agent.state_dict()))
+        runs.append((collector.table.stored()["columns"]["blocks"]["packed rows"], agent.state_dict()))
     assert np.array_equal(runs[0][0], runs[1][0])
     assert runs[0][1]["rng"] == runs[1][1]["rng"]
     assert torch.equal(runs[0][1]["noise"][0], runs[1][1]["noise"][0])
@@ -126,27 +121,16 @@ def test_random_agent_is_sent_without_network():
     assert np.array_equal(again(LOOK)["action"], random_agent(noisy(), LEVER, seed=5)(LOOK)["action"])
 
 
-def _uniform(seed, steps):
-    agent = RandomAgent(LEVER, seed=seed)
-    return [agent(LOOK)["action"] for _ in range(steps)]
-
-
 @pytest.mark.parametrize("damping", [1.0, 0.15])
 def test_restored_agent_continues_its_noise(damping):
     agent, restored = noisy(damping=damping), noisy(damping=damping, seed=8)
     noise(agent, 3)
     restored.load_state_dict(agent.state_dict())
     before = agent.state_dict()
-    assert np.array_equal(noise(agent, 3), noise(restored, 3))
-    again = noisy(damping=damping)
-    again.load_state_dict(before)  # which later steps have not changed
-    assert np.array_equal(noise(again, 3)[-1], noise(noisy_after(damping, 3), 3)[-1])
-
-
-def noisy_after(damping, steps):
-    agent = noisy(damping=damping)
-    noise(agent, steps)
-    return agent
+    expected = noise(agent, 3)
+    assert np.array_equal(expected, noise(restored, 3))
+    restored.load_state_dict(before)  # which later steps have not changed
+    assert np.array_equal(expected, noise(restored, 3))
 
 
 def test_exported_noise_is_as_large():
@@ -308,14 +292,9 @@ def test_sequences_have_length_of_time_limit():
         (["algorithm=sac", "colored_noise.length=1"], ConfigError, "length >= 2"),
         (["algorithm=sac", "colored_noise.length=0"], ConfigError, "length >= 2"),
         (["algorithm=sac", "colored_noise.beta=-1"], ConfigError, "beta >= 0"),
+        (["algorithm=mdq"], ConfigError, "draws no normal noise"),
     ],
 )
 def test_impossible_colored_noise_is_refused(overrides, error, message):
     with pytest.raises(error, match=message):
-        exploring(*overrides)
-
-
-def test_agent_without_noise_is_refused():
-    agent, _ = exploring("algorithm=mdq")
-    with pytest.raises(ConfigError, match="draws no normal noise"):
-        steps(agent, agent.initial_state(2), 1)
+        steps(exploring(*overrides)[0], np.zeros(2, np.int64), 1)

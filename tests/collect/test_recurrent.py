@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from rlrun.collect import Collector, PolicyAgent, RandomAgent, evaluate
+from rlrun.collect import PolicyAgent, evaluate
 from rlrun.collect.agents import restarted
 from rlrun.core.errors import RequestError
-from rlrun.memory import Table
 from rlrun.memory.rollout_table import Rollout
 
-from .probes import labelled
+from .probes import collector_for, labelled
 
 MODES = [None, *AutoresetMode]
 
@@ -34,16 +35,8 @@ class Counting:
         return np.zeros((count, 1), np.float32)
 
 
-def collector_of(mode, count, table=Table, columns=None):
-    env = labelled(mode, count)
-    columns = {"state": {"shape": 1}} if columns is None else columns
-    length = {"length": 600} if table is Table else {}
-    table = table(spaces=env.spaces, num_envs=count, columns=columns, **length)
-    if isinstance(table, Rollout):
-        table.reserve(40)
-    collector = Collector(env, Counting(), table, warm_up_seed=7)
-    collector.begin_training()
-    return collector
+def collector_of(mode, count, columns=MappingProxyType({"state": {"shape": 1}})):
+    return collector_for(labelled(mode, count), Counting(), columns=columns)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -58,9 +51,12 @@ def test_memory_has_state_before_each_step(mode, count):
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_rollout_has_state_before_each_step(mode):
-    collector = collector_of(mode, 3, Rollout)
+    env = labelled(mode, 3)
+    table = Rollout(spaces=env.spaces, num_envs=3, columns={"state": {"shape": 1}})
+    table.reserve(40)
+    collector = collector_for(env, Counting(), table=table)
     collector.collect(60)
-    steps, valid = collector.table.steps(collector.observation)
+    steps, valid = table.steps(collector.observation)
     assert (steps["state"][..., 0] == steps["observation"][..., 2])[valid].all()
     assert steps["state"].max() == 3
 
@@ -88,15 +84,6 @@ def test_random_steps_have_no_state():
     collector = collector_of(None, 2, columns={})
     collector.collect(2, random=True)
     assert collector.state.tolist() == [[0.0]] * 2
-
-
-def test_stateless_agent_has_no_state():
-    env = labelled(None, 2)
-    collector = Collector(env, RandomAgent(env.spaces.action, seed=0), Table(spaces=env.spaces, length=60, num_envs=2))
-    collector.begin_training()
-    collector.collect(20)
-    assert collector.state is None
-    assert collector.state_dict()["state"] is None
 
 
 @pytest.mark.parametrize(("envs", "max_steps", "most"), [(1, None, 3), (3, None, 2), (2, 2, 1)])

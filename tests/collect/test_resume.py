@@ -12,8 +12,8 @@ import pytest
 from gymnasium import wrappers
 
 from rlrun import checkpointing as storage
-from rlrun.collect import ByIdCollector, Collector, RandomAgent, evaluate
-from rlrun.collect.collector import describe_lost_envs, rows_equal
+from rlrun.collect import ByIdCollector, RandomAgent, evaluate
+from rlrun.collect.collector import describe_lost_envs
 from rlrun.collect.evaluate import stage
 from rlrun.env import make
 from rlrun.env.sync import SyncEnv
@@ -23,12 +23,11 @@ from rlrun.nn import ReturnNormalizer
 from rlrun.training.callback import Stop
 
 from .crowd import Crowd
-from .probes import Labelled
+from .probes import Labelled, collector_for
 
 
 def collector_of(env):
-    table = Table(spaces=env.spaces, length=600, num_envs=env.num_envs)
-    return Collector(env, RandomAgent(env.spaces.action, seed=1), table, seed=11, warm_up_seed=7)
+    return collector_for(env, begin=False, seed=11, warm_up_seed=7)
 
 
 def parts(collector):
@@ -52,30 +51,6 @@ def resumed(build, states):
         part.load_state_dict(states[name])
     collector.begin_training()
     return collector
-
-
-def digests(collector):
-    return {name: storage.digest(part.state_dict()) for name, part in parts(collector).items()}
-
-
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_resumed_collector_is_exact(vectorization, count, tmp_path):
-    build = partial(
-        make, "CartPole-v1", num_envs=count, wrappers=[wrappers.NormalizeObservation], vectorization=vectorization
-    )
-    original = collector_of(build())
-    original.begin_training()
-    original.collect(50 * count, random=True)
-    restored = resumed(build, saved(original, tmp_path))
-    assert digests(restored) == digests(original)
-    for collector in (original, restored):
-        collector.collect(50 * count)
-    assert digests(restored) == digests(original)
-    assert restored.approximate is None
-    assert original.episodes > 2 * count
-    for collector in (original, restored):
-        collector.env.close()
 
 
 class Unsteady(Labelled):
@@ -125,27 +100,6 @@ def test_only_lost_envs_are_broken_off(kind, reason, tmp_path, monkeypatch, capl
     assert rows_of(original, (0, 2)) == rows_of(restored, (0, 2))
 
 
-def test_rollout_truncates_lost_episodes(tmp_path, monkeypatch):
-    def build():
-        env = mixed(Unsteady)
-        rollout = Rollout(spaces=env.spaces, num_envs=3)
-        rollout.reserve(10)
-        return Collector(env, RandomAgent(env.spaces.action, seed=1), rollout, seed=11)
-
-    first, second = build(), build()
-    first.begin_training()
-    first.collect(5 * 3)  # of the third episode, of two steps, one was made
-    monkeypatch.setenv("RLRUN_TEST_SHIFT", "1")
-    for mine, theirs in zip((second, second.env, second.table), (first, first.env, first.table), strict=True):
-        mine.load_state_dict(theirs.state_dict())
-    second.begin_training()
-    second.collect(2 * 3)
-    steps, _ = second.table.steps(second.observation)
-    assert steps["truncated"][4].tolist() == [False, True, False]
-    assert steps["next_observation"][4, :, 1:].tolist() == [[2, 1]] * 3
-    assert steps["observation"][5, :, 1:].tolist() == [[2, 1], [3, 0], [2, 1]]
-
-
 @pytest.mark.parametrize("kind", ["rollout", "rollout under way", "table", "table without its rows", "fork"])
 def test_broken_off_episode_resets_running_return(kind, tmp_path, monkeypatch):
     def build():
@@ -153,12 +107,10 @@ def test_broken_off_episode_resets_running_return(kind, tmp_path, monkeypatch):
         adaptor = ReturnNormalize(ReturnNormalizer(discount=0.5, num_envs=3))
         if kind.startswith("rollout"):
             table = Rollout(spaces=env.spaces, num_envs=3)
+            RolloutLoader(table=table, collector=None, horizon=9, adaptors=[adaptor])
         else:
             table = Table(spaces=env.spaces, length=600, num_envs=3, adaptors=[adaptor])
-        collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table, seed=11)
-        if kind.startswith("rollout"):
-            RolloutLoader(table=table, collector=collector, horizon=9, adaptors=[adaptor])
-        return collector, adaptor
+        return collector_for(env, table=table, seed=11, begin=False), adaptor
 
     (first, left_adaptor), (second, adaptor) = build(), build()
     first.begin_training()
@@ -204,15 +156,6 @@ def test_lost_envs_are_grouped_by_reason():
     assert describe_lost_envs(dict.fromkeys(range(5), "a"), 5) == "every env: a"
 
 
-def test_rows_are_equal_bit_by_bit():
-    first = {"a": np.array([0.0, np.nan, 1.0]), "b": np.arange(6).reshape(3, 2)}
-    second = {"a": np.array([-0.0, np.nan, 1.0]), "b": np.array([[0, 1], [2, 3], [4, 6]])}
-    assert rows_equal(first, second).tolist() == [False, True, False]
-
-
-# --- signals
-
-
 class Interrupt:
     requested: str | None = None
 
@@ -221,30 +164,6 @@ class Interrupt:
             raise Stop(self.requested)
 
     meet = check
-
-
-def test_signal_stops_between_two_steps(tmp_path):
-    def build():
-        return SyncEnv([Labelled(env_index) for env_index in range(2)])
-
-    def interrupted(observation, state=None):
-        if original.steps == 48:
-            interrupt.requested = "SIGTERM"  # during a step
-        return RandomAgent.__call__(original.agent, observation)
-
-    interrupt = Interrupt()
-    original, whole = collector_of(build()), collector_of(build())
-    original.begin_training({"interrupt": interrupt})
-    whole.begin_training()
-    original.random = interrupted
-    with pytest.raises(Stop):
-        original.collect(100, random=True)
-    assert original.steps == 50
-    original.random = whole.random
-    restored = resumed(build, saved(original, tmp_path))
-    restored.collect(50)
-    whole.collect(100)
-    assert digests(restored) == digests(whole)
 
 
 def by_id(**options):
@@ -273,9 +192,6 @@ def test_agents_resume_with_new_episodes():
     assert second.approximate.startswith("agents by id:")
     other.begin_training()
     assert second.env.rng.bit_generator.state != other.env.rng.bit_generator.state
-
-
-# --- evaluation
 
 
 def test_evaluations_are_independent():

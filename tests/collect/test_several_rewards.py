@@ -18,6 +18,8 @@ from rlrun.env.sync import SyncEnv
 from rlrun.env.wrappers import ActionRepeat, Costs
 from rlrun.memory import Rollout, Table, WeighRewards
 
+from .probes import collector_for
+
 
 class Two(gymnasium.Env):
     """Episodes of `length` steps; the rewards of step k are [k, -10 k]."""
@@ -63,12 +65,10 @@ def test_rewards_reach_memory_and_metrics(kind):
     env = envs(kind)
     try:
         assert env.spaces.rewards == 2
-        weigh = WeighRewards([1.0, 0.5])
-        table = Table(
-            length=100, num_envs=2, spaces=env.spaces, adaptors=[weigh], columns={"episode_return": {"tag": True}}
-        )
-        collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table, seed=3)
-        collector.begin_training()
+        columns = {"episode_return": {"tag": True}}
+        weigh = [WeighRewards([1.0, 0.5])]
+        table = Table(length=100, num_envs=2, spaces=env.spaces, adaptors=weigh, columns=columns)
+        collector = collector_for(env, table=table)
         collector.collect(12)
     finally:
         env.close()
@@ -108,9 +108,7 @@ def test_rollout_holds_every_reward():
     env = envs("sync")
     rollout = Rollout(spaces=env.spaces, num_envs=2)
     rollout.reserve(4)
-    collector = Collector(env, RandomAgent(env.spaces.action, seed=1), rollout)
-    collector.begin_training()
-    collector.collect(8)
+    collector_for(env, table=rollout).collect(8)
     assert rollout._arrays["reward"].shape == (4, 2, 2)
     assert rollout._arrays["reward"][1].tolist() == [[2.0, -20.0]] * 2
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlrun.collect import Collector, RandomAgent
+from rlrun.core.spaces import Spaces
+from rlrun.env import make
 from rlrun.memory import Fifo, Table, Uniform
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.ejectors import CoverageEjector, UniformEjector
@@ -38,6 +42,21 @@ EJECTORS: dict[str, Callable[[int], Any]] = {
 }
 
 
+def add_steps(
+    table: Table, count: int, row: Callable[[int], Any], *, end: str | None = None, last: Any = None, tags: Any = None
+) -> Table:
+    """Add the rows of steps 0, 1, … of every env, and close their episodes if there is a last observation.
+
+    end: the flag of the newest row, terminated or truncated.
+    """
+    for step in range(count):
+        over = np.full(table.index.num_envs, step == count - 1)
+        table.add(None, {**{flag: over & (end == flag) for flag in FLAGS}, **row(step)})
+    if last is not None:
+        table.close(None, last, tags)
+    return table
+
+
 def episode(table: Table, rows: int, first: int, env_index: int = 0, *, over: bool = True) -> None:
     """Add an episode whose observations are first, first + 1, …"""
     for number in range(first, first + rows):
@@ -56,6 +75,18 @@ def fill(table: Table, lengths: list[int]) -> Table:
 def starts(table: Table, count: int, length: int = 1) -> np.ndarray:
     """Return the first reward of each window of a sample."""
     return table.sample(count, length)["reward"].numpy().reshape(count, -1)[:, 0]
+
+
+def store_random(path: Path, *, steps: int = 60, **which: Any) -> Spaces:
+    """Store what a random agent did in the environment that `make` gives; return its spaces."""
+    env = make(**which)
+    table = Table(spaces=env.spaces, length=500)
+    collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
+    collector.begin_training()
+    collector.collect(steps)
+    table.store(path)
+    env.close()
+    return env.spaces
 
 
 def counted(rows: list[int], drawn: np.ndarray) -> np.ndarray:

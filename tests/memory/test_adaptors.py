@@ -18,6 +18,8 @@ from rlrun.memory.adaptors import PerStep, Select, TerminalOverride, Untransform
 from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 
+from .tables import STEP, add_steps
+
 SPACES = Spaces(Box((1,), np.zeros(1), np.ones(1)), Discrete(2))
 REWARD_CHAIN = [RewardClip(-1, 1), RewardScale(0.5), RewardShift(1.0), RewardFunction(torch.neg)]
 
@@ -27,13 +29,10 @@ def table_of(
 ) -> Table:
     """Return a table with one episode; observation i is [i]. `end`: terminated, truncated, or None for an open one."""
     table = Table(length=20, spaces=SPACES, adaptors=adaptors, **settings)
-    for i, reward in enumerate(rewards):
-        last = i == len(rewards) - 1
-        episode_end = {"terminated": [last and end == "terminated"], "truncated": [last and end == "truncated"]}
-        table.add(None, {"observation": [[i]], "action": [0], "reward": [reward]} | episode_end)
-    if end:
-        table.close(None, [[len(rewards)]])
-    return table
+    last = [[len(rewards)]] if end else None
+    return add_steps(
+        table, len(rewards), lambda i: {"observation": [[i]], "action": [0], "reward": [rewards[i]]}, end=end, last=last
+    )
 
 
 def by_start(table: Table, name: str) -> list[float]:
@@ -51,9 +50,6 @@ def nested_batch() -> dict[str, Any]:
         "next_observation": copy.deepcopy(observation),
         "reward": torch.tensor([[[2.0, -4.0]] * 3] * 2),
     }
-
-
-# -- n-step ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -79,25 +75,21 @@ def test_horizon_shortens_before_the_end(end: Any, steps: int, reward: Any, succ
 
 def test_steps_stay_within_the_episode() -> None:
     table = Table(length=12, num_envs=2, spaces=SPACES, adaptors=[NStep(steps=5, discount=1.0)])
-    for i in range(100):
-        episode_end = np.array([i % 4 == 3] * 2)
-        table.add(
-            None,
-            {
-                "observation": [[i], [i + 1000]],
+    for first in range(0, 100, 4):
+        add_steps(
+            table,
+            4,
+            lambda i, first=first: {
+                "observation": [[first + i], [first + i + 1000]],
                 "action": [0, 0],
-                "reward": [1.0, 1000.0],
-                "terminated": episode_end,
-                "truncated": ~episode_end,
+                "reward": [1, 1000],
             },
+            last=[[first + 4], [first + 1004]],
         )
-        if episode_end[0]:
-            table.close(None, [[i + 1], [i + 1001]])
-        if i > 1:
-            batch = table.sample(50)
-            steps = (batch["next_observation"] - batch["observation"]).flatten()
-            assert torch.equal(batch["reward"] / torch.where(batch["observation"].flatten() >= 1000, 1000, 1), steps)
-            assert torch.equal(batch["observation"].flatten() // 4, (batch["next_observation"].flatten() - 1) // 4)
+        batch = table.sample(50)
+        begin, after = batch["observation"].flatten(), batch["next_observation"].flatten()
+        assert torch.equal(batch["reward"] / torch.where(begin >= 1000, 1000, 1), after - begin)
+        assert torch.equal(begin // 4, (after - 1) // 4)
 
 
 def test_steps_work_on_windows_too() -> None:
@@ -109,13 +101,9 @@ def test_steps_work_on_windows_too() -> None:
 
 
 def test_reward_dimensions_are_summed_separately() -> None:
-    columns = {"observation": {}, "reward": {"shape": [2]}, "terminated": {"dtype": "bool"}}
-    table = Table(
-        length=20, columns=columns | {"truncated": {"dtype": "bool"}}, adaptors=[NStep(steps=2, discount=0.5)]
-    )
-    for i, reward in enumerate([[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]]):
-        table.add(None, {"observation": [i], "reward": [reward], "terminated": [False], "truncated": [False]})
-    table.close(None, [3])
+    columns = {**STEP, "observation": {}, "reward": {"shape": [2]}}
+    table = Table(length=20, columns=columns, adaptors=[NStep(steps=2, discount=0.5)])
+    add_steps(table, 3, lambda i: {"observation": [i], "reward": [[2.0**i, 10.0 * 2.0**i]]}, last=[3])
     batch = table.sample(60)
     assert batch["reward"][batch["observation"] == 0][0].tolist() == [2.0, 20.0]
     assert batch["reward"][batch["observation"] == 2][0].tolist() == [4.0, 40.0]
@@ -142,9 +130,6 @@ def test_sum_stops_at_relabelled_ends() -> None:
     assert by_start(table, "reward") == [2.0, 2.0, 4.0, 8.0]  # the first looks one step ahead, the others end at once
     assert by_start(table, "next_observation") == [2, 2, 3, 4]
     assert by_start(table, "terminated") == [True] * 4
-
-
-# -- order -------------------------------------------------------------------------------------
 
 
 def test_rewards_change_before_sums() -> None:
@@ -205,21 +190,14 @@ POSITION = Composite({"position": Box((), np.zeros(()), np.ones(()))})
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            lambda: table_of(1.0, adaptors=[Cast("rewards")]),
-            ConfigError,
-            r"Cast reads 'rewards'; .*did you mean 'reward'",
-        ),
-        (
-            lambda: table_of(1.0, adaptors=[Scale("observation.camera", factor=2)]),
-            ConfigError,
-            "reads 'observation.cam",
-        ),
-        (lambda: table_of(1.0, adaptors=[Rename({"gain": "reward"})]), ConfigError, "Rename reads 'gain'"),
-        (
-            lambda: table_of(1.0, adaptors=[TerminalOverride("terminated", tag="interupted")]),
-            ConfigError,
-            "TerminalOverride reads 'interupted'",
+        *(
+            (lambda adaptor=adaptor: table_of(1.0, adaptors=[adaptor]), ConfigError, message)
+            for adaptor, message in (
+                (Cast("rewards"), r"Cast reads 'rewards'; .*did you mean 'reward'"),
+                (Scale("observation.camera", factor=2), "reads 'observation.cam"),
+                (Rename({"gain": "reward"}), "Rename reads 'gain'"),
+                (TerminalOverride("terminated", tag="interupted"), "TerminalOverride reads 'interupted'"),
+            )
         ),
         (
             lambda: Table(length=5, spaces=Spaces(POSITION, Discrete(2)), adaptors=[Select("positon")]),
@@ -248,14 +226,13 @@ def test_wrong_uses_are_refused(call: Any, error: type[Exception], message: str)
         call()
 
 
-# -- values ------------------------------------------------------------------------------------
-
 PER_STEP: list[PerStep] = [
     *REWARD_CHAIN,
     Cast("reward", dtype="float64"),
     Scale("observation.arm", factor=3.0),
     ImageScale(),
     ImageScale(0, 1, leaves=["camera"]),
+    RewardNormalize(Normalizer([], form="rms", clip=0.1)),
 ]
 
 
@@ -289,9 +266,6 @@ def test_values_worked_by_hand() -> None:
     assert ImageScale().preprocess(pixels["observation"]).equal(ImageScale()(pixels, None)["observation"])
 
 
-# -- shape and names ---------------------------------------------------------------------------
-
-
 def test_untransformed_keeps_what_was_stored() -> None:
     adaptors = [RewardClip(0, 1), NStep(steps=2, discount=0.5), Untransformed(["reward", "next_observation"])]
     table = table_of(4.0, 8.0, adaptors=adaptors)
@@ -319,12 +293,11 @@ def test_selected_leaves() -> None:
 
 
 def test_selection_follows_n_step() -> None:
-    space = Composite({"a": Box((), np.zeros(()), np.ones(())), "b": Box((), np.zeros(()), np.ones(()))})
+    space = Composite(dict.fromkeys("ab", POSITION.parts["position"]))
     adaptors = [Select({"goal": "b"}), NStep(steps=2, discount=1.0)]
     table = Table(length=20, spaces=Spaces(space, Discrete(2)), adaptors=adaptors)
-    count, flags = np.arange(5.0), np.zeros(5, np.bool_)
-    row = {"observation": {"a": count, "b": 10 * count}, "action": np.zeros(5, np.int64), "reward": count}
-    table.add_episode(row | {"terminated": flags, "truncated": flags}, {"a": 5.0, "b": 50.0})
+    row = [{"observation": {"a": [i], "b": [10.0 * i]}, "action": [0], "reward": [i]} for i in range(6)]
+    add_steps(table, 5, row.__getitem__, last=row[5]["observation"])
     batch = table.sample(40)
     first = batch["observation"]["a"] == 0
     assert batch["next_goal"][first][0].tolist() == 20.0

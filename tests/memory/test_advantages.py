@@ -92,9 +92,6 @@ def test_returns_may_have_another_lambda(batch):
     assert not torch.allclose(estimates["advantage"], monte_carlo["advantage"])
 
 
-# --- data of older networks
-
-
 def weighed(batch, ratio, **options):
     """Return V-trace's targets where the action was so many times less likely once than now."""
     stored = -batch["action"].float() - torch.as_tensor(ratio).log()

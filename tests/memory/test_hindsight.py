@@ -10,13 +10,14 @@ import torch
 
 from rlrun.collect import Collector, RandomAgent
 from rlrun.commands.check import check
-from rlrun.commands.train import train
 from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.env import make
 from rlrun.env.goals import GoalReward
 from rlrun.memory import Fifo, NStep, Scale, Table
 from rlrun.memory.hindsight import Hindsight
+
+from .tables import add_steps
 
 POINT = Box((1,), np.full(1, -np.inf, np.float32), np.full(1, np.inf, np.float32))
 SPACES = Spaces(Composite({"achieved_goal": POINT, "desired_goal": POINT, "observation": POINT}), Discrete(2))
@@ -45,13 +46,12 @@ def observed(episode: int, step: int, envs: int = 1) -> dict[str, Any]:
 def fill(table: Table, *lengths: int, opened: int = 0, envs: int = 1) -> Table:
     """Store episodes of these lengths, and so many rows of one that is not over."""
     for episode, length in enumerate([*lengths, opened]):
-        for step in range(length):
-            last = np.full(envs, step == length - 1 and episode < len(lengths))
-            row = {"observation": observed(episode, step, envs), "action": np.zeros(envs, np.int64)}
-            reward = np.full(envs, -1.0, np.float32)
-            table.add(None, row | {"reward": reward, "terminated": last & False, "truncated": last})
-        if episode < len(lengths):
-            table.close(None, observed(episode, length, envs))
+        seen = [observed(episode, step, envs) for step in range(length + 1)]
+        last = seen[length] if episode < len(lengths) else None
+        rows = [
+            {"observation": look, "action": np.zeros(envs, np.int64), "reward": np.full(envs, -1.0)} for look in seen
+        ]
+        add_steps(table, length, rows.__getitem__, end="truncated" if last else None, last=last)
     return table
 
 
@@ -201,54 +201,33 @@ def hindsight_of(**options: Any) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("options", "error", "message"),
     [
-        (lambda: hindsight_of(share=1.5), ConfigError, "share must lie from 0 to 1, not 1.5"),
-        (
-            lambda: hindsight_of(strategy="futur"),
-            ConfigError,
-            "one of future, final, episode, got 'futur' .did you mean",
-        ),
-        (
-            lambda: hindsight_of(spaces=Spaces(POINT, Discrete(2))),
-            SpaceError,
-            "Dict with goals 'desired_goal' and 'achi",
-        ),
-        (
-            lambda: hindsight_of(spaces=Spaces(Composite({"achieved_goal": POINT, "goal": POINT}), Discrete(2))),
-            SpaceError,
-            "Dict with goals 'desired_goal' and 'achieved_goal' of one shape",
-        ),
-        (
-            lambda: hindsight_of(reward=lambda achieved, desired: achieved[..., 0]).sample(4),
-            DataError,
-            r"for reward and was told .* stored is -1\.0 .*with 4 of 4 rows",
-        ),
-        (lambda: Hindsight(reward=Reach())({}, None), RlrunError, "comes from none"),
-        (
-            lambda: Table(length=9, spaces=SPACES, adaptors=[Hindsight(reward=Reach()), Hindsight(reward=Reach())]),
-            ConfigError,
-            "there can be one",
-        ),
-        (
-            lambda: check(["algorithm=dqn", "env=cartpole", "+with=hindsight"]),
-            ConfigError,
-            r"'cartpole' has no compute_reward\(achieved_goal, desired_goal, info\)",
-        ),
+        ({"share": 1.5}, ConfigError, "share must lie from 0 to 1, not 1.5"),
+        ({"strategy": "futur"}, ConfigError, "one of future, final, episode, got 'futur' .did you mean"),
+        ({"spaces": Spaces(POINT, Discrete(2))}, SpaceError, "Dict with goals 'desired_goal' and 'achi"),
+        ({"goal": "wanted", "spaces": SPACES}, SpaceError, "goals 'wanted' and 'achieved_goal' of one shape"),
+        ({"reward": lambda *goals: goals[0][..., 0]}, DataError, r"told .* stored is -1\.0 .*with 4 of 4 rows"),
     ],
 )
-def test_wrong_uses_are_refused(call: Any, error: type[Exception], message: str) -> None:
+def test_wrong_uses_are_refused(options: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        call()
+        hindsight_of(**options).sample(4)
+
+
+def test_environment_without_goals_is_refused() -> None:
+    with pytest.raises(RlrunError, match="comes from none"):
+        Hindsight(reward=Reach())({}, None)
+    with pytest.raises(ConfigError, match=r"'cartpole' has no compute_reward\(achieved_goal, desired_goal, info\)"):
+        check(["algorithm=dqn", "env=cartpole", "+with=hindsight"])
 
 
 def test_goals_may_be_nested() -> None:
     spaces = Spaces(Composite({"task": SPACES.observation, "clock": POINT}), Discrete(2))
     names = {"goal": "task.desired_goal", "achieved": "task.achieved_goal"}
     table = Table(length=9, spaces=spaces, adaptors=[Hindsight(reward=Reach(), spaces=spaces, share=1.0, **names)])
-    for step in range(3):
-        row = {"observation": {"task": observed(0, step), "clock": [[0.0]]}, "action": [0], "reward": [-1.0]}
-        table.add(None, row | {"terminated": [False], "truncated": [False]})
+    seen = [{"task": observed(0, step), "clock": [[0.0]]} for step in range(3)]
+    add_steps(table, 3, lambda step: {"observation": seen[step], "action": [0], "reward": [-1.0]})
     assert set(table.sample(50)["observation"]["task"]["desired_goal"].flatten().tolist()) == {1.0, 2.0}
 
 
@@ -267,20 +246,7 @@ def test_relabelled_rewards_are_the_environments(name: str) -> None:
     collector.collect(3_200)
     batch, task = table.sample(10_000), env.envs[0].unwrapped
     achieved, desired = (batch["next_observation"][part].numpy() for part in ("achieved_goal", "desired_goal"))
-    rewards = [task.compute_reward(state, goal, {}) for state, goal in zip(achieved, desired, strict=True)]
-    episode_end = [
-        bool(task.compute_terminated(state, goal, {})) for state, goal in zip(achieved, desired, strict=True)
-    ]
-    assert batch["reward"].tolist() == rewards
-    assert batch["terminated"].tolist() == episode_end
+    goals = list(zip(achieved, desired, strict=True))
+    assert batch["reward"].tolist() == [task.compute_reward(*pair, {}) for pair in goals]
+    assert batch["terminated"].tolist() == [bool(task.compute_terminated(*pair, {})) for pair in goals]
     assert -0.9 < batch["reward"].mean() < -0.1
-
-
-@pytest.mark.parametrize("overrides", [["algorithm=dqn", "env=bitflip"], ["algorithm=sac", "env=pointreach"]])
-def test_override_adds_hindsight(overrides: list[str], tmp_path: Any) -> None:
-    small = ["algorithm.hidden=[8]", "algorithm.warmup_steps=60", "algorithm.n_step=3", "evaluation.every=0"]
-    budget = ["stop.updates=20", "stop.env_steps=null", "logger=[]"]
-    result = train([*overrides, "+with=hindsight", *small, *budget], run_dir=tmp_path / "run")
-    assert result.summary["updates"] == 20
-    adaptors = result.trainer.callbacks["collector"].table.adaptors  # type: ignore[attr-defined]
-    assert [type(adaptor).__name__ for adaptor in adaptors] == ["Hindsight", "NStep"]

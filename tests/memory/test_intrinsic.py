@@ -31,6 +31,8 @@ from rlrun.memory.intrinsic import Bonus
 from rlrun.memory.transforms import RewardClip, RewardFunction, RewardScale
 from rlrun.nn.normalizer import Normalizer
 
+from .tables import add_steps
+
 LINE = Box((1,), np.full(1, -np.inf), np.full(1, np.inf))
 SPACES = Spaces(LINE, Discrete(3))
 
@@ -69,12 +71,9 @@ def filled(*adaptors: Any, lengths: Any = (4,), opened: int = 0, **settings: Any
     """Store episodes: observation 10 e + i, action i % 3, reward i + 1 at step i of episode e; they terminate."""
     table = Table(length=60, spaces=SPACES, adaptors=adaptors, **settings)
     for episode, length in enumerate([*lengths, opened]):
-        for i in range(length):
-            last = i == length - 1 and episode < len(lengths)
-            row = {"observation": np.float32([[10 * episode + i]]), "action": np.array([i % 3])}
-            table.add(None, row | {"reward": np.float32([i + 1]), "terminated": [last], "truncated": [False]})
-        if episode < len(lengths):
-            table.close(None, np.float32([[10 * episode + length]]))
+        first, last = 10.0 * episode, [[10.0 * episode + length]] if episode < len(lengths) else None
+        row = [{"observation": [[first + i]], "action": [i % 3], "reward": [i + 1]} for i in range(length)]
+        add_steps(table, length, row.__getitem__, end="terminated" if last else None, last=last)
     return table
 
 
@@ -108,9 +107,6 @@ def rollout(*adaptors: Any, ends: Any = (), horizon: int = 6, **settings: Any) -
 def batch_of(loader: Any) -> Batch:
     (groups,) = itertools.islice(loader, 1)
     return groups["default"]
-
-
-# --- arithmetic
 
 
 def half(**settings: Any) -> Intrinsic:
@@ -170,9 +166,6 @@ def test_wrong_uses_are_refused():
         Prefetch(ReplayLoader(table=filled(half()), collector=None, batch=4))
 
 
-# --- which transitions
-
-
 @pytest.mark.parametrize("chunk", [1, 5, 4096])
 def test_rollouts_pay_for_last_observations(chunk):
     batch = batch_of(rollout(Intrinsic({"linear": Linear(chunk=chunk)}, extrinsic_weight=0.0), ends=(2,)))
@@ -192,17 +185,12 @@ def test_bonuses_see_the_goals_of_hindsight():
     hindsight.terminated = None
     adaptors = [NStep(steps=3, discount=1.0), Intrinsic({"wanted": Wanted()}), hindsight]
     table = Table(length=50, spaces=spaces, adaptors=adaptors)
-    for i in range(20):
-        seen = {"achieved_goal": np.float32([[i]]), "desired_goal": np.float32([[-1.0]])}
-        row = {"observation": seen, "action": np.array([0]), "reward": np.float32([0.0])}
-        table.add(None, row | {"terminated": [False], "truncated": [False]})
+    goals = [{"achieved_goal": [[i]], "desired_goal": [[-1.0]]} for i in range(20)]
+    add_steps(table, 20, lambda i: {"observation": goals[i], "action": [0], "reward": [0.0]})
     batch = table.sample(200)
     goal, step = batch["observation"]["desired_goal"][:, 0], batch["observation"]["achieved_goal"][:, 0]
     assert (goal > step).all()
     assert torch.equal(batch["reward"], (19 - step).clamp(max=3) * goal)  # row 19 waits for its next observation
-
-
-# --- what the network learns from
 
 
 def test_loss_gets_single_transitions():
@@ -226,9 +214,6 @@ def test_rollouts_keep_the_bonus_inputs():
         assert set(batch) == {"observation", "linear"}
         assert torch.equal(batch["linear"]["observation"], batch["observation"])
         assert torch.equal(batch["linear"]["next_observation"], batch["observation"] + 1)
-
-
-# --- statistics
 
 
 def normalized(**settings: Any) -> tuple[Linear, Normalizer, Normalizer]:

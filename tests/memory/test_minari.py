@@ -23,6 +23,8 @@ from rlrun.memory import minari as ours
 from rlrun.memory.episodes import Stored
 from rlrun.memory.sources import import_rows
 
+from .tables import add_steps
+
 OBSERVATION = Dict({"position": Box(-1.0, 1.0, (2,), np.float64), "key": Discrete(3, start=5)})
 ACTION = Tuple([Box(np.float32([-2, 0]), np.float32([2, 10])), Discrete(4, start=-1)])
 
@@ -94,26 +96,25 @@ def test_written_datasets_are_read(tmp_path: Path, monkeypatch: Any, target: str
     assert copy.total_steps == 7
 
 
+def write_step(name: str, observation: Any, frames: Any, **options: Any) -> Spaces:
+    """Write one step between two observations as a dataset; return the spaces."""
+    both = spaces(observation, Discrete(2))
+    row = {"observation": frames[:1], "action": [1], "reward": [1.0]}
+    table = add_steps(Table(length=20, spaces=both), 1, lambda step: row, end="terminated", last=frames[1:])
+    ours.write(table, name, both, **options)
+    return both
+
+
 def test_written_datasets_make_their_environment() -> None:
-    env = gymnasium.make("CartPole-v1")
-    table = Table(length=20, spaces=spaces(env.observation_space, env.action_space))
-    row = {"observation": np.zeros((1, 4)), "action": [1], "reward": [1.0], "terminated": [True], "truncated": [False]}
-    table.add(0, row)
-    table.close(0, np.zeros((1, 4)))
-    ours.write(table, "cart/one-v0", spaces(env.observation_space, env.action_space), env_id="CartPole-v1")
+    space = gymnasium.make("CartPole-v1").observation_space
+    write_step("cart/one-v0", space, np.zeros((2, 4)), env_id="CartPole-v1")
     assert list(minari.list_local_datasets()) == ["cart/one-v0"]
     assert minari.load_dataset("cart/one-v0").recover_environment().spec.id == "CartPole-v1"
 
 
 def test_images_are_not_changed() -> None:
-    image = Box(0, 255, (32, 32, 3), np.uint8)
-    both = spaces(image, Discrete(2))
-    table = Table(length=20, spaces=both)
     frames = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
-    row = {"observation": frames[:1], "action": [1], "reward": [1.0], "terminated": [True], "truncated": [False]}
-    table.add(0, row)
-    table.close(0, frames[1:])
-    ours.write(table, "image-v0", both)
+    both = write_step("image-v0", Box(0, 255, (32, 32, 3), np.uint8), frames)
     (ep,) = read("minari:image-v0", spaces=both)
     assert np.array_equal(ep.row["observation"], frames[:1])
     assert np.array_equal(ep.last, frames[1])

@@ -20,6 +20,7 @@ from .tables import EJECTORS, SAMPLERS
 COLUMNS = {"observation": "int64", "reward": "int64", "terminated": "bool", "truncated": "bool"}
 LENGTHS = (1, 2, 3, 5)
 SCRIPTS = 25  # for each pair
+ACTS = {"add": 24, "add_episode": 2, "sample": 8, "feedback": 3, "resize": 1, "store": 0.5, "reload": 1, "clear": 0.3}
 SOME_WINDOWS_ONLY = ("sequential in order", "sequential windows", "sequential windows in order")
 
 
@@ -196,20 +197,9 @@ class Player:
 
     def act(self) -> None:
         """Do something at random."""
-        acts = [
-            self.add,
-            self.add_episode,
-            self.sample,
-            self.feedback,
-            self.resize,
-            self.store,
-            self.reload,
-            self.clear,
-        ]
-        weights = np.array([24, 2, 8, 3, 1, 0.5, 1, 0.3])
-        chosen = acts[int(self.rng.choice(len(acts), p=weights / weights.sum()))]
-        chosen()
-        if chosen not in (self.add, self.feedback):
+        chosen = str(self.rng.choice(list(ACTS), p=np.array([*ACTS.values()]) / sum(ACTS.values())))
+        getattr(self, chosen)()
+        if chosen not in ("add", "feedback"):
             self.check()
 
     def add(self) -> None:

@@ -13,8 +13,10 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import Adaptor
-from rlrun.memory.transforms import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize, RewardScale
+from rlrun.memory.transforms import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
+
+from .tables import add_steps
 
 SPACES = Spaces(Box((2,), np.zeros(2), np.ones(2)), Discrete(2))
 
@@ -26,10 +28,9 @@ def rms(**settings: Any) -> Normalizer:
 def filled(*adaptors: Adaptor, rows: int = 30) -> Table:
     """Return a table in which row i has observation [i, -i], reward i + 1."""
     table = Table(length=50, spaces=SPACES, adaptors=adaptors)
-    for i in range(rows):
-        row = {"observation": np.array([[i, -i]], np.float32), "action": [0], "reward": np.float32([i + 1])}
-        table.add(None, row | {"terminated": [False], "truncated": [False]})
-    return table
+    return add_steps(
+        table, rows, lambda i: {"observation": np.float32([[i, -i]]), "action": [0], "reward": np.float32([i + 1])}
+    )
 
 
 def test_both_observations_use_the_same_statistics() -> None:
@@ -111,18 +112,6 @@ def test_statistics_are_of_single_steps() -> None:
     assert float(normalizer(torch.tensor(1.0))) == pytest.approx((29 * 59 / 6) ** -0.5 * 1.0, rel=0.05)
 
 
-def test_reward_adaptors_follow_one_another() -> None:
-    batch = filled(RewardScale(1000.0), RewardNormalize(rms())).sample(64)
-    assert float(batch["reward"].square().mean()) == pytest.approx(1.0, rel=1e-4)
-
-
-def test_given_tensors_are_not_changed() -> None:
-    batch = {"observation": torch.randn(4, 2), "reward": torch.randn(4)}
-    before = {name: value.clone() for name, value in batch.items()}
-    RewardNormalize(rms(clip=0.1))(ObservationNormalize(Normalizer([2], clip=0.1))(batch, None), None)
-    assert all(torch.equal(batch[name], before[name]) for name in batch)
-
-
 ROLLOUT = {
     "observation": torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]]]),
     "reward": torch.tensor([[3.0, 4.0, 9.0]]),
@@ -165,6 +154,14 @@ def returns_normalized(clip: float | None = 10.0) -> ReturnNormalize:
     return ReturnNormalize(ReturnNormalizer(discount=0.9, num_envs=3, clip=clip))
 
 
+def table_with_episode(adaptor: ReturnNormalize) -> Table:
+    """Return a table of three envs with an episode of the rewards 1 and 2, added as a whole."""
+    table = Table(length=50, num_envs=3, spaces=SPACES, adaptors=[adaptor])
+    row = {"observation": np.zeros((2, 2), np.float32), "action": [0, 0], "reward": np.float32([1.0, 2.0])}
+    table.add_episode(row | {"terminated": [False, False], "truncated": [False, True]}, np.zeros(2, np.float32))
+    return table
+
+
 def test_table_rewards_use_returns_deviation() -> None:
     adaptor = returns_normalized()
     table = Table(length=200, num_envs=3, spaces=SPACES, adaptors=[adaptor])
@@ -196,26 +193,18 @@ def test_returns_follow_order_of_rows() -> None:
     steps, episode_end = np.array([[1.0, 9.0, 2.0]]), np.zeros((1, 3), np.bool_)
     first.advance(steps, episode_end, np.array([[True, False, True]]), np.array([1]))
     assert first.running.tolist() == pytest.approx([0.0, 2.9, 0.0])
-    table = Table(length=50, num_envs=3, spaces=SPACES, adaptors=[second])
-    row = {"observation": np.zeros((2, 2), np.float32), "action": [0, 0], "reward": np.array([1.0, 2.0], np.float32)}
-    table.add_episode(row | {"terminated": [False, False], "truncated": [False, True]}, np.zeros(2, np.float32))
+    table_with_episode(second)
     assert float(second.normalizer(torch.tensor(1.0))) == pytest.approx(1 / np.std([1.0, 2.9]))
     assert second.normalizer.running.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_statistics_learn_from_files(tmp_path: Path) -> None:
-    def table(adaptor: ReturnNormalize) -> Table:
-        return Table(length=50, num_envs=3, spaces=SPACES, adaptors=[adaptor])
-
     first, second = returns_normalized(), returns_normalized()
-    row = {"observation": np.zeros((2, 2), np.float32), "action": [0, 0], "reward": np.array([1.0, 2.0], np.float32)}
-    stored = table(first)
-    stored.add_episode(row | {"terminated": [False, False], "truncated": [False, True]}, np.zeros(2, np.float32))
-    stored.store(tmp_path / "memory.zip")
-    table(second).restore(tmp_path / "memory.zip")
+    table_with_episode(first).store(tmp_path / "memory.zip")
+    refilled = Table(length=50, num_envs=3, spaces=SPACES, adaptors=[second])
+    refilled.restore(tmp_path / "memory.zip")
     assert float(second.normalizer(torch.tensor(1.0))) == pytest.approx(float(first.normalizer(torch.tensor(1.0))))
     counted = second.normalizer.updates
-    refilled = table(second)
     with refilled.unobserved():  # as a resumed run, whose statistics are saved, takes the file in again
         refilled.restore(tmp_path / "memory.zip")
     assert (len(refilled), second.normalizer.updates) == (2, counted)

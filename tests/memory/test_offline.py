@@ -9,28 +9,16 @@ import numpy as np
 import pytest
 
 import rlrun
-from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Box, Discrete, leaves
-from rlrun.env import make
 from rlrun.memory import Table, files, spaces_in
+
+from .tables import store_random
 
 LEARNERS = {"sac": "pendulum", "td3": "pendulum", "ddpg": "pendulum", "dqn": "cartpole", "iql": "cartpole"}
 TINY = ["algorithm.hidden=[8,8]", "algorithm.batch_size=8", "logger=[]", "device=cpu"]
-
-
-def stored(path, *, steps=60, **which):
-    """Store what a random agent did; return the spaces of where it was."""
-    env = make(**which)
-    table = Table(spaces=env.spaces, length=200)
-    collector = Collector(env, RandomAgent(env.spaces.action, seed=1), table)
-    collector.begin_training()
-    collector.collect(steps)
-    files.store(table, path)
-    env.close()
-    return env.spaces
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +26,7 @@ def shown(tmp_path_factory):
     """Return a stored memory of each environment."""
     folder = tmp_path_factory.mktemp("shown")
     for name, known in {"pendulum": "Pendulum-v1", "cartpole": "CartPole-v1"}.items():
-        stored(folder / f"{name}.zip", id=known)
+        store_random(folder / f"{name}.zip", id=known)
     return folder
 
 
@@ -80,7 +68,7 @@ def test_batches_are_shared_equally(shown, tmp_path):
 
 
 def test_spaces_follow_from_rows(tmp_path):
-    expected = stored(tmp_path / "mixed.zip", target="rlrun.env.toys.MixedAction")
+    expected = store_random(tmp_path / "mixed.zip", target="rlrun.env.toys.MixedAction")
     spaces = spaces_in(str(tmp_path / "mixed.zip"))
     assert [path for path, _ in leaves(spaces.action)] == [path for path, _ in leaves(expected.action)]
     for (_, leaf), (_, expected_leaf) in zip(leaves(spaces.action), leaves(expected.action), strict=True):

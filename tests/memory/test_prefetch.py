@@ -156,56 +156,44 @@ def test_checkpoints_hold_batches_drawn_ahead(updates, depth):
     assert seen + learner.seen == wanted
 
 
-class Breaks:
-    """A loader whose fourth batch fails."""
-
-    tables = ()
-
-    def names(self) -> dict[str, tuple[str, ...]]:
-        return {"default": ("observation",)}
-
-    def __iter__(self) -> Any:
-        for number in range(3):
-            yield {"default": {"observation": torch.tensor([number])}}
-        raise RlrunError("the fourth batch is broken")
-
-    def ready(self) -> bool:
-        return True
-
-
 def test_errors_appear_with_their_batch():
-    learner = Learner(None, 100)
-    prefetch = Prefetch(Breaks(), depth=2)
+    loader, fetch = dataset(shuffle=False), DatasetLoader._fetch
+
+    def breaks(rows: Any) -> Any:
+        if rows[0] == 9:
+            raise RlrunError("the fourth batch is broken")
+        return fetch(loader, rows)
+
+    loader._fetch, learner = breaks, Learner(None, 100)
+    prefetch = Prefetch(loader, depth=2)
     with pytest.raises(RlrunError, match="the fourth batch is broken"):
         Trainer({"learner": learner, "prefetch": prefetch}, prefetch).train()
-    assert learner.seen == [[0], [1], [2]]
+    assert learner.seen == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
 
 
-class Fails(Callback):
-    def end_batch(self, update: int) -> None:
-        if update == 3:
-            raise ValueError("in the middle")
+@pytest.mark.parametrize("error", [Stop, ValueError])
+def test_thread_ends_with_training(error):
+    class Ends(Callback):
+        def end_batch(self, update: int) -> None:
+            if update == 3:
+                raise error
 
-
-@pytest.mark.parametrize("callback", [Learner(None, 3), Fails()])
-def test_thread_ends_with_training(callback):
     before = threading.active_count()
     prefetch = Prefetch(dataset(), depth=2)
     with contextlib.suppress(ValueError):
-        Trainer({"callback": callback, "prefetch": prefetch}, prefetch).train()
+        Trainer({"ends": Ends(), "prefetch": prefetch}, prefetch).train()
     assert threading.active_count() == before
 
 
 def test_thread_uses_the_same_cores():
-    threads = []
+    threads, loader = [], dataset()
 
-    class Look(Breaks):
-        def __iter__(self) -> Any:
-            while True:
-                threads.append((torch.get_num_threads(), threading.current_thread().name))
-                yield {"default": {"observation": torch.zeros(1)}}
+    def look(rows: Any) -> Any:
+        threads.append((torch.get_num_threads(), threading.current_thread().name))
+        return {"observation": torch.zeros(1)}
 
-    learn(Look(), 3, depth=1)
+    loader._fetch = look
+    learn(loader, 3, depth=1)
     assert {count for count, _ in threads} == {torch.get_num_threads()}
     assert any(name.startswith("prefetch") for _, name in threads)
 

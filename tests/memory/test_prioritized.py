@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -40,9 +39,6 @@ def feed_all(table: Table, length: int = 1) -> None:
 def drawn(table: Table, samples: int, count: int, length: int = 1) -> np.ndarray:
     """Return the first rows of the windows of several samples."""
     return np.concatenate([starts(table, count, length) for _ in range(samples)])
-
-
-# -- chances ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -92,9 +88,6 @@ def test_zero_priority_and_alpha():
     assert set(table.sample(50)["reward"].tolist()) == {0, 1}
 
 
-# -- weights ------------------------------------------------------------------------------------
-
-
 def test_weights_are_those_of_the_paper():
     table = table_of([4], alpha=1.0, beta=0.4, epsilon=1e-12)
     for _ in range(20):
@@ -123,9 +116,6 @@ def test_beta_follows_the_number_of_picks():
         seen.append(float(batch["weight"].min()))
         table.feedback(1.0 + 3.0 * batch["reward"])
     assert seen == pytest.approx([1.0, 0.5, 0.25, 0.25])
-
-
-# -- feedback -----------------------------------------------------------------------------------
 
 
 def powers(table: Table) -> dict[int, float]:
@@ -170,16 +160,6 @@ def test_newest_row_keeps_its_first_priority():
     episode(table, 1, 3, over=False)
     table.sample(1)
     assert powers(table) == pytest.approx({0: 3.0, 1: 3.0, 2: 1.0}, abs=1e-5)
-
-
-def test_new_rows_of_several_envs():
-    table = table_of([], num_envs=2)
-    for number in range(3):
-        table.add(None, {"observation": [number, 10 + number], "reward": [number, 10 + number]})
-        table.close(number % 2, [100])
-    table.close(None, [100, 100])
-    assert set(table.sample(200)["reward"].tolist()) == {0, 1, 2, 10, 11, 12}
-    assert powers(table) == dict.fromkeys((0, 1, 2, 10, 11, 12), 1.0)
 
 
 def test_writes_without_samples_are_bounded():
@@ -229,9 +209,6 @@ def test_wrong_priorities_are_refused(priority, message):
     assert set(powers(table).values()) <= {0.0, 1.0}
 
 
-# -- what comes and goes ------------------------------------------------------------------------
-
-
 def test_priorities_move_with_their_rows():
     table = table_of([6, 6], size=16, alpha=1.0, epsilon=1e-12)
     feed_all(table)
@@ -254,17 +231,6 @@ def play(table: Table) -> list[float]:
             seen += [*batch["reward"].flatten().tolist(), *batch["weight"].tolist()]
             table.feedback(torch.from_numpy(priority_of(batch["reward"].numpy())))
     return seen
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_resumed_priorities_draw_the_same(kind):
-    table = table_of([30, 20, 10], kind=kind, size=150)
-    play(table)
-    episode(table, 3, 5000, over=False)  # not known to the tree yet
-    state = copy.deepcopy(table.state_dict())
-    restored = table_of([], kind=kind, size=150)
-    restored.load_state_dict(state)
-    assert play(restored) == play(table)
 
 
 def test_saving_changes_nothing():

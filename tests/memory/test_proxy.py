@@ -125,9 +125,8 @@ def test_more_columns_come_from_agents() -> None:
 
 def test_dict_observations_keep_their_parts() -> None:
     table, proxy = make({"observation.near": {"shape": [2]}, "observation.far.left": {}, "action": {}, **STEP})
-    for state, number in ((INITIAL, 1.0), (TERMINAL, 2.0)):
+    for state, number, responses in ((INITIAL, 1.0, {9: DictResponse({"action": 0.5})}), (TERMINAL, 2.0, {})):
         data = {"near": np.full(2, number), "far": {"left": np.float32(-number)}}
-        responses = {} if state is TERMINAL else {9: DictResponse({"action": 0.5})}
         proxy.add({9: DictObservation(state, data, {"reward": 1.0})}, responses)
     (episode,) = Stored.of(table)
     assert episode.row["observation"]["far"]["left"].tolist() == [-1]

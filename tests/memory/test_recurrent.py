@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 
 from rlrun.collect import Collector, PolicyAgent
 from rlrun.collect.agents import to_arrays, to_tensors
-from rlrun.config import compose
-from rlrun.config.build import build
 from rlrun.core.errors import ConfigError
 from rlrun.env import make
 from rlrun.memory import Advantages, Rollout, RolloutLoader, Table
@@ -181,30 +178,3 @@ def test_wrong_settings_are_refused(call, message):
 def test_empty_columns_are_left_out(kind):
     columns = {"x": {}, "state": {"shape": 0}, "plan": {"shape": [2, 0]}}
     assert kind(columns=columns, **({"length": 9} if kind is Table else {})).names() == ("x",)
-
-
-def test_states_survive_a_resume():
-    def served(loader, count):
-        return [batch["state"].tolist() for batch in batches(loader, count)]
-
-    loader, _ = parts(toy("Recall"), epochs=2)
-    served(loader, 4)
-    state = loader.state_dict()
-    wanted = served(loader, 2)
-    restored, _ = parts(toy("Recall"), epochs=2, seed=9)
-    restored.load_state_dict(state)
-    assert served(restored, 2) == wanted
-
-
-@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
-@pytest.mark.parametrize("recurrent", [None, *KINDS])
-def test_one_key_makes_algorithms_recurrent(algorithm, recurrent):
-    overrides = [f"algorithm={algorithm}", "env=recall", f"algorithm.recurrent={recurrent or 'null'}"]
-    config = compose([*overrides, "algorithm.core_size=6", "device=cpu"]).config
-    loader = build(config, "loader")
-    names = set(loader.names()["default"])
-    size = {None: 0, "gru": 12, "lstm": 24}[recurrent]
-    assert build(config, "networks.actor_critic").state_size == size
-    assert names >= {"state", "episode_end", "valid"} if recurrent else not names & {"state", "episode_end", "valid"}
-    assert loader.length == (1 if recurrent is None else config.algorithm.unroll)
-    assert np.size(build(config, "agent").initial_state(3)) == 3 * size or recurrent is None

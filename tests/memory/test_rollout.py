@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.callbacks import LossCallback
-from rlrun.collect import Collector, PolicyAgent, RandomAgent
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.collect import Collector, RandomAgent
+from rlrun.core.errors import RlrunError
 from rlrun.env import make as make_env
 from rlrun.memory import ReplayLoader, Table
 from rlrun.memory.rollout import Epochs, PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.transforms import ReturnNormalize
 from rlrun.nn import ReturnNormalizer
-from rlrun.training.callback import Callback, Stop
-from rlrun.training.trainer import Trainer
 
-COLUMNS = {"observation": {}, "reward": {}, "terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}
+from .tables import STEP
+
+COLUMNS = {"observation": {}, **STEP}
 
 
 class Script:
@@ -238,43 +237,28 @@ def test_trees_are_served_as_trees():
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "message"),
     [
         (
-            lambda: RolloutLoader(table=Table(columns=COLUMNS, length=9), collector=None, horizon=4, minibatch=2),
-            ConfigError,
-            r"loader\.table: wanted a rlrun\.memory\.Rollout, got a Table",
+            lambda: RolloutLoader(table=Table(columns=COLUMNS, length=9), collector=None, horizon=4),
+            "Rollout, got a Tab",
         ),
-        (
-            lambda: ReplayLoader(table=Rollout(columns=COLUMNS), collector=None, batch=2),
-            ConfigError,
-            r"loader\.table: wanted a table or a rlrun\.memory\.Mix, got a Rollout",
-        ),
-        *(
-            (
-                lambda column=column: Rollout(columns={**COLUMNS, "x": column}),
-                ConfigError,
-                r"memory\.columns\.x: a rollout holds one value a step",
-            )
-            for column in ({"tag": True}, lambda rows: rows)
-        ),
-        (lambda: make()[1].collect(9), RlrunError, "rollout of 4 steps is full"),
-        (lambda: make()[0].table.add(None, {"observation": [0, 1]}), RlrunError, "lacks 'reward'"),
-        (lambda: make(horizon=0), ConfigError, "loader.horizon must be at least 1"),
-        (lambda: make(minibatch=0), ConfigError, "loader.minibatch must be at least 1"),
-        (lambda: make(epochs=0), ConfigError, "loader.epochs must be at least 1"),
-        (lambda: make(length=3), ConfigError, "loader.length: 3 does not divide loader.horizon 4"),
-        (
-            lambda: make(columns=["observation", "rewards"]),
-            ConfigError,
-            r"there is no 'rewards'.*\(did you mean 'reward'\?\)",
-        ),
-        (lambda: make(columns=["reward", "reward"]), ConfigError, "'reward' is given twice"),
-        (lambda: make_phasic(phase_columns=["observation", "return_"]), ConfigError, "there is no 'return_'"),
+        (lambda: ReplayLoader(table=Rollout(columns=COLUMNS), collector=None, batch=2), "wanted a table .* got a Roll"),
+        (lambda: Rollout(columns={**COLUMNS, "x": {"tag": True}}), r"memory\.columns\.x: a rollout holds one value a"),
+        (lambda: Rollout(columns={**COLUMNS, "x": lambda rows: rows}), r"memory\.columns\.x: a rollout holds one"),
+        (lambda: make()[1].collect(9), "rollout of 4 steps is full"),
+        (lambda: make()[0].table.add(None, {"observation": [0, 1]}), "lacks 'reward'"),
+        (lambda: make(horizon=0), "loader.horizon must be at least 1"),
+        (lambda: make(minibatch=0), "loader.minibatch must be at least 1"),
+        (lambda: make(epochs=0), "loader.epochs must be at least 1"),
+        (lambda: make(length=3), "loader.length: 3 does not divide loader.horizon 4"),
+        (lambda: make(columns=["observation", "rewards"]), r"there is no 'rewards'.*\(did you mean 'reward'\?\)"),
+        (lambda: make(columns=["reward", "reward"]), "'reward' is given twice"),
+        (lambda: make_phasic(phase_columns=["observation", "return_"]), "there is no 'return_'"),
     ],
 )
-def test_impossible_settings_are_refused(call, error, message):
-    with pytest.raises(error, match=message):
+def test_impossible_settings_are_refused(call, message):
+    with pytest.raises(RlrunError, match=message):
         call()
 
 
@@ -295,49 +279,6 @@ def test_environment_steps_follow_one_another(vectorization):
     assert valid.all() == (vectorization == "sync")
     assert collector.steps == valid.sum()
 
-
-class Arms(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.logits = torch.nn.Parameter(torch.zeros(3))
-
-    def act(self, observation: Any, explore: bool) -> Any:
-        return torch.distributions.Categorical(logits=self.logits.expand(len(observation), 3)).sample()
-
-
-class PolicyGradient(LossCallback):
-    def loss(self, action: Any, advantage: Any) -> Any:
-        return -self.network.logits.log_softmax(0)[action] * advantage
-
-
-class Advantage:
-    provides, removes, replaces = ("advantage",), (), ()
-
-    def __call__(self, batch: Any, rows: Any) -> Any:
-        return batch | {"advantage": batch["reward"] - batch["reward"].mean()}
-
-
-class Last(Callback):
-    def end_batch(self, update: int) -> None:
-        if update == 150:
-            raise Stop
-
-
-def test_policy_gradient_learns_a_bandit():
-    torch.manual_seed(0)
-    env, policy = make_env(target="rlrun.env.toys.Bandit", num_envs=4), Arms()
-    table = Rollout(spaces=env.spaces, num_envs=4)
-    collector = Collector(env, PolicyAgent(policy), table)
-    loader = RolloutLoader(
-        table=table, collector=collector, horizon=8, minibatch=16, epochs=1, adaptors={"advantage": Advantage()}
-    )
-    learner = PolicyGradient(policy, lambda parameters: torch.optim.Adam(parameters, lr=0.1))
-    Trainer({"collector": collector, "learner": learner, "last": Last()}, loader).train()
-    assert collector.steps == 75 * 32
-    assert policy.logits.softmax(0)[2] > 0.95
-
-
-# --- phases
 
 PHASE = {"interval": 2, "phase_epochs": 3, "phase_minibatch": 4, "phase_columns": ["observation"]}
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from rlrun.algorithms.sarsa import BurnIn
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
 
-from .tables import COLUMNS, assert_as_expected, episode, fill
+from .tables import COLUMNS, add_steps, assert_as_expected, episode, fill
 
 KINDS = pytest.mark.parametrize("whole", [False, True])
 
@@ -68,62 +68,34 @@ def other(**settings: Any) -> Table:
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "message"),
     [
+        (lambda: other(columns={"state": {"shap": [2]}}), r"columns.state: no setting 'shap' \(did you mean"),
+        (lambda: other(columns={"x": 5}), "memory.columns.x"),
+        (lambda: other(columns={"x": {"shape": "a"}}), "memory.columns.x"),
+        (lambda: other(columns={**COLUMNS, "next_observation": {}}), "next_observation: a batch has another value"),
+        (lambda: other(spaces=Spaces(box(1), Discrete(2)), columns={"reward": {}}), "reward: the memory has that col"),
+        (lambda: other(min_length=0), "memory.min_length must be from 1 to the 5 transitions"),
+        (lambda: other(min_length=6), "memory.min_length must be from 1 to the 5 transitions"),
+        (lambda: other(storage="dsik"), "memory.storage: wanted one of .*did you mean"),
+        (lambda: other(short="padd"), "memory.short: wanted one of .*did you mean"),
+        (lambda: other(sampler=Fifo()), r"memory.sampler wants a rlrun.memory.Sampler .*, not a Fifo"),
+        (lambda: other(frame_stack=4), r"memory.frame_stack: observation \[\] is no stack of 4 frames"),
+        (lambda: other().resize(6), r"memory\.length can only grow: it is 10, and 6 is less"),
+        (lambda: other(columns={"x": {"shape": [10**10]}}, storage="disk"), r"memory.directory: .* GB do not fit in"),
+        (lambda: other(storage="disk", directory="nowhere"), r"nowhere cannot be written: No such file"),
+        (lambda: other().add(None, {"observation": [1, 2]}), "a row lacks 'reward'"),
+        (lambda: fill(other(columns={**COLUMNS, "q": {"tag": True}}), [1]), "an episode ended without its tag 'q'"),
+        (lambda: other(length=12).load_state_dict(other().state_dict()), "room for 10 transitions; .* room for 12"),
+        (lambda: other().load_state_dict(other(columns={"x": {}}).state_dict()), "the saved table has columns"),
         (
-            lambda: other(columns={"state": {"shap": [2]}}),
-            ConfigError,
-            r"columns.state: no setting 'shap' \(did you mean",
-        ),
-        (lambda: other(columns={"x": 5}), ConfigError, "memory.columns.x"),
-        (lambda: other(columns={"x": {"shape": "a"}}), ConfigError, "memory.columns.x"),
-        (
-            lambda: other(columns={**COLUMNS, "next_observation": {}}),
-            ConfigError,
-            "next_observation: a batch has another value",
-        ),
-        (
-            lambda: other(spaces=Spaces(box(1), Discrete(2)), columns={"reward": {}}),
-            ConfigError,
-            "memory.columns.reward: the memory has that column already",
-        ),
-        (lambda: other(min_length=0), ConfigError, "memory.min_length must be from 1 to the 5 transitions"),
-        (lambda: other(min_length=6), ConfigError, "memory.min_length must be from 1 to the 5 transitions"),
-        (lambda: other(storage="dsik"), ConfigError, "memory.storage: wanted one of .*did you mean"),
-        (lambda: other(short="padd"), ConfigError, "memory.short: wanted one of .*did you mean"),
-        (lambda: other(sampler=Fifo()), ConfigError, r"memory.sampler wants a rlrun.memory.Sampler .*, not a Fifo"),
-        (lambda: other(frame_stack=4), ConfigError, r"memory.frame_stack: observation \[\] is no stack of 4 frames"),
-        (lambda: other().resize(6), ConfigError, r"memory\.length can only grow: it is 10, and 6 is less"),
-        (
-            lambda: other(columns={"observation": {"shape": [10**10]}}, storage="disk", directory="."),
-            ConfigError,
-            r"memory.directory: .* GB do not fit in",
-        ),
-        (
-            lambda: other(storage="disk", directory="nowhere"),
-            ConfigError,
-            r"memory.directory: nowhere cannot be written: No such file",
-        ),
-        (lambda: other().add(None, {"observation": [1, 2]}), RlrunError, "a row lacks 'reward'"),
-        (
-            lambda: fill(other(columns={**COLUMNS, "quality": {"tag": True}}), [1]),
-            RlrunError,
-            "an episode ended without its tag 'quality'",
-        ),
-        (
-            lambda: other(length=12).load_state_dict(other().state_dict()),
-            RlrunError,
-            "has 2 envs and room for 10 transitions; this one has 2 and room for 12",
-        ),
-        (
-            lambda: other().load_state_dict(other(columns={**COLUMNS, "action": {}}).state_dict()),
-            RlrunError,
-            "the saved table has columns",
+            lambda: other().load_state_dict(other(ejector=Fifo(whole=True)).state_dict()),
+            "the saved table is of another kind",
         ),
     ],
 )
-def test_impossible_settings_are_refused(call: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_impossible_settings_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(RlrunError, match=message):
         call()
 
 
@@ -131,9 +103,8 @@ def test_columns_keep_shape_and_dtype() -> None:
     observation = Composite({"image": box(8, 8, dtype="uint8"), "inner": Composite({"speed": box(3, dtype="float64")})})
     table = Table(length=10, spaces=Spaces(observation, Discrete(3)), columns={"log_prob": {}, "state": {"shape": 2}})
     seen = {"image": np.full((1, 8, 8), 7, np.uint8), "inner": {"speed": np.ones((1, 3))}}
-    row = {"observation": seen, "action": [2], "reward": [0.5], "terminated": [True], "truncated": [False]}
-    table.add(None, row | {"log_prob": [-1.5], "state": [[1.0, 2.0]]})
-    table.close(None, seen)
+    row = {"observation": seen, "action": [2], "reward": [0.5], "log_prob": [-1.5], "state": [[1.0, 2.0]]}
+    add_steps(table, 1, lambda step: row, end="terminated", last=seen)
     batch = table.sample(4)
     assert batch["observation"]["image"].dtype == torch.uint8
     assert batch["next_observation"]["inner"]["speed"].dtype == torch.float32
@@ -186,10 +157,8 @@ def test_frames_are_stored_once(whole: bool, join: Any) -> None:
     stacks = [join([frames[max(step - back, 0)] for back in (2, 1, 0)]) for step in range(7)]
     box = Box(stacks[0].shape, np.zeros(stacks[0].shape), np.full(stacks[0].shape, 255), "uint8")
     table = Table(length=20, spaces=Spaces(box, Discrete(2)), frame_stack=3, ejector=Fifo(whole=whole))
-    for step in range(6):
-        row = {"observation": stacks[step][None], "action": [0], "reward": [step]}
-        table.add(None, row | {"terminated": [False], "truncated": [False]})
-    table.close(None, stacks[6][None])
+    rows = [{"observation": stack[None], "action": [0], "reward": [step]} for step, stack in enumerate(stacks)]
+    add_steps(table, 6, rows.__getitem__, last=stacks[6][None])
     assert table.storage.arrays["observation"].shape[1:] == (9, 8, 2)
     batch = table.sample(40, 2)
     for name, after in (("observation", 0), ("next_observation", 1)):
@@ -291,15 +260,11 @@ def test_many_envs_have_distinct_stamps() -> None:
     assert torch.equal(batch["next_observation"], batch["observation"] + 1)
 
 
-def test_wrong_states_and_no_envs_change_nothing() -> None:
-    ring, pool = (Table(length=10, columns=COLUMNS, ejector=Fifo(whole=whole)) for whole in (False, True))
-    fill(ring, [4])
-    fill(pool, [3])
-    with pytest.raises(RlrunError, match="the saved table is of another kind"):
-        ring.load_state_dict(pool.state_dict())
-    for table in (ring, pool):
-        nobody = np.empty(0, np.int64)
-        table.add(nobody, {"observation": nobody, "reward": nobody})
-        table.close(np.zeros(1, np.bool_), nobody)
-    assert (len(ring), len(pool)) == (4, 3)
-    assert set(ring.sample(50)["reward"].tolist()) == {0, 1, 2, 3}
+@KINDS
+def test_no_envs_change_nothing(whole: bool) -> None:
+    table = fill(Table(length=10, columns=COLUMNS, ejector=Fifo(whole=whole)), [4])
+    nobody = np.empty(0, np.int64)
+    table.add(nobody, {"observation": nobody, "reward": nobody})
+    table.close(np.zeros(1, np.bool_), nobody)
+    assert len(table) == 4
+    assert set(table.sample(50)["reward"].tolist()) == {0, 1, 2, 3}

@@ -7,7 +7,7 @@ import pytest
 
 from rlrun.memory.prioritized import SumTree
 
-RANDOM_OPERATIONS = 10_000
+RANDOM_OPERATIONS = 4_000
 SIZES = (1, 15, 16, 17, 255, 256, 257, 3000)
 
 
@@ -57,14 +57,6 @@ def test_slots_of_zero_are_not_found(size):
     assert (tree_of(values).find(prefix) == size // 2).all()
 
 
-def test_slots_are_found_by_share():
-    values = np.zeros(1024)
-    values[[0, 3, 300, 316, 1023]] = 1.0, 2.0, 3.0, 4.0, 90.0
-    prefix = np.random.default_rng(0).permutation(100) + 0.5
-    slots, times = np.unique(tree_of(values).find(prefix), return_counts=True)
-    assert (slots.tolist(), times.tolist()) == ([0, 3, 300, 316, 1023], [1, 2, 3, 4, 90])
-
-
 def test_sums_do_not_drift():
     generator = np.random.default_rng(0)
     tree = tree_of(generator.random(2000))
@@ -75,15 +67,3 @@ def test_sums_do_not_drift():
     tree.set(np.arange(0, 2000, 2), values[::2])
     tree.set(np.arange(1, 2000, 2), values[1::2])
     assert tree.total == tree_of(values).total  # to the bit
-
-
-def test_loaded_tree_is_identical():
-    generator = np.random.default_rng(0)
-    tree, restored = SumTree(5000), tree_of(np.ones(5000))
-    for _ in range(50):
-        tree.set(generator.integers(0, 4000, 200), generator.exponential(size=200))
-        assert tree.total > 0
-    restored.load_state_dict(tree.state_dict())
-    prefix = generator.random(20_000) * tree.total
-    assert restored.total == tree.total
-    assert np.array_equal(restored.find(prefix), tree.find(prefix))

@@ -25,13 +25,9 @@ from rlrun.memory.virtual import (
     check,
 )
 
-STORED: dict[str, Any] = {
-    "observation": {},
-    "action": {"dtype": "int64"},
-    "reward": {},
-    "terminated": {"dtype": "bool"},
-    "truncated": {"dtype": "bool"},
-}
+from .tables import STEP, add_steps
+
+STORED: dict[str, Any] = {"observation": {}, "action": {"dtype": "int64"}, **STEP}
 
 
 def table_of(columns: dict[str, Any], *ends: str | None, length: int = 60, steps: int = 4, **settings: Any) -> Table:
@@ -41,14 +37,15 @@ def table_of(columns: dict[str, Any], *ends: str | None, length: int = 60, steps
     """
     table = Table(length=length, columns=STORED | columns, **settings)
     for episode, end in enumerate(ends):
-        for step in range(steps):
-            last = step == steps - 1
-            row = {"observation": [100 * episode + step], "action": [100 * episode + step + 50], "reward": [2.0**step]}
-            flags = {name: [last and end == name] for name in ("terminated", "truncated")}
-            table.add(None, row | flags)
-        if end is not None:
-            tags = {"interrupted": [float(end == "truncated")]} if "interrupted" in columns else {}
-            table.close(None, [100 * episode + steps], **({"tags": tags} if tags else {}))
+        count = 100 * episode + np.arange(steps + 1)
+        add_steps(
+            table,
+            steps,
+            lambda i, count=count: {"observation": count[[i]], "action": count[[i]] + 50, "reward": [2.0**i]},
+            end=end,
+            last=None if end is None else count[-1:],
+            tags={"interrupted": [float(end == "truncated")]},
+        )
     return table
 
 
@@ -59,7 +56,8 @@ def by_start(batch: Batch, name: str, first: int = 0, count: int = 4) -> list[An
 
 
 def test_next_is_clamped_at_the_end() -> None:
-    columns = {name: Next(*args[:1], steps=args[1]) for name, args in NEXT.items()}
+    columns: dict[str, Any] = {"seen": Next("observation"), "seen later": Next("observation", steps=3)}
+    columns |= {name: Next("action", steps=steps) for name, steps in (("near", 1), ("far", 2), ("farthest", 9))}
     table = table_of(columns, "terminated", "truncated", None)
     assert set(table.names()) >= set(columns)
     batch = table.sample(400)
@@ -71,15 +69,6 @@ def test_next_is_clamped_at_the_end() -> None:
     assert by_start(batch, "near", first=200, count=3) == [251, 252, 253]  # the fourth row is not complete
     assert by_start(batch, "farthest", first=200, count=3) == [253, 253, 253]
     assert by_start(table.sample(400, 3), "near", count=2) == [[51, 52, 53], [52, 53, 53]]
-
-
-NEXT: dict[str, tuple[str, int]] = {
-    "seen": ("observation", 1),
-    "seen later": ("observation", 3),
-    "near": ("action", 1),
-    "far": ("action", 2),
-    "farthest": ("action", 9),
-}
 
 
 def test_next_stays_within_overwritten_episodes() -> None:
@@ -140,13 +129,9 @@ def test_last_of_a_window() -> None:
     assert by_start(batch, "own", count=2) == [52, 53]
     single = table.sample(100)
     assert torch.equal(single["after"], single["observation"] + 1)
-
-
-def test_last_of_a_padded_window() -> None:
-    columns = {"own": LastOfWindow("action", after=False), "after": LastOfWindow("observation")}
-    batch = table_of(columns, "terminated", short="pad").sample(200, 3)
-    assert by_start(batch, "own") == [52, 53, 53, 53]
-    assert by_start(batch, "after") == [3, 4, 4, 4]
+    padded = table_of(columns, "terminated", short="pad").sample(200, 3)
+    assert by_start(padded, "own") == [52, 53, 53, 53]
+    assert by_start(padded, "after") == [3, 4, 4, 4]
 
 
 class Running:
@@ -180,23 +165,19 @@ def test_returns_stop_with_the_episode() -> None:
 
 
 def test_returns_of_several_dimensions() -> None:
-    columns = {"observation": {}, "reward": {"shape": [2]}, "gain": NStepReturn(steps=2, discount=0.5)}
+    columns = {**STEP, "observation": {}, "reward": {"shape": [2]}, "gain": NStepReturn(steps=2, discount=0.5)}
     table = Table(length=20, columns=columns)
-    for i in range(4):
-        table.add(None, {"observation": [i], "reward": [[1.0 * i, 10.0 * i]]})
-    table.close(None, [4])
+    add_steps(table, 4, lambda i: {"observation": [i], "reward": [[1.0 * i, 10.0 * i]]}, last=[4])
     batch = table.sample(100, 2)
     assert batch["gain"].shape == (100, 2, 2)
     assert by_start(batch, "gain", first=2, count=1) == [[[3.5, 35.0], [3.0, 30.0]]]
 
 
 def test_leaves_of_a_tree_can_be_read() -> None:
-    columns = {"observation.a": {}, "observation.b": {"shape": [2]}}
+    columns = {**STEP, "observation.a": {}, "observation.b": {"shape": [2]}}
     later = {"later": Next("observation.b"), "whole": Next("observation", steps=2)}
-    table = Table(length=20, columns=columns | later)
-    for i in range(3):
-        table.add(None, {"observation": {"a": [i], "b": [[i, -i]]}})
-    table.close(None, {"a": [3], "b": [[3, -3]]})
+    rows = [{"observation": {"a": [i], "b": [[i, -i]]}, "reward": [0]} for i in range(4)]
+    table = add_steps(Table(length=20, columns=columns | later), 3, rows.__getitem__, last=rows[3]["observation"])
     batch = table.sample(50)
     assert torch.equal(batch["later"][:, 0], batch["observation"]["a"] + 1)
     assert torch.equal(batch["whole"]["a"], (batch["observation"]["a"] + 2).clamp(max=3))
@@ -215,12 +196,3 @@ def test_leaves_of_a_tree_can_be_read() -> None:
 def test_wrong_settings_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
-
-
-def test_values_depend_on_one_episode() -> None:
-    columns = {"near": Next("observation"), "gain": NStepReturn(steps=3, discount=0.9)}
-    alone = table_of(columns, "truncated")
-    several = table_of(columns, "truncated", "terminated", None)
-    for name in columns:
-        assert by_start(alone.sample(200), name) == by_start(several.sample(400), name)
-        assert np.isfinite(by_start(several.sample(400), name, first=100)).all()

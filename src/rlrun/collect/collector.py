@@ -346,12 +346,12 @@ def branch_seed(seed: int, steps: int) -> int:
 
 
 def rows_equal(first: Tree, second: Tree) -> Array:
-    """Return for each row [N] whether two trees of arrays [N, …] are equal bit by bit."""
+    """Return for each row [N] whether two trees of arrays [N, …] are equal."""
     if isinstance(first, dict):
         parts = [rows_equal(part, second[name]) for name, part in first.items()]
         return np.all(parts, axis=0)  # type: ignore[no-any-return]
-    pairs = zip(np.ascontiguousarray(first), np.ascontiguousarray(second), strict=True)
-    return np.array([left.tobytes() == right.tobytes() for left, right in pairs])
+    equal: Array = (first == second).reshape(len(first), -1).all(1)
+    return equal
 
 
 def describe_lost_envs(lost: dict[int, str], count: int) -> str:
