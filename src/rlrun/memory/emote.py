@@ -154,7 +154,7 @@ def _rows_more(key: str, part: Part, rows: Array, tag: bool, ids: list[int], pat
 def write(table: Table, path: Path | str) -> None:
     """Store what a table holds as a V1 file that Emote restores; `terminal` says which episodes were cut off.
 
-    `action` is `actions`, `reward` is `rewards`, the only observation is `obs`, and the parts of a Dict observation keep
+    `action` is `actions`, `reward` is `rewards`, the only observation is `obs`. The parts of a Dict observation keep
     their names.
 
     Args:
