@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +12,7 @@ from omegaconf import OmegaConf
 from rlrun.config.build import Builder, build
 from rlrun.core.errors import BuildError, MissingExtra, SpaceError
 
-HERE = "fixture_parts"
+HERE, TEXT = __name__, "text"
 
 
 class Part:
@@ -36,26 +35,9 @@ class Strict:
         self.network, self.discount = network, discount
 
 
-@dataclass
-class Data:
-    values: list[int] = field(default_factory=list)
-
-
 def fail(kind: str) -> None:
     errors = {"value": ValueError("two\nlines"), "key": KeyError("k"), "space": SpaceError("wants Box")}
     raise errors.get(kind) or MissingExtra("env.atari", "ale_py", "atari")
-
-
-@pytest.fixture(autouse=True)
-def parts(monkeypatch):
-    import sys
-
-    module = type(sys)(HERE)
-    monkeypatch.setitem(sys.modules, HERE, module)
-    for part in (Part, Strict, Data, fail):
-        setattr(module, part.__name__, part)
-    module.borrowed, module.override = __import__("os"), "text"
-    monkeypatch.setattr(Part, "made", 0)
 
 
 def part(**arguments: Any) -> dict[str, Any]:
@@ -101,7 +83,8 @@ def test_a_partial_is_a_recipe():
     assert recipe().named["lr"] == 0.1
 
 
-def test_nothing_unreachable_is_built():
+def test_nothing_unreachable_is_built(monkeypatch):
+    monkeypatch.setattr(Part, "made", 0)
     build({"a": part(x="${b}"), "b": part(), "c": part(), "d": {"_target_": "no.such.Thing"}}, "a")
     assert Part.made == 2
 
@@ -159,7 +142,7 @@ REFUSALS = {
         {"_target_": "rlrun.training.callback.Calback"},
         ["rlrun.training.callback", "did you mean 'rlrun.training.callback.Callback'?"],
     ),
-    "no class": ({"_target_": f"{HERE}.override"}, [f"a: {HERE}.override is a str, wanted a class or function"]),
+    "no class": ({"_target_": f"{HERE}.TEXT"}, [f"a: {HERE}.TEXT is a str, wanted a class or function"]),
     "no path": ({"_target_": "a b"}, ["a: `_target_` wants a path", "'a b'"]),
     "no text": ({"_target_": 3}, ["a: `_target_` wants a path", "got 3"]),
     "unknown argument": (

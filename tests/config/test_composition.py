@@ -29,6 +29,7 @@ COMPOSED = {  # overrides, and values of keys that they come to
     (*GROUPS, "env.kwargs.size=3", "env.reset_options.low=-0.5"): {"env.kwargs.size": 3, "env.reset_options.low": -0.5},
     (*SAC, "~callbacks.temperature"): {"callbacks.temperature": ABSENT, "algorithm.temperature": 0.2},
     (*GROUPS, "logger=wandb"): {"logger": ["wandb"]},
+    (*GROUPS, "seed=1", "seed=2", "seed=1"): {"seed": 1},
     (*GROUPS, "env.kwargs.code='012'"): {"env.kwargs.code": "012", "algorithm.algorithm": ABSENT},
     **{
         (*GROUPS, f"seed={text}"): {"seed": value}
@@ -111,19 +112,10 @@ def test_the_last_of_repeated_words_wins(compose):
     assert composed.overrides.count("seed=1") == 0
 
 
-def test_an_override_that_is_repeated_after_another_value_wins(compose):
-    assert compose("algorithm=sac", "env=pendulum", "seed=1", "seed=2", "seed=1").config.seed == 1
-
-
 def test_numbers_in_files_are_decimal_too(compose, write):
     write("conf/env/mine.yaml", "defaults: [gym]\nid: A-v0\nkwargs: {a: 012, b: 1e-3, c: '012', d: 1_000, e: 12:30}\n")
     kwargs = compose("algorithm=dqn", "env=mine").config.env.kwargs
     assert dict(kwargs) == {"a": 12, "b": 0.001, "c": "012", "d": 1000, "e": "12:30"}
-
-
-def test_the_users_file_replaces_ours(compose, write):
-    write("conf/env/pendulum.yaml", "defaults: [gym]\nid: Mine-v0\n")
-    assert compose(*GROUPS).config.env.id == "Mine-v0"
 
 
 def test_config_dir_comes_before_the_folder_conf(compose, write, tmp_path):
@@ -133,6 +125,7 @@ def test_config_dir_comes_before_the_folder_conf(compose, write, tmp_path):
     assert composed.config.env.id == "First-v0"
     assert composed.project == tmp_path / "elsewhere"
     assert sys.path[-1] == str(tmp_path / "elsewhere")
+    assert compose(*GROUPS).config.env.id == "Second-v0"
 
 
 @pytest.mark.parametrize(
@@ -160,17 +153,13 @@ def test_other_groups_and_train_start_from_ours_too(compose, write):
 def test_a_users_hydra_application_stays_untouched(compose, tmp_path):
     (tmp_path / "app.yaml").write_text("a: 1\n")
     GlobalHydra.instance().clear()
+    compose(*GROUPS)
+    assert not GlobalHydra.instance().is_initialized()
     with initialize(version_base="1.3", config_path=None):
         before = GlobalHydra.instance().hydra
         compose(*GROUPS)
         assert GlobalHydra.instance().hydra is before
         assert hydra_compose(overrides=["+a=1"]).a == 1
-
-
-def test_composing_leaves_no_hydra_behind(compose):
-    GlobalHydra.instance().clear()
-    compose(*GROUPS)
-    assert not GlobalHydra.instance().is_initialized()
 
 
 def test_composing_imports_neither_torch_nor_gymnasium(project):
@@ -198,17 +187,17 @@ def test_an_experiment_may_bring_additions_and_the_user_more(compose, write):
     assert composed.choices["algorithm"] == "sac"
 
 
-def test_the_users_algorithm_may_choose_another_memory(compose, write):
-    write("conf/algorithm/mine.yaml", "defaults: [rlrun/algorithm/sac, override /memory: replay]\nlr: 0.5\n")
+@pytest.mark.parametrize(
+    ("start", "memory"),
+    [
+        *((f"rlrun/algorithm/sac{suffix}", "prioritized") for suffix in ("", "@_here_", "@_global_")),
+        ("rlrun/algorithm/sac, override /memory: replay", "replay"),
+    ],
+)
+def test_the_users_algorithm_has_the_memory_of_ours_unless_it_chooses_one(compose, write, start, memory):
+    write("conf/algorithm/mine.yaml", f"defaults: [{start}]\nlr: 0.5\n")
     composed = compose("algorithm=mine", "env=pendulum")
-    assert (composed.choices["memory"], composed.config.algorithm.lr) == ("replay", 0.5)
-
-
-@pytest.mark.parametrize("suffix", ["", "@_here_", "@_global_"])
-def test_the_memory_our_algorithm_chooses_stays_chosen(compose, write, suffix):
-    write("conf/algorithm/mine.yaml", f"defaults: ['rlrun/algorithm/sac{suffix}']\nlr: 0.5\n")
-    composed = compose("algorithm=mine", "env=pendulum")
-    assert (composed.choices["memory"], composed.config.algorithm.lr) == ("prioritized", 0.5)
+    assert (composed.choices["memory"], composed.config.algorithm.lr) == (memory, 0.5)
 
 
 def test_dicts_and_entries_of_lists_can_be_given(compose, write):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rlrun.config.interpolation import plain
-
 TUNED = ("algorithm=dqn", "env=cartpole")
 
 
@@ -33,13 +31,6 @@ def test_tuned_preset_applies_unless_env_changes(overrides, preset, values, comp
 
 def test_memory_of_preset_can_be_replaced(compose):
     assert compose(*TUNED, "memory=replay").choices["memory"] == "replay"
-
-
-def test_a_preset_gives_the_same_as_its_pair(compose):
-    named, paired = compose("preset=dqn_cartpole"), compose(*TUNED)
-    assert plain(named.config) == plain(paired.config)
-    assert named.config.expect == {"return": 475}
-    assert named.preset is None
 
 
 def test_a_key_that_a_pair_adds_exists_where_the_pair_applies(compose, refusal):

@@ -32,52 +32,55 @@ def advice(caplog):
     return caplog
 
 
+def renamed(before, now):
+    return f"{before} is called {now} now"
+
+
+TAU, OPTIMIZER = "callbacks.q_target.tau=1", "callbacks.q_loss.optimizer"
+REMOVED = "callbacks.q_loss.compile no longer exists and is ignored: compile=true compiles the whole update"
+
+
 @pytest.mark.parametrize(
-    ("before", "now"),
+    ("before", "now", "message"),
     [
-        ("experiment=dqn_cartpole", "preset=dqn_cartpole"),
-        ("+experiment=dqn_cartpole", "+preset=dqn_cartpole"),
-        ("pair=null", "preset=null"),
-        ("pair=dqn_cartpole", "tuned=dqn_cartpole"),
-        ("memory=prioritised", "memory=prioritized"),
-        ("algorithm.target_rate=0.01", "algorithm.tau=0.01"),
-        ("callbacks.q_target.rate=1", "callbacks.q_target.tau=1"),
-        ("callbacks.q_loss.optimiser={lr: 0.1}", "callbacks.q_loss.optimizer={lr: 0.1}"),
-        ("++algorithm.target_rate=0.01", "++algorithm.tau=0.01"),
+        ("experiment=dqn_cartpole", "preset=dqn_cartpole", ...),
+        ("+experiment=dqn_cartpole", "+preset=dqn_cartpole", ...),
+        ("pair=null", "preset=null", ...),
+        ("pair=dqn_cartpole", "tuned=dqn_cartpole", ...),
+        ("memory=prioritised", "memory=prioritized", ...),
+        ("algorithm.target_rate=0.01", "algorithm.tau=0.01", ...),
+        ("callbacks.q_target.rate=1", TAU, ...),
+        ("callbacks.q_loss.optimiser={lr: 0.1}", OPTIMIZER + "={lr: 0.1}", ...),
+        ("++algorithm.target_rate=0.01", "++algorithm.tau=0.01", ...),
+        ("matmul=numpy", "matmul_backend=auto", ...),
+        (
+            "callbacks.q_loss={optimiser: {lr: 0.1}}",
+            "callbacks.q_loss={optimizer: {lr: 0.1}}",
+            renamed("callbacks.q_loss.optimiser", OPTIMIZER),
+        ),
+        ("callbacks.q_loss.compile=true", "seed=0", REMOVED),
+        ("+callbacks.q_loss.compile=true", "seed=0", REMOVED),
+        ("~callbacks.q_loss.compile", "seed=0", REMOVED),
+        ("callbacks.q_loss={compile: true, huber: 2.0}", "callbacks.q_loss={huber: 2.0}", REMOVED),
     ],
 )
-def test_override_gets_todays_name(before, now, compose, advice):
-    composed = compose(*DQN, before)
-    assert composed.overrides[2:] == [now]
-    assert advice.messages == [f"{before} is called {now} now"]
-    assert plain(composed.config) == plain(compose(*DQN, now).config)
+def test_override_gets_todays_name(before, now, message, compose, advice):
+    composed, expected = compose(*DQN, before), compose(*DQN, now)
+    assert advice.messages == [renamed(before, now) if message is ... else message]
+    assert plain(composed.config) == plain(expected.config)
+    if "{" not in before:  # a dict keeps its text
+        assert composed.overrides == [*DQN, *([now] if message is ... else [])]
 
 
-def test_value_gets_todays_name(compose, advice):
-    config = compose("algorithm=td3", "env=pendulum", "algorithm.guide=smallest").config
-    assert config.algorithm.actor_q == "min"
-    assert advice.messages == ["algorithm.guide=smallest is called algorithm.actor_q=min now"]
-
-
-def test_key_in_a_dict_of_an_override_gets_todays_name(compose, advice):
-    config = compose(*DQN, "callbacks.q_loss={optimiser: {lr: 0.1}}").config
-    assert config.callbacks.q_loss.optimizer.lr == 0.1
-    assert advice.messages == ["callbacks.q_loss.optimiser is called callbacks.q_loss.optimizer now"]
-
-
-@pytest.mark.parametrize("before", ["matmul_backend=numpy", "matmul=numpy"])
-def test_numpy_gives_way_to_the_automatic_backend(before, compose, write, tmp_path, advice):
-    assert compose(*DQN, before).config.matmul_backend == "auto"
-    assert advice.messages == [f"{before} is called matmul_backend=auto now"]
-    key, _, value = before.partition("=")
+def test_value_gets_todays_name(compose, write, tmp_path, advice):
+    assert compose("algorithm=td3", "env=pendulum", "algorithm.guide=smallest").config.algorithm.actor_q == "min"
     path = tmp_path / "config.yaml"
-    path.write_text(f"{key}: {value}\n")
+    path.write_text("matmul: numpy\n")
     assert saved.load(path).matmul_backend == "auto"
-    assert len(advice.messages) == 2
     write("conf/with/mine.yaml", "# @package _global_\nmatmul_backend: numpy\n")
     assert compose(*DQN, "+with=mine").config.matmul_backend == "auto"
-    assert advice.messages[2].endswith("mine.yaml: matmul_backend=numpy is called matmul_backend=auto now")
-    assert len(advice.messages) == 3
+    assert advice.messages[0] == renamed("algorithm.guide=smallest", "algorithm.actor_q=min")
+    assert advice.messages[2].endswith(f"mine.yaml: {renamed('matmul_backend=numpy', 'matmul_backend=auto')}")
 
 
 def test_class_in_override_gets_todays_path(compose):
@@ -85,42 +88,19 @@ def test_class_in_override_gets_todays_path(compose):
     assert composed.config.callbacks.q_loss._target_ == "rlrun.memory.Prioritized"
 
 
-@pytest.mark.parametrize("override", ["+env.kwargs.optimiser=1", "+callbacks.q_loss.normalise=1", "seed=3"])
-def test_other_keys_keep_their_names(override, compose, advice):
-    composed = compose(*DQN, override, check=False)
-    assert composed.overrides[2:] == [override]
-    assert not advice.messages
-
-
-@pytest.mark.parametrize(
-    "override", ["callbacks.q_loss.compile=true", "+callbacks.q_loss.compile=true", "~callbacks.q_loss.compile"]
-)
-def test_override_of_removed_key_is_ignored(override, compose, advice):
-    composed = compose(*DQN, override, "seed=3")
-    assert composed.overrides == [*DQN, "seed=3"]
-    assert plain(composed.config) == plain(compose(*DQN, "seed=3").config)
-    ignored = "callbacks.q_loss.compile no longer exists and is ignored: compile=true compiles the whole update"
-    assert advice.messages == [ignored]
-
-
-def test_removed_key_in_a_dict_of_an_override_is_ignored(compose, advice):
-    composed = compose(*DQN, "callbacks.q_loss={compile: true, huber: 2.0}")
-    assert plain(composed.config) == plain(compose(*DQN, "callbacks.q_loss.huber=2.0").config)
-    assert [message.split()[0] for message in advice.messages] == ["callbacks.q_loss.compile"]
-
-
 @pytest.mark.parametrize(
     "overrides",
     [
+        ["+env.kwargs.optimiser=1"],
+        ["+callbacks.q_loss.normalise=1"],
         ["callbacks.q_loss._target_=mine.Loss", "+callbacks.q_loss.compile=true"],
         ["+callbacks.mine={_target_: mine.Loss, compile: true}"],
         ["+callbacks.mine._target_=mine.Loss", "+callbacks.mine.compile=true"],
     ],
 )
-def test_class_of_a_user_keeps_a_key_that_was_removed_here(overrides, compose, advice):
+def test_keys_of_a_users_class_keep_their_names(overrides, compose, advice):
     composed = compose(*DQN, *overrides, check=False)
-    name = "q_loss" if "q_loss" in overrides[0] else "mine"
-    assert composed.config.callbacks[name].compile is True
+    assert composed.overrides[2:] == overrides
     assert not advice.messages
 
 

@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from rlrun.core.errors import SpaceError
-from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces, describe, leaves, require_discrete
+from rlrun.core.spaces import (
+    Box,
+    Composite,
+    Discrete,
+    MultiDiscrete,
+    Spaces,
+    describe,
+    leaves,
+    leaves_of,
+    require_discrete,
+    tree_of,
+)
 
 
 def box(low, high, dtype="float32"):
@@ -35,6 +46,9 @@ def test_leaves_are_walked_by_path():
     assert [path for path, _ in leaves(NESTED)] == ["a", "b.0", "b.1"]
     assert [path for path, _ in leaves(Discrete(2))] == [""]
     assert NESTED.size == 4 + 1 + 2
+    tree = {"b": {"1": 3, "0": 2}, "a": 1}
+    assert leaves_of(NESTED, tree) == [1, 2, 3]
+    assert tree_of(NESTED, [1, 2, 3]) == tree
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import registry
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
-from rlrun.core.spaces import Box, Discrete
-from rlrun.env import make, spaces_of
+from rlrun.env import make
 from rlrun.env.find import construct, lookup
+from rlrun.env.sync import SyncEnv
 
 TOY = "rlrun.env.toys.Chain"
 
@@ -29,18 +29,6 @@ TOY = "rlrun.env.toys.Chain"
 )
 def test_name_is_short(arguments, name):
     assert make(**arguments).name == name
-
-
-def test_spaces_are_those_of_one_env():
-    spaces = spaces_of(make("CartPole-v1", num_envs=3))
-    assert isinstance(spaces.observation, Box)
-    assert spaces.observation.shape == (4,)
-    assert spaces.action == Discrete(2)
-
-
-def test_target_gets_its_arguments():
-    env = make(target=TOY, kwargs={"length": 7, "ending": "truncated"})
-    assert env.spaces.observation.shape == (7,)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +74,11 @@ class Foreign(Spaceless):
     action_space = 2
 
 
+class Text(gymnasium.Env):
+    observation_space = gymnasium.spaces.Text(3)
+    action_space = gymnasium.spaces.Discrete(2)
+
+
 WRONG = [
     ({}, ConfigError, "env wants one of env.id and env.target, got neither"),
     ({"id": "CartPole-v1", "target": TOY}, ConfigError, "got both"),
@@ -113,6 +106,7 @@ WRONG = [
     ),
     ({"id": "CartPole-v1", "around": {"mine": 3}}, BuildError, "env.around.mine: wanted {_target_: CLASS, …}"),
     ({"target": f"{__name__}.Spaceless"}, BuildError, "Spaceless' has no action_space; Gymnasium expects a"),
+    ({"target": f"{__name__}.Text"}, SpaceError, f"env.target '{__name__}.Text': the observation space is Text"),
     ({"target": f"{__name__}.Foreign"}, BuildError, "Foreign' has a builtins.int as action_space; Gymnasium expects a"),
     ({"id": "CartPole-v1", "wrappers": [lambda env: 1 / 0]}, BuildError, "env.wrappers[0] around env.id 'CartPole-v1'"),
 ]
@@ -150,20 +144,6 @@ def test_missing_package_names_its_extra(monkeypatch, id, package, extra):
         make("CartPole-v1", vectorization="envpool")
 
 
-def test_unreadable_space_names_the_environment():
-    gymnasium.register("TextProbe-v0", entry_point=Text)
-    try:
-        with pytest.raises(SpaceError, match=r"env.id 'TextProbe-v0': the observation space is Text"):
-            make("TextProbe-v0")
-    finally:
-        del gymnasium.registry["TextProbe-v0"]
-
-
-class Text(gymnasium.Env):
-    observation_space = gymnasium.spaces.Text(3)
-    action_space = gymnasium.spaces.Discrete(2)
-
-
 @pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
 def test_copy_is_separate_and_alike(vectorization):
     env = make("CartPole-v1", kwargs={"max_episode_steps": 30}, num_envs=2, vectorization=vectorization)
@@ -191,16 +171,7 @@ def test_copy_keeps_native_spaces(monkeypatch):
     assert env.copy(num_envs=1).spaces.observation.shape == (2,)
 
 
-def test_copy_renders():
-    rendered = make("CartPole-v1").copy(render_mode="rgb_array")
-    rendered.reset(0)
-    assert rendered.render().shape == (400, 600, 3)
-    rendered.close()
-
-
 def test_handmade_envs_cannot_be_copied():
-    from rlrun.env.sync import SyncEnv
-
     with pytest.raises(RlrunError, match=r"not made by rlrun.env.make"):
         SyncEnv([gymnasium.make("CartPole-v1")]).copy()
 

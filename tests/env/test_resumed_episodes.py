@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 from collections import deque
@@ -17,18 +16,12 @@ from gymnasium.spaces import Box, Discrete
 from rlrun import checkpointing as storage
 from rlrun.collect import RandomAgent
 from rlrun.core.errors import RlrunError
-from rlrun.env import make, recorded
+from rlrun.env import make, recorded, toys
 from rlrun.env.origin import ResetState
 from rlrun.env.sync import SyncEnv
-from rlrun.env.wrappers import ActionRepeat, FrameStack, PreviousAction
+from rlrun.env.wrappers import ActionRepeat, FrameStack, RandomGoal
 
 AnyEnv = gymnasium.Env
-
-
-def needs(*packages):
-    """Skip a case whose optional packages (MuJoCo, Atari) are not installed."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} is not installed")
 
 
 class Walker:
@@ -89,17 +82,21 @@ def saved_and_resumed(build, folder, *, steps, again=None):
     return original, two, resumed
 
 
+def assert_same_steps(original, two, steps):
+    drawn = original.random.state_dict()
+    first = original.walk(steps)
+    two.random.load_state_dict(drawn)
+    for number, (theirs, ours) in enumerate(zip(first, two.walk(steps), strict=True)):
+        assert ours == theirs, f"step {number} after the restart differs"
+
+
 def assert_exact(build, folder, *, steps=40, more=60, again=None):
     original, two, resumed = saved_and_resumed(build, folder, steps=steps, again=again)
     assert resumed.lost == {}
     assert frozen(two.observation) == frozen(original.observation)
     assert frozen([two.total, two.length]) == frozen([original.total, original.length])
     assert storage.digest(two.env.state_dict()) == storage.digest(original.env.state_dict())
-    drawn = original.random.state_dict()
-    first = original.walk(more)
-    two.random.load_state_dict(drawn)
-    for number, (theirs, ours) in enumerate(zip(first, two.walk(more), strict=True)):
-        assert ours == theirs, f"step {number} after the restart differs"
+    assert_same_steps(original, two, more)
     assert storage.digest(two.env.state_dict()) == storage.digest(original.env.state_dict())
     for walker in (original, two):
         walker.env.close()
@@ -108,10 +105,6 @@ def assert_exact(build, folder, *, steps=40, more=60, again=None):
 
 GAMES = ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0"]
 GAMES += ["FrozenLake-v1", "Taxi-v4", "Blackjack-v1", "CliffWalking-v1"]
-TOYS = ["HitTheMiddle", "Bandit", "Chain", "DictObservation", "ImageObservation", "MultiDiscreteAction", "TupleSpaces"]
-TOYS += ["DiscreteStart", "MixedAction"]
-
-
 SHORT = partial(wrappers.TimeLimit, max_episode_steps=25)
 
 
@@ -120,10 +113,10 @@ def test_games_resume_exactly(id, tmp_path):
     assert assert_exact(lambda: make(id, num_envs=3, wrappers=[SHORT]), tmp_path).episodes > 3
 
 
-@pytest.mark.parametrize("steps", [0, 1, 37])
-@pytest.mark.parametrize("name", [*(f"toys.{name}" for name in TOYS), "goals.BitFlip", "goals.PointReach"])
+@pytest.mark.parametrize("steps", [0, 37])
+@pytest.mark.parametrize("name", [*(f"toys.{name}" for name in toys.__all__), "goals.BitFlip", "goals.PointReach"])
 def test_toys_resume_exactly(name, steps, tmp_path):
-    kwargs = {"noise": 0.5} if name == "toys.Bandit" else {}
+    kwargs = {"toys.Bandit": {"noise": 0.5}, "toys.ConstrainedBandit": {"form": "info"}}.get(name)
     target = f"rlrun.env.{name}"
     assert_exact(lambda: make(target=target, kwargs=kwargs, num_envs=2), tmp_path, steps=steps, more=45)
 
@@ -131,18 +124,9 @@ def test_toys_resume_exactly(name, steps, tmp_path):
 BREAKOUT = {"id": "ALE/Breakout-v5", "wrappers": [SHORT]}
 LOOK = partial(wrappers.AtariPreprocessing, terminal_on_life_loss=True)
 SIMULATORS = [
-    *(pytest.param({"id": id}, 0, marks=needs("mujoco")) for id in ("HalfCheetah-v5", "Hopper-v5")),
-    *(
-        pytest.param(
-            {**BREAKOUT, "kwargs": {"obs_type": "ram", "repeat_action_probability": sticky}}, 4, marks=needs("ale_py")
-        )
-        for sticky in (0.0, 0.25)
-    ),
-    pytest.param(
-        {**BREAKOUT, "kwargs": {"frameskip": 1}, "wrappers": [LOOK, partial(FrameStack, count=4), SHORT]},
-        1,
-        marks=needs("ale_py", "cv2"),
-    ),
+    ({"id": "HalfCheetah-v5"}, 0),
+    ({**BREAKOUT, "kwargs": {"obs_type": "ram", "repeat_action_probability": 0.25}}, 4),
+    ({**BREAKOUT, "kwargs": {"frameskip": 1}, "wrappers": [LOOK, partial(FrameStack, count=4), SHORT]}, 1),
 ]
 
 
@@ -151,7 +135,7 @@ SIMULATORS = [
 def test_simulators_resume_exactly(arguments, episodes, tmp_path):
     build = partial(make, **arguments, num_envs=2)
     again = partial(build, vectorization="async" if LOOK in arguments.get("wrappers", ()) else "sync")
-    assert assert_exact(build, tmp_path, steps=50, more=100, again=again).episodes >= episodes
+    assert assert_exact(build, tmp_path, steps=30, more=50, again=again).episodes >= episodes
 
 
 WRAPPERS = {
@@ -159,15 +143,13 @@ WRAPPERS = {
     "frames": [partial(wrappers.FrameStackObservation, stack_size=3)],
     "our frames": [partial(FrameStack, count=3)],
     "delay": [partial(wrappers.DelayObservation, delay=2)],
-    "observation norm": [wrappers.NormalizeObservation],
-    "reward norm": [wrappers.NormalizeReward],
     "both norms": [wrappers.NormalizeObservation, wrappers.NormalizeReward],
     "sticky": [partial(wrappers.StickyAction, repeat_action_probability=0.5)],
     "statistics": [wrappers.RecordEpisodeStatistics],
     "transform": [partial(wrappers.TransformReward, func=lambda reward: 0.1 * reward)],
     "time": [wrappers.TimeAwareObservation],
     "repeat": [partial(ActionRepeat, count=2)],
-    "previous": [PreviousAction],
+    "goal": [partial(RandomGoal, count=3)],
 }
 
 
@@ -175,11 +157,6 @@ WRAPPERS = {
 def test_wrappers_resume_exactly(chosen, tmp_path):
     walker = assert_exact(lambda: make("CartPole-v1", num_envs=3, wrappers=chosen), tmp_path)
     assert walker.episodes > 3
-
-
-def test_transformed_actions_resume_exactly(tmp_path):
-    flip = partial(wrappers.TransformAction, func=lambda action: -action, action_space=None)
-    assert_exact(lambda: make("Pendulum-v1", num_envs=2, wrappers=[flip]), tmp_path)
 
 
 TASKS = {
@@ -322,7 +299,7 @@ def test_state_across_episodes_is_restored(kind, steps, tmp_path):
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_attribute_set_from_outside_is_restored(wrapped, tmp_path):
-    chosen = [partial(wrappers.TimeLimit, max_episode_steps=20), *([PreviousAction] if wrapped else [])]
+    chosen = [partial(wrappers.TimeLimit, max_episode_steps=20), *([partial(RandomGoal, count=3)] if wrapped else [])]
     walker = Walker(make("Pendulum-v1", num_envs=2, wrappers=chosen)).begin()
     walker.walk(5)
     walker.env.envs[1].unwrapped.g = 3.0  # a callback, say, that makes the task easier
@@ -386,11 +363,9 @@ def test_failed_replay_is_lost_with_reason(kind, vectorization, reason, tmp_path
 
 
 def test_signals_are_checked_during_replay(tmp_path):
-    walker = Walker(envs(Line)).begin()
-    walker.env.envs[0].limit = walker.env.envs[1].limit = None
+    walker = Walker(envs(Endless)).begin()
     walker.walk(2500)
-    two, looks = envs(Line), []
-    two.envs[0].limit = two.envs[1].limit = None
+    two, looks = envs(Endless), []
     two.load_state_dict(walker.env.state_dict())
     assert two.resume_episodes(lambda: looks.append(1)).lost == {}
     assert len(looks) >= 6
@@ -409,11 +384,9 @@ OWN = {"dict": [["x", {"generator": 0, "numpy": PHILOX}]]}
         ("begun", 5, "when each episode began"),
         ("begun", [0], "when each episode began"),
         ("begun", [0, 99], "99 is not a step"),
-        ("begun", [0, "x"], "x is not a step"),
         ("begun", [0, -1], "-1 is not a step"),
         ("begun", [0, True], "True is not a step"),
         ("lanes", 5, "its envs are not episodes"),
-        ("lanes", None, "its envs are not episodes"),
         ("lanes", [{}, {}], "its envs are not episodes"),
         ("lanes", [{"seed": 0, "layers": [3]}, None], "its envs are not episodes"),
         ("lanes", [{"seed": "x", "layers": []}, None], "its envs are not episodes"),
@@ -496,10 +469,7 @@ def test_long_episode_resumes_by_get_state(short_log, tmp_path):
     assert resumed.lost == {}
     assert np.isnan(resumed.episode_return).all()
     assert resumed.length.tolist() == [-1, -1]
-    drawn = original.random.state_dict()
-    first = original.walk(30)
-    two.random.load_state_dict(drawn)
-    assert two.walk(30) == first
+    assert_same_steps(original, two, 30)
 
 
 def test_log_holds_open_episodes_only():

@@ -117,21 +117,12 @@ def test_observation_survives_step_and_restart():
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_chosen_envs_get_their_seeds(vectorization):
-    env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
-    before = env.reset(5).copy()
-    after = env.reset_envs(np.array([False, True]), [77]).copy()
-    observation = gymnasium.make("CartPole-v1").reset(seed=77)[0]
-    np.testing.assert_array_equal(after, [before[0], observation])
-    env.close()
-
-
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_env_i_gets_seed_plus_i(vectorization):
+def test_envs_get_their_seeds(vectorization):
     env = make("CartPole-v1", num_envs=3, vectorization=vectorization)
     alone = [gymnasium.make("CartPole-v1").reset(seed=10 + env_index)[0] for env_index in range(3)]
     np.testing.assert_array_equal(env.reset(10), alone)
     np.testing.assert_array_equal(env.reset([12, 11, 10]), alone[::-1])
+    np.testing.assert_array_equal(env.reset_envs(np.array([True, False, False]), [10]), [alone[0], alone[1], alone[0]])
     env.close()
 
 
@@ -172,19 +163,6 @@ def test_reset_options_reach_every_reset():
     assert single_env.seeds == [4, None]
 
 
-def test_native_envs_mark_reset_rows():
-    env = make("CartPole-v1", num_envs=4, vectorization="native")
-    env.reset(0)
-    episode_end, ends = np.zeros(4, bool), 0
-    for _ in range(200):
-        step = env.step(np.ones(4, np.int64))
-        np.testing.assert_array_equal(np.ones(4, bool) if step.valid is None else step.valid, ~episode_end)
-        assert (np.abs(env.restart(step.terminated | step.truncated)[episode_end]) <= 0.05).all()
-        episode_end = step.terminated | step.truncated
-        ends += episode_end.sum()
-    assert ends > 20
-
-
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_self_resetting_envs_refuse_early_restart(mode):
     env = envs_of(mode)
@@ -206,19 +184,15 @@ def test_killed_worker_is_one_line():
     assert not any(process.is_alive() for process in env.vector.processes)
 
 
-def test_workers_ignore_interrupts():
+def test_workers_ignore_interrupts_and_exit_when_closed():
     env = make("CartPole-v1", num_envs=2, vectorization="async")
     env.reset(0)
+    assert os.getpgrp() not in [os.getpgid(process.pid) for process in env.vector.processes]
     os.kill(env.vector.processes[0].pid, signal.SIGINT)
     assert env.step(np.zeros(2, np.int64)).reward.tolist() == [1.0, 1.0]
     env.close()
-
-
-def test_workers_have_own_process_groups():
-    env = make("CartPole-v1", num_envs=2, vectorization="async")
-    env.reset(0)  # the workers are up
-    assert os.getpgrp() not in [os.getpgid(process.pid) for process in env.vector.processes]
     env.close()
+    assert not any(process.is_alive() for process in env.vector.processes)
 
 
 ORPHANS = """
@@ -243,14 +217,6 @@ def test_orphaned_workers_exit_silently():
         process.kill()
         out, err = process.communicate(timeout=30)  # ends when nobody holds these pipes any more
     assert (out, err) == (b"", b"")
-
-
-def test_workers_exit_when_closed():
-    env = make("CartPole-v1", num_envs=2, vectorization="async")
-    env.reset(0)
-    env.close()
-    env.close()
-    assert not any(process.is_alive() for process in env.vector.processes)
 
 
 @pytest.mark.speed

@@ -103,14 +103,15 @@ class PointReach(GoalEnv):
 
     observation: {"observation", "achieved_goal", "desired_goal"}, each [2] in [-1, 1], the first two equal;
     action: [2] in [-1, 1], a step of up to `stride` along each axis; walls stop the point. Start and goal are
-    random. Nothing terminates; episodes are truncated after `steps`. The goal is reached within `radius` of it.
+    random. Nothing terminates; episodes are truncated after 50 steps. The goal is reached within `radius` of it.
 
     Answer: go straight ahead; the return is minus the number of steps on which the point is farther than `radius`
     from the goal, -8.2 on average. Random steps have -49.9 of -50.
     """
 
-    def __init__(self, *, stride: float = 0.1, radius: float = 0.05, steps: int = 50) -> None:
-        self.stride, self.radius, self.steps = np.float32(stride), np.float32(radius), steps
+    stride, radius, steps = np.float32(0.1), np.float32(0.05), 50
+
+    def __init__(self) -> None:
         place = Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = Dict({"observation": place, "achieved_goal": place, "desired_goal": place})
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
@@ -135,13 +136,12 @@ class GoalReward:
     Args:
         env: the function is that of its outermost wrapper that has one. Envs of other processes are copied here.
         achieved: name of the part of the observation that is the achieved goal.
-        terminate: False: `terminated` is None.
 
     Raises:
         ConfigError: the environment has no such function.
     """
 
-    def __init__(self, env: Env, *, achieved: str = "achieved_goal", terminate: bool = True) -> None:
+    def __init__(self, env: Env, *, achieved: str = "achieved_goal") -> None:
         single_env = _single(env)
         place = f"environment '{env.name}'"
         function = _own(single_env, "compute_reward")
@@ -153,7 +153,7 @@ class GoalReward:
             )
         space = _part(single_env.observation_space, achieved)
         self._reward = _Batched(function, space, np.float32, f"{place}: compute_reward")
-        function = _own(single_env, "compute_terminated") if terminate else None
+        function = _own(single_env, "compute_terminated")
         self.terminated = (
             None if function is None else _Batched(function, space, np.bool_, f"{place}: compute_terminated")
         )

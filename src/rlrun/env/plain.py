@@ -16,6 +16,7 @@ import numpy as np
 from rlrun.core.errors import RlrunError
 from rlrun.core.generators import checked
 from rlrun.core.typing import Array
+from rlrun.env.spaces import parts_of
 
 LARGEST = 1 << 16  # bytes of an array: a reset depends on small ones; it draws screens and maps again
 VISITS = 128  # parts of a nest: enough for a table of tasks; a transition table would cost more than its episode
@@ -136,17 +137,10 @@ class Writer:
     def _space(self, value: gymnasium.Space[Any]) -> dict[str, Any]:
         """Return the existing generators of a space and of its parts."""
         generators = {} if value._np_random is None else {"": self._generator(value._np_random)}
-        for name, part in _parts(value).items():
+        for name, part in parts_of(value).items():
             if inner := self._space(part)["space"]:
                 generators[name] = {"space": inner}
         return {"space": generators}
-
-
-def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]]:
-    parts = getattr(space, "spaces", None)
-    if isinstance(parts, tuple | list):
-        return {str(index): part for index, part in enumerate(parts)}
-    return dict(parts) if parts else {}
 
 
 class Reader:
@@ -189,7 +183,7 @@ class Reader:
         return generator
 
     def _space(self, written: dict[str, Any], present: gymnasium.Space[Any]) -> None:
-        parts = _parts(present)
+        parts = parts_of(present)
         for name, state in written.items():
             if name:
                 self._space(state["space"], parts[name])

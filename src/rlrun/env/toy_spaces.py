@@ -99,21 +99,18 @@ class DictObservation(Quiz):
 class ImageObservation(Quiz):
     """Find the bright half of a noisy picture.
 
-    observation: uint8 [16, 16, 1] ([3, 16, 16] with `channels_first`); action: 0 left, 1 right.
+    observation: uint8 [16, 16, 1]; action: 0 left, 1 right.
     Answer: the half with the larger mean; return 10, against 5 at random.
     """
 
-    def __init__(self, channels_first: bool = False) -> None:
-        self.shape = (3, 16, 16) if channels_first else (16, 16, 1)
-        self.columns = 2 if channels_first else 1  # the axis that runs from left to right
-        self.observation_space = Box(0, 255, self.shape, np.uint8)
+    def __init__(self) -> None:
+        self.observation_space = Box(0, 255, (16, 16, 1), np.uint8)
         self.action_space = Discrete(2)
 
     def ask(self) -> Array:
         self.bright = int(self.np_random.integers(2))
-        image = self.np_random.integers(0, 100, self.shape, dtype=np.uint8)
-        half = slice(8, 16) if self.bright else slice(0, 8)
-        image[(slice(None),) * self.columns + (half,)] += 120
+        image = self.np_random.integers(0, 100, (16, 16, 1), dtype=np.uint8)
+        image[:, slice(8, 16) if self.bright else slice(0, 8)] += 120
         return image
 
     def mark(self, action: Any) -> float:

@@ -142,8 +142,8 @@ class ConstrainedBandit(Toy):
 class Chain(Toy):
     """Walk round a ring of `length` states, reward 1 a step, whatever the action; one round is one episode.
 
-    observation: the state, one-hot [length] or as [1] in [0, 1). Every episode starts in state 0. Its last observation
-    is state 0 again, so a truncated episode ends in a state that has a value.
+    observation: the state, one-hot [length]. Every episode starts in state 0. Its last observation is state 0 again, so
+    a truncated episode ends in a state that has a value.
 
     Answer: with discount g, state k has the value (1 - g^(length - k)) / (1 - g) if episodes end by `terminated`. If
     they end by `truncated`, every state has the value 1 / (1 - g). Both actions have equal values.
@@ -154,14 +154,13 @@ class Chain(Toy):
         length: int = 5,
         *,
         ending: Literal["terminated", "truncated"] = "terminated",
-        one_hot: bool = True,
         continuous: bool = False,
     ) -> None:
         if ending not in ("terminated", "truncated"):
             raise ConfigError(f"env.kwargs.ending is 'terminated' or 'truncated', got {ending!r}")
         self.length = self.steps = length
-        self.terminates, self.one_hot = ending == "terminated", one_hot
-        self.observation_space = Box(0.0, 1.0, (length if one_hot else 1,), np.float32)
+        self.terminates = ending == "terminated"
+        self.observation_space = Box(0.0, 1.0, (length,), np.float32)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(2)
 
     def begin(self) -> None:
@@ -177,8 +176,6 @@ class Chain(Toy):
         return (1.0 - end_discount) / (1.0 - discount)
 
     def observe(self) -> Array:
-        if not self.one_hot:
-            return np.array([self.state / self.length], np.float32)
         observation = np.zeros(self.length, np.float32)
         observation[self.state] = 1.0
         return observation
@@ -283,18 +280,17 @@ class Corridor(Toy):
     """Find the way to the end of a corridor of `length` cells; earlier rewards are 0.
 
     observation: the cell, one-hot [length]; action: 0 or 1; one moves a cell forward, the other one a cell back (in
-    the first cell: not at all). Which one moves forward differs from cell to cell, and is the same in every episode
-    (`layout` is the seed). Leaving the last cell gives reward 1 and terminates; episodes are truncated after twice
-    `length` steps.
+    the first cell: not at all). Which one moves forward differs from cell to cell, and is the same in every episode.
+    Leaving the last cell gives reward 1 and terminates; episodes are truncated after twice `length` steps.
 
     Answer: return 1 after `length` steps. At random one in 7,656 episodes gets there.
     """
 
-    def __init__(self, length: int = 30, *, layout: int = 0) -> None:
+    def __init__(self, length: int = 30) -> None:
         if length < 2:
             raise ConfigError(f"env.kwargs.length must be at least 2, not {length}")
         self.length, self.steps = length, 2 * length
-        self.onward = np.random.default_rng(layout).integers(0, 2, length)  # the action that leads on
+        self.onward = np.random.default_rng(0).integers(0, 2, length)  # the action that leads on
         self.observation_space = Box(0.0, 1.0, (length,), np.float32)
         self.action_space = Discrete(2)
 

@@ -25,9 +25,7 @@ from rlrun.core.typing import Array
 __all__ = [
     "ActionRepeat",
     "Costs",
-    "FloatScale",
     "FrameStack",
-    "PreviousAction",
     "RandomGoal",
     "ResizeGray",
     "TimeLimit",
@@ -129,23 +127,6 @@ class ResizeGray(gymnasium.ObservationWrapper[Any, Any, Any]):
         return small[0] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(small, 0, -1))
 
 
-class FloatScale(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Map bounded observations, such as uint8 pixels, to float32 in [low, high]: [0, 1], or [-1, 1] with `low=-1`."""
-
-    def __init__(self, env: AnyEnv, low: float = 0.0, high: float = 1.0) -> None:
-        super().__init__(env)
-        space = _box(env, "FloatScale")
-        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            raise SpaceError("FloatScale wants an observation with finite bounds")
-        bottom, top = space.low.astype(np.float32), space.high.astype(np.float32)
-        self.factor = np.float32(high - low) / np.where(top > bottom, top - bottom, np.float32(1.0))
-        self.bottom, self.low = bottom, np.float32(low)
-        self.observation_space = Box(low, high, space.shape, np.float32)
-
-    def observation(self, observation: Array) -> Array:
-        return (observation - self.bottom) * self.factor + self.low
-
-
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Take each action `count` times, sum the rewards, stop where the episode ends."""
 
@@ -161,27 +142,6 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info
-
-
-class PreviousAction(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Observe the previous action, too: {"observation": …, "previous_action": …}.
-
-    At the start of an episode it is the action of zeros (of `start` where counting starts elsewhere).
-    """
-
-    def __init__(self, env: AnyEnv) -> None:
-        super().__init__(env)
-        self.observation_space = Dict(
-            {"observation": env.observation_space, "previous_action": _with_zero(env.action_space)}
-        )
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
-        return {"observation": observation, "previous_action": _zero(self.env.action_space)}, info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        return {"observation": observation, "previous_action": action}, reward, terminated, truncated, info
 
 
 class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -201,7 +161,7 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.name = name
         self.generator = _goal_generator(None)
         space = Discrete(self.count) if self.count else Box(-1.0, 1.0, (self.size or 0,), np.float32)
-        self.goal: Any = _zero(space)
+        self.goal: Any = None
         self.observation_space = Dict({"observation": env.observation_space, name: space})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -253,25 +213,3 @@ class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):
 def _goal_generator(seed: int | None) -> np.random.Generator:
     """Return a generator independent of the environment's, which has the same seed."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1802,))))
-
-
-def _with_zero(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
-    """Return a space with Boxes that contain zero, the value at the start of an episode."""
-    if isinstance(space, Box):
-        return Box(np.minimum(space.low, 0), np.maximum(space.high, 0), dtype=space.dtype.type)
-    if isinstance(space, Dict):
-        return Dict({name: _with_zero(part) for name, part in space.spaces.items()})
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return gymnasium.spaces.Tuple([_with_zero(part) for part in space.spaces])
-    return space
-
-
-def _zero(space: gymnasium.Space[Any]) -> Any:
-    if isinstance(space, Dict):
-        return {name: _zero(part) for name, part in space.spaces.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(_zero(part) for part in space.spaces)
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return space.start
-    start = np.asarray(getattr(space, "start", 0), space.dtype)
-    return np.broadcast_to(start, space.shape or ()).copy()

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Space, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
-from rlrun.env.spaces import from_gymnasium
+from rlrun.env.spaces import from_gymnasium, parts_of
 from rlrun.memory import episodes
 from rlrun.ops import distributions
 
@@ -247,12 +247,8 @@ def _box_writer(space: gymnasium.spaces.Box) -> Convert:
 
 def walk(space: gymnasium.Space[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the leaves of a space with their paths; the parts of a Tuple are named "0", "1", …."""
-    parts: dict[str, Any] = {}
-    if isinstance(space, gymnasium.spaces.Dict):
-        parts = dict(space.spaces)
-    elif isinstance(space, gymnasium.spaces.Tuple):
-        parts = {str(index): part for index, part in enumerate(space.spaces)}
-    else:
+    parts = parts_of(space)
+    if not parts:
         yield prefix, space
     for name, part in parts.items():
         yield from walk(part, f"{prefix}.{name}" if prefix else name)
