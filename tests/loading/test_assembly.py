@@ -75,6 +75,7 @@ def test_a_run_stays_with_the_backend_that_it_began_with(set_up, timed_again, mo
     for fastest in fast_linear.BACKENDS:
         monkeypatch.setattr(fast_linear, "fastest", lambda fastest=fastest: fastest)
         assert set_up(matmul_backend="auto")["matmul"] == fastest
+        assert set_up(("numpy", 1), matmul_backend="auto")["matmul"] == fastest  # a backend of earlier versions
         for so_far in fast_linear.BACKENDS:
             assert set_up((so_far, 1), matmul_backend="auto")["matmul"] == so_far
         assert set_up(("torch", 1), matmul_backend="onednn")["matmul"] == "onednn"  # the user's override
@@ -82,11 +83,6 @@ def test_a_run_stays_with_the_backend_that_it_began_with(set_up, timed_again, mo
     manifests = {}, {"matmul": "onednn", "threads": 2}, {"matmul": "onednn", "resumed": [{"matmul": "torch"}]}
     assert [machine_of(about) for about in manifests] == [("torch", 1), ("onednn", 2), ("torch", 1)]
     assert {machine_of({"threads": damaged}).threads for damaged in (None, "two", [], 0, -3, 1.5)} == {1}
-
-
-def test_saved_run_by_numpy_takes_the_automatic_choice(set_up, timed_again, monkeypatch):
-    monkeypatch.setattr(fast_linear, "fastest", lambda: "onednn")
-    assert set_up(("numpy", 1), matmul_backend="auto")["matmul"] == "onednn"
 
 
 def test_a_run_stays_with_the_threads_that_it_began_with(set_up, timed_again, monkeypatch):

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import time
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -55,12 +54,6 @@ def test_runs_of_one_second_differ(tmp_path):
     runs = [RunDir.create(tmp_path, algorithm="ppo", env="x", seed=0) for _ in range(4)]
     assert len({run.path for run in runs}) == 4
     assert any(run.path.name.endswith("_s0-2") for run in runs)
-
-
-def test_absent_and_empty_folders_are_taken(tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert RunDir.claim(tmp_path / "empty").checkpoints.is_dir()
-    assert RunDir.claim(tmp_path / "a" / "b").checkpoints.is_dir()
 
 
 def test_parent_taken_away_meanwhile_is_made_again(tmp_path, monkeypatch):
@@ -144,19 +137,33 @@ def test_missing_checkpoint_lists_those_there_are(tmp_path):
         run.checkpoint(7)
 
 
+def forked(act) -> int:
+    """Call a function in another process, whose exit code says whether it was refused; return its number."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        except RunDirError:
+            code = 2
+        finally:
+            os._exit(code)
+    return child
+
+
 def worked_on(run: RunDir) -> int:
     """Let another process work on a run until it is killed; return its number."""
     run.write_status("stopped")
     ready, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException), lock_run(run):
+
+    def work():
+        with lock_run(run):
             os.write(theirs, b"!")
             time.sleep(60)
-        os._exit(1)
-    os.close(theirs)
+
+    child = forked(work)
     assert os.read(ready, 1) == b"!"
-    os.close(ready)
     return child
 
 
@@ -231,9 +238,7 @@ def test_a_process_that_is_forked_holds_no_lock_of_its_parents(tmp_path):
     run = started(tmp_path / "run")
     run.write_status("stopped")
     with lock_run(run):
-        child = os.fork()
-        if child == 0:
-            time.sleep(60)
+        child = forked(lambda: time.sleep(60))
     with lock_run(run):
         pass
     end(child)
@@ -304,25 +309,17 @@ def test_of_two_that_take_over_at_once_one_is_refused(tmp_path):
     run = started(tmp_path / "run")
     run.write_status("stopped")
     ready, go = os.pipe()
-    children = [fork(run, ready) for _ in range(6)]
+    trace = trace_of(run)
+
+    def take_over():
+        os.read(ready, 1)
+        with lock_run(run, trace):
+            time.sleep(1)  # until all others have tried
+
+    children = [forked(take_over) for _ in range(6)]
     os.write(go, b"x" * 6)
     codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
     assert codes == [0, 2, 2, 2, 2, 2]
-
-
-def fork(run: RunDir, ready: int) -> int:
-    """Start a process that takes a run over when told to, and stays until all others have tried."""
-    trace = trace_of(run)
-    child = os.fork()
-    if child == 0:
-        os.read(ready, 1)
-        try:
-            with lock_run(run, trace):
-                time.sleep(1)
-        except RunDirError:
-            os._exit(2)
-        os._exit(0)
-    return child
 
 
 def test_notes_are_appended(tmp_path):
