@@ -14,6 +14,7 @@ import rlrun
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.export import during
 from rlrun.export.during import ExportedFiles, OnnxExport, _Worker
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Stop
@@ -113,25 +114,18 @@ def test_what_would_not_stay_is_not_written(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "run" / "exports").iterdir()] == [f"policy_{written[-1]:06d}.onnx"]
 
 
-class Killer(Callback):
-    """Ends the process that exports before it is asked for anything."""
+def test_training_outlives_the_process_that_exports(tmp_path, caplog, monkeypatch):
+    start = during.start
 
-    def __init__(self, export):
-        self.export = export
+    def dying():
+        process = start()
+        process.kill()
+        process.wait()
+        return process
 
-    def end_batch(self, update):
-        if update == 1:
-            self.export._worker.process.kill()
-            self.export._worker.process.wait()
-
-
-def test_training_outlives_the_process_that_exports(tmp_path, caplog):
-    experiment = Experiment(compose([*WORDS, "export.every=40", "stop.env_steps=80"]))
-    killer = Killer(experiment.part(OnnxExport))
-    experiment.trainer = Trainer({**experiment.trainer.callbacks, "killer": killer}, experiment.trainer.loader)
-    run = RunDir.claim(tmp_path / "run")
-    with experiment.begin(run):
-        assert experiment.train(run)["status"] == "completed"
+    monkeypatch.setattr(during, "start", dying)
+    result = rlrun.train([*WORDS, "export.every=40", "stop.env_steps=80"], run_dir=tmp_path / "run")
+    assert result.summary["status"] == "completed"
     assert "the process that exports has ended" in caplog.text
     assert list((tmp_path / "run" / "exports").iterdir()) == []
 

@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from tests.command import code_of
 from tests.export.made import SMALL, SPACES, file_of, make
 
 import rlrun
-from rlrun.cli.main import main
 from rlrun.collect.video import Stage
 from rlrun.config import compose
 from rlrun.core.errors import RequestError, RlrunError
@@ -125,32 +125,25 @@ def test_actions_reach_the_environment_as_the_file_gives_them(exports):
             assert np.array_equal(value[0], reached)
 
 
-def test_the_command_tells_episodes_and_films_them(lone, capsys, monkeypatch):
+def test_the_command_tells_episodes_and_films_them(lone, capsys):
     pytest.importorskip("imageio_ffmpeg")
     overrides = ["evaluation.max_steps=4", "--episodes", "3", "--video", "films", "--videos", "1", "--format", "gif"]
-    assert command(monkeypatch, "eval", lone.name, *overrides, "--json") == 0
+    assert code_of("eval", lone.name, *overrides, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["run"], report["env_steps"], report["lengths"]) == (str(lone), 12, [4, 4, 4])
     assert report["videos"] == ["films/episode_000_seed_0.gif"]
     assert (lone.parent / report["videos"][0]).read_bytes()[:3] == b"GIF"
-    assert command(monkeypatch, "eval", lone.name, *overrides[:3], "--table") == 0
+    assert code_of("eval", lone.name, *overrides[:3], "--table") == 0
     rows = capsys.readouterr().out.splitlines()
     assert [row.split()[:3] for row in rows[3:]] == [[str(seed), "4.00", "4"] for seed in range(3)]
-
-
-def command(monkeypatch, *overrides):
-    monkeypatch.setattr(sys, "argv", ["rlrun", *overrides])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    return exit_info.value.code
 
 
 def test_a_file_is_looked_on_as_a_run_is(exports, capsys, monkeypatch):
     _, path = exports.cartpole()
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    assert command(monkeypatch, "play", str(path)) == 2
+    assert code_of("play", str(path)) == 2
     assert "environment 'cartpole' renders no text" in capsys.readouterr().err
-    assert command(monkeypatch, "play", str(path), "env.target=rlrun.env.toys.TMaze") == 2
+    assert code_of("play", str(path), "env.target=rlrun.env.toys.TMaze") == 2
     assert "'observation' is [4] float32" in capsys.readouterr().err
 
 
@@ -172,23 +165,29 @@ def test_what_others_made_plays_where_the_environment_is_named(lone):
 
 
 @pytest.mark.parametrize(
-    ("override", "describe_error"),
+    ("given", "describe_error"),
     [
         (
-            "env=acrobot",
+            {"overrides": ["env=acrobot"]},
             r"'observation' is \[4\] float32, but the observation space of the environment is \[6\] float32",
         ),
-        ("env.target=rlrun.env.toy_spaces.DictObservation", "has no input 'observation.level', it has 'observation'"),
-        ("env=pendulum", r"'observation' is \[4\] float32, but .* \[3\]"),
-        ("env.kwargs.level=3", "env.kwargs.level: env.id 'CartPole-v1' takes no such argument"),
-        ("env.kwrgs.level=3", "env.kwrgs.level: no such key"),
-        ("env=none", "wanted an environment"),
-        ("algorithm.lr=3", "algorithm.lr=3: an exported policy takes env=NAME"),
+        (
+            {"overrides": [SPACES["dict"]]},
+            "has no input 'observation.level', it has 'observation'",
+        ),
+        ({"overrides": ["env=pendulum"]}, r"'observation' is \[4\] float32, but .* \[3\]"),
+        ({"overrides": ["env.kwargs.level=3"]}, "env.kwargs.level: env.id 'CartPole-v1' takes no such argument"),
+        ({"overrides": ["env.kwrgs.level=3"]}, "env.kwrgs.level: no such key"),
+        ({"overrides": ["env=none"]}, "wanted an environment"),
+        ({"overrides": ["algorithm.lr=3"]}, "algorithm.lr=3: an exported policy takes env=NAME"),
+        ({"checkpoint": "best"}, "--checkpoint goes with a run directory"),
+        ({"checkpoint": ["all"]}, "--checkpoint goes with a run directory"),
+        ({"stochastic": True}, "--stochastic: cartpole.onnx knows its best actions only"),
     ],
 )
-def test_another_environment_has_to_fit(exports, override, describe_error):
+def test_what_does_not_fit_a_file_is_refused(exports, given, describe_error):
     with pytest.raises(RequestError, match=describe_error):
-        rlrun.evaluate(exports.cartpole()[1], overrides=[override])
+        rlrun.evaluate(exports.cartpole()[1], **given)
 
 
 def test_another_number_of_choices_is_found(lone):
@@ -204,58 +203,51 @@ def test_another_number_of_choices_is_found(lone):
     assert len(str(refused.value)) < 500
 
 
-@pytest.mark.parametrize(
-    ("given", "describe_error"),
-    [
-        ({"checkpoint": "best"}, "--checkpoint goes with a run directory"),
-        ({"checkpoint": ["all"]}, "--checkpoint goes with a run directory"),
-        ({"stochastic": True}, "--stochastic: cartpole.onnx knows its best actions only"),
-    ],
-)
-def test_options_of_runs_are_refused(exports, given, describe_error):
-    with pytest.raises(RequestError, match=describe_error):
-        rlrun.evaluate(exports.cartpole()[1], **given)
-
-
 def test_words_beside_a_run_are_refused(tmp_path):
     with pytest.raises(RequestError, match="env=cartpole: a run plays in its own environment"):
         rlrun.evaluate(tmp_path, overrides=["env=cartpole"])
 
 
-def later(data):
-    proto = onnx.load_from_string(data)
+def edited(change):
+    """Return the change of a file that changes what it says."""
+
+    def apply(data):
+        proto = onnx.load_from_string(data)
+        change(proto)
+        return proto.SerializeToString()
+
+    return apply
+
+
+@edited
+def later(proto):
     proto.opset_import[0].version = 99
-    return proto.SerializeToString()
 
 
-def for_one_lane(data):
-    proto = onnx.load_from_string(data)
+@edited
+def for_one_lane(proto):
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-    return proto.SerializeToString()
 
 
-def of_no_shape(data):
-    proto = onnx.load_from_string(data)
+@edited
+def of_no_shape(proto):
     proto.graph.input[0].type.tensor_type.ClearField("shape")
-    return proto.SerializeToString()
 
 
-def with_endless_noise(data):
-    proto = onnx.load_from_string(data)
+@edited
+def with_endless_noise(proto):
     noise = onnx.helper.make_tensor_value_info("epsilon", onnx.TensorProto.FLOAT, ["lanes", 1 << 45])
     proto.graph.input.append(noise)
-    return proto.SerializeToString()
 
 
-def failing(data):
+@edited
+def failing(proto):
     """Let a node with a name that commands terminals fail as soon as the file acts."""
-    proto = onnx.load_from_string(data)
     proto.graph.node[-1].output[0] = "found"
     proto.graph.initializer.append(onnx.helper.make_tensor("one", onnx.TensorProto.INT64, [1], [1]))
     node = onnx.helper.make_node
     proto.graph.node.extend([node("Shape", ["found"], ["size"]), node("Add", ["size", "one"], ["larger"])])
     proto.graph.node.append(node("Reshape", ["found", "larger"], ["action"], name="\x1b]0;title\x07"))
-    return proto.SerializeToString()
 
 
 @pytest.mark.parametrize(

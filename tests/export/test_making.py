@@ -8,21 +8,17 @@ import sys
 
 import numpy as np
 import pytest
+from tests.command import code_of
 
 import rlrun
-from rlrun.cli.main import main
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.export import making, writing
 from rlrun.export.checking import Parity
 
 onnx = pytest.importorskip("onnx")
 WORDS = (
-    "algorithm=ppo",
-    "env=pendulum",
-    "algorithm.hidden=[8]",
-    "algorithm.horizon=32",
-    "num_envs=2",
-    "+with=observation_norm",
+    *("algorithm=ppo", "env=pendulum", "algorithm.hidden=[8]", "algorithm.horizon=32", "num_envs=2"),
+    *("+with=observation_norm", "stop.env_steps=128", "evaluation.every=0", "logger=[]", "evaluation.max_steps=50"),
 )
 ALONE = """
 import sys
@@ -44,8 +40,7 @@ def _quick():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "run"
-    budget = ("stop.env_steps=128", "evaluation.every=0", "logger=[]", "evaluation.max_steps=50")
-    rlrun.train([*WORDS, *budget], run_dir=folder)
+    rlrun.train(WORDS, run_dir=folder)
     about = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**about, "git": None}))  # as outside of a repository
     return folder
@@ -82,16 +77,14 @@ def test_the_file_says_what_it_is(run, made):
     assert about["outputs"][0]["low"] == -2.0
 
 
-def test_its_episodes_are_those_of_eval(run, made):
-    evaluation = rlrun.evaluate(run, episodes=3, seed=7)
-    assert made.about["episodes"]["seeds"] == evaluation.seeds
-    assert made.about["episodes"]["returns"] == pytest.approx(evaluation.returns, rel=1e-4)
-    assert made.about["episodes"]["lengths"] == evaluation.lengths == [50, 50, 50]
-
-
-def test_eval_of_the_file_is_eval_of_the_run(run, made):
-    file, policy = (rlrun.evaluate(place, episodes=3, seed=7) for place in (made.path, run))
-    assert file.returns == pytest.approx(policy.returns, rel=1e-4)
+def test_its_episodes_are_those_of_eval_of_the_run(run, made):
+    policy, file = (rlrun.evaluate(place, episodes=3, seed=7) for place in (run, made.path))
+    for seeds, lengths, returns in (
+        (file.seeds, file.lengths, file.returns),
+        [made.about["episodes"][name] for name in ("seeds", "lengths", "returns")],
+    ):
+        assert (seeds, lengths) == (policy.seeds, [50, 50, 50])
+        assert returns == pytest.approx(policy.returns, rel=1e-4)
     assert (file.lengths, file.checkpoint, file.env_steps) == (policy.lengths, policy.checkpoint, policy.env_steps)
 
 
@@ -157,11 +150,8 @@ def test_a_missing_extra_is_named(run, monkeypatch):
         rlrun.export_onnx(run)
 
 
-def test_the_command_prints_what_was_found(run, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["rlrun", "export-onnx", str(run), "--output", str(tmp_path / "a.onnx"), "--json"])
-    with pytest.raises(SystemExit) as exit_info:
-        main()
-    assert exit_info.value.code in (0, None)
+def test_the_command_prints_what_was_found(run, tmp_path, capsys):
+    assert code_of("export-onnx", str(run), "--output", str(tmp_path / "a.onnx"), "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["path"] == str(tmp_path / "a.onnx")
     assert report["parity"]["largest"] <= report["parity"]["tolerance"]

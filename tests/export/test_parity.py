@@ -41,8 +41,14 @@ def _quick():
     writing.keep_operators()
 
 
+OBSERVED = ("dict", "image", "start")  # what else "discrete" is but for what is observed
+ENCODERS = ("dqn", "ppo", "handcrafted")  # whose networks read all of these; those of others are the same
+
+
 def trained(algorithm, kind):
-    """Whether an algorithm is trained in such spaces."""
+    """Whether an algorithm is trained in such spaces, and is not known to act alike in others."""
+    if kind in OBSERVED and algorithm not in ENCODERS:
+        return False
     if actions(algorithm) == "continuous":
         return kind == "box"
     continuous = kind in ("box", "mixed", "tuple")
@@ -74,9 +80,7 @@ def test_every_policy_is_exported_as_it_acts(algorithms, kind):
         assert parity.largest < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "kind"), [("td3", "box"), *itertools.product(["sac", "ppo"], ["box", "mixed", "tuple"])]
-)
+@pytest.mark.parametrize(("algorithm", "kind"), [("td3", "box"), ("sac", "mixed"), ("ppo", "tuple")])
 def test_noise_comes_from_outside(algorithm, kind):
     setup = make(f"algorithm={algorithm}", SPACES[kind], *SMALL)
     graph = setup.graph(stochastic=True)
@@ -97,9 +101,8 @@ def test_an_epsilon_greedy_agent_explores_as_often_as_in_training():
     assert float((action != best).float().mean()) == pytest.approx(0.2, abs=0.015)  # half of the random ones are best
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_a_recurrent_policy_takes_and_gives_its_state(kind):
-    setup = make("algorithm=ppo", SPACES["dict"], *SMALL, f"algorithm.recurrent={kind}", "algorithm.core_size=5")
+def test_a_recurrent_policy_takes_and_gives_its_state():
+    setup = make("algorithm=ppo", SPACES["dict"], *SMALL, "algorithm.recurrent=lstm", "algorithm.core_size=5")
     graph = setup.graph()
     assert [port.name for port in graph.inputs][-1] == "state"
     assert [port.name for port in graph.outputs] == ["action", "next_state"]
@@ -112,20 +115,11 @@ def test_a_program_of_torch_is_the_same():
     assert proven(setup, graph, running(file_of(graph, "pt2"), graph, "pt2")).largest < 1e-6
 
 
-def normalized():
+def test_normalizers_are_inside():
     setup = make("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm")
     normalizer = next(part for part in setup.parts.values() if isinstance(part, Normalizer))
     normalizer.update(torch.randn(100, 3) * torch.tensor([0.5, 0.5, 4.0]) + 0.3)
-    return setup
-
-
-def test_normalizers_are_inside():
-    setup = normalized()
     assert proven(setup, setup.graph()).largest < 1e-5
-
-
-def without_normalizer(made):
-    made.agent._act = made.agent.policy.act
 
 
 def mean_in_place_of_tanh(made):
@@ -141,13 +135,12 @@ def worst_choice(made):
 @pytest.mark.parametrize(
     ("overrides", "mutate"),
     [
-        (("algorithm=ppo", "env=pendulum", *SMALL, "+with=observation_norm"), without_normalizer),
         (("algorithm=ppo", "env=pendulum", *SMALL), mean_in_place_of_tanh),
         (("algorithm=dqn", "env=cartpole", *SMALL), worst_choice),
     ],
 )
 def test_a_wrong_graph_is_refused(overrides, mutate):
-    right, wrong = (normalized() if "+with=observation_norm" in overrides else make(*overrides) for _ in range(2))
+    right, wrong = (make(*overrides) for _ in range(2))
     for module in (right.agent.policy, wrong.agent.policy):  # alike, and far enough from zero to matter
         torch.manual_seed(4)
         for parameter in module.parameters():

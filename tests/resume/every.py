@@ -1,21 +1,12 @@
-"""The lists and helpers of `tests/conf/test_every_config.py`, which lies in another folder."""
+"""The files of `conf/` whose runs are resumed."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import yaml
+from tests.conf.test_every_config import RUN, missing_extra, overrides_of, provide, text
 
 from rlrun.config import Composed, compose
 from rlrun.devtools.conformance.checks import RESUMED, shrink
-
-_place = Path(__file__).parents[1] / "conf" / "test_every_config.py"
-_spec = importlib.util.spec_from_file_location("every_config", _place)
-assert _spec is not None
-assert _spec.loader is not None
-_every = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_every)
 
 APPROXIMATE = ("with/async",)  # goes on with new episodes and says so: tests/cli/test_async.py
 NUMBERS = ("algorithm", "stop", "evaluation", "expect", "seed", "num_envs")
@@ -23,7 +14,7 @@ NUMBERS = ("algorithm", "stop", "evaluation", "expect", "seed", "num_envs")
 
 def _only_numbers(file: str) -> bool:
     """Whether a preset sets nothing but numbers: such a run resumes as those of its algorithm and environment do."""
-    preset = yaml.safe_load("\n".join(_every.text(file)))
+    preset = yaml.safe_load("\n".join(text(file)))
     chosen = [next(iter(default)) if isinstance(default, dict) else default for default in preset.pop("defaults")]
     values = [value for part in preset.values() for value in (part.values() if isinstance(part, dict) else [part])]
     plain = all(type(value) in (int, float) or isinstance(value, list) for value in values)
@@ -32,8 +23,8 @@ def _only_numbers(file: str) -> bool:
 
 FILES: list[str] = [
     file
-    for file in _every.RUN
-    if _every.missing_extra(file) is None
+    for file in RUN
+    if missing_extra(file) is None
     and file not in APPROXIMATE
     and not (file.startswith("preset/") and _only_numbers(file))
 ]
@@ -42,7 +33,7 @@ FULL = {"memory.length": 56, "stop.updates": 60}  # so that rows leave the memor
 
 def small(file: str, *, envs: int) -> Composed:
     """Return what a command composes that uses a file, with small numbers for the keys that there are."""
-    _every.provide(_every.overrides_of(file))
-    composed = compose(_every.overrides_of(file))
+    provide(overrides_of(file))
+    composed = compose(overrides_of(file))
     full = FULL if file.startswith("memory/") else {}
     return shrink(composed, {**RESUMED, **full, "num_envs": envs})

@@ -7,10 +7,10 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rlrun import checkpointing as storage
 from rlrun.runs.directory import RunDir, checkpoint_key
@@ -52,18 +52,11 @@ ENVS = {
 }
 
 
-def _rarer(algorithm: str, task: str) -> tuple[str, ...]:
-    """Return fewer updates a step where convolutions take their time."""
-    return ("algorithm.updates_per_step=0.25",) if task == "images" and algorithm in REPLAYING else ()
-
-
+RARER = ("algorithm.updates_per_step=0.25",)  # where convolutions take their time
 CELLS = {
     f"{algorithm}-{task}-{envs}": (
-        *ALGORITHMS[algorithm],
-        *TASKS[task],
-        *ENVS[envs],
-        *SMALL,
-        *_rarer(algorithm, task),
+        *(*ALGORITHMS[algorithm], *TASKS[task], *ENVS[envs], *SMALL),
+        *(RARER if task == "images" and algorithm in REPLAYING else ()),
     )
     for algorithm in ALGORITHMS
     for task in TASKS
@@ -74,22 +67,6 @@ CELLS = {
 
 class Stuck(Exception):
     """A process failed, or came no further."""
-
-
-class Process(Protocol):
-    """What is killed: a process of `subprocess`, or something like it."""
-
-    def poll(self) -> int | None: ...
-
-    def send_signal(self, number: int, /) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> int | None: ...
-
-
-class Starts(Protocol):
-    """Starts `rlrun` with some words."""
-
-    def __call__(self, overrides: list[str], /) -> Process: ...
 
 
 @dataclass
@@ -103,22 +80,21 @@ class Story:
 
 
 def torment(
-    overrides: list[str], run: Path, begin: Starts, *, kills: int, dice: random.Random, delay: float = DELAY
+    overrides: list[str],
+    run: Path,
+    begin: Callable[[list[str]], Any],
+    *,
+    kills: int,
+    dice: random.Random,
+    delay: float = DELAY,
 ) -> Story:
     """Train with kills at random moments, spread over the run, and resume each time, until the end.
 
-    Args:
-        overrides: of the run.
-        run: its folder, not there yet.
-        begin: starts a process.
-        kills: how many.
-        dice: draws the moments.
-        delay: seconds after a checkpoint in which a kill comes, at most.
-
-    Raises:
-        Stuck: a process ended with an error, or came no further.
+    begin: starts a process by its command; delay: seconds after a checkpoint in which a kill comes, at most.
+    Raises `Stuck` if a process ended with an error, or came no further.
     """
-    story, steps = Story(), _budget(overrides)
+    *_, budget = (override for override in overrides if override.startswith("stop.env_steps="))  # the last one counts
+    story, steps = Story(), int(budget.partition("=")[2])
     # Short of the end, since moments that lie close together are put off: each kill waits for a new checkpoint.
     goals = sorted(dice.uniform(0.0, 0.85 * steps) for _ in range(kills))
     process = begin(["train", *overrides, "--run-dir", str(run)])
@@ -128,7 +104,7 @@ def torment(
             break
         story.kills += 1
         story.inside_a_write += _half_written(run)
-        story.damaged += _damaged(run)
+        story.damaged += [message for path in RunDir(run).checkpoint_dirs() for message in storage.verify(path)]
         process = begin(["resume", str(run)])
         story.resumes += 1
     code = process.wait(PATIENCE)
@@ -137,7 +113,7 @@ def torment(
     return story
 
 
-def _kill(process: Process, run: Path, goal: float, after: float | None) -> bool:
+def _kill(process: Any, run: Path, goal: float, after: float | None) -> bool:
     """Kill a process once it has saved something beyond what it found, at the goal or later; False where it ended.
 
     after: so many seconds later; None = amidst the next write.
@@ -153,12 +129,8 @@ def _kill(process: Process, run: Path, goal: float, after: float | None) -> bool
     return process.wait(60) == -signal.SIGKILL
 
 
-def _wait(process: Process, ready: Any) -> bool:
-    """Look until something is so; False where the process ended before.
-
-    Raises:
-        Stuck: it takes too long.
-    """
+def _wait(process: Any, ready: Callable[[], bool]) -> bool:
+    """Look until something is so; False where the process ended before."""
     until = time.monotonic() + PATIENCE
     while process.poll() is None:
         if ready():
@@ -183,14 +155,3 @@ def _half_written(run: Path) -> bool:
     with contextlib.suppress(OSError):
         return any(name.startswith(".") for folder in folders if folder.is_dir() for name in os.listdir(folder))
     return False
-
-
-def _damaged(run: Path) -> list[str]:
-    return [message for path in RunDir(run).checkpoint_dirs() for message in storage.verify(path)]
-
-
-def _budget(overrides: Iterable[str]) -> int:
-    *_, last = (
-        override for override in overrides if override.startswith("stop.env_steps=")
-    )  # of repeated words the last counts
-    return int(last.partition("=")[2])

@@ -10,22 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-import rlrun
-from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.target import TargetCallback
 from rlrun.config import compose
 from rlrun.devtools.conformance.checks import AT, RESUMED, shrink
 from rlrun.devtools.conformance.reach import differences
-from rlrun.memory import Uniform
 
 from .every import FILES, small
-from .twins import assert_exact, copy_as_killed, records, twins, walk
+from .twins import assert_exact, records, twins, walk
 
-CONF = Path(__file__).parents[2] / "conf"
-ALGORITHMS = [file for file in FILES if file.startswith("algorithm/")]
-DERIVED = [file for file in ALGORITHMS if "\ndefaults:" in (CONF / f"{file}.yaml").read_text()]
-# what one env may do otherwise; who starts from another algorithm does it as that one
-ALONE = [file for file in FILES if file.startswith(("algorithm/", "memory/")) and file not in DERIVED]
+MEMORIES = [file for file in FILES if file.startswith("memory/")]  # what one env may do otherwise
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> N
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in ALONE)])
+@pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in MEMORIES)])
 def test_a_resumed_run_is_the_one_that_never_stopped(file, envs, tmp_path):
     assert_exact(small(file, envs=envs), tmp_path, at=AT)
 
@@ -102,10 +95,6 @@ FORGOTTEN = {  # how it begins, and what every update does with it
 }
 
 
-def overrides():
-    return small("memory/replay", envs=3)
-
-
 def test_whatever_a_part_forgets_is_found(tmp_path, monkeypatch):
     begin, move = TargetCallback.__init__, TargetCallback.move
 
@@ -120,55 +109,10 @@ def test_whatever_a_part_forgets_is_found(tmp_path, monkeypatch):
 
     monkeypatch.setattr(TargetCallback, "__init__", init)
     monkeypatch.setattr(TargetCallback, "move", moved)
-    lines = differences(*twins(overrides(), tmp_path, at=AT))
+    lines = differences(*twins(small("memory/replay", envs=3), tmp_path, at=AT))
     assert {line.partition(".forgotten['")[2].partition("']")[0] for line in lines} == set(FORGOTTEN)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    return folder, walk(rlrun.train(overrides(), run_dir=folder / "whole").trainer)
-
-
-def without_count(load, self, state, **which):
-    load(self, state, **which)
-    self.updates = 0
-
-
-def without_moments(load, self, state, **which):
-    load(self, state, **which)
-    for slots in self.optimizer.state.values() if self.optimizer else ():
-        slots["exp_avg"].zero_()
-
-
-def without_generator(load, self, state):
-    load(self, state | {"generator": self.generator.bit_generator.state})
-
-
-LOST = {
-    "counter": (LossCallback, without_count, ".updates"),
-    "moments": (LossCallback, without_moments, "['exp_avg']"),
-    "target": (TargetCallback, lambda load, self, state, **which: None, ".target_network."),
-    "generator": (Uniform, without_generator, ".generator.state"),
-}
-
-
-@pytest.mark.parametrize("name", LOST)
-def test_whatever_is_lost_on_the_way_back_is_found(name, whole, tmp_path, monkeypatch):
-    kind, lossy, place = LOST[name]
-    folder, expected = whole
-    copy_as_killed(folder / "whole", tmp_path / "run", at=AT)
-    load = kind.load_state_dict
-    monkeypatch.setattr(kind, "load_state_dict", lambda self, *args, **named: lossy(load, self, *args, **named))
-    lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
-    assert any(place in line for line in lines)
 
 
 def test_what_nobody_can_look_into_is_refused():
     with pytest.raises(TypeError, match=r"^\['trainer'\]: nothing is known of what a <class '_random.Random'> holds"):
         walk(random._random.Random())
-
-
-def test_twins_that_never_stopped_are_the_same(whole, tmp_path):
-    again = walk(rlrun.train(overrides(), run_dir=tmp_path / "run").trainer)
-    assert differences(whole[1], again) == []

@@ -36,19 +36,11 @@ WORDS = {
 LEFT = (
     *("stop.env_steps=null", "stop.updates=40", "checkpoint.every=24", "checkpoint.keep_last=null", "log.every=10"),
     *("evaluation.every=60", "evaluation.episodes=2", "evaluation.max_steps=20", "logger=[]", "precision=bf16"),
+    *("preset=null", "algorithm.hidden=[8,8]", "algorithm.batch_size=8"),
 )
 EXACT = {
-    "sac": [
-        "algorithm=sac",
-        "env=pendulum",
-        "algorithm.warmup_steps=12",
-        "algorithm.batch_size=8",
-        "memory.length=100",
-    ],
-    "ppo": [
-        *("algorithm=ppo", "env=recall", "num_envs=2", "algorithm.horizon=16", "algorithm.batch_size=8"),
-        "algorithm.recurrent=gru",
-    ],
+    "sac": [*WORDS["sac"], "algorithm.warmup_steps=12", "memory.length=100"],
+    "ppo": ["algorithm=ppo", "env=recall", "algorithm.recurrent=gru", "num_envs=2", "algorithm.horizon=16"],
 }
 
 
@@ -108,8 +100,7 @@ def test_parameters_losses_and_targets_stay_float32(name, seen, tmp_path):
 
 @pytest.mark.parametrize("algorithm", EXACT)
 def test_a_run_that_was_left_is_the_one_that_never_stopped(algorithm, tmp_path):
-    overrides = [*EXACT[algorithm], "preset=null", "algorithm.hidden=[8,8]", *LEFT]
-    assert_exact(overrides, tmp_path, at=30)
+    assert_exact([*EXACT[algorithm], *LEFT], tmp_path, at=30)
     manifest = json.loads((tmp_path / "resumed" / "manifest.json").read_text())
     assert (manifest["precision"], manifest["resume"]) == ("bf16", "exact")
     with pytest.raises(RequestError, match="precision cannot change when a run is resumed"):
@@ -117,7 +108,7 @@ def test_a_run_that_was_left_is_the_one_that_never_stopped(algorithm, tmp_path):
 
 
 def test_a_run_is_evaluated_where_it_could_not_be_trained(tmp_path, monkeypatch):
-    overrides = [*EXACT["sac"], "preset=null", "algorithm.hidden=[8,8]", *LEFT, "stop.updates=3"]
+    overrides = [*EXACT["sac"], *LEFT, "stop.updates=3"]
     rlrun.train(overrides, run_dir=tmp_path / "run")
     monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
     assert rlrun.evaluate(tmp_path / "run", episodes=1)

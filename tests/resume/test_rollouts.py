@@ -1,7 +1,8 @@
-"""Runs that are left inside a rollout, an epoch or a phase: they end as the run that never stopped."""
+"""Runs that are left inside a rollout, an epoch, a phase or a burst: they end as the run that never stopped."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from tests.identical import compare, differing
 
 import rlrun
 from rlrun.algorithms.ppg import AuxiliaryLoss
+from rlrun.callbacks import CriticLoss
 from rlrun.callbacks.loss import LossCallback
 from rlrun.collect import Collector
-from rlrun.devtools.conformance.reach import differences
 
+from . import kills
 from .every import small
-from .twins import assert_exact, copy_as_killed, records, signal_at, walk
+from .twins import assert_exact, copy_as_killed, differences_of, records, signal_at, walk
 
 ALGORITHMS = {
     "ppo": ["algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=8", "algorithm.epochs=2"],
@@ -27,12 +29,35 @@ RECURRENT = (
     *("algorithm.unroll=4", "stop.env_steps=null", "stop.updates=40", "checkpoint.every=24", "log.every=10"),
     *("checkpoint.keep_last=null", "evaluation.every=60", "evaluation.episodes=2", "logger=[]"),
 )
+OFFLINE, STORED = 7, 49  # updates; rows, without the one that was done last, which has no outcome
 PHASES = 3  # each after two rollouts of 18 rows, learned from twice in fours; a phase goes over them twice
 UPDATES = PHASES * (2 * 2 * 4 + 2 * 9)
 
 
 def recurrent(algorithm="ppo", core="lstm"):
     return [*ALGORITHMS[algorithm], *RECURRENT, f"algorithm.recurrent={core}"]
+
+
+def rollouts():
+    """Return a run that learns twice from each rollout of 6 steps of 3 envs, in minibatches of 4."""
+    composed = small("algorithm/ppo", envs=3)
+    composed.config.stop.updates = 40
+    return composed
+
+
+def bursts():
+    """Return a run of 48 steps at a time, followed by as many updates."""
+    more = ("stop.env_steps=200", "algorithm.hidden=[8,8]", "checkpoint.every=32", "checkpoint.keep_last=null")
+    replay = ("memory.length=120", "algorithm.warmup_steps=40", "algorithm.batch_size=8", "algorithm.collect_steps=48")
+    return [*kills.CELLS["dqn-cartpole-4-sync"], *more, *replay]
+
+
+def offline():
+    """Return a run that learns from stored data before its first environment step."""
+    composed = small("with/offline_then_online", envs=1)
+    composed.config.offline.updates, composed.config.stop.updates = OFFLINE, OFFLINE + 6
+    composed.config.evaluation.every = 3
+    return composed
 
 
 def phasic():
@@ -43,13 +68,16 @@ def phasic():
     return composed
 
 
-REQUESTS = {"recurrent": recurrent, "phasic": phasic}
+REQUESTS = {"recurrent": recurrent, "phasic": phasic, "rollouts": rollouts, "bursts": bursts, "offline": offline}
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(Path(__file__).parents[2]), *sys.path])
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    """Stand where the demonstrations are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("folder"))
+        patch.setattr(sys, "path", [str(Path(__file__).parents[2]), *sys.path])
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +94,7 @@ def whole(tmp_path_factory):
     return train
 
 
-@pytest.mark.parametrize("core", ["gru", "lstm"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("algorithm", "core"), [("ppo", "lstm"), ("a2c", "gru")])
 def test_recurrent_run_killed_inside_an_epoch(algorithm, core, tmp_path):
     assert_exact(recurrent(algorithm, core), tmp_path, at=60)
 
@@ -77,7 +104,7 @@ def test_run_left_between_phases(at, whole, tmp_path):
     result, expected = whole("phasic")
     assert result.trainer.callbacks["auxiliary"].updates == 54
     copy_as_killed(result.run_dir, tmp_path / "resumed", at=at)
-    lines = differences(expected, walk(rlrun.resume(tmp_path / "resumed").trainer))
+    lines = differences_of(expected, rlrun.resume(tmp_path / "resumed"))
     assert not lines, "\n".join(lines)
     assert records(tmp_path / "resumed") == records(result.run_dir)
 
@@ -87,33 +114,29 @@ def test_run_left_between_phases(at, whole, tmp_path):
     [
         *(("recurrent", kind, count) for kind, count in ((Collector, 9), (Collector, 20), (LossCallback, 17))),
         *(("phasic", AuxiliaryLoss, count) for count in (1, 7, 18, 20)),
+        *(("rollouts", kind, count) for kind, count in ((Collector, 14), (LossCallback, 3), (LossCallback, 17))),
+        *(("bursts", kind, count) for kind, count in ((Collector, 25), (Collector, 41), (LossCallback, 9))),
+        *(("offline", CriticLoss, count) for count in (2, OFFLINE, OFFLINE + 1)),
     ],
 )
-def test_signal_inside_a_rollout_or_phase(name, kind, count, whole, tmp_path, monkeypatch):
+def test_signal_inside_a_rollout_phase_or_burst(name, kind, count, whole, tmp_path, monkeypatch):
     result, expected = whole(name)
     signal_at(monkeypatch, kind, "_step" if kind is Collector else "step", count)
     stopped = rlrun.train(REQUESTS[name](), run_dir=tmp_path / "run")
     assert stopped.summary["status"] == "stopped"
     if name == "recurrent":
         assert np.abs(stopped.trainer.callbacks["collector"].state).max() > 0
-    lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
+    lines = differences_of(expected, rlrun.resume(tmp_path / "run"))
     assert not lines, "\n".join(lines)
     same = compare(result.run_dir, tmp_path / "run")
     assert all(same.values()), differing(result.run_dir, tmp_path / "run")
 
 
-def test_lost_recurrent_state_is_detected(whole, tmp_path, monkeypatch):
-    result, expected = whole("recurrent")
-    copy_as_killed(result.run_dir, tmp_path / "run", at=60)
-    load = Collector.load_state_dict
-    monkeypatch.setattr(
-        Collector,
-        "load_state_dict",
-        lambda self, state, **named: load(self, state | {"state": np.zeros_like(state["state"])}, **named),
-    )
-    lines = differences(expected, walk(rlrun.resume(tmp_path / "run").trainer))
-    assert any("networks" in line or "parameters" in line or "actor_critic" in line for line in lines)
-
-
-def test_evaluated_policy_uses_its_state(whole):
-    assert rlrun.evaluate(whole("recurrent")[0].run_dir, episodes=3).lengths == [6, 6, 6]
+def test_no_step_is_made_before_its_time_and_the_memory_goes_on(whole):
+    result, _ = whole("offline")
+    assert result.summary["env_steps"] == 6  # no warm-up comes between
+    assert len(result.trainer.loader.table) == STORED + 6 - 1  # the newest has no successor yet
+    rows = [json.loads(line) for line in (result.run_dir / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [(row["updates"], row["env_steps"]) for row in rows if "evaluation/mean_return" in row]
+    assert evaluated == [(3, 0), (6, 0), (7, 0), (10, 3), (13, 6)]
+    assert [(row["updates"], row["env_steps"]) for row in rows if "loss/q_loss" in row][:2] == [(5, 0), (7, 0)]

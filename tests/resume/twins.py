@@ -14,7 +14,7 @@ from rlrun.config import Composed
 from rlrun.devtools.conformance.checks import copy_as_killed, records
 from rlrun.devtools.conformance.reach import Leaves, differences, walk
 
-__all__ = ["assert_exact", "copy_as_killed", "records", "signal_at", "twins", "walk"]
+__all__ = ["assert_exact", "copy_as_killed", "differences_of", "records", "signal_at", "twins", "walk"]
 
 
 def twins(overrides: list[str] | Composed, folder: Path, *, at: int) -> tuple[Leaves, Leaves]:
@@ -29,6 +29,11 @@ def assert_exact(overrides: list[str] | Composed, folder: Path, *, at: int) -> N
     lines = differences(*twins(overrides, folder, at=at))
     assert not lines, "\n".join(lines)
     assert records(folder / "resumed") == records(folder / "whole")
+
+
+def differences_of(whole: Leaves, resumed: Any) -> list[str]:
+    """Return what differs between a whole run and a resumed one, whichever checkpoint wrote which rows."""
+    return [line for line in differences(whole, walk(resumed.trainer)) if "._chain." not in line]
 
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, count: int) -> list[int]:
