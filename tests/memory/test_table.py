@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlrun.algorithms.sarsa import BurnIn
-from rlrun.core.errors import RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Table
 from rlrun.memory.ejectors import Fifo
@@ -84,6 +84,16 @@ def other(**settings: Any) -> Table:
         (lambda: other().resize(6), r"memory\.length can only grow: it is 10, and 6 is less"),
         (lambda: other(columns={"x": {"shape": [10**10]}}, storage="disk"), r"memory.directory: .* GB do not fit in"),
         (lambda: other(storage="disk", directory="nowhere"), r"nowhere cannot be written: No such file"),
+    ],
+)
+def test_impossible_settings_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
         (lambda: other().add(None, {"observation": [1, 2]}), "a row lacks 'reward'"),
         (lambda: fill(other(columns={**COLUMNS, "q": {"tag": True}}), [1]), "an episode ended without its tag 'q'"),
         (lambda: other(length=12).load_state_dict(other().state_dict()), "room for 10 transitions; .* room for 12"),
@@ -94,7 +104,7 @@ def other(**settings: Any) -> Table:
         ),
     ],
 )
-def test_impossible_settings_are_refused(call: Any, message: str) -> None:
+def test_other_rows_and_states_are_refused(call: Any, message: str) -> None:
     with pytest.raises(RlrunError, match=message):
         call()
 
