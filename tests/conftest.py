@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -68,8 +69,16 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def quick_disk() -> Iterator[None]:
     """The disk need not really have what this process writes: nobody cuts the power. Other processes do wait for it."""
+    connect = sqlite3.connect
+
+    def quick(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.execute("PRAGMA synchronous = OFF")
+        return connection
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        patch.setattr(sqlite3, "connect", quick)
         yield
 
 

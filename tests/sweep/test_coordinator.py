@@ -1,4 +1,4 @@
-"""What a coordinator says to its jobs, and how often; the jobs are none."""
+"""What a coordinator starts, what it says to its jobs, and how often; the jobs are none."""
 
 from __future__ import annotations
 
@@ -10,94 +10,54 @@ import time
 import pytest
 
 from rlrun.config.expansion import Job
-from rlrun.runs import signals
+from rlrun.runs import progress, signals
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import coordinator
-from rlrun.sweep.coordinator import Coordinator, Limits, is_completed
+from rlrun.sweep.coordinator import Limits, is_completed
 from rlrun.sweep.job_store import JobStore
 
+from .conftest import Idle
 
-@pytest.fixture(autouse=True)
+
+@pytest.fixture
 def believed(monkeypatch):
     """Let jobs that are none be completed where they say so."""
     monkeypatch.setattr(coordinator, "is_completed", lambda run, overrides: True)
 
 
-class Asked:
-    """A job that leaves some looks after it was asked to, and counts how often it was."""
-
-    def __init__(self):
-        self.asked, self.looks = 0, 3
-
-    def waits(self):
-        return True
-
-    def poll(self):
-        self.looks -= self.asked > 0
-        return 75 if self.looks <= 0 else None
-
-    def terminate(self):
-        self.asked += 1
-
-    def kill(self):
-        raise AssertionError("nothing hangs")
+def refuse(entry, slot):
+    """Be a machine without room for the first job; the others are over at once."""
+    if entry.key == "key0":
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return Idle()
 
 
-class Launcher:
-    """Starts such jobs; `during` is called with how many there are, while the newest one is being started."""
-
-    def __init__(self, during):
-        self.during, self.jobs = during, []
-
-    def start(self, entry, slot):
-        self.jobs.append(Asked())
-        self.during(len(self.jobs))
-        return self.jobs[-1]
-
-
-@pytest.fixture
-def coordinate(tmp_path):
-    """Return the exit code, and how often each job was asked to leave."""
-
-    def run(during, *, jobs=4, source=None):
-        launcher, job_store = Launcher(during), JobStore(tmp_path / "jobs.sqlite")
-        job_store.add([Job(f"key{number}", (), "") for number in range(jobs)])
-        options = {"workers": jobs, "limits": Limits(), "show": lambda entries: None, "source": source}
-        return Coordinator(tmp_path, job_store, launcher, **options).run(), [job.asked for job in launcher.jobs]
-
-    return run
-
-
-class Short:
-    """A launcher without room for the first job; the others are over at once."""
-
-    def start(self, entry, slot):
-        if entry.key == "key0":
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-        job = Asked()
-        job.poll = lambda: 0
-        return job
-
-
-def test_a_job_that_cannot_be_started_fails_alone(tmp_path):
-    job_store = JobStore(tmp_path / "jobs.sqlite")
-    job_store.add([Job(f"key{number}", (), "") for number in range(3)])
-    runner = Coordinator(tmp_path, job_store, Short(), workers=2, limits=Limits(), show=lambda entries: None)
-    assert runner.run() == 1
+@pytest.mark.usefixtures("believed")
+def test_a_job_that_cannot_be_started_fails_alone(coordinator_of, job_store):
+    assert coordinator_of(refuse, jobs=3, workers=2).run() == 1
     assert [entry.state for entry in job_store.entries()] == ["failed", "completed", "completed"]
     assert job_store.entries()[0].error.startswith("it cannot be started: ")
 
 
-def test_a_place_that_is_free_asks_for_jobs_now_and_then(tmp_path, monkeypatch):
-    job_store, claims, claim = JobStore(tmp_path / "jobs.sqlite"), [], JobStore.claim
+@pytest.mark.usefixtures("believed")
+def test_a_place_that_is_free_asks_for_jobs_now_and_then(coordinator_of, monkeypatch):
+    claims, claim, end = [], JobStore.claim, time.monotonic() + 0.3
     monkeypatch.setattr(JobStore, "claim", lambda job_store, owner: claims.append(owner) or claim(job_store, owner))
-    job_store.add([Job("key0", (), "")])
-    launcher = Launcher(lambda count: None)
-    runner = Coordinator(tmp_path, job_store, launcher, workers=2, limits=Limits(), show=lambda entries: None)
-    end = time.monotonic() + 0.3
-    launcher.during = lambda count: setattr(launcher.jobs[0], "poll", lambda: 0 if time.monotonic() > end else None)
-    assert runner.run() == 0
+    job = Idle(lambda: 0 if time.monotonic() > end else None)
+    assert coordinator_of(lambda entry, slot: job, workers=2).run() == 0
     assert len(claims) <= 4
+
+
+class Leaving(Idle):
+    """A job that leaves at the third look after it was asked to."""
+
+    def __init__(self):
+        super().__init__(self.look)
+        self.looks = 3
+
+    def look(self):
+        self.looks -= self.asked > 0
+        return 75 if self.looks <= 0 else None
 
 
 @pytest.mark.parametrize(
@@ -108,24 +68,28 @@ def test_a_place_that_is_free_asks_for_jobs_now_and_then(tmp_path, monkeypatch):
         ([signal.SIGTERM, signal.SIGTERM], 1, 0.0, [2]),  # the second one is passed on
     ],
 )
-def test_a_signal_stops_all_jobs_that_were_begun(numbers, during, twice, asked, coordinate, monkeypatch):
+def test_a_signal_stops_all_jobs_that_were_begun(numbers, during, twice, asked, coordinator_of, monkeypatch):
     monkeypatch.setattr(coordinator, "TWICE", twice)
+    begun = []
 
-    def signal_self(count):
-        for number in numbers if count == during else ():
+    def start(entry, slot):
+        begun.append(Leaving())
+        for number in numbers if len(begun) == during else ():
             os.kill(os.getpid(), number)
+        return begun[-1]
 
-    assert coordinate(signal_self) == (75, asked)
+    assert coordinator_of(start, jobs=4).run() == 75
+    assert [job.asked for job in begun] == asked
 
 
-def test_a_job_that_is_left_is_told_once(coordinate, tmp_path, monkeypatch):
+def test_a_job_that_is_left_is_told_once(coordinator_of, job_store, monkeypatch):
     monkeypatch.setattr(coordinator, "BEAT", 0.0)
 
     class Source:
         """A search that has pruned what it has."""
 
         def look(self, *, news):
-            return {entry.key for entry in JobStore(tmp_path / "jobs.sqlite").entries() if entry.state == "pruned"}
+            return {entry.key for entry in job_store.entries() if entry.state == "pruned"}
 
         def offer(self):
             return False
@@ -133,8 +97,54 @@ def test_a_job_that_is_left_is_told_once(coordinate, tmp_path, monkeypatch):
         def over(self):
             return True
 
-    prune = JobStore(tmp_path / "jobs.sqlite").prune
-    assert coordinate(lambda count: prune(["key0"]), jobs=1, source=Source()) == (0, [1])
+    job = Leaving()
+
+    def start(entry, slot):
+        job_store.prune([entry.key])
+        return job
+
+    assert coordinator_of(start, source=Source()).run() == 0
+    assert job.asked == 1
+
+
+def test_a_job_that_waits_is_not_hung_and_shown_as_queued(coordinator_of, monkeypatch):
+    begun, shown = time.monotonic(), []
+    monkeypatch.setattr(progress, "SILENT", 0.4)
+    monkeypatch.setattr(coordinator, "WATCH", 0.0)
+    # Its files may take a moment more than its exit code.
+    monkeypatch.setattr(coordinator, "is_completed", lambda run, overrides: time.monotonic() > begun + 1.5)
+    queued = Idle(lambda: None if queued.waits() else 0, lambda: time.monotonic() < begun + 1.0)
+
+    def show(entries):
+        shown.append(entries[0].state)
+
+    assert coordinator_of(lambda entry, slot: queued, limits=Limits(stall=0.4), show=show).run() == 0
+    assert (shown[0], shown[-1]) == ("queued", "completed")
+
+
+@pytest.mark.parametrize(
+    ("status", "overrides", "state"),
+    [
+        ("running", ["stop.env_steps=300"], "pending"),  # another process works on it
+        ("completed", ["stop.env_steps=300"], "completed"),
+        ("completed", ["stop.env_steps=300", "log.every=7"], "failed"),  # to be resumed, for which there is no room
+        ("completed", ["stop.env_steps=400"], "failed"),
+        ("stopped", ["stop.env_steps=300"], "failed"),
+        ("failed", [], "failed"),
+    ],
+)
+def test_only_unfinished_jobs_are_started(status, overrides, state, tmp_path, coordinator_of, job_store):
+    run = RunDir(tmp_path / "jobs" / "key0")
+    run.path.mkdir(parents=True)
+    run.write_status(status)
+    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "host": "elsewhere"}))
+    run.overrides.write_text("algorithm=dqn\nstop.env_steps=300\n")
+    run.summary.write_text(json.dumps({"status": status, "stopped_by": "env_steps", "env_steps": 300}))
+    job_store.add([Job("key0", ("algorithm=dqn", *overrides), "")])
+    runner = coordinator_of(refuse, jobs=0)
+    runner._begin(job_store.claim(runner.owner), 0)
+    assert [entry.state for entry in job_store.entries()] == [state]
+    assert job_store.claim("other") is None
 
 
 @pytest.mark.parametrize(
@@ -150,5 +160,5 @@ def test_a_job_that_is_left_is_told_once(coordinate, tmp_path, monkeypatch):
 def test_foreign_summaries_stop_no_sweep(override, summary, completed, tmp_path):
     run = RunDir.claim(tmp_path / "run")
     run.summary.write_text(json.dumps({"status": "completed", "stopped_by": "stop.updates", **summary}))
-    run.status.write_text(json.dumps({"status": "completed", "host": "h", "pid": 1, "heartbeat": "2026-01-01"}))
+    run.write_status("completed")
     assert is_completed(run, [override]) is completed

@@ -88,7 +88,7 @@ def test_the_same_config_by_other_words_is_one_job_and_told(override, jobs, left
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("algorithm.lr=interval(0,1)", "an interval has no end of values"),
+        ("algorithm.lr=interval(0,1)", r"an interval has no end of values.*\+sweep=optuna searches it"),
         ("sede=1,2", r"sede=1: sede: no such key or group \(did you mean 'seed'"),
         ("env=glob(nothing*)", "lists no value"),
         ("algorithm.lr=glob(a*)", "conf/algorithm.lr/ has none"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
-import shlex
 import signal
 import stat
 import sys
@@ -18,26 +16,22 @@ from types import SimpleNamespace
 import pytest
 from tests.processes import below
 
-from rlrun.config import compose
 from rlrun.config.expansion import Job
 from rlrun.core import cluster
 from rlrun.core.errors import ConfigError, RequestError, installing
 from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
-from rlrun.sweep import children, coordinator, remote
-from rlrun.sweep.coordinator import Coordinator, Limits
-from rlrun.sweep.job_store import Entry, JobStore
+from rlrun.sweep import children, remote
+from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks
 from rlrun.sweep.remote import LATE, RemoteRunner
 from rlrun.sweep.slurm import Slurm
-from rlrun.sweep.sweeping import Means, apart, recalled
+from rlrun.sweep.sweeping import recalled
 
-from .conftest import EpisodeEnd
 from .test_sweeps import FAILS, TINY, entries, start, until
 
 SLOW = (*TINY, "env.target=fails.Fails", "+env.kwargs.pause=0.01", "seed=0", "--sweep-dir", "s")
 HERE = ("launcher=slurm", "launcher.cluster=local")
-PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text()
 RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray")
 
 
@@ -117,31 +111,26 @@ def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "absent", "told"),
     [
-        (["launcher=slurm"], "needs the commands sbatch, srun, scancel, and this machine lacks them"),
-        pytest.param(["launcher=ray", "launcher.address=127.0.0.1:1"], "nobody answers there", marks=RAY),
-        (["launcher=slurm", "launcher.cluster=lokal"], "one of slurm, local, got 'lokal' (did you mean 'local'?)"),
+        (["launcher=slurm"], None, "needs the commands sbatch, srun, scancel, and this machine lacks them"),
+        pytest.param(["launcher=ray", "launcher.address=127.0.0.1:1"], None, "nobody answers there", marks=RAY),
+        (
+            ["launcher=slurm", "launcher.cluster=lokal"],
+            None,
+            "got 'lokal' (did you mean 'local'?)",
+        ),
+        (["launcher=slurm"], "submitit", "the package 'submitit', which is not installed: " + installing("slurm")),
+        (["launcher=ray"], "ray", "the package 'ray', which is not installed: " + installing("ray")),
     ],
 )
-def test_where_jobs_cannot_be_submitted_nothing_is_made(overrides, told, project, rlrun, monkeypatch):
+def test_where_jobs_cannot_be_submitted_nothing_is_made(overrides, absent, told, project, rlrun, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find(name))
     monkeypatch.setenv("PATH", "")
     outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", *overrides)
     assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1)
     assert told in outcome.stderr
-    assert list(project.iterdir()) == []
-
-
-@pytest.mark.parametrize(("launcher", "package", "extra"), [("slurm", "submitit", "slurm"), ("ray", "ray", "ray")])
-def test_a_missing_package_is_named_before_anything_is_made(launcher, package, extra, project, rlrun, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
-    outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", f"launcher={launcher}")
-    assert outcome == EpisodeEnd(
-        2,
-        "",
-        f"rlrun: launcher={launcher} needs the package '{package}', which is not installed: {installing(extra)}\n",
-    )
     assert list(project.iterdir()) == []
 
 
@@ -285,122 +274,51 @@ def test_a_remote_runner_that_comes_too_late_starts_nothing(override, remote_run
 SENT, CAME = "7_0_submitted.pkl", "7_0_0_result.pkl"
 
 
-def test_launches_stay_once_jobs_are_added(tmp_path, monkeypatch):
-    folder, job_store = tmp_path / "launches" / "one", JobStore(tmp_path / "jobs.sqlite")
-    folder.mkdir(parents=True)
-    (folder / "1_submitted.pkl").touch()  # its result is awaited
+@pytest.fixture
+def launch(tmp_path):
+    """The folder of a launch, which has submitted a job."""
+    (tmp_path / "launches" / "one" / "notes").mkdir(parents=True)
+    (tmp_path / "launches" / "one" / SENT).touch()
+    return tmp_path / "launches" / "one"
+
+
+def test_launches_stay_once_jobs_are_added(launch, job_store, monkeypatch):
+    # while the result is awaited
     monkeypatch.setattr(remote.time, "sleep", lambda seconds: job_store.add([Job("a", ("seed=1",), "a")]))
-    remote.remove_launches(tmp_path / "launches", job_store)
-    assert folder.is_dir()
+    remote.remove_launches(launch.parent, job_store)
+    assert launch.is_dir()
 
 
 @pytest.mark.parametrize(
     ("names", "state", "kept"),
     [
-        ((SENT, CAME), "completed", False),
-        ((SENT, CAME, "7_1_submitted.pkl"), "completed", False),  # a queued job that starts later has nothing to do
-        ((), "completed", False),
-        ((SENT, CAME), "failed", True),  # it may show why
-        ((SENT, CAME), "pending", True),
+        ([CAME], "completed", False),
+        ([CAME, "7_1_submitted.pkl"], "completed", False),  # a queued job that starts later has nothing to do
+        ([CAME], "failed", True),  # it may show why
+        ([CAME], "pending", True),
     ],
 )
-def test_launches_are_removed_with_completion(names, state, kept, tmp_path, monkeypatch):
+def test_launches_are_removed_with_completion(names, state, kept, launch, job_store, monkeypatch):
     monkeypatch.setattr(remote, "LATE", 0.1)
-    folder, job_store = tmp_path / "launches" / "one", JobStore(tmp_path / "jobs.sqlite")
     job_store.add([Job("a", (), "")])
     job_store.claim("me")
     job_store.end("me", "a", state, code=0)
-    (folder / "notes").mkdir(parents=True)
     for name in names:
-        (folder / name).touch()
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "launches" / "link").symlink_to(tmp_path / "elsewhere")
-    remote.remove_launches(tmp_path / "launches", job_store)
-    assert folder.exists() == kept
-    assert (tmp_path / "elsewhere").is_dir()
+        (launch / name).touch()
+    elsewhere = launch.parent.with_name("elsewhere")
+    elsewhere.mkdir()
+    launch.with_name("link").symlink_to(elsewhere)
+    remote.remove_launches(launch.parent, job_store)
+    assert (launch.exists(), elsewhere.is_dir()) == (kept, True)
 
 
-def test_last_result_of_a_launch_is_awaited(tmp_path):
-    folder = tmp_path / "launches" / "one"
-    folder.mkdir(parents=True)
-    (folder / SENT).touch()
+def test_last_result_of_a_launch_is_awaited(launch, job_store):
     written = []
-    late = threading.Timer(0.2, lambda: written.append((folder / CAME).touch()))
+    late = threading.Timer(0.2, lambda: written.append((launch / CAME).touch()))
     late.start()
-    remote.remove_launches(tmp_path / "launches", JobStore(tmp_path / "jobs.sqlite"))
-    assert written == [None]
-    assert not folder.exists()
+    remote.remove_launches(launch.parent, job_store)
+    assert (written, launch.exists()) == ([None], False)
     late.join()
-
-
-class Queue:
-    """A launcher whose jobs wait, and then have ended."""
-
-    def __init__(self, seconds):
-        self.until = time.monotonic() + seconds
-
-    def start(self, entry, slot):
-        return self
-
-    def waits(self):
-        return time.monotonic() < self.until
-
-    def poll(self):
-        return None if self.waits() else 0
-
-    def kill(self):
-        raise AssertionError("a job that waits is not hung")
-
-
-def test_a_job_that_waits_is_not_hung_and_shown_as_queued(tmp_path, monkeypatch):
-    monkeypatch.setattr(watching, "SILENT", 0.2)
-    monkeypatch.setattr(coordinator, "is_completed", lambda run, overrides: time.monotonic() > end)
-    end = time.monotonic() + 3.0  # its files may take a moment more than its exit code
-    shown, job_store = [], JobStore(tmp_path / "jobs.sqlite")
-    job_store.add([Job("a", (), "")])
-    queue = Coordinator(
-        tmp_path,
-        job_store,
-        Queue(1.5),
-        workers=1,
-        limits=Limits(stall=0.2),
-        show=lambda jobs: shown.append(jobs[0].state),
-    )
-    assert queue.run() == 0
-    assert shown[0] == "queued"
-    assert shown[-1] == "completed"
-
-
-class Refuses:
-    """A launcher that starts nothing."""
-
-    def start(self, entry, slot):
-        raise OSError("no room")
-
-
-@pytest.mark.parametrize(
-    ("status", "overrides", "state"),
-    [
-        ("running", ["stop.env_steps=300"], "pending"),  # another process works on it
-        ("completed", ["stop.env_steps=300"], "completed"),
-        ("completed", ["stop.env_steps=300", "log.every=7"], "failed"),  # to be resumed, for which there is no room
-        ("completed", ["stop.env_steps=400"], "failed"),
-        ("stopped", ["stop.env_steps=300"], "failed"),
-        ("failed", [], "failed"),
-    ],
-)
-def test_only_unfinished_jobs_are_started(status, overrides, state, tmp_path):
-    run, job_store = RunDir(tmp_path / "jobs" / "a"), JobStore(tmp_path / "jobs.sqlite")
-    run.path.mkdir(parents=True)
-    run.write_status(status)
-    run.status.write_text(json.dumps({**json.loads(run.status.read_text()), "host": "elsewhere"}))
-    run.overrides.write_text("algorithm=dqn\nstop.env_steps=300\n")
-    run.summary.write_text(json.dumps({"status": status, "stopped_by": "env_steps", "env_steps": 300}))
-    job_store.add([Job("a", ("algorithm=dqn", *overrides), "")])
-    runner = Coordinator(tmp_path, job_store, Refuses(), workers=1, limits=Limits(), show=lambda entries: None)
-    runner._begin(job_store.claim(runner.owner), 0)
-    assert [entry.state for entry in job_store.entries()] == [state]
-    assert job_store.claim("other") is None
 
 
 @pytest.mark.parametrize(
@@ -430,10 +348,3 @@ def test_what_is_code_or_a_place_has_to_be_typed_again(override, tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps({"launcher": ["launcher=slurm", override]}))
     with pytest.raises(ConfigError, match="type all overrides of the launcher again, or launcher=local"):
         recalled([], tmp_path / "sweep.json")
-
-
-@pytest.mark.parametrize("line", re.findall(r"^    rlrun train -m (.*launcher=.*)$", PAGE, re.MULTILINE))
-def test_commands_in_the_page_name_what_there_is(line, project):
-    overrides, own = apart(shlex.split(line))
-    assert callable(Means(own).launcher())
-    assert compose([override for override in overrides if not override.startswith("seed=")]).config.seed >= 0

@@ -6,7 +6,6 @@ import pytest
 
 from rlrun.config import choices, compose
 from rlrun.core.errors import RlrunError
-from rlrun.sweep.local import Local, Tasks
 from rlrun.sweep.search import Optuna
 from rlrun.sweep.sweeping import Means, apart
 
@@ -24,10 +23,6 @@ def test_words_of_the_sweep_itself_are_no_words_of_jobs():
         ["algorithm=sac", "+with=rnd", "env.kwargs.launcher=1"],
         ["launcher=local", "+sweep.trials=3", "~launcher.x"],
     )
-
-
-def test_jobs_are_processes_of_this_machine_unless_told_otherwise(tmp_path):
-    assert isinstance(Means().launcher()(Tasks(tmp_path)), Local)
 
 
 @pytest.mark.parametrize("name", choices("launcher"))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from rich.console import Console
 
 from rlrun.runs.directory import RunDir
-from rlrun.runs.progress import progress
 from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import threads
 from rlrun.sweep.showing import Show, rows, summary
@@ -28,42 +27,36 @@ def begun(folder, *records):
     run.metrics.write_text("\n".join(records))
 
 
-def test_records_without_end_say_nothing(tmp_path):
-    begun(tmp_path, '{"env_steps": 5}', "[" * 12_000)
-    assert progress(RunDir(tmp_path / "jobs" / "a").metrics) == {"env_steps": 5}
-
-
 def drawn(show, entries):
     stream = io.StringIO()
     Console(file=stream, width=120).print(show._table(entries))
     return [line.split() for line in stream.getvalue().splitlines()]
 
 
-def test_lines_tell_what_changed_once(tmp_path):
-    stream = io.StringIO()
-    show = Show(tmp_path, stream)
+def test_lines_tell_what_changed_once(tmp_path, capsys):
+    show = Show(tmp_path)
     show(ENTRIES)
     show(ENTRIES)
-    assert stream.getvalue().splitlines() == [
+    assert capsys.readouterr().err.splitlines() == [
         "[1/4] a seed=a: running",
         "[2/4] b seed=b: failed: the arm broke",
         "[4/4] d seed=d: completed",
     ]
 
 
-def test_a_job_that_ends_is_told_with_its_return_and_the_time_to_go(tmp_path, monkeypatch):
+def test_a_job_that_ends_is_told_with_its_return_and_the_time_to_go(tmp_path, capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     begun(tmp_path, '{"env_steps": 1000, "evaluation/mean_return": 7.125, "episode/return": 5.0}')
     lines = []
     for grows in (False, True):
-        show = Show(tmp_path, stream := io.StringIO(), grows=grows)
+        show = Show(tmp_path, grows=grows)
         show([entry("a", "running"), *(entry(key, "running" if key == "b" else "pending") for key in "bcde")])
         now[0] += 60.0
         show([entry("a", "completed"), *(entry(key, "running" if key == "b" else "pending") for key in "bcde")])
         now[0] += 30.0
         show([entry("a", "completed"), entry("b", "failed", "broke"), *(entry(key, "completed") for key in "cde")])
-        lines.append(stream.getvalue().splitlines()[2:])
+        lines.append(capsys.readouterr().err.splitlines()[2:])
     assert lines[0] == [
         "[1/5] a seed=a: completed, return 7.12, 1:30 to go",  # three of 60 s in two places
         "[2/5] b seed=b: failed: broke",
@@ -85,7 +78,7 @@ def test_the_last_table_has_overrides_return_and_state(tmp_path):
 
 def test_the_live_table_has_the_same_columns_and_a_title(tmp_path):
     begun(tmp_path, '{"env_steps": 250, "episode/return": 5.0, "evaluation/mean_return": 7.125}', '{"env_st')
-    assert drawn(Show(tmp_path, io.StringIO()), ENTRIES) == [
+    assert drawn(Show(tmp_path), ENTRIES) == [
         ["4", "jobs:", "1", "running,", "1", "failed,", "1", "pending,", "1", "completed"],
         ["job", "overrides", "state", "steps", "return", "why"],
         ["a", "seed=a", "running", "250", "7.12"],
@@ -97,7 +90,7 @@ def test_the_live_table_has_the_same_columns_and_a_title(tmp_path):
 
 def test_a_long_table_shows_those_that_matter(tmp_path):
     entries = [entry(str(number), "completed") for number in range(40)] + [entry("z", "failed", "bad")]
-    rows = drawn(Show(tmp_path, io.StringIO()), entries)
+    rows = drawn(Show(tmp_path), entries)
     assert rows[2][:3] == ["z", "seed=z", "failed"]
     assert rows[-1] == ["…", "11", "more"]
     assert summary(entries) == "41 jobs: 1 failed, 40 completed"

@@ -17,7 +17,7 @@ from tests.processes import kill_all
 from rlrun.config import compose
 from rlrun.config.expansion import Job, identity
 from rlrun.runs.directory import RunDir
-from rlrun.sweep import coordinator, sweeping
+from rlrun.sweep import sweeping
 from rlrun.sweep.job_store import JobStore
 from rlrun.sweep.sweeping import is_sweep, sweep
 
@@ -114,21 +114,6 @@ def test_jobs_are_what_single_runs_are_and_more_values_and_budget_are_added(proj
     assert [record["checkpoint"] for record in about["resumed"]] == ["0000000300-0000000125"]
 
 
-def test_a_job_that_leaves_with_0_before_its_end_has_failed(project, rlrun, monkeypatch):
-    (project / "fails.py").write_text(FAILS)
-    monkeypatch.setattr(coordinator, "LATE", 0.2)
-    overrides = (*TINY, "env.target=fails.Fails", "env.kwargs.how=exits,leaves,'leaves from C'", "--workers", "3")
-    for request in (("train", "-m", *overrides, "--sweep-dir", "s"), ("resume", "s", "--retry-failed")):
-        done = rlrun(*request)
-        assert (done.returncode, set(states("s").values())) == (1, {"failed"}), done
-        errors = sorted(entry.error.partition("fails.py:")[2][3:] or entry.error for entry in entries("s"))
-        assert errors == [
-            "in step called os._exit(0) before the work was complete",
-            "in step called sys.exit(0) before the work was complete",
-            "its process left with exit code 0 before the run was completed",
-        ]
-
-
 def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
     overrides = [
         override for override in TINY if not override.startswith(("env.", "algorithm.hidden", "logger", "evaluation"))
@@ -186,14 +171,8 @@ def test_jobs_leave_in_order_with_their_coordinator(number, code, project):
 
 def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(project, rlrun):
     (project / "fails.py").write_text(FAILS)
-    how = "'raises','runs out','is killed','hangs','not'"
-    overrides = [
-        *TINY,
-        "env.target=fails.Fails",
-        f"+env.kwargs.how={how}",
-        "checkpoint.every=50",
-        "env.vectorization=sync",
-    ]
+    how = "+env.kwargs.how='raises','runs out','is killed','hangs','not',exits,leaves,'leaves from C'"
+    overrides = [*TINY, "env.target=fails.Fails", how, "checkpoint.every=50", "env.vectorization=sync"]
     options = ["--sweep-dir", "s", "--workers", "5", "--stall", "10"]
     process = start("train", "-m", *overrides, *options, stderr=subprocess.PIPE)
     stderr = process.communicate(timeout=150)[1]
@@ -203,16 +182,19 @@ def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(pr
     assert "MemoryError: no room for the arm" in errors["runs out"]
     assert errors["is killed"] == "killed by SIGKILL: by hand, or for want of memory"
     assert errors["hangs"].startswith("no progress for ")
+    assert errors["exits"].endswith(" in step called sys.exit(0) before the work was complete")
+    assert errors["leaves"].endswith(" in step called os._exit(0) before the work was complete")
+    assert errors["leaves from C"] == "its process left with exit code 0 before the run was completed"
     assert errors["not"] is None
     for error in filter(None, errors.values()):
         assert f": failed: {error}\n" in stderr
 
     (project / "mended").touch()
     again = rlrun("resume", "s", "--retry-failed", "--workers", "4", "--trust", "fails")
-    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "5 jobs: 5 completed"), again.stderr
+    assert (again.returncode, again.stdout.splitlines()[0]) == (0, "8 jobs: 8 completed"), again.stderr
     manifests = [json.loads((run / "manifest.json").read_text()) for run in _runs("s")]
     resumed = [record["checkpoint"] for about in manifests for record in about.get("resumed", [])]
-    assert resumed == ["0000000100-0000000025"] * 4
+    assert resumed == ["0000000100-0000000025"] * 7
 
 
 @pytest.mark.parametrize(("option", "pending"), [(["--fail-fast"], 3), (["--max-failures", "2"], 2)])
@@ -272,8 +254,7 @@ def test_a_sweep_that_was_cut_off_before_it_had_its_jobs_is_none(project, monkey
     assert is_sweep(Path("s"))
 
 
-def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project, monkeypatch):
-    monkeypatch.setattr(Path, "exists", lambda path: False)  # as it was when both looked
+def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project):
     assert sweeping._make(project / "s")
     assert not sweeping._make(project / "s")
 

@@ -95,15 +95,13 @@ class JobStore:
 
     Args:
         path: of the file.
-        clock: seconds since 1970.
 
     Raises:
         RunDirError: the file cannot be read or written.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._clock = clock
         self._require_own()
         with self._writing() as job_store:
             job_store.execute(LAYOUT)
@@ -128,7 +126,7 @@ class JobStore:
 
     def claim(self, owner: str) -> Entry | None:
         """Claim and return a job that no coordinator works on; None if there is none now."""
-        now = self._clock()
+        now = time.time()
         with self._writing() as job_store:
             row = job_store.execute(
                 f"SELECT {COLUMNS} FROM jobs WHERE after <= ? AND (state = 'pending' OR "
@@ -156,7 +154,7 @@ class JobStore:
             for key in keys:
                 changed = job_store.execute(
                     "UPDATE jobs SET beat = ? WHERE key = ? AND owner = ? AND state = 'running'",
-                    (self._clock(), key, owner),
+                    (time.time(), key, owner),
                 )
                 if changed.rowcount == 0:
                     lost.add(key)
@@ -191,7 +189,7 @@ class JobStore:
             job_store.execute(
                 "UPDATE jobs SET state = ?, owner = NULL, beat = NULL, code = ?, error = ?, after = ?, "
                 "attempts = attempts + ? WHERE key = ?",
-                (state, code, error, self._clock() + delay, counts, key),
+                (state, code, error, time.time() + delay, counts, key),
             )
             return True
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rlrun.core.errors import printable
 from rlrun.runs.directory import RunDir
@@ -25,14 +25,13 @@ class Show:
 
     Args:
         folder: of the sweep.
-        stream: standard error unless given.
         grows: more jobs than are known may come, so that nothing is said of the time to go.
     """
 
-    def __init__(self, folder: Path, stream: TextIO | None = None, *, grows: bool = False) -> None:
+    def __init__(self, folder: Path, *, grows: bool = False) -> None:
         self.folder = folder
         self.grows = grows
-        self.stream = stream or sys.stderr
+        self.stream = sys.stderr
         self._printed: dict[str, tuple[Any, ...]] = {}
         self._since: dict[str, float] = {}  # when a job was first seen running
         self._took: list[float] = []  # seconds of jobs that were seen to begin and to end

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known, open_own, open_regular, reason
-from rlrun.runs.progress import progress, record_of
+from rlrun.runs.progress import number_of, progress, record_of
 from rlrun.sweep.search.settings import Optuna, SearchPlan
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
@@ -291,20 +291,22 @@ def values_of(path: Path, name: str) -> list[float]:
         while (line := file.readline(PIECE)).endswith(b"\n"):  # else it is being written, or not a record
             record = (record_of(line) or {}) if quoted in line else {}
             if name in record:
-                values.append(float(record[name]) if _is_number(record[name]) else math.nan)
+                number = number_of(record[name])
+                values.append(math.nan if number is None else number)
     return values
 
 
 def numbers_of(run: RunDir) -> set[str]:
     """Return the names of a run's numbers, but for metrics that it wrote early only."""
-    return {name for name, value in known(run.summary).items() if _is_number(value)} | set(progress(run.metrics))
+    summary = {name for name, value in known(run.summary).items() if number_of(value) is not None}
+    return summary | set(progress(run.metrics))
 
 
 def of_run(run: RunDir, settings: Optuna, at: int) -> float:
     """Return the result of a completed run for the objective of a number; NaN where it has none."""
     name = settings.objectives[at]
-    value = known(run.summary).get(name)
-    return float(value) if _is_number(value) else of_values(values_of(run.metrics, name), settings, at)
+    value = number_of(known(run.summary).get(name))
+    return of_values(values_of(run.metrics, name), settings, at) if value is None else value
 
 
 def of_values(values: list[float], settings: Optuna, at: int) -> float:
@@ -336,7 +338,3 @@ def interval(values: list[float]) -> list[float] | None:
         return None
     drawn = np.random.default_rng(0).choice(values, (SAMPLES, len(values))).mean(1)
     return [float(bound) for bound in np.quantile(drawn, [(1 - SURE) / 2, (1 + SURE) / 2])]
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
