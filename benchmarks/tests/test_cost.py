@@ -6,60 +6,29 @@ import re
 from pathlib import Path
 
 import pytest
+from benchmarks import asynchronous, bare, checkpoints, kept, process, sections_of_cost, speed, startup
+from benchmarks.rivals import case
+from benchmarks.side import CASES, SIDES
 from benchmarks.tests.small import SMALL
 
-SWINGING = [
-    "ddpg",
-    "td3",
-    "sarsa",
-    "oac",
-    "qrsac",
-    "dsac",
-    "doac",
-    "mdq",
-    "iql",
-    "taac",
-    "action-repeat",
-    "sac",
-    "sac-hlgauss",
-]
+OFF_POLICY = [name for name in CASES if name != "ppo-cartpole"]  # whose steps come in hundreds
 
 
-BALANCING = ["dqn", "dqn-dueling", "dqn-quantile", "dqn-hlgauss"]
+@pytest.mark.parametrize(("name", "reference"), [*((name, "bare") for name in OFF_POLICY), ("sac-pendulum", "plain")])
+def test_both_sides_do_the_same_work(name, reference):
+    case = CASES[name]._replace(overrides=(*CASES[name].overrides, *SMALL))
+    theirs, ours = (SIDES[side](case, first=30, last=80) for side in (reference, "rlrun"))
+    assert theirs["env_steps"] == ours["env_steps"] == 50
+    assert theirs["parameters"] == ours["parameters"]
+    assert theirs["steps_of_optimizers"] == ours["steps_of_optimizers"] > 0
 
 
-OFF_POLICY = (
-    *(f"{name}-pendulum" for name in SWINGING),
-    *(f"{name}-cartpole" for name in BALANCING),
-    *("dqn-cartpole-tuned", "seditor-constrained"),
-)
-
-
-@pytest.mark.parametrize("name", OFF_POLICY)
-def test_both_sides_do_the_same_work(load, name):
-    side = load("side")
-    assert set(side.CASES) - set(OFF_POLICY) == {"ppo-cartpole"}  # whose steps come in hundreds
-    case = side.CASES[name]
-    case = case._replace(overrides=(*case.overrides, *SMALL))
-    bare, ours = (measure(case, first=30, last=80) for measure in (side.measure_bare, side.measure_rlrun))
-    assert bare["env_steps"] == ours["env_steps"] == 50
-    assert bare["parameters"] == ours["parameters"]
-    assert bare["steps_of_optimizers"] == ours["steps_of_optimizers"] > 0
-
-
-def test_plain_loop_does_the_same_work(load):
-    side, text = load("side"), (Path(__file__).parents[1] / "plain_sac.py").read_text()
+def test_plain_loop_uses_nothing_of_ours():
+    text = (Path(__file__).parents[1] / "plain_sac.py").read_text()
     assert re.findall(r"^\s*(?:from|import) (?:rlrun|benchmarks(?!\.clock\b))\S*", text, re.MULTILINE) == []
-    case = side.CASES["sac-pendulum"]
-    case = case._replace(overrides=(*case.overrides, *SMALL))
-    plain, ours = (side.SIDES[name](case, first=30, last=80) for name in ("plain", "rlrun"))
-    assert plain["env_steps"] == ours["env_steps"] == 50
-    assert plain["parameters"] == ours["parameters"]
-    assert plain["steps_of_optimizers"] == ours["steps_of_optimizers"] > 0
 
 
-def test_rewards_are_summed_within_episodes(load):
-    bare = load("bare")
+def test_rewards_are_summed_within_episodes():
     ring = bare.Ring(10, observation=1, action=(), dtype="int64")
     ahead = bare.Ahead(ring, steps=2, discount=0.5)
     for step in range(3):
@@ -69,20 +38,18 @@ def test_rewards_are_summed_within_episodes(load):
     assert ring.next_observation[:3, 0].tolist() == [2.0, 3.0, 3.0]
 
 
-def test_unequal_work_is_refused(load, monkeypatch):
-    speed, process = load("speed"), load("process")
+def test_unequal_work_is_refused(monkeypatch):
     counts = iter([{"parameters": 1, "steps_of_optimizers": 5}, {"parameters": 1, "steps_of_optimizers": 6}])
     monkeypatch.setattr(speed, "run_for_json", lambda overrides, folder: next(counts))
     with pytest.raises(process.Failed, match="steps_of_optimizers"):
-        speed.one_round("x", load("side").CASES["sac-pendulum"])
+        speed.one_round("x", CASES["sac-pendulum"])
 
 
 def one_turn(seconds, *, updates=10.0):
     return {"env_steps": 100, "updates": updates, "parameters": 5, "processor_seconds": seconds}
 
 
-def test_kept_speed_is_a_ratio(load, monkeypatch):
-    kept = load("kept")
+def test_kept_speed_is_a_ratio(monkeypatch):
     seconds = {"a2c-cartpole": {"before": [2.0, 2.0, 4.0], "after": [2.0, 1.0, 1.0]}}  # ratios 1, 2, 4
     seconds["ppo-cartpole"] = {"before": [0.9, 0.9, 0.9], "after": [1.0, 1.0, 1.0]}
     order = []
@@ -99,69 +66,61 @@ def test_kept_speed_is_a_ratio(load, monkeypatch):
     assert result["geometric_mean"] == pytest.approx(1.8**0.5)
     assert not result["passed"]  # one case below its bar is enough
     assert order[:4] == ["after", "before", "before", "after"]
-    assert "met" in "\n".join(load("sections_of_cost").kept(result))
+    assert "met" in "\n".join(sections_of_cost.kept(result))
 
 
-def test_kept_speed_needs_equal_work(load, monkeypatch):
-    kept = load("kept")
+def test_kept_speed_needs_equal_work(monkeypatch):
     monkeypatch.setattr(kept, "turn", lambda name, tree: one_turn(1.0, updates=10.0 if tree == kept.ROOT else 11.0))
     before = kept._git("worktree", "list")
-    with pytest.raises(load("process").Failed, match=r"updates differ: 11\.0 and 10\.0"):
+    with pytest.raises(process.Failed, match=r"updates differ: 11\.0 and 10\.0"):
         kept.measure(["a2c-cartpole"], against="HEAD", rounds=1)
     assert kept._git("worktree", "list") == before
 
 
-def test_missing_commit_is_named(load):
-    with pytest.raises(load("process").Failed, match="no-such-commit"):
-        load("kept").measure(["a2c-cartpole"], against="no-such-commit", rounds=1)
+def test_missing_commit_is_named():
+    with pytest.raises(process.Failed, match="no-such-commit"):
+        kept.measure(["a2c-cartpole"], against="no-such-commit", rounds=1)
 
 
-def test_first_step_ends_the_run(load, tmp_path):
-    assert 0.5 < load("startup").first_step(tmp_path) < 60
+def test_first_step_ends_the_run(tmp_path):
+    assert 0.5 < startup.first_step(tmp_path) < 60
 
 
-def test_checkpoints_are_measured(load, tmp_path, monkeypatch):
-    checkpoints, case = load("checkpoints"), load("rivals.case").Case("sample", capacity=4_000)
+def test_checkpoints_are_measured(tmp_path, monkeypatch):
+    small = case.Case("sample", capacity=4_000)
     monkeypatch.setattr(checkpoints, "NEW_ROWS", 400)
     monkeypatch.setattr(checkpoints, "SAVES", 2)
-    assert 1.0 < checkpoints.growing(str(tmp_path / "growing"), case)["disk"] < 3.0
-    saved = checkpoints.full(str(tmp_path / "full"), case)
+    assert 1.0 < checkpoints.growing(str(tmp_path / "growing"), small)["disk"] < 3.0
+    saved = checkpoints.full(str(tmp_path / "full"), small)
     assert len(saved["stalls"]) == len(saved["writes"]) == 3
     assert all(0 < stall <= write for stall, write in zip(saved["stalls"], saved["writes"], strict=True))
-    assert checkpoints.load(str(tmp_path / "full"), case)["rows"] > 0.9 * case.capacity
+    assert checkpoints.load(str(tmp_path / "full"), small)["rows"] > 0.9 * small.capacity
     checkpoints.multiply(checkpoints.RunDir.open(tmp_path / "full"), tmp_path / "many", count=7)
     assert [report.damage for report in checkpoints.checkpoints(tmp_path / "many", verify=True)] == [()] * 7
 
 
 @pytest.mark.parametrize(("stall", "passed"), [(0.15, True), (0.16, False)])
-def test_a_stall_is_held_to_its_bar(load, monkeypatch, tmp_path, stall, passed):
-    checkpoints, page = load("checkpoints"), load("page")
+def test_a_stall_is_held_to_its_bar(monkeypatch, page_of, stall, passed):
     monkeypatch.setattr(
         checkpoints, "one_round", lambda folder: {**dict.fromkeys(checkpoints.WHAT, 0.1), "later_stall": stall}
     )
     result = checkpoints.measure(rounds=3)
     assert result["passed"] is passed
-    page.save("checkpoints", result, folder=tmp_path)
-    page.write(folder=tmp_path)
-    assert f"≤ 0.15: {'met' if passed else 'missed'} |" in (tmp_path / "README.md").read_text()
+    assert f"≤ 0.15: {'met' if passed else 'missed'} |" in page_of("checkpoints", result)
 
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("side", ["sync", "thread"])
-def test_time_of_stepping_is_measured(load, monkeypatch, side):
-    asynchronous = load("asynchronous")
+def test_time_of_stepping_is_measured(monkeypatch, side):
     monkeypatch.setattr(asynchronous, "OVERRIDES", (*asynchronous.OVERRIDES, *SMALL, "stop.env_steps=60"))
     assert 0.009 < asynchronous.one(side, "1", first=25, last=55) < 1.0
 
 
 @pytest.mark.parametrize(("seconds", "passed"), [(0.011, True), (0.013, False)])
-def test_asynchronous_steps_are_held_to_their_bar(load, monkeypatch, tmp_path, seconds, passed):
-    asynchronous, page = load("asynchronous"), load("page")
+def test_asynchronous_steps_are_held_to_their_bar(monkeypatch, page_of, seconds, passed):
     sync = {"1": 0.012, "2": 0.014, "4": 0.02, "8": 0.04}
     monkeypatch.setattr(asynchronous, "one", lambda side, updates: sync[updates] if side == "sync" else seconds)
     cases = asynchronous.measure(rounds=2)
     assert {name: case["passed"] for name, case in cases.items() if "passed" in case} == {"4-process": passed}
-    page.save("async", cases, folder=tmp_path)
-    page.write(folder=tmp_path)
     row = f"| 4 | process | {1000 * seconds:.1f} ({1000 * seconds:.1f}–{1000 * seconds:.1f}) | 20.0 (20.0–20.0) |"
-    assert row in (tmp_path / "README.md").read_text()
+    assert row in page_of("async", cases)

@@ -9,42 +9,40 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import memory, process
+from benchmarks.rivals import case, client, worker
 
 
 @pytest.fixture
-def small(load, monkeypatch, tmp_path):
-    """The memory's benchmark, with a cache of its own and a case that takes a moment."""
+def small(monkeypatch, tmp_path):
+    """A case that takes a moment, and a cache of its own."""
     monkeypatch.setenv("RLRUN_BENCH_CACHE", str(tmp_path))
-    memory = load("memory")
-    return memory, {"sample256": memory.CASES["sample256"]._replace(capacity=1_000)}
+    return {"sample256": memory.CASES["sample256"]._replace(capacity=1_000)}
 
 
 def test_sides_give_equal_batches(small):
-    memory, cases = small
-    case = memory.measure_cases(cases, rivals=[], rounds=2)["sample256"]
-    assert set(case["thousands"]) == {"rlrun", "numpy by column", "numpy packed rows"}
-    assert case["bytes"]["rlrun"] == case["bytes"]["numpy by column"] == 256 * (4 * (17 + 17 + 6 + 1) + 2)
-    assert len(case["rounds"]) == 2
-    assert case["passed"]  # the rivals were not asked for
+    result = memory.measure_cases(small, rivals=[], rounds=2)["sample256"]
+    assert set(result["thousands"]) == {"rlrun", "numpy by column", "numpy packed rows"}
+    assert result["bytes"]["rlrun"] == result["bytes"]["numpy by column"] == 256 * (4 * (17 + 17 + 6 + 1) + 2)
+    assert len(result["rounds"]) == 2
+    assert result["passed"]  # the rivals were not asked for
 
 
-def test_missing_rival_misses_its_bar(small, load, monkeypatch):
+def test_missing_rival_misses_its_bar(small, monkeypatch):
     def refuse(rival):
-        raise load("process").Failed("no such package")
+        raise process.Failed("no such package")
 
-    monkeypatch.setattr(load("rivals.client"), "interpreter", refuse)
-    memory, cases = small
+    monkeypatch.setattr(client, "interpreter", refuse)
     monkeypatch.setattr(memory, "LIMITS", {})
-    case = memory.measure_cases(cases, rivals=["cpprb"], rounds=1)["sample256"]
-    assert (case["absent"]["cpprb"], case["missed"]) == ("no such package", ["cpprb"])
-    assert case["absent"]["tianshou"] == memory.NOT_ASKED
+    result = memory.measure_cases(small, rivals=["cpprb"], rounds=1)["sample256"]
+    assert (result["absent"]["cpprb"], result["missed"]) == ("no such package", ["cpprb"])
+    assert result["absent"]["tianshou"] == memory.NOT_ASKED
 
 
 @pytest.mark.parametrize(
     ("name", "rlrun", "missed"), [("sample256", 16.0, []), ("sample256", 12.0, ["stable-baselines3"])]
 )
-def test_memory_is_held_to_its_ratios(load, name, rlrun, missed):
-    memory = load("memory")
+def test_memory_is_held_to_its_ratios(name, rlrun, missed):
     rounds = [{"rlrun": rlrun * noise, "stable-baselines3": 3.0 * noise, "cpprb": 10.0} for noise in (1.0, 2.0, 3.0)]
     absent = dict.fromkeys(("torchrl", "tianshou", "sheeprl"), memory.NOT_ASKED)
     summary = memory.summary(name, rounds, absent)
@@ -53,8 +51,8 @@ def test_memory_is_held_to_its_ratios(load, name, rlrun, missed):
 
 
 @pytest.mark.parametrize(("speed", "missed"), [(200.0, []), (160.0, ["rlrun"])])
-def test_insertion_is_held_to_its_time(load, speed, missed):
-    summary = load("memory").summary("insert1", [{"rlrun": speed}], {})
+def test_insertion_is_held_to_its_time(speed, missed):
+    summary = memory.summary("insert1", [{"rlrun": speed}], {})
     assert summary["microseconds"]["median"] == 1_000 / speed
     assert summary["missed"] == missed
 
@@ -77,24 +75,22 @@ def test_memory_of_full_tables_is_counted():
     assert sizes["grown"] >= 0.9 * sizes["stored"]
 
 
-def test_calls_of_a_case_are_counted_again(load, monkeypatch):
-    module, case = load("rivals.worker"), load("rivals.case").CASES["sample256"]._replace(capacity=1_000)
-    worker, timed = module.Worker("columns"), []
-    monkeypatch.setattr(worker, "time", lambda: timed.append(worker.calls) or 0.01 * worker.calls)
+def test_calls_of_a_case_are_counted_again(monkeypatch):
+    side, timed = worker.Worker("columns"), []
+    monkeypatch.setattr(side, "time", lambda: timed.append(side.calls) or 0.01 * side.calls)
     for _ in range(2):
-        worker.prepare(case)
-        assert worker.calls == round(module.SECONDS / 0.01)
+        side.prepare(case.CASES["sample256"]._replace(capacity=1_000))
+        assert side.calls == round(worker.SECONDS / 0.01)
     assert timed == [1, 2, 4, 8] * 2
 
 
-def test_bytes_of_any_batch_are_counted(load):
+def test_bytes_of_any_batch_are_counted():
     batch = {"observation": torch.zeros(3, 2), "next": ({"reward": torch.zeros(3)}, [torch.zeros(3, dtype=torch.bool)])}
-    assert load("rivals.worker").nbytes(batch) == 24 + 12 + 3
-    assert load("rivals.worker").nbytes(None) == 0
+    assert worker.nbytes(batch) == 24 + 12 + 3
+    assert worker.nbytes(None) == 0
 
 
-def test_transitions_follow_one_another(load):
-    case = load("rivals.case")
+def test_transitions_follow_one_another():
     episode = case.episode(case.CASES["insert64"])
     flat = episode.flat()
     assert flat["observation"].shape == (200 * 64, 17)
@@ -102,15 +98,12 @@ def test_transitions_follow_one_another(load):
     assert episode.truncated.sum() == episode.truncated[-1].sum() == 64
 
 
-def test_page_names_missing_figures(load, tmp_path):
-    page, memory = load("page"), load("memory")
+def test_page_names_missing_figures(page_of):
     part = memory.summary("per256", [{"rlrun": 2.0, "cpprb": 1.0}], {"tianshou": "broken", "sheeprl": "no priorities"})
     about = {"transitions": 256, "what": "sample", "bytes": {"rlrun": 512, "cpprb": 512}, "load": [0.5]}
     about |= {"how": {"rlrun": "Table", "cpprb": "ReplayBuffer"}, "versions": {"rlrun": {}, "cpprb": {}}}
     size = {"what": "peak", "error": "out of memory", "bar": 1.1, "passed": False}
-    page.save("memory", {"per256": {**part, **about}, "peak": size}, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = page_of("memory", {"per256": {**part, **about}, "peak": size})
     assert "| per256 | cpprb | 1 (1–1) | 2.00 (2.00–2.00) | ≥ 1: met | 2 |" in text
     assert "| per256 | tianshou | none |  | ≥ 1: missed |  |" in text
     assert "without tianshou (broken); sheeprl (no priorities)" in text

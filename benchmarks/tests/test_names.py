@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.names import names_on_the_way
 
 FOLLOWED = {
     "parameter of another module": ("from pkg.other import keep\ndef main(texts): keep(texts)", {"texts", "kept"}),
@@ -31,11 +32,11 @@ FOLLOWED = {
 
 
 @pytest.mark.parametrize(("code", "names"), FOLLOWED.values(), ids=FOLLOWED)
-def test_names_of_a_value(load, tmp_path, code, names):
+def test_names_of_a_value(tmp_path, code, names):
     source = tmp_path / "pkg"
     source.mkdir()
     (source / "__init__.py").touch()
     (source / "other.py").write_text("from pkg.third import keep")  # passes it on
     (source / "third.py").write_text("def keep(kept): pass")
     (source / "run.py").write_text(code)
-    assert load("names").names_on_the_way(source, "pkg.run", "main") == names
+    assert names_on_the_way(source, "pkg.run", "main") == names

@@ -7,35 +7,36 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks import defaults, halfcheetah, learning, page, search, surface, sweeps, why
 from benchmarks.tests.small import SMALL
+
+from rlrun.analysis.why import RULES
+from rlrun.commands import train as experiment
+from rlrun.sweep.search import SearchPlan
+from rlrun.sweep.sweeping import Means, apart
 
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("name", ["dqn-chain-truncated", "sac-hitthemiddle", "sac-pointmass-diayn"])
-def test_claim_about_a_toy_is_measured(load, name):
-    learning = load("learning")
+def test_claim_about_a_toy_is_measured(name):
     case = learning.measure([name], seeds=[0], overrides=[*SMALL, "stop.updates=20"])[name]
     assert "error" not in case["runs"][0]
     assert not case["passed"]  # nothing is learned in 20 updates
 
 
 @pytest.mark.usefixtures("warm")
-def test_claim_about_a_return_is_measured(load, tmp_path):
+def test_claim_about_a_return_is_measured(page_of):
     overrides = [*SMALL, "stop.env_steps=60", "evaluation.every=30", "evaluation.episodes=1"]
-    case = load("learning").measure(["sac-mixedaction"], seeds=[0], overrides=overrides)["sac-mixedaction"]
+    case = learning.measure(["sac-mixedaction"], seeds=[0], overrides=overrides)["sac-mixedaction"]
     (run,) = case["runs"]
     assert 0.0 <= run["value"] <= 10.0
     assert 0.0 <= run["evaluations"]["last"] <= run["evaluations"]["best"] <= 10.0
-    load("page").save("learning", {"sac-mixedaction": case}, folder=tmp_path)
-    load("page").write(folder=tmp_path)
-    assert (
-        f"{run['value']:.4g} (last evaluation {run['evaluations']['last']:.4g})" in (tmp_path / "README.md").read_text()
-    )
+    text = page_of("learning", {"sac-mixedaction": case})
+    assert f"{run['value']:.4g} (last evaluation {run['evaluations']['last']:.4g})" in text
 
 
 @pytest.mark.parametrize(("missed", "passed"), [(0, True), (1, True), (2, False)])
-def test_claims_may_miss_some_seeds(load, missed, passed):
-    learning = load("learning")
+def test_claims_may_miss_some_seeds(missed, passed):
     runs = [{"holds": seed >= missed} for seed in range(5)]
     assert learning.summary(learning.CLAIMS["sac-cartpole"], runs, extra=[])["passed"] is passed
 
@@ -44,8 +45,7 @@ def test_claims_may_miss_some_seeds(load, missed, passed):
     ("resumed", "over"),
     [([], True), ([None], True), (["0000000150-0000000010"], True), ([None, "0000000300-0000000020"], False)],
 )
-def test_jobs_that_start_over_are_counted(load, tmp_path, resumed, over):
-    sweeps = load("sweeps")
+def test_jobs_that_start_over_are_counted(tmp_path, resumed, over):
     about = {"resumed": [{"checkpoint": checkpoint} for checkpoint in resumed]} if resumed else {}
     (tmp_path / "manifest.json").write_text(json.dumps(about))
     kills = [{"checkpoints": {}}, {"checkpoints": {tmp_path.name: "0000000300-0000000020"}}]
@@ -53,15 +53,12 @@ def test_jobs_that_start_over_are_counted(load, tmp_path, resumed, over):
     assert not sweeps._started_over(tmp_path, kills[:1])
 
 
-def test_sweeps_are_judged_by_every_job(load, tmp_path):
-    page, sweeps = load("page"), load("sweeps")
+def test_sweeps_are_judged_by_every_job(page_of):
     case = {"words": ["seed=0"], "kills": [{"states": {"completed": 3, "running": 4}}], "jobs": 24, "passed": False}
     case |= {"completed": 24, "finished_once": 24, "started_over": 1, "wall_seconds": 5.0}
-    page.save("sweeps", {"local": case | {"identical": dict.fromkeys(sweeps.GROUPS, 24)}}, folder=tmp_path)
+    case |= {"identical": dict.fromkeys(sweeps.GROUPS, 24)}
     failed = {"words": [], "kills": [], "error": "it came to nothing", "passed": False, "wall_seconds": 1.0}
-    page.save("sweeps", {"ray": failed}, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = page_of("sweeps", {"local": case, "ray": failed})
     assert "| local | 3 completed, 4 running | 24 | 24 | 1 | 24 of 24 |" in text
     assert "| ray | it came to nothing |" in text
 
@@ -81,30 +78,29 @@ def valley(*, luck):
     }
 
 
-def test_runs_are_drawn_from_near_points(load):
-    surface = load("surface").Surface(valley(luck=10.0))
-    assert surface.best == 150.0
-    assert surface.expected(1e-3, 100).tolist() == pytest.approx([150.0] * 5)
-    assert surface.expected(1e-4, 10).tolist() == pytest.approx([50.0 + 25.0] * 5)  # half the way on both axes
-    assert surface.expected(1e-9, 1e9).tolist() == pytest.approx([0.0] * 5)  # the grid ends there
+def test_runs_are_drawn_from_near_points():
+    returns = surface.Surface(valley(luck=10.0))
+    assert returns.best == 150.0
+    assert returns.expected(1e-3, 100).tolist() == pytest.approx([150.0] * 5)
+    assert returns.expected(1e-4, 10).tolist() == pytest.approx([50.0 + 25.0] * 5)  # half the way on both axes
+    assert returns.expected(1e-9, 1e9).tolist() == pytest.approx([0.0] * 5)  # the grid ends there
     draw = np.random.default_rng(0)
-    runs = np.array([surface.drawn(1e-4, 10, draw)[0] for _ in range(600)])
+    runs = np.array([returns.drawn(1e-4, 10, draw)[0] for _ in range(600)])
     assert set(np.round(runs - 75.0, 3)) == {round(offset, 3) for offset in (-10 * 1.5**0.5, 0.0, 10 * 1.5**0.5)}
     assert runs.std() == pytest.approx(10.0, rel=0.05)  # as that of the three, which are few
 
 
-def test_grids_are_read_from_a_sweep(load, tmp_path):
+def test_grids_are_read_from_a_sweep(tmp_path):
     for seed, rate, returns in ((1, 0.001, (9.0, 300.126)), (0, 0.001, (8.0, 20.0)), (0, 0.01, (7.0, 7.5))):
         job = tmp_path / "jobs" / f"{seed}{rate}"
         job.mkdir(parents=True)
         (job / "config.yaml").write_text(f"seed: {seed}\nalgorithm: {{lr: {rate}, target_every: 9}}\n")
         records = [{"updates": 1}, *({"evaluation/mean_return": mean} for mean in returns)]
         (job / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    assert load("surface").read(tmp_path) == {"0.001 9": [[8.0, 20.0], [9.0, 300.13]], "0.01 9": [[7.0, 7.5]]}
+    assert surface.read(tmp_path) == {"0.001 9": [[8.0, 20.0], [9.0, 300.13]], "0.01 9": [[7.0, 7.5]]}
 
 
-def test_search_is_held_to_random_trials(load, monkeypatch, tmp_path):
-    search, page = load("search"), load("page")
+def test_search_is_held_to_random_trials(monkeypatch, page_of):
     about = {"interval": [1.0, 2.0], "scores": [1.0], "searched": 9.0, "values": ["a=1"], "env_steps": 60}
     about |= {"seconds": 3.0, "trials": {"complete": 20, "pruned": 10}}
     means = {"search": 290.0, "random": 300.0}
@@ -120,16 +116,14 @@ def test_search_is_held_to_random_trials(load, monkeypatch, tmp_path):
     assert parts["drawn"]["evaluations"]["search"] < parts["drawn"]["evaluations"]["random"] == 12 * 5 * search.SEEDS
     assert all(study[side]["mean"] < 0.5 for study in parts["quadratic"]["studies"] for side in ("search", "cmaes"))
     assert list(search.measure([0], parts=["quadratic"])) == ["quadratic"]
-    page.save("search", parts, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = page_of("search", parts)
     assert "ahead in 0 of 2 studies: missed" in text
     assert "9 points, 3 runs at each" in text
     assert "| 1 | random | 300.0 [1.0, 2.0] | 9.0 | 20 complete, 10 pruned | 60 | 3 | `a=1` |" in text
 
 
-def test_both_sides_search_by_the_command(load, monkeypatch):
-    search, commands = load("search"), []
+def test_both_sides_search_by_the_command(monkeypatch):
+    commands = []
 
     def run(overrides, *, folder):
         commands.append(overrides)
@@ -139,9 +133,6 @@ def test_both_sides_search_by_the_command(load, monkeypatch):
 
     monkeypatch.setattr(search, "run", run)
     search.cartpole([4], workers=2)
-    from rlrun.sweep.search import SearchPlan
-    from rlrun.sweep.sweeping import Means, apart
-
     for overrides, sampler in zip(commands, ("tpe", "random"), strict=True):
         jobs, own = apart(overrides[4 : overrides.index("--sweep-dir")])
         settings = Means(own).search()
@@ -150,8 +141,7 @@ def test_both_sides_search_by_the_command(load, monkeypatch):
 
 
 @pytest.mark.parametrize(("wrong", "passed"), [(2, True), (3, False)])
-def test_diagnoses_are_held_to_planted_causes(load, monkeypatch, tmp_path, wrong, passed):
-    why, page = load("why"), load("page")
+def test_diagnoses_are_held_to_planted_causes(monkeypatch, page_of, wrong, passed):
     planted = [case.cause for case in why.SABOTAGED.values()]
     causes = iter([*["dead units"] * wrong, *planted[wrong:], *[None] * len(why.HEALTHY)])
     monkeypatch.setattr(why, "run", lambda overrides, folder: None)
@@ -165,28 +155,20 @@ def test_diagnoses_are_held_to_planted_causes(load, monkeypatch, tmp_path, wrong
     result = why.measure()
     assert (result["sabotaged"]["right"], result["sabotaged"]["passed"]) == (12 - wrong, passed)
     assert (result["healthy"]["right"], result["healthy"]["passed"]) == (12, True)
-    page.save("why", result, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = page_of("why", result)
     assert f"named first in {12 - wrong} of 12, bar ≥ 10: {'met' if passed else 'missed'}." in text
     assert "| rate x 100 | 0 | dead units, scale | wrong | 9 | 0 |" in text
 
 
-def test_diagnosed_runs_can_be_built(load, tmp_path, monkeypatch):
-    from rlrun.commands import train as experiment
-
-    why = load("why")
+def test_diagnosed_runs_can_be_built(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for case in (why.SABOTAGED["bounds too narrow"], why.SABOTAGED["no time limit"], why.HEALTHY["ppo-pendulum"]):
         assert experiment.explain([*why.overrides_of(case.overrides), *why.ALWAYS])
     causes = {case.cause for case in why.SABOTAGED.values()}
-    from rlrun.analysis.why import RULES
-
     assert causes <= {rule.name for rule in RULES}
 
 
-def test_returns_of_earlier_seeds_stay(load, tmp_path, monkeypatch):
-    halfcheetah, page = load("halfcheetah"), load("page")
+def test_returns_of_earlier_seeds_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(halfcheetah, "interpreter", lambda name: Path("python"))
     monkeypatch.setattr(
         page, "load", lambda name, folder=tmp_path: json.loads((folder / f"{name}.json").read_text())["found"]
@@ -214,14 +196,13 @@ def test_returns_of_earlier_seeds_stay(load, tmp_path, monkeypatch):
     assert "| td3-halfcheetah | 60 | 60 (0 s) | 80 (9 s) |" in (tmp_path / "README.md").read_text()
 
 
-def test_defaults_are_compared_by_shares(load):
-    comparison = load("defaults").compared([4.0, 6.0], [6.0, 8.0], random=3.0)
+def test_defaults_are_compared_by_shares():
+    comparison = defaults.compared([4.0, 6.0], [6.0, 8.0], random=3.0)
     assert comparison == {"gain": -2.0, "error": pytest.approx(2**0.5), "share": -0.5}  # variances of 2, by 2 runs each
 
 
 @pytest.mark.parametrize(("enough", "passed"), [(None, True), (4, True), (5, False)])
-def test_defaults_are_judged_by_their_mean(load, enough, passed):
-    defaults = load("defaults")
+def test_defaults_are_judged_by_their_mean(enough, passed):
     task = defaults.Task("ppo", "CartPole-v1", 1_000, bar=2.0, enough=enough, alone=True)
     runs = [{"best": [value], "last": [value], "curve": []} for value in (1.0, 3.0, 3.0, 3.0, 3.0)]
     result = defaults.summary(task, {"rlrun": runs})
@@ -230,8 +211,7 @@ def test_defaults_are_judged_by_their_mean(load, enough, passed):
     assert not defaults.summary(task, {"rlrun": runs})["passed"]
 
 
-def test_defaults_run_missing_seeds_alone(load, monkeypatch, tmp_path):
-    defaults, page = load("defaults"), load("page")
+def test_defaults_run_missing_seeds_alone(monkeypatch, tmp_path):
     jobs = []
 
     def answer(overrides, *, folder, python):

@@ -5,28 +5,24 @@ from __future__ import annotations
 import json
 
 import pytest
+from benchmarks import __main__, page
 
 
-def test_page_is_made_from_results(load, tmp_path):
-    page = load("page")
-    page.save("dispatch", {"callbacks": 9, "microseconds": 5.25, "bar": 10.0, "passed": True}, folder=tmp_path)
-    page.write(folder=tmp_path)
-    assert "| 9 callbacks with empty hooks, an update | 5.2 | < 10: met |" in (tmp_path / "README.md").read_text()
-    assert (
-        json.loads((tmp_path / "dispatch.json").read_text())["machine"]["date"] in (tmp_path / "README.md").read_text()
-    )
+def test_page_is_made_from_results(page_of, tmp_path):
+    text = page_of("dispatch", {"callbacks": 9, "microseconds": 5.25, "bar": 10.0, "passed": True})
+    assert "| 9 callbacks with empty hooks, an update | 5.2 | < 10: met |" in text
+    assert json.loads((tmp_path / "dispatch.json").read_text())["machine"]["date"] in text
 
 
-def test_partial_measurement_keeps_the_other_parts(load, tmp_path):
-    page = load("page")
+def test_partial_measurement_keeps_the_other_parts(tmp_path):
     page.save("learning", {"a": {"passed": True}, "b": {"passed": True}}, folder=tmp_path)
     page.save("learning", {"a": {"passed": False}}, folder=tmp_path)
     cases = json.loads((tmp_path / "learning.json").read_text())["found"]
     assert (cases["a"]["passed"], cases["b"]["passed"]) == (False, True)
 
 
-def test_seeds_are_ranges_and_lists(load):
-    seeds_of = load("__main__").seeds_of
+def test_seeds_are_ranges_and_lists():
+    seeds_of = __main__.seeds_of
     assert (seeds_of("0-4"), seeds_of("3"), seeds_of("0,2-3")) == ([0, 1, 2, 3, 4], [3], [0, 2, 3])
 
 
@@ -38,6 +34,6 @@ def test_seeds_are_ranges_and_lists(load):
         ("memory --rivals cpprb", [], ["cpprb"]),
     ],
 )
-def test_parts_and_rivals_are_chosen(load, overrides, parts, rivals):
-    args = load("__main__").parser().parse_args(overrides.split())
+def test_parts_and_rivals_are_chosen(overrides, parts, rivals):
+    args = __main__.parser().parse_args(overrides.split())
     assert (args.memory, args.rivals, args.rounds) == (parts, rivals, 5)

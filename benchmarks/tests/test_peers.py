@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from benchmarks import peers, process, solving
+from benchmarks.rivals.training import meter, work
 from benchmarks.tests.small import SMALL
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+from gymnasium.envs.registration import load_env_creator
 
 
 def turned(speed, *, steps=30, parameters=7):
@@ -18,8 +24,7 @@ def turned(speed, *, steps=30, parameters=7):
     return {**record, "first_step": 1.5, "megabytes": 300.0, "versions": {"it": "1.2.3", "torch": "2"}}
 
 
-def test_peers_are_held_to_equal_work(load, monkeypatch, tmp_path):
-    peers, page, process = load("peers"), load("page"), load("process")
+def test_peers_are_held_to_equal_work(monkeypatch, page_of):
     requests = {}
 
     def run(overrides, *, folder, python):
@@ -50,9 +55,7 @@ def test_peers_are_held_to_equal_work(load, monkeypatch, tmp_path):
     assert part["absent"]["poor"] == "no PPO"
     assert requests["stable_baselines3"]["numbers"] == requests["rlrun"]["numbers"]
     assert (requests["bare"]["env"], requests["bare"]["numbers"]["horizon"]) == ("CartPole-v1", 32)
-    page.save("peers", parts, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = page_of("peers", parts)
     assert "| bare loop | 1.2.3 | 210 (210–210) | 0.95 (0.95–0.95) | 1.5 (1.5–1.5) | 300 (300–300) | 60 | 7 |" in text
     assert "* rlrun ≥ 2.5 × stable-baselines3: 2.00 (2.00–2.00), missed" in text
     assert "* rlrun ≥ 1 × cleanrl: not measured, missed" in text
@@ -60,19 +63,16 @@ def test_peers_are_held_to_equal_work(load, monkeypatch, tmp_path):
     assert "* rlrun is slower than: bare loop\n" in text
 
 
-def test_who_did_nothing_in_the_window_did_other_work(load):
+def test_who_did_nothing_in_the_window_did_other_work():
     turns = {"rlrun": turned(9.0), "idle": turned(9.0, steps=0), "uncounted": turned(9.0, steps=0, parameters=0)}
-    assert load("peers").other_work(turns) == {"idle": "0 updates an environment step, not 1.5"}
+    assert peers.other_work(turns) == {"idle": "0 updates an environment step, not 1.5"}
 
 
-def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
-    import gymnasium
-    from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
-
+def test_a_meter_looks_at_any_loop_through_its_environment(monkeypatch):
     for kind in (CartPoleEnv, CartPoleVectorEnv):
         monkeypatch.setattr(kind, "step", kind.step)  # put back at the end
     monkeypatch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
-    meter, reports = load("rivals.training.meter"), []
+    reports = []
     weight, bias, idle = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
     meter.Meter(first=10, last=30, begun=0.0, report=reports.append).watch("CartPole-v1")
     optimizer, rare, _ = (torch.optim.Adam([parameter]) for parameter in (weight, bias, idle))  # the last never steps
@@ -94,8 +94,7 @@ def test_a_meter_looks_at_any_loop_through_its_environment(load, monkeypatch):
 
 
 @pytest.mark.parametrize(("seconds", "reached", "passed"), [(4.0, True, True), (6.0, True, False), (4.0, False, False)])
-def test_solving_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_path, seconds, reached, passed):
-    peers, page, solving = load("peers"), load("page"), load("solving")
+def test_solving_is_held_to_the_time_of_a_rival(monkeypatch, page_of, seconds, reached, passed):
     now, calls = [0.0], []
 
     def run(overrides, *, folder):
@@ -119,29 +118,24 @@ def test_solving_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_path, sec
     assert (part["ratio"], part["passed"]) == (pytest.approx(seconds / 10), passed)
     assert {"algorithm=dqn", "seed=2", "stop.env_steps=50000", "stop.mean_return=475"} <= set(calls[4])
     assert (calls[5]["seed"], calls[5]["budget"], calls[5]["every"]) == (2, 50_000, 2_560)
-    page.save("peers", parts, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = page_of("peers", parts)
     assert f"| 1 | {seconds:.1f} s, {'9,000 steps' if reached else 'not reached'} | 10.0 s, 20,000 steps |" in text
     assert f"* rlrun ≤ 0.5 of the time: {seconds / 10:.2f}, {'met' if passed else 'missed'}" in text
 
 
-def test_the_first_step_is_held_to_the_time_of_a_rival(load, monkeypatch, tmp_path):
-    peers, page, solving = load("peers"), load("page"), load("solving")
+def test_the_first_step_is_held_to_the_time_of_a_rival(monkeypatch, page_of):
     seconds = iter([5.0, 10.0, 7.0, 10.0, 6.0, 9.0])
     monkeypatch.setattr(solving, "interpreter", lambda name: Path("python"))
     monkeypatch.setattr(solving, "run_for_json", lambda overrides, **_: {"seconds": next(seconds)})
     parts = peers.measure(["begin"], rounds=3)
     assert (parts["begin"]["ratio"]["median"], parts["begin"]["passed"]) == (pytest.approx(2 / 3), False)
-    page.save("peers", parts, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = page_of("peers", parts)
     assert "| `rlrun train algorithm=sac env=pendulum` | 6.00 (5.00–7.00) |" in text
     assert "* rlrun ≤ 0.6 of the time: 0.67 (0.50–0.70), missed" in text
 
 
-def test_a_command_ends_at_the_first_step_of_its_environment(load):
-    assert 0.5 < load("solving").first_step(["rlrun", "train", "algorithm=sac", "env=pendulum"]) < 60
+def test_a_command_ends_at_the_first_step_of_its_environment():
+    assert 0.5 < solving.first_step(["rlrun", "train", "algorithm=sac", "env=pendulum"]) < 60
 
 
 class Over(BaseException):
@@ -160,11 +154,7 @@ LOOPS = {  # overrides, and environment steps of the window
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_loops_of_our_own_do_the_work_of_a_run(load, monkeypatch, tmp_path, name):
-    import gymnasium
-    from gymnasium.envs.registration import load_env_creator
-
-    peers, meter, work = load("peers"), load("rivals.training.meter"), load("rivals.training.work")
+def test_loops_of_our_own_do_the_work_of_a_run(monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
     overrides, first, last = LOOPS[name]
     case = peers.CASES[name]
@@ -185,7 +175,7 @@ def test_loops_of_our_own_do_the_work_of_a_run(load, monkeypatch, tmp_path, name
             patch.setattr(torch.optim.Optimizer, "__init__", torch.optim.Optimizer.__init__)
             meter.Meter(first=first, last=last, begun=task.begun, report=over).watch(task.env)
             with pytest.raises(Over):
-                load(f"rivals.training.{peers.OURS[side]}").train(task)
+                importlib.import_module(f"benchmarks.rivals.training.{peers.OURS[side]}").train(task)
     assert peers.other_work(reports) == {}
     assert {report["env_steps"] for report in reports.values()} == {last - first}
     assert len({report["parameters"] for report in reports.values()}) == 1

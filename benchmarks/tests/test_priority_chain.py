@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks import priority_chain as chain
 
 
-@pytest.fixture
-def chain(load):
-    return load("priority_chain")
-
-
-def test_memory_of_the_chain_holds_all_sequences_of_actions(chain):
+def test_memory_of_the_chain_holds_all_sequences_of_actions():
     table = chain.fill(3, chain.SAMPLERS["uniform"](0), seed=0)
     row, index = table.storage.arrays, np.flatnonzero(table.index.complete[: table.index.size])
     transitions = sorted(zip(*(row[name][index].tolist() for name in ("observation", "action", "reward")), strict=True))
@@ -20,6 +16,6 @@ def test_memory_of_the_chain_holds_all_sequences_of_actions(chain):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_priorities_need_at_most_half_of_the_updates(chain, seed):
+def test_priorities_need_at_most_half_of_the_updates(seed):
     needed = {name: chain.updates_needed(7, make(seed), seed) for name, make in chain.SAMPLERS.items()}
     assert needed["prioritized"] <= 0.5 * needed["uniform"]

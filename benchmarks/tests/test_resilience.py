@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 
+from benchmarks import resilience
 from tests.resume.kills import CELLS
 from tests.resume.test_exact import REPLAY, SHORT
 
 
-def test_a_cell_is_killed_compared_and_shown(load, monkeypatch, tmp_path):
-    resilience, page = load("resilience"), load("page")
+def test_a_cell_is_killed_compared_and_shown(monkeypatch, page_of):
     monkeypatch.setitem(resilience.CELLS, "tiny", (*CELLS["dqn-cartpole-1-sync"], *SHORT, *REPLAY))
     cells = resilience.measure(["tiny"], kills=1, workers=1)
     cell = cells["tiny"]
     assert (cell["kills"], cell["resumes"], cell["damaged"], cell["left_behind"]) == (1, 1, [], 0)
     assert set(cell["identical"].values()) == {True}
     assert (cell["resume"], cell["passed"]) == ("exact", True)
-    page.save("resilience", {**cells, "broken": {**cell, "kills": 0, "passed": False}}, folder=tmp_path)
-    page.write(folder=tmp_path)
-    text = (tmp_path / "README.md").read_text()
+    text = page_of("resilience", {**cells, "broken": {**cell, "kills": 0, "passed": False}})
     assert re.search(r"\| tiny \| 1 of 1 \| [01] \| 1 \| 0 \| 0 \| 0 \| identical \|", text)
     assert "| broken | 0 of 1 |" in text
