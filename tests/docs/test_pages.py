@@ -127,13 +127,6 @@ def test_pages_are_short(page, most):
     assert len(PAGES[page].splitlines()) <= most
 
 
-def test_readme_has_two_set_up_commands():
-    commands = re.findall(r"^python -m pip install .*$", PAGES["README.md"], re.MULTILINE)
-    assert len(commands) == 2
-    assert all("-c constraints.txt" in command for command in commands)
-    assert [command.split("&&")[1].split()[0] for command in commands] == ["rlrun", "python"]
-
-
 def test_every_choice_has_a_line():
     for group in ("algorithm", "env", "memory", "preset"):
         assert all(line for line in choices(group).values()), group
