@@ -35,7 +35,7 @@ def views_of(page, folder, browser):
     frames = "".join(f'<iframe style="{style}" srcdoc="{html.escape(page)}"></iframe>' for style in styles)
     stage = folder / "stage.html"
     stage.write_text(f'<!doctype html><meta charset="utf-8"><script>{MEASURE}</script>{frames}<pre id="found"></pre>')
-    episode_end = subprocess.run(
+    process = subprocess.run(
         [
             browser,
             *QUIET,
@@ -49,8 +49,8 @@ def views_of(page, folder, browser):
         timeout=120,
         check=True,
     )
-    text = re.search(r'<pre id="found">(.*?)</pre>', episode_end.stdout, re.DOTALL).group(1)
-    complaints = [line for line in episode_end.stderr.splitlines() if "CONSOLE" in line]
+    text = re.search(r'<pre id="found">(.*?)</pre>', process.stdout, re.DOTALL).group(1)
+    complaints = [line for line in process.stderr.splitlines() if "CONSOLE" in line]
     return dict(zip(VIEWS, json.loads(html.unescape(text)), strict=True)), complaints
 
 

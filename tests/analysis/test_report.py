@@ -378,9 +378,9 @@ def test_the_command_writes_what_was_asked_for(make, tmp_path, capsys):
     assert captured.err == f"{verdict}{tmp_path / 'report.html'}\n"
     group(make, "dqn", [11.0, 12.0, 13.0])
     assert code_of("report", str(tmp_path), "--resamples", "200") == 0
-    best, apart = capsys.readouterr().err.split("; ")
+    best, pairs = capsys.readouterr().err.split("; ")
     assert best.startswith("algorithm=dqn: interquartile mean 12.0")
-    assert apart in ("0 of 1 pair can be distinguished\n", "1 of 1 pair can be told apart\n")
+    assert pairs == "0 of 1 pair can be distinguished\n"  # three runs each: p is at least 0.1
 
 
 def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rlrun.devtools.conformance import ConformanceReport, Examined, Verdict, command_of
+from rlrun.devtools.conformance import ConformanceReport, Examined, Verdict, checks, command_of
 from rlrun.devtools.conformance.checks import examine, truncation, verdict_of_endings
 
 MINE = '''
@@ -84,7 +84,8 @@ def test_what_a_part_forgets_is_named_unless_it_says_that_it_may(tmp_path):
     assert "passing" not in verdicts["checkpoints"][1]
 
 
-def test_chance_that_no_seed_rules_is_found(tmp_path):
+def test_chance_that_no_seed_rules_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "export", lambda run: Verdict("export", "skipped"))  # which takes seconds
     overrides = ["algorithm=dqn", "env.target=mine.Restless"]
     verdicts = outcomes(overrides, tmp_path / "runs", own=overrides, of_environment=True)
     assert verdicts["seeding"][0] == "failed"

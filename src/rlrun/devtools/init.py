@@ -57,19 +57,20 @@ def require_name(name: str) -> None:
     Raises:
         RequestError: with a name that will do.
     """
+    why = _fault(name)
+    if why:
+        package = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+        fitting = f"my_{package}".rstrip("_") if _fault(package) else package
+        raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is {why}; try {fitting}")
+
+
+def _fault(name: str) -> str:
+    """Return what is wrong with a name; an empty text for a good one."""
     if not (name.isidentifier() and name.isascii()) or name.strip("_") != name or keyword.iskeyword(name):
-        raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is invalid; {_try(name)}")
-    if name in FOLDERS or _is_taken(name):
-        why = "a folder of the project" if name in FOLDERS else "another package"
-        raise RequestError(f"init: the folder's name becomes a Python package's, and '{name}' is {why}; {_try(name)}")
-
-
-def _try(name: str) -> str:
-    package = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
-    fits = (
-        package.isidentifier() and not keyword.iskeyword(package) and package not in FOLDERS and not _is_taken(package)
-    )
-    return f"try {package if fits else f'my_{package}'.rstrip('_')}"
+        return "invalid"
+    if name in FOLDERS:
+        return "a folder of the project"
+    return "another package" if _is_taken(name) else ""
 
 
 def _is_taken(name: str) -> bool:

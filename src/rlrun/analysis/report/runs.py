@@ -35,7 +35,6 @@ TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # key
 VIDEOS = (".mp4", ".gif", ".webm")
 MACHINE = ("host", "rlrun", "torch")  # in manifests
 JOBS = 100_000  # of a sweep, at most
-REASON = 2_000  # letters
 REASONS = {"pruned": "its search left it for better ones"}
 PATIENCE = 10.0  # seconds to wait for a coordinator that writes
 
@@ -251,4 +250,4 @@ def _jobs(folder: Path) -> Iterator[tuple[str, dict[str, str], str, str | None]]
             with suppress(TypeError, ValueError, RecursionError):
                 overrides = json.loads(text)
             by_key = _by_key(map(str, overrides)) if isinstance(overrides, list) else {}
-            yield key, by_key, str(state), None if reason is None else printable(str(reason)[:REASON])
+            yield key, by_key, str(state), None if reason is None else printable(str(reason))
