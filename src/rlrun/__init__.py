@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlrun.commands.ls import ls as ls
     from rlrun.commands.play import play as play
     from rlrun.commands.resume import resume as resume
+    from rlrun.commands.schema import schema as schema
     from rlrun.commands.train import Result as Result
     from rlrun.commands.train import train as train
     from rlrun.devtools.conformance import plugin_test as plugin_test
@@ -36,6 +37,7 @@ _HOMES = {
     "plugin_test": "devtools.conformance",
     "report": "analysis.report",
     "resume": "commands.resume",
+    "schema": "commands.schema",
     "train": "commands.train",
     "why": "analysis.why",
 }

@@ -29,6 +29,7 @@ from rlrun.cli import (
     plugin,
     report,
     resume,
+    schema,
     train,
     why,
 )
@@ -61,6 +62,7 @@ app.command("why")(why.why)
 app.command("check")(check.check)
 app.command("config")(config.config)
 app.command("explain")(explain.explain)
+app.command("schema")(schema.schema)
 app.command("list")(listing.listing)
 app.command("doctor")(doctor.doctor)
 app.command("init")(init.init)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlrun.config.interpolation import child, children, dotted, locate, plain, split
@@ -22,10 +22,20 @@ SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only k
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value may be: `convert` returns it, or raises ValueError."""
+    """What a value may be: `convert` returns it, or raises ValueError; `json` is the same as a JSON schema."""
 
     wanted: str  # "a whole number from 0"
     convert: Callable[[Any], Any]
+    json: Mapping[str, Any] = field(default_factory=dict)
+
+
+# YAML 1.2, which editors read, takes 5_000 for a text.
+NUMBER = {
+    "anyOf": [
+        {"type": "number"},
+        {"type": "string", "pattern": r"^[-+]?(\d[\d_]*)?\.?[\d_]*([eE][-+]?\d+)?$|^[-+]?\.(inf|nan)$"},
+    ]
+}
 
 
 def whole(least: int = 0) -> Kind:
@@ -36,7 +46,8 @@ def whole(least: int = 0) -> Kind:
             raise ValueError
         return int(value)
 
-    return Kind(f"a whole number from {least}", convert)
+    text = {"type": "string", "pattern": r"^\d[\d_]*(e\d+)?$"}
+    return Kind(f"a whole number from {least}", convert, {"anyOf": [{"type": "integer", "minimum": least}, text]})
 
 
 def number(least: float | None = None, most: float | None = None, *, above: bool = False) -> Kind:
@@ -52,7 +63,10 @@ def number(least: float | None = None, most: float | None = None, *, above: bool
         return value
 
     overrides = "a number" + ("" if least is None else f" above {least}" if above else f" from {least}")
-    return Kind(overrides + ("" if most is None else f" to {most}"), convert)
+    bounds: dict[str, Any] = {} if least is None else {"exclusiveMinimum" if above else "minimum": least}
+    bounds |= {} if most is None else {"maximum": most}
+    json = {"anyOf": [{"type": "number", **bounds}, NUMBER["anyOf"][1]]}
+    return Kind(overrides + ("" if most is None else f" to {most}"), convert, json)
 
 
 def of_type(overrides: str, *types: type) -> Kind:
@@ -63,7 +77,8 @@ def of_type(overrides: str, *types: type) -> Kind:
             raise ValueError
         return value
 
-    return Kind(overrides, convert)
+    names = {bool: "boolean", str: "string", dict: "object", list: "array"}
+    return Kind(overrides, convert, {"type": [names[entry] for entry in types]})
 
 
 def one_of(*names: str) -> Kind:
@@ -74,7 +89,7 @@ def one_of(*names: str) -> Kind:
             raise ValueError
         return value
 
-    return Kind("one of " + ", ".join(names), convert)
+    return Kind("one of " + ", ".join(names), convert, {"enum": list(names)})
 
 
 def either(*kinds: Kind) -> Kind:
@@ -88,7 +103,8 @@ def either(*kinds: Kind) -> Kind:
                 continue
         raise ValueError
 
-    return Kind(" or ".join(kind.wanted for kind in kinds), convert)
+    json = {"anyOf": [kind.json for kind in kinds]}
+    return Kind(" or ".join(kind.wanted for kind in kinds), convert, json)
 
 
 def each(kind: Kind) -> Kind:
@@ -104,7 +120,8 @@ def each(kind: Kind) -> Kind:
                 raise ConfigError(f"'{name}': wanted {kind.wanted}, got {shown(entry)}{_near(entry, kind)}") from None
         return {str(name): kind.convert(entry) for name, entry in value.items()}
 
-    return Kind(f"names, each with {kind.wanted}", convert)
+    json = {"type": "object", "additionalProperties": kind.json}
+    return Kind(f"names, each with {kind.wanted}", convert, json)
 
 
 def _list_of_names(value: Any) -> Any:
@@ -125,16 +142,20 @@ def list_of(wanted: str, kind: Kind, *, or_one: bool = False) -> Kind:
             raise ValueError
         return [kind.convert(entry) for entry in entries]
 
-    return Kind(wanted, convert)
+    entries = {"type": "array", "items": kind.json, **({} if or_one else {"minItems": 1})}
+    return Kind(wanted, convert, {"anyOf": [entries, kind.json]} if or_one else entries)
+
+
+DEVICE = r"auto|cpu|(?:cuda|mps|xpu)(?::\d+)?"
 
 
 def _device(value: Any) -> Any:
-    if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|(?:cuda|mps|xpu)(?::\d+)?", value):
+    if not isinstance(value, str) or not re.fullmatch(DEVICE, value):
         raise ValueError
     return value
 
 
-NULL = Kind("null", lambda value: value if value is None else _refuse())
+NULL = Kind("null", lambda value: value if value is None else _refuse(), {"type": "null"})
 TRUTH = of_type("true or false", bool)
 TEXT = of_type("a text", str)
 TEXTS = list_of("a list of texts", TEXT)
@@ -161,8 +182,8 @@ KINDS: dict[str, Kind] = {
     "checkpoint.keep_best": either(TRUTH, whole(), NULL),
     "log.every": either(whole(), NULL),
     "logger": Kind("a list of loggers", _list_of_names),
-    "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device),
-    "threads": either(whole(1), Kind("auto", one_of("auto").convert)),
+    "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device, {"type": "string", "pattern": f"^({DEVICE})$"}),
+    "threads": either(whole(1), Kind("auto", one_of("auto").convert, {"enum": ["auto"]})),
     "matmul_backend": one_of("auto", "torch", "onednn"),
     "precision": one_of("highest", "high", "medium", "bf16"),
     "compile": TRUTH,

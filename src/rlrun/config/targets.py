@@ -94,15 +94,15 @@ def explain(error: BaseException) -> str:
     return message if telling else f"{type(error).__name__}: {message}".rstrip(": ")
 
 
-def _parameters(target: Any) -> list[inspect.Parameter]:
+def parameters(target: Any) -> list[inspect.Parameter]:
     """Return what a target takes; our own classes hand `**options` on to the class above."""
-    parameters = dict(inspect.signature(target).parameters)
+    params = dict(inspect.signature(target).parameters)
     for above in target.__mro__[1:] if inspect.isclass(target) and within(target.__module__, ["rlrun"]) else ():
-        options = [name for name, parameter in parameters.items() if parameter.kind is parameter.VAR_KEYWORD]
+        options = [name for name, parameter in params.items() if parameter.kind is parameter.VAR_KEYWORD]
         if options and "__init__" in vars(above) and above is not object:
-            del parameters[options[0]]
-            parameters = {**dict([*inspect.signature(above).parameters.items()]), **parameters}
-    return [*parameters.values()]
+            del params[options[0]]
+            params = {**dict([*inspect.signature(above).parameters.items()]), **params}
+    return [*params.values()]
 
 
 def _refused(refused: list[str], known: list[str], text: str, place: str) -> str:
@@ -132,12 +132,12 @@ def check_arguments(target: Any, text: str, place: str, *, count: int, names: It
     Raises: BuildError for an argument that is unknown, missing or given twice.
     """
     try:
-        parameters = _parameters(target)
+        params = parameters(target)
     except (ValueError, TypeError):  # some classes written in C have none
         return
-    kinds = {parameter.kind for parameter in parameters}
-    named = [param for param in parameters if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)]
-    positional = [param for param in parameters if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)]
+    kinds = {parameter.kind for parameter in params}
+    named = [param for param in params if param.kind in (param.POSITIONAL_OR_KEYWORD, param.KEYWORD_ONLY)]
+    positional = [param for param in params if param.kind in (param.POSITIONAL_ONLY, param.POSITIONAL_OR_KEYWORD)]
     if count > len(positional) and inspect.Parameter.VAR_POSITIONAL not in kinds:
         raise BuildError(f"{place}: {text} takes {len(positional)} positional arguments, got {count} in `_args_`")
     taken = {param.name for param in positional[:count]}

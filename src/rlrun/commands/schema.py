@@ -1,0 +1,350 @@
+"""JSON schemas of config files, by which editors complete and underline; the Python equivalent of `rlrun schema`.
+
+One schema is for files of the whole config (`# @package _global_`, and train.yaml), one for each group whose files hold
+only their own part, such as env. They are in draft 7, which YAML language servers read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rlrun.config.files import read_yaml
+from rlrun.config.interpolation import dotted, leaves, mentions
+from rlrun.config.places import ConfigFolder, add_to_path, offers, own_dirs, project_dir, readable_places
+from rlrun.config.schema import KINDS, NUMBER, OPEN
+from rlrun.config.targets import find_target, parameters
+from rlrun.core.errors import RequestError, RlrunError
+from rlrun.core.layers import PARTS
+from rlrun.runs.files import write_text
+
+FOLDER = ".schema"  # in the config folder
+ROOT = "train"  # name of the schema of the whole config
+GLOBAL = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
+DOCUMENT = "http://json-schema.org/draft-07/schema#"
+Schema = dict[str, Any]
+
+LINK: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}  # a value of another key, or one that is still missing
+PRIVATE: Schema = {"^_[a-z]+_$": {}}  # _partial_ and the like
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+OBJECT: Schema = {"type": "object", "required": ["_target_"], "allOf": [_ref("object")]}
+
+
+def schema(folder: Path | str | None = None) -> list[Path]:
+    """Write the schemas of every key, group choice, `_target_` and its arguments.
+
+    Args:
+        folder: the config folder whose files are edited; None = ./conf. Its own options and classes are included.
+
+    Returns:
+        The files, in the folder `.schema` of the config folder.
+
+    Raises:
+        RequestError: there is no such folder.
+    """
+    place = Path.cwd() / "conf" if folder is None else Path(folder)
+    if not place.is_dir():
+        raise RequestError(f"schema: there is no folder {place}; --config-dir names the one whose files you edit")
+    target = place / FOLDER
+    target.mkdir(exist_ok=True)
+    paths = []
+    for name, content in schemas(place).items():
+        paths.append(target / f"{name}.json")
+        write_text(paths[-1], json.dumps(content, indent=1) + "\n")
+    return paths
+
+
+def schemas(folder: Path) -> dict[str, Schema]:
+    """Return the schemas by name."""
+    add_to_path(project_dir(folder))
+    return _Schemas(readable_places(folder), own_dirs(folder)).all()
+
+
+class _Node:
+    """What config files say at one place."""
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.targets: set[str] = set()
+        self.recipes: set[str] = set()
+        self.values: list[Any] = []
+        self.is_mapping = False
+
+    def add(self, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            self.values.append(value)
+            return
+        self.is_mapping = True
+        for key, entry in value.items():
+            if key == "_target_":
+                self.targets.add(str(entry))
+            elif key == "_recipes_":
+                self.recipes |= set(entry)
+            elif not re.fullmatch("_[a-z]+_", str(key)):
+                self.children.setdefault(str(key), _Node()).add(entry)
+
+    @property
+    def says_something(self) -> bool:
+        """Return True if a file gives a value here, and no link to another key alone."""
+        return self.is_mapping or any(not (isinstance(value, str) and "${" in value) for value in self.values)
+
+
+class _Schemas:
+    """The schemas of the files on a search path; own: folders whose keys count where something reads them."""
+
+    def __init__(self, places: Sequence[ConfigFolder], own: Sequence[Path]) -> None:
+        self.places = places
+        self.root = _Node()
+        self.parts: dict[str, _Node] = {}  # of groups whose files hold only their own part
+        self.targets: dict[str, Any] = {}
+        self.packages = {"rlrun", "torch"}  # whose targets are all known
+        own_trees = []
+        for place in places:
+            mine = not place.packaged and place.path in own
+            for path in sorted(place.path.rglob("*.yaml")):
+                tree = read_yaml(path)
+                group = path.relative_to(place.path).parent.as_posix()
+                if group != "." and not GLOBAL.search(path.read_text(encoding="utf-8")):
+                    self.parts.setdefault(group, _Node())
+                    tree = {"defaults": tree.pop("defaults", []), group: tree}
+                if mine:
+                    own_trees.append(tree)
+                else:
+                    self.root.add(tree)
+        self._add_own(own_trees)
+        for name in self.parts:
+            self.parts[name] = self.root.children.get(name, _Node())
+        self._find_targets(self.root)
+        self._add_public()
+
+    def _add_own(self, trees: Sequence[Mapping[str, Any]]) -> None:
+        """Add keys that some file reads, and objects; a key that nobody reads may be misspelt."""
+        read = {path for tree in trees for here, leaf in leaves(tree) for path in mentions(leaf, here)}
+        for tree in trees:
+            for here, leaf in leaves(tree):
+                if any(here[: len(path)] == path for path in read) or "_target_" in here:
+                    entry: Any = leaf
+                    for key in reversed(here):
+                        entry = {key: entry}
+                    self.root.add(entry)
+
+    def _find_targets(self, node: _Node) -> None:
+        for text in node.targets:
+            try:
+                self.targets[text] = find_target(text, "schema")
+            except RlrunError:  # an extra that is missing, or a mistake, which stays unknown
+                continue
+            if text.split(".")[0] not in self.packages:
+                self._add_package(text.split(".")[0])
+        for child in node.children.values():
+            self._find_targets(child)
+
+    def _add_package(self, name: str) -> None:
+        """Add the classes of a package of the user's."""
+        package = importlib.import_module(name)
+        self.packages.add(name)
+        for module in pkgutil.iter_modules(getattr(package, "__path__", []), f"{name}."):
+            self._add_classes(importlib.import_module(module.name))
+
+    def _add_public(self) -> None:
+        for part in PARTS:
+            package = importlib.import_module(f"rlrun.{part}")
+            for name in getattr(package, "__all__", ()):
+                if inspect.isclass(entry := getattr(package, name)):
+                    self.targets[f"{package.__name__}.{name}"] = entry
+            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+                try:
+                    self._add_classes(importlib.import_module(module.name))
+                except ImportError:  # of an extra
+                    continue
+        for name in ("torch.optim", "torch.nn"):
+            module_ = importlib.import_module(name)
+            for key, entry in vars(module_).items():
+                if inspect.isclass(entry) and not key.startswith("_"):
+                    self.targets[f"{name}.{key}"] = entry
+
+    def _add_classes(self, module: types.ModuleType) -> None:
+        for name, entry in vars(module).items():
+            if inspect.isclass(entry) and entry.__module__ == module.__name__ and not name.startswith("_"):
+                self.targets[f"{module.__name__}.{name}"] = entry
+
+    def all(self) -> dict[str, Schema]:
+        """Return the schemas by name."""
+        definitions = self.definitions()
+        result = {}
+        for name, node in {ROOT: self.root, **self.parts}.items():
+            path = () if name == ROOT else tuple(name.split("/"))
+            body = self.mapping(node, path)
+            body["properties"]["defaults"] = self.defaults("" if name == ROOT else name)
+            title = "rlrun: a config" if name == ROOT else f"rlrun: an option of the group {name}"
+            result[name.replace("/", "_")] = {"$schema": DOCUMENT, "title": title, **body, "definitions": definitions}
+        return result
+
+    def definitions(self) -> Schema:
+        """Return the schemas of objects."""
+        outside = "|".join(sorted(map(re.escape, self.packages)))
+        known: Schema = {
+            "anyOf": [
+                {"enum": sorted(self.targets)},
+                {"type": "string", "pattern": rf"^(?!({outside})\.)[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"},
+                LINK,
+            ]
+        }
+        by_target = {name: self.arguments(entry) for name, entry in sorted(self.targets.items())}
+        definitions: Schema = {"target": known, "anything": self.anything()}
+        for kind in ("object", "override"):  # the arguments of an override may come from the file that it overrides
+            choices = []
+            for name, (given, required) in by_target.items():
+                then: Schema = _ref(name) if given else {}
+                if kind == "object" and required:
+                    lacks = {"not": {"anyOf": [{"required": ["_partial_"]}, {"required": ["_args_"]}]}}
+                    then = {"allOf": [then, {"if": lacks, "then": {"required": required}}]}
+                if then:
+                    is_it = {"properties": {"_target_": {"const": name}}, "required": ["_target_"]}
+                    choices.append({"if": is_it, "then": then})
+            definitions[kind] = {
+                "type": ["object", "string", "null", "array"],
+                "properties": {"_target_": _ref("target")},
+                "allOf": choices,
+            }
+        return definitions | {name: given for name, (given, _) in by_target.items() if given}
+
+    @staticmethod
+    def anything() -> Schema:
+        """Return the schema of a value of any kind, in which objects are checked."""
+        entries = {"items": _ref("anything"), "additionalProperties": _ref("anything")}
+        is_object = {"type": "object", "required": ["_target_"]}
+        return {"if": is_object, "then": _ref("object"), "else": entries}
+
+    @staticmethod
+    def arguments(target: Any) -> tuple[Schema, list[str]]:
+        """Return the schema of a target's arguments, empty where it takes any, and the required names."""
+        try:
+            given = parameters(target)
+        except (ValueError, TypeError):  # some classes written in C have none
+            return {}, []
+        hints: dict[str, Any] = {}
+        for owner in reversed(target.__mro__) if inspect.isclass(target) else [target]:
+            with suppress(Exception):  # a name that only type checkers import
+                hints |= typing.get_type_hints(owner.__init__ if inspect.isclass(owner) else owner)
+        named = [entry for entry in given if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
+        required = [entry.name for entry in named if entry.default is entry.empty]
+        if any(entry.kind is entry.VAR_KEYWORD for entry in given):
+            return {}, required
+        properties = {entry.name: of_hint(hints.get(entry.name)) for entry in named}
+        body = {"properties": properties, "patternProperties": PRIVATE, "additionalProperties": False}
+        return {**body, "description": (inspect.getdoc(target) or "").split("\n\n")[0]}, required
+
+    def mapping(self, node: _Node, path: tuple[str, ...]) -> Schema:
+        """Return the schema of a mapping at a path."""
+        properties = {name: self.value(child, (*path, name)) for name, child in sorted(node.children.items())}
+        for name in properties.keys() & node.recipes:  # entries get a part before them
+            entries = {"type": ["array", "object"], "items": _ref("override"), "additionalProperties": _ref("override")}
+            properties[name] = {"anyOf": [entries, LINK]}
+        for name, hinted in self._arguments_of(node):
+            if name not in node.children or not node.children[name].says_something:
+                properties[name] = hinted
+        if node.targets:
+            properties["_target_"] = _ref("target")
+        body: Schema = {"properties": properties, "patternProperties": PRIVATE}
+        if any(name not in self.targets or not self.arguments(self.targets[name])[0] for name in node.targets):
+            body["additionalProperties"] = _ref("anything")
+        elif not node.targets and self._holds_objects(node):
+            body["additionalProperties"] = _ref("object")
+        else:
+            body["additionalProperties"] = dotted(path) in OPEN
+        if path == ():
+            properties |= {key.split(".")[0]: {} for key in KINDS if key.split(".")[0] not in properties}
+            properties["hydra"] = {}
+        return {"type": ["object", "null"], **body}
+
+    def _arguments_of(self, node: _Node) -> Iterator[tuple[str, Schema]]:
+        for target in sorted(node.targets & self.targets.keys()):
+            given, _ = self.arguments(self.targets[target])
+            yield from given.get("properties", {}).items()
+
+    @staticmethod
+    def _holds_objects(node: _Node) -> bool:
+        """Return True for callbacks, networks and the like, to which a file may add entries by any name."""
+        return bool(node.children) and all(child.targets or child.values for child in node.children.values()) and any(
+            child.targets for child in node.children.values()
+        )  # fmt: skip
+
+    def value(self, node: _Node, path: tuple[str, ...]) -> Schema:
+        """Return the schema of a value at a path."""
+        kind = KINDS.get(dotted(path))
+        if kind is not None:
+            return {"anyOf": [kind.json, LINK, OBJECT]}
+        options: list[Schema] = [LINK]
+        if node.is_mapping:
+            body = self.mapping(node, path)
+            if node.targets:
+                same = {"properties": {"_target_": {"enum": sorted(node.targets)}}}
+                body = {"if": same, "then": body, "else": _ref("override")}
+            options.append({"type": ["object", "null"], **body})
+        kinds = {type(value) for value in node.values if not (isinstance(value, str) and "${" in value)}
+        if not node.is_mapping and (types.NoneType in kinds or not kinds):
+            return _ref("anything")
+        options += [of_type(kind_) for kind_ in sorted(kinds - {types.NoneType}, key=str)]
+        if not node.is_mapping:
+            options.append(OBJECT)
+        return {"anyOf": [*options, {"type": "null"}]}
+
+    def defaults(self, group: str) -> Schema:
+        """Return the schema of a defaults list, in which each choice must exist."""
+        groups = {name: sorted(offers(name, self.places)) for name in self._groups()}
+        properties: Schema = {r"^(override )?/?(hydra/|tuned)": {}}
+        texts = []
+        for name, options in groups.items():
+            choice: Schema = {"anyOf": [{"enum": [*options, None, "???"]}, LINK]}
+            properties[rf"^(override )?/?(rlrun/)?{name}(@[\w.]+)?$"] = {
+                "anyOf": [*choice["anyOf"], {"type": "array", "items": choice}]
+            }
+            near = "?" if name == group or (not group and name not in self.parts) else ""
+            texts.append(rf"(/?(rlrun/)?{name}/){near}({'|'.join(map(re.escape, options))})")
+        pattern = rf"^({'|'.join(texts)})(@[\w.]+)?$"
+        entry: Schema = {"type": "object", "patternProperties": properties, "additionalProperties": False}
+        items = [{"const": "_self_"}, {"type": "string", "pattern": pattern}, entry]
+        return {"type": "array", "items": {"anyOf": items}}
+
+    def _groups(self) -> list[str]:
+        folders = {path.name for place in self.places for path in place.path.iterdir() if path.is_dir()}
+        return sorted(name for name in folders if name[0] not in "._")
+
+
+def of_type(kind: type) -> Schema:
+    """Return the schema of values like those of a type."""
+    if kind is bool:
+        return {"type": "boolean"}
+    if kind in (int, float):
+        return NUMBER
+    if kind is list:
+        return {"anyOf": [{"type": "array", "items": _ref("anything")}, NUMBER]}
+    return {"type": "string"} if kind is str else _ref("anything")
+
+
+def of_hint(hint: Any) -> Schema:
+    """Return the schema of an argument by its annotation; of any value where that says no plain type."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return {"anyOf": [{"enum": list(typing.get_args(hint))}, LINK]}
+    parts = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (hint,)
+    plain = {bool: "boolean", int: NUMBER, float: NUMBER, str: "string", types.NoneType: "null"}
+    if hint is None or any(part not in plain for part in parts):
+        return _ref("anything")
+    options = [entry if isinstance(entry := plain[part], dict) else {"type": entry} for part in parts]
+    return {"anyOf": [*options, LINK]}

@@ -1,0 +1,175 @@
+"""Schemas of config files: what editors underline, by a kept validator."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import rlrun
+from rlrun.commands.schema import GLOBAL, schemas
+from rlrun.config.places import packaged_dir
+from rlrun.core.errors import RequestError
+from rlrun.devtools.init import init
+
+SCHEDULE = "callbacks: {mine: {_target_: rlrun.callbacks.Schedule, provides: x, value: {%s}}}"
+NEW = "callbacks: {mine: {_target_: %s}}"
+WRONG = {  # part of a config with the key that an editor shall underline; what stands before `|` is the group
+    "misspelt key": [
+        ("algoritm: {lr: 0.1}", "algoritm"),
+        ("algorithm: {learning_rat: 0.1}", "learning_rat"),
+        ("stop: {env_step: 5_000}", "env_step"),
+        ("evaluation: {episode: 3}", "episode"),
+        ("checkpoint: {keeplast: 3}", "keeplast"),
+        ("callbacks: {q_loss: {hubber: 1.0}}", "hubber"),
+        ("networks: {q: {hiden: [64]}}", "hiden"),
+        ("memory: {sampler: {sed: 3}}", "sed"),
+        ("env|kwarg: {a: 1}", "kwarg"),
+        ("memory|lenght: 100", "lenght"),
+    ],
+    "wrong type": [
+        ("seed: first", "seed"),
+        ("num_envs: 0", "num_envs"),
+        ("algorithm: {lr: fast}", "lr"),
+        ("algorithm: {hidden: [wide]}", "hidden"),
+        ("evaluation: {video: 3}", "video"),
+        ("compile: 1", "compile"),
+        ("stop: 5000", "stop"),
+        ("checkpoint: {every: [1]}", "every"),
+        ("env|kwargs: 3", "kwargs"),
+        ("callbacks: {q_loss: {_target_: rlrun.algorithms.dqn.QLoss, huber: much}}", "huber"),
+    ],
+    "unknown choice": [
+        ("defaults: [override /algorithm: dqnn]", "defaults"),
+        ("defaults: [override /env: cartpol]", "defaults"),
+        ("defaults: [algoritm: dqn]", "defaults"),
+        ("defaults: [rlrun/algorithm/dqnn]", "defaults"),
+        ("env|defaults: [gim, _self_]", "defaults"),
+        ("defaults: [override /memory: replays]", "defaults"),
+        ("precision: hi", "precision"),
+        ("matmul_backend: mkl", "matmul_backend"),
+        ("env|vectorization: threads", "vectorization"),
+        ("callbacks: {q_loss: {_target_: rlrun.algorithms.dqn.QLoss, grad_clip: norms}}", "grad_clip"),
+    ],
+    "unknown _target_": [
+        (NEW % "rlrun.callbacks.Schedul", "_target_"),
+        (NEW % "rlrun.callback.Schedule", "_target_"),
+        (NEW % "rlrun.algorithms.dqn.Loss", "_target_"),
+        (NEW % "Schedule", "_target_"),
+        (NEW % "torch.optim.Adamm", "_target_"),
+        ("networks: {q: {_target_: rlrun.nn.Critic}}", "_target_"),
+        ("memory: {sampler: {_target_: rlrun.memory.Uniforms}}", "_target_"),
+        ("memory|_target_: rlrun.memory.Tables", "_target_"),
+        ("callbacks: {q_loss: {network: {_target_: rlrun.nn.MPL}}}", "_target_"),
+        ("adam: {_target_: torch.optim.adam}", "_target_"),
+    ],
+    "unknown argument": [
+        (NEW % "rlrun.callbacks.Schedule, provide: x", "provide"),
+        (NEW % "rlrun.algorithms.dqn.QLoss, hubber: 1.0", "hubber"),
+        (NEW % "rlrun.callbacks.Budget, steps: 3", "steps"),
+        ("networks: {mine: {_target_: rlrun.nn.MLP, inputs: 3, outputs: 2, width: 3}}", "width"),
+        ("adam: {_target_: torch.optim.SGD, momentums: 0.9}", "momentums"),
+        ("memory: {sampler: {_target_: rlrun.memory.Uniform, sed: 3}}", "sed"),
+        ("memory: {adaptors: {n: {_target_: rlrun.memory.NStep, step: 3}}}", "step"),
+        ("agent: {_target_: rlrun.collect.EpsilonGreedy, eps: 0.1}", "eps"),
+        (SCHEDULE % "_target_: rlrun.core.schedules.Linear, a: 1", "a"),
+        ("trainer: {_target_: rlrun.training.trainer.Trainer, loaders: 3}", "loaders"),
+    ],
+    "missing argument": [
+        (NEW % "rlrun.callbacks.Schedule", "mine"),
+        (NEW % "rlrun.algorithms.dqn.QLoss, huber: 1.0", "mine"),
+        (NEW % "rlrun.algorithms.dqn.QTarget, tau: 0.1", "mine"),
+        ("networks: {mine: {_target_: rlrun.nn.MLP, inputs: 3}}", "mine"),
+        ("networks: {mine: {_target_: rlrun.algorithms.dqn.QNetwork, hidden: [3]}}", "mine"),
+        ("memory: {adaptors: {mine: {_target_: rlrun.memory.NStep, steps: 3}}}", "mine"),
+        ("callbacks: {mine: {_target_: rlrun.callbacks.MemoryExport, every: 3}}", "mine"),
+        (SCHEDULE % "_target_: rlrun.core.schedules.Linear, first: 1", "value"),
+        ("algorithm: {value_head: {_target_: rlrun.nn.HLGauss, bins: 3}}", "value_head"),
+        ("normalizers: {mine: {_target_: rlrun.nn.Normalizer}}", "mine"),
+    ],
+}  # fmt: skip
+CASES = [(kind, text, key) for kind, entries in WRONG.items() for text, key in entries]
+
+
+@pytest.fixture(scope="module")
+def validators() -> dict[str, jsonschema.Draft7Validator]:
+    return {name: jsonschema.Draft7Validator(schema) for name, schema in schemas(packaged_dir()).items()}
+
+
+def as_an_editor(text: str) -> Any:
+    """Read YAML 1.2, in which 5_000 is a text."""
+    return yaml.safe_load(re.sub(r"(?<=[ \[])(\d+(?:_\d+)+(?:\.\d+)?)(?=[ ,\]}\n])", r"'\1'", text))
+
+
+def underlined(validator: jsonschema.Draft7Validator, tree: Any) -> set[str]:
+    """Return the keys whose values an editor underlines, or which it says are not allowed."""
+    keys: set[str] = set()
+    for error in validator.iter_errors(tree):
+        errors = [error]
+        while errors:
+            error = errors.pop()
+            errors += error.context or []
+            keys |= {str(key) for key in error.absolute_path}
+            if error.validator == "additionalProperties":
+                keys |= set(re.findall("'([^']+)'", error.message))
+    return keys
+
+
+def test_sixty_files_are_wrong() -> None:
+    assert [len(entries) for entries in WRONG.values()] == [10] * 6
+
+
+@pytest.mark.parametrize(("kind", "text", "key"), CASES)
+def test_mistakes_are_underlined(validators: dict[str, Any], kind: str, text: str, key: str) -> None:
+    group, bar, rest = text.partition("|")
+    tree = as_an_editor(rest if bar else text)
+    assert key in underlined(validators[group if bar else "train"], tree)
+
+
+def wrong_files(folder: Path, validators: dict[str, Any]) -> dict[str, Any]:
+    """Return what is underlined in the files of a config folder."""
+    result = {}
+    for path in sorted(folder.rglob("*.yaml")):
+        text, group = path.read_text(), path.relative_to(folder).parent.as_posix()
+        name = "train" if group == "." or GLOBAL.search(text) else group
+        result[str(path.relative_to(folder))] = underlined(validators[name], as_an_editor(text))
+    return {path: keys for path, keys in result.items() if keys}
+
+
+def test_no_shipped_file_is_underlined(validators: dict[str, Any]) -> None:
+    assert wrong_files(packaged_dir(), validators) == {}
+
+
+OWN = """
+# @package _global_
+conservative: {weigth: 0.1}
+callbacks:
+  q_loss: {_target_: catching.loss.Conservativ}
+  mine: {_target_: catching.loss.Conservative, weigth: 0.1}
+"""
+
+
+def test_own_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = init(tmp_path / "catching")
+    monkeypatch.chdir(project)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    folder = project / "conf"
+    lines = [path.read_text() for path in folder.rglob("*.yaml")]
+    assert all("# yaml-language-server: $schema=../.schema/" in text for text in lines)
+    written = {path.stem: json.loads(path.read_text()) for path in rlrun.schema()}
+    validators = {name: jsonschema.Draft7Validator(content) for name, content in written.items()}
+    assert wrong_files(folder, validators) == {}
+    assert underlined(validators["train"], yaml.safe_load(OWN)) >= {"weigth", "_target_", "mine"}
+    assert underlined(validators["train"], {"conservative": {"weight": 0.1}}) == set()
+
+
+def test_other_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match=r"there is no folder .*conf; --config-dir names"):
+        rlrun.schema()
