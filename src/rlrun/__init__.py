@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rlrun.commands.checkpoints import checkpoints as checkpoints
     from rlrun.commands.diff import diff as diff
     from rlrun.commands.evaluate import evaluate as evaluate
+    from rlrun.commands.load import Policy as Policy
+    from rlrun.commands.load import load as load
     from rlrun.commands.ls import ls as ls
     from rlrun.commands.play import play as play
     from rlrun.commands.resume import resume as resume
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
     from rlrun.export.making import export_onnx as export_onnx
 
 _HOMES = {
+    "Policy": "commands.load",
     "Result": "commands.train",
     "checkpoints": "commands.checkpoints",
     "diff": "commands.diff",
     "doctor": "analysis.doctor",
     "evaluate": "commands.evaluate",
     "export_onnx": "export.making",
+    "load": "commands.load",
     "ls": "commands.ls",
     "play": "commands.play",
     "init": "devtools.init",

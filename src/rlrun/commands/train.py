@@ -30,6 +30,7 @@ from rlrun.core import renames
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators
 from rlrun.core.typing import Stateful
+from rlrun.env.descriptions import describe_env
 from rlrun.loading.assembly import (
     Machine,
     backend_of,
@@ -222,7 +223,8 @@ class Experiment:
                     if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
                         OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
                 text = configuration.to_yaml(self.config)
-                run_dir.start(config=text, overrides=self.composed.overrides, manifest=self.describe())
+                about = {**self.describe(), "spaces": describe_env(self.builder.get("env"))}
+                run_dir.start(config=text, overrides=self.composed.overrides, manifest=about)
                 if preset := describe_presets([self.composed.preset]):
                     run_dir.echo(preset, logging.WARNING)
             except BaseException:

@@ -12,10 +12,10 @@ from rlrun.collect.agents import Agent, Response
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import row_count
 from rlrun.core.typing import Array, Tree
+from rlrun.env.descriptions import containers
 from rlrun.export.checking import columns
 from rlrun.export.graph import Outer, Port, actions, observations
 from rlrun.export.play_onnx import nested
-from rlrun.export.writing import containers
 from rlrun.ops.distributions import gumbel_like, normal_like
 
 NOISE = {"epsilon": normal_like, "gumbel": gumbel_like}

@@ -15,10 +15,10 @@ from rlrun.collect.evaluate import restored_generators
 from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
+from rlrun.env.descriptions import containers
 from rlrun.env.spaces import action_writer, batch_reader
 from rlrun.export import play_onnx
 from rlrun.export.graph import Dealer, Graph, Port, flat, named, nested
-from rlrun.export.writing import containers
 from rlrun.ops import distributions
 
 TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones

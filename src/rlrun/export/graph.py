@@ -6,7 +6,7 @@ A client deals in the environment's own numbers: choices counted from `start`, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Space, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
-from rlrun.env.spaces import from_gymnasium, parts_of
+from rlrun.env.descriptions import describe_leaf, walk
+from rlrun.env.spaces import from_gymnasium
 from rlrun.memory import episodes
 from rlrun.ops import distributions
 
@@ -203,7 +204,7 @@ def observations(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:
         inside = getattr(torch, ours[path].dtype)
         dtype = ours[path].dtype if leaf.dtype.name in UNKNOWN else leaf.dtype.name
         start = getattr(leaf, "start", None)
-        port = Port(named("observation", path), "observation", tuple(leaf.shape), dtype, about(leaf))
+        port = Port(named("observation", path), "observation", tuple(leaf.shape), dtype, describe_leaf(leaf))
         pairs.append((port, _reader(inside, start if start is not None and np.any(start) else None)))
     return pairs
 
@@ -221,7 +222,7 @@ def actions(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:
     for path, leaf in walk(space):
         whole = not isinstance(leaf, gymnasium.spaces.Box) or leaf.dtype.kind in "iu"
         dtype = "int64" if whole else leaf.dtype.name
-        port = Port(named("action", path), "action", tuple(leaf.shape), dtype, about(leaf))
+        port = Port(named("action", path), "action", tuple(leaf.shape), dtype, describe_leaf(leaf))
         pairs.append((port, _box_writer(leaf) if isinstance(leaf, gymnasium.spaces.Box) else _choice_writer(leaf)))
     return pairs
 
@@ -243,31 +244,3 @@ def _box_writer(space: gymnasium.spaces.Box) -> Convert:
     if whole:
         return lambda action: ((action * half + middle).round().clamp(low, high)).to(torch.int64)
     return lambda action: torch.minimum(torch.maximum(action.to(dtype) * half + middle, low), high)
-
-
-def walk(space: gymnasium.Space[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a space with their paths; the parts of a Tuple are named "0", "1", …."""
-    parts = parts_of(space)
-    if not parts:
-        yield prefix, space
-    for name, part in parts.items():
-        yield from walk(part, f"{prefix}.{name}" if prefix else name)
-
-
-def about(space: Any) -> dict[str, Any]:
-    """Return what is known of the numbers of a leaf, for FILE.json."""
-    kind = type(space).__name__
-    if isinstance(space, gymnasium.spaces.Box):
-        return {"kind": kind, "low": _listed(space.low), "high": _listed(space.high), "env_dtype": space.dtype.name}  # type: ignore[union-attr]
-    known: dict[str, Any] = {"kind": kind, "env_dtype": space.dtype.name}
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return {**known, "n": int(space.n), "start": int(space.start)}
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return {**known, "n": space.nvec.tolist(), "start": space.start.tolist()}
-    return known
-
-
-def _listed(bounds: Any) -> Any:
-    """Return a bound as one number where it is the same everywhere, else as a list; infinite ones as null."""
-    plain = [value if math.isfinite(value) else None for value in bounds.astype(np.float64).reshape(-1).tolist()]
-    return plain[0] if len(set(plain)) == 1 else np.array(plain, dtype=object).reshape(bounds.shape).tolist()

@@ -17,9 +17,10 @@ from rlrun.config.overrides import Override, listed, parse
 from rlrun.config.schema import check_kinds
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.env import Env
+from rlrun.env.descriptions import space_of
 from rlrun.env.sync import SyncEnv
 from rlrun.export import play_onnx
-from rlrun.export.acting import FileAgent, cause
+from rlrun.export.acting import FileAgent, cause, read_ports
 from rlrun.export.graph import Outer
 from rlrun.export.writing import require
 from rlrun.runs.directory import CHECKPOINT
@@ -129,9 +130,7 @@ def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable
             missing.
     """
     path, packages, parsed = place_of(path), list(packages), parse(_settings(overrides))
-    if path.suffix != ".onnx":
-        raise RequestError(f"{path}: a file of torch.export is not played; make another: rlrun export-onnx RUN")
-    require("a policy that is an .onnx file", "onnxruntime")
+    _require_onnx(path)
     trust.require_of_use(packages)
     for override in parsed:
         if override.key.partition(".")[0] != "env" and override.key != LIMIT:
@@ -149,6 +148,31 @@ def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable
             yield policy
         finally:
             policy.env.close()
+
+
+def file_policy(path: Path | str) -> tuple[FileAgent, Outer]:
+    """Return the policy of a file and the spaces that FILE.json says; no environment is made.
+
+    Raises:
+        RequestError: the file cannot be read, or FILE.json does not describe it.
+    """
+    path = place_of(path)
+    _require_onnx(path)
+    about, place = _about(path.with_name(f"{path.name}.json")), f"{path}.json"
+    spaces = []
+    for key, role in (("inputs", "observation"), ("outputs", "action")):
+        if role not in about:
+            raise RequestError(f"{place} does not describe the {role}; export the policy again: rlrun export-onnx RUN")
+        ports = [port for port in read_ports(about, key) if port.get("role") == role]
+        spaces.append(space_of(about[role], {port["name"].partition(".")[2]: port for port in ports}, place))
+    outer = Outer(*spaces)
+    return FileAgent(_session(path, read_bytes(path, most=LARGEST, follow=True)), about, outer, path.name), outer
+
+
+def _require_onnx(path: Path) -> None:
+    if path.suffix != ".onnx":
+        raise RequestError(f"{path}: a file of torch.export is not played; make another: rlrun export-onnx RUN")
+    require("a policy that is an .onnx file", "onnxruntime")
 
 
 def _session(path: Path, data: bytes) -> Any:

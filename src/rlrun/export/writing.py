@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
-import gymnasium
 import torch
 from omegaconf import OmegaConf
 
 from rlrun.core.errors import MissingExtra, RequestError
+from rlrun.env.descriptions import containers
 from rlrun.export.graph import Graph
 
 TRACED = 3  # envs of the inputs that are traced; any number is taken in the end
@@ -144,15 +144,9 @@ def interface(graph: Graph) -> dict[str, Any]:
         "stochastic": graph.stochastic,
         "inputs": [port.to_json() for port in graph.inputs],
         "outputs": [port.to_json() for port in graph.outputs],
+        "observation": containers(graph.outer.observation),
         "action": containers(graph.outer.action),
     }
-
-
-def containers(space: gymnasium.Space[Any]) -> Any:
-    """Return what an action is put into: a dict by name, a list for a tuple, None for an array."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {name: containers(part) for name, part in space.spaces.items()}
-    return [containers(part) for part in space.spaces] if isinstance(space, gymnasium.spaces.Tuple) else None
 
 
 def environment(config: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from rlrun.config.build import Builder
 from rlrun.config.targets import explain, find_target
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError
 from rlrun.core.typing import Stateful
+from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory import PhasicLoader, ReplayLoader, RolloutLoader, Table
 from rlrun.nn import fast_linear
 from rlrun.runs import learners
@@ -223,11 +224,18 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP_THRESHOLD, _FROM_HEAP)
 
 
-def builder_of(config: DictConfig, **used: Any) -> Builder:
-    """Return a builder of a config in which `auto` is what this process really uses."""
+def builder_of(config: DictConfig, *, recorded: RecordedSpaces | None = None, **used: Any) -> Builder:
+    """Return a builder of a config in which `auto` is what this process really uses.
+
+    recorded: in place of the environment, which is not made then.
+    """
     live = pickle.loads(pickle.dumps(config))  # a copy, in a fifth of the time
     for key, value in used.items():
         OmegaConf.update(live, key, value, force_add=True)
+    if recorded is not None:
+        builder = Builder(live)
+        builder.built["env"] = recorded
+        return builder
     target = OmegaConf.select(live, "env._target_")
     kind = find_target(target, "env") if isinstance(target, str) and not target.startswith("rlrun.") else None
     if isinstance(kind, type) and issubclass(kind, gymnasium.Env):  # as if env.target named it

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from rlrun.checkpointing import load
 from rlrun.collect import Agent
-from rlrun.core.errors import ConfigError, RequestError, RunDirError
+from rlrun.config.build import Builder
+from rlrun.core.errors import BuildError, ConfigError, RequestError, RunDirError
 from rlrun.env import Env
+from rlrun.env.descriptions import RecordedSpaces
 from rlrun.loading.assembly import builder_of, machine_of, prepare_process, process_restored, restore_part, stateful
 from rlrun.loading.untrusted import Arrival, arrived
 from rlrun.runs.directory import checkpoint_key
@@ -27,24 +29,35 @@ class Frozen:
         about: its manifest.
         directory: the run's.
         agent: what acts.
-        env: what its own envs are copied from; it is never stepped.
+        env: what its own envs are copied from, never stepped; `RecordedSpaces` of a policy that only acts.
         max_steps: of an episode of the run's evaluations, or None.
     """
 
-    def __init__(self, arrival: Arrival, device: str | None = None) -> None:
-        chosen = prepare_process(arrival.config, machine_of(arrival.about))
-        device = device or chosen
-        builder = builder_of(arrival.config, device=device, num_envs=1)
-        with torch.device(device):
-            agent, env = builder.get("agent"), builder.get("env")
-        _require(callable(agent), "agent", "something to call", agent)
-        _require(isinstance(env, Env), "env", "an environment", env)
+    def __init__(self, arrival: Arrival, device: str | None = None, *, only_acts: bool = False) -> None:
         self.directory, self.config, self.about = arrival
+        config = self.config if device is None else OmegaConf.merge(self.config, {"device": device})
+        device = prepare_process(cast(DictConfig, config), machine_of(arrival.about))
+        recorded = None
+        if only_acts and (spaces := arrival.about.get("spaces")) is not None:
+            recorded = RecordedSpaces(spaces, str(self.directory.manifest))
+        try:
+            builder, agent, env = self._built(device, recorded)
+        except BuildError:
+            if recorded is None:
+                raise
+            builder, agent, env = self._built(device, None)  # a part reads more of the environment than its spaces
+        _require(callable(agent), "agent", "something to call", agent)
+        _require(isinstance(env, Env | RecordedSpaces), "env", "an environment", env)
         self.agent: Agent = agent
         self.env: Env = env
         self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
         # Environments begin a new episode, whatever those of the run were doing.
         self._parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
+
+    def _built(self, device: str, recorded: RecordedSpaces | None) -> tuple[Builder, Any, Any]:
+        builder = builder_of(self.config, recorded=recorded, device=device, num_envs=1)
+        with torch.device(device):
+            return builder, builder.get("agent"), builder.get("env")
 
     def take(self, where: Path) -> None:
         """Give the agent the state of a checkpoint.
@@ -82,19 +95,22 @@ class Frozen:
 
 
 @contextmanager
-def frozen(run: Path | str, trust: Iterable[str] = (), *, device: str | None = None) -> Iterator[Frozen]:
+def frozen(
+    run: Path | str, trust: Iterable[str] = (), *, device: str | None = None, only_acts: bool = False
+) -> Iterator[Frozen]:
     """Open a run that another person may have made, build its agent and environment, and close them in the end.
 
     Args:
         run: a run directory.
         trust: packages that its config may import, beyond those of any run and of the user's project.
         device: where the policy goes; None = as in the run.
+        only_acts: make no environment, if the manifest has its spaces.
 
     Raises:
         RequestError: there is no such run, it is damaged, or it names code that is not trusted.
     """
     with process_restored(), arrived(run, trust) as arrival:
-        policy = Frozen(arrival, device)
+        policy = Frozen(arrival, device, only_acts=only_acts)
         try:
             yield policy
         finally:

@@ -1,0 +1,186 @@
+"""A trained policy as an object that acts: `rlrun.load(RUN).predict(observation)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from rlrun.collect.agents import Agent, initial_state, restarted
+from rlrun.commands.fork.parents import find
+from rlrun.core.errors import RequestError, RunDirError
+from rlrun.core.spaces import describe, map_tree, tree_of
+from rlrun.core.typing import Array, Tree
+from rlrun.env.descriptions import walk
+from rlrun.env.spaces import action_writer, batch_reader, from_gymnasium
+from rlrun.export.acting import FileAgent
+from rlrun.export.graph import Outer, flat
+from rlrun.export.opening import file_policy, is_export
+from rlrun.loading.policy import frozen
+
+
+class Policy:
+    """A frozen policy that maps the environment's own observations to its own actions.
+
+    Attributes:
+        name: of the run and checkpoint, or of the file.
+        observation_space, action_space: Gymnasium's, of one environment.
+        recurrent: whether it has a state.
+        agent: what acts, on observations [N, …] in the numbers of networks.
+    """
+
+    def __init__(self, agent: Agent, outer: Outer, name: str) -> None:
+        self.agent, self.name = agent, name
+        self.observation_space, self.action_space = outer
+        self.recurrent = initial_state(agent, 1) is not None
+        self._space = from_gymnasium(outer.observation, "the observation space")
+        self._leaves = [_Leaf(path, leaf) for path, leaf in walk(outer.observation)]
+        self._count = 0  # observations of the newest batch, for which the next two are
+        self._initial: Tree = None
+        self._to_env: Any = None
+        network = getattr(agent, "policy", None)
+        if isinstance(network, nn.Module):
+            network.eval()
+
+    def predict(
+        self,
+        observation: Any,
+        state: Tree | None = None,
+        deterministic: bool = True,
+        episode_start: Any = None,
+    ) -> tuple[Any, Tree | None]:
+        """Return an action for an observation, or actions [N, …] for a batch, and the state after it.
+
+        Args:
+            observation: as the environment gives it; its shape says whether it is one observation or a batch.
+            state: the one that the call before returned; None at the start of an episode.
+            deterministic: the best action in place of a drawn one, which uses torch's generator.
+            episode_start: flags [N]; the state of these observations is the initial one.
+
+        Raises:
+            RequestError: the observation or the state does not fit.
+        """
+        rows, count, single = self._read(observation)
+        if count != self._count:
+            self._resize(count)
+        if isinstance(self.agent, FileAgent) and self.agent.stochastic is deterministic:
+            kind, value = ("draws its actions", False) if deterministic else ("knows its best actions only", True)
+            raise RequestError(f"{self.name} {kind}: predict(…, deterministic={value})")
+        before = self._state(state, episode_start) if self.recurrent else None
+        response = self.agent(rows, before, explore=not deterministic)
+        action = response["action"] if self._to_env is None else self._to_env(response["action"])
+        return _first(action) if single else action, response["state"] if self.recurrent else None
+
+    def _resize(self, count: int) -> None:
+        self._initial = initial_state(self.agent, count)
+        if not isinstance(self.agent, FileAgent):  # whose actions are the environment's already
+            self._to_env = action_writer(self.action_space, count)
+        self._count = count
+
+    def _read(self, observation: Any) -> tuple[Tree, int, bool]:
+        """Return the observation as networks read it [N, …], N, and whether it was a single one."""
+        arrays, sizes = [], set()
+        for leaf in self._leaves:
+            try:
+                array, size = leaf.read(observation)
+            except ValueError as error:
+                raise self._refusal(str(error)) from None
+            arrays.append(array)
+            sizes.add(size)
+        if len(sizes) > 1:
+            raise self._refusal("its parts differ in the number of observations")
+        return tree_of(self._space, arrays), len(arrays[0]), size is None
+
+    def _refusal(self, problem: str) -> RequestError:
+        return RequestError(
+            f"{self.name}: {problem}; the policy expects an observation {describe(self._space)}, or a batch of them"
+        )
+
+    def _state(self, state: Tree | None, episode_start: Any) -> Tree:
+        if state is None:
+            return self._initial
+        shapes = [{path: np.shape(value) for path, value in flat(tree)} for tree in (state, self._initial)]
+        if shapes[0] != shapes[1]:
+            raise RequestError(f"{self.name}: state has the shapes {shapes[0]}; it expects {shapes[1]}, from `predict`")
+        if episode_start is None:
+            return state
+        starts = np.asarray(episode_start, np.bool_).reshape(-1)
+        if len(starts) not in (1, self._count):
+            raise RequestError(f"{self.name}: episode_start has {len(starts)} flags for {self._count} observations")
+        return restarted(state, self._initial, np.broadcast_to(starts, self._count))
+
+
+class _Leaf:
+    """A part of observations: where it is, and what it has to be."""
+
+    def __init__(self, path: str, space: Any) -> None:
+        self.what = f"the observation's part '{path}'" if path else "the observation"
+        self.keys = path.split(".") if path else []
+        self.shape, self.dtype, self._convert = tuple(space.shape), space.dtype, batch_reader(space)
+        self.real = space.dtype.kind == "f"
+        first = np.asarray(getattr(space, "start", 0))
+        choices = getattr(space, "nvec", getattr(space, "n", None)) if type(space).__name__ != "MultiBinary" else 2
+        self.bounds = None if choices is None else (first, first + np.asarray(choices) - 1)
+
+    def read(self, observation: Any) -> tuple[Array, int | None]:
+        """Return the part as networks read it [N, …], and N; None for a single observation.
+
+        Raises:
+            ValueError: it does not fit; the text says how.
+        """
+        for key in self.keys:
+            try:
+                observation = observation[int(key) if isinstance(observation, tuple | list) else key]
+            except (LookupError, TypeError, ValueError):
+                raise ValueError(f"there is no {self.what.removeprefix('the ')}") from None
+        try:
+            array = np.asarray(observation)
+        except Exception as error:
+            raise ValueError(f"{self.what} is no array: {str(error).splitlines()[0]}") from None
+        single = array.shape == self.shape
+        if not single and (array.ndim != len(self.shape) + 1 or array.shape[1:] != self.shape or not len(array)):
+            raise ValueError(f"{self.what} has shape {list(array.shape)}")
+        if array.dtype.kind not in ("fiub" if self.real else "iub"):
+            raise ValueError(f"{self.what} is {array.dtype}")
+        self._require_range(array)
+        return self._convert(array[None] if single else array), None if single else len(array)
+
+    def _require_range(self, array: Array) -> None:
+        """Refuse whole numbers that are no choice, or that the space's type cannot hold."""
+        low, high = self.bounds or (None, None)
+        if low is None and not self.real and array.dtype != self.dtype and array.dtype.kind != "b":
+            low, high = (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max) if self.dtype.kind != "b" else (0, 1)
+        if low is not None and ((array < low) | (array > high)).any():
+            raise ValueError(f"{self.what} has values from {array.min()} to {array.max()}")
+
+
+def _first(action: Any) -> Any:
+    return tuple(map(_first, action)) if isinstance(action, tuple) else map_tree(lambda value: value[0], action)
+
+
+def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str | None = None) -> Policy:
+    """Return the policy of a run or of an exported file.
+
+    No environment is made, unless the run was begun by an earlier version.
+
+    Args:
+        run: RUN (its latest checkpoint), RUN@best, RUN@STEP, a checkpoint's folder, a result of `train`, or FILE.onnx.
+        trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        device: where the policy goes; None = as in the run.
+
+    Raises:
+        RequestError: there is no such policy, it is damaged, or it names code that is not trusted.
+    """
+    if is_export(run):
+        agent, outer = file_policy(run)
+        return Policy(agent, outer, os.path.basename(run))
+    parent = find(os.fspath(run))
+    if parent.run is None:
+        raise RunDirError(f"{parent.path} is in no run; a run's config names the networks: RUN, RUN@STEP or RUN@best")
+    where = parent.run.checkpoint() if parent.path == parent.run.path else parent.path
+    with frozen(parent.run.path, trust, device=device, only_acts=True) as policy:
+        policy.take_only(where)
+        return Policy(policy.agent, Outer(*policy.env.outer), f"{parent.run.path.name}@{where.name}")
