@@ -20,6 +20,7 @@ from rlrun.export.acting import FileAgent
 from rlrun.export.graph import Outer, flat
 from rlrun.export.opening import file_policy, is_export
 from rlrun.loading.policy import frozen
+from rlrun.runs.files import place_of
 
 
 class Policy:
@@ -150,10 +151,10 @@ class _Leaf:
 
     def _require_range(self, array: Array) -> None:
         """Refuse whole numbers that are no choice, or that the space's type cannot hold."""
-        low, high = self.bounds or (None, None)
-        if low is None and not self.real and array.dtype != self.dtype and array.dtype.kind != "b":
-            low, high = (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max) if self.dtype.kind != "b" else (0, 1)
-        if low is not None and ((array < low) | (array > high)).any():
+        bounds: Any = self.bounds
+        if bounds is None and not self.real and array.dtype != self.dtype and array.dtype.kind != "b":
+            bounds = (0, 1) if self.dtype.kind == "b" else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
+        if bounds is not None and ((array < bounds[0]) | (array > bounds[1])).any():
             raise ValueError(f"{self.what} has values from {array.min()} to {array.max()}")
 
 
@@ -174,10 +175,11 @@ def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str 
     Raises:
         RequestError: there is no such policy, it is damaged, or it names code that is not trusted.
     """
-    if is_export(run):
-        agent, outer = file_policy(run)
-        return Policy(agent, outer, os.path.basename(run))
-    parent = find(os.fspath(run))
+    place = str(place_of(run))
+    if is_export(place):
+        agent, outer = file_policy(place)
+        return Policy(agent, outer, os.path.basename(place))
+    parent = find(place)
     if parent.run is None:
         raise RunDirError(f"{parent.path} is in no run; a run's config names the networks: RUN, RUN@STEP or RUN@best")
     where = parent.run.checkpoint() if parent.path == parent.run.path else parent.path
