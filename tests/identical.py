@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rlrun import checkpointing as storage
+from rlrun.core.clock import is_clock
 from rlrun.runs.directory import RunDir
 
 GROUPS = ("parameters", "optimizers", "memory", "generators", "the rest", "metrics")
@@ -48,12 +49,12 @@ def stamps(folder: Path) -> list[tuple[Path, int]]:
 def records(run: Path) -> list[dict[str, Any]]:
     """Return the metrics of a run without those that depend on the clock."""
     lines = RunDir(run).metrics.read_text().splitlines()
-    return [{name: value for name, value in json.loads(line).items() if not _clocked(name)} for line in lines]
+    return [{name: value for name, value in json.loads(line).items() if not is_clock(name)} for line in lines]
 
 
 def _reported(run: Path) -> Any:
     summary = json.loads(RunDir(run).summary.read_text())
-    return records(run), {name: value for name, value in summary.items() if not _clocked(name)}
+    return records(run), {name: value for name, value in summary.items() if not is_clock(name)}
 
 
 def _last(run: Path) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def _leaves(state: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
         yield path, state
         return
     for key, value in state.items():
-        if not _clocked(str(key)):
+        if not is_clock(str(key)):
             yield from _leaves(value, (*path, str(key)))
 
 
@@ -86,7 +87,3 @@ def _group(path: tuple[str, ...], value: Any) -> str:
     if "optimiser" in path:
         return "optimizers"
     return "parameters" if isinstance(value, torch.Tensor) and value.is_floating_point() else "the rest"
-
-
-def _clocked(name: str) -> bool:
-    return name == "seconds" or name.startswith("time/") or name.endswith("_per_second")

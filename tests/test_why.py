@@ -457,6 +457,15 @@ def test_command_names_cause_reason_and_remedy(run, capsys):
     assert lines[2].startswith("ruled out: failed run, warm-up longer than the run, ")
 
 
+def test_command_says_where_time_went(run, capsys):
+    half = {"time/update": 0.5, "time/env": 0.25}
+    write(run, [*records(SWINGS), {"env_steps": 10_000, "seconds": 4.0, **half}, {"env_steps": 10_000, "seconds": 5.0}])
+    assert why(run.path).time == {"update": 0.5, "env": 0.25}
+    last = {"env_steps": 10_000, "seconds": 16.0, "time/update": 0.9, "time/act": "\x1b[2J"}
+    write(run, [*records(SWINGS), {"env_steps": 10_000, "seconds": 4.0, **half}, last])
+    assert "\ntime: 80% update, 6% env\n" in tell(capsys, "runs/sick")[1]  # (2 + 10.8) / 16 and 1 / 16
+
+
 def test_command_and_twin_say_the_same(run, capsys):
     code, out, _ = tell(capsys, "runs/sick", "--json")
     report = json.loads(out)

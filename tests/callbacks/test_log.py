@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +17,9 @@ import torch
 
 from rlrun.callbacks import sinks
 from rlrun.callbacks.log import Logger, to_host
-from rlrun.callbacks.progress import Terminal, duration, line
+from rlrun.callbacks.progress import Terminal, duration, line, where_time_goes
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
+from rlrun.core.clock import Spent
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError
 from rlrun.runs.directory import RunDir
 from rlrun.security import trust
@@ -101,6 +103,43 @@ def test_without_environment_updates_are_the_axis():
         logger.end_cycle(update)
     assert [(record["env_steps"], record["updates"]) for record in sink.records] == [(0, 10), (0, 20)]
     assert "time/env_steps_per_second" not in sink.records[0]
+
+
+def test_record_says_where_time_goes():
+    sink, spent = Memory(), Spent()
+    logger = Logger([sink], every=10)
+    logger.begin_training({}, None, spent=spent)
+    began = time.perf_counter()
+    with spent.during("evaluate"):
+        time.sleep(0.02)
+    spent["load"] += 1e-3
+    logger.end_cycle(1, step=10)
+    elapsed = time.perf_counter() - began
+    logger.end_training(None, update=1, step=10)
+    (record,) = sink.records
+    assert 0.02 / elapsed <= record["time/evaluate"] <= 1.0
+    assert record["time/sample"] * elapsed >= 1e-3
+    assert spent["write"] > 0.0
+    shares = where_time_goes(record)
+    assert list(shares) == ["evaluate", "sample"]
+    assert line({"env_steps": 9, "time/act": 0.001, "time/env": 0.25, "time/update": 0.5, "time/write": 0.1}) == (
+        "9 steps  50% update, 25% env"
+    )
+
+
+def test_record_says_what_the_process_takes():
+    sink = Memory()
+    logger = begun(sink)
+    kept = []
+    for update in range(1, 4):
+        logger.end_cycle(update, step=10 * update)
+        kept.append(np.ones(1 << 22))  # 32 MiB
+    logger.end_training(None, update=3, step=30)
+    first, *_, last = sink.records
+    assert first["system/memory_growth"] == 0.0
+    assert 60.0 < last["system/memory_growth"] < 200.0
+    assert last["system/memory"] == pytest.approx(first["system/memory"] + last["system/memory_growth"])
+    assert 0.0 < last["system/cpu"] < 100.0
 
 
 def test_all_tensors_take_one_copy(monkeypatch):

@@ -140,7 +140,7 @@ def test_learning_rate_is_optional():
     assert step.asks == ("x",)
     loss.name = "loss"
     loss.backward(torch.ones(1))
-    assert "learning_rate/loss" not in loss.metrics
+    assert loss.metrics["learning_rate/loss"] == loss.optimizer.param_groups[0]["lr"]  # logged all the same
 
 
 def test_gradients_of_other_networks_are_unchanged():

@@ -18,7 +18,10 @@ LENGTHS = (3, 1, 2, 4)
 
 
 class Labelled(gymnasium.Env):
-    """observation: [lane, episode, step]; reward = step + action / 10; even episodes terminate, odd are cut off."""
+    """observation: [lane, episode, step]; reward = step + action / 10; even episodes terminate, odd are cut off.
+
+    The info has `score`, ten times the episode and the step.
+    """
 
     def __init__(self, env_index=0, poison=None):
         self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
@@ -35,7 +38,7 @@ class Labelled(gymnasium.Env):
         self.count += 1
         over, even = self.count == LENGTHS[self.episode % 4], self.episode % 2 == 0
         reward = self.poison.get(("reward", self.episode, self.count), self.count + int(action) / 10)
-        return self.label(), reward, over and even, over and not even, {}
+        return self.label(), reward, over and even, over and not even, {"score": 10 * self.episode + self.count}
 
     def label(self):
         last = self.poison.get(("observation", self.episode, self.count), self.count)

@@ -70,6 +70,9 @@ def test_episodes_are_measured_as_they_ended(mode):
     assert collector.metrics["episode/count"] == 3
     assert collector.metrics["episode/return"] == pytest.approx((6 + 1 + 3) / 3)
     assert collector.metrics["episode/length"] == 2.0
+    assert collector.metrics["episode/score"] == pytest.approx((3 + 11 + 22) / 3)  # at the ends, not on average
+    assert collector._spent["env"] > 0.0
+    assert collector._spent["act"] > 0.0
 
 
 class Both(gymnasium.Env):

@@ -39,3 +39,43 @@ def test_share_of_truncated_episodes_is_restored():
     old = {name: value for name, value in tally.state_dict().items() if name != "truncated"}
     restored.load_state_dict(old)  # of a run before this was counted
     assert "episode/truncated" not in restored.metrics
+
+
+def test_numbers_of_infos_are_means_of_the_newest_episodes():
+    tally, restored = Tally(3, 0, window=2), Tally(3, 0, window=2)
+    for success, score in ((True, 1), (False, 2.5), (True, np.float32(3.5))):
+        tally.end(np.array([1]), infos={1: {"success": success, "score": score}, 2: {"success": False}})
+    tally.end(np.array([0]), infos={0: {}})
+    assert tally.metrics["episode/success"] == 0.5  # of the newest two that have it, in the env whose episode ended
+    assert tally.metrics["episode/score"] == 3.0
+    restored.load_state_dict(tally.state_dict())
+    for each in (tally, restored):
+        each.end(np.array([2]), infos={2: {"score": np.array([5.5])}})
+    assert restored.metrics == tally.metrics
+    assert restored.metrics["episode/score"] == 4.5
+    old = {name: value for name, value in tally.state_dict().items() if name != "infos"}
+    restored.load_state_dict(old)  # of a run before infos were counted
+    assert "episode/score" not in restored.metrics
+
+
+def test_infos_cannot_replace_metrics_or_grow_without_limit():
+    tally = Tally(1, 0, window=2)
+    odd = {"return": 9.0, "length": 9, "text": "a", "list": [1], "nan": np.nan, "up\x1b[2J": 1.0, "a/b": 1.0, 3: 1.0}
+    tally.end(np.array([0]), infos={0: {**odd, "episode": {"r": 1.0}, "_private": 1.0, "x" * 65: 1.0}})
+    assert tally.metrics == {"episode/count": 1, "episode/return": 0.0, "episode/length": 0.0}
+    tally.end(np.array([0]), infos={0: {f"n{number}": 1.0 for number in range(100)}})
+    assert sum(name.startswith("episode/n") for name in tally.metrics) == 32
+
+
+def test_infos_of_many_envs_are_read_for_a_window_only():
+    read = []
+
+    class Infos(dict):
+        def get(self, env_index):
+            read.append(env_index)
+            return {"score": env_index}
+
+    tally = Tally(1000, 0, window=20)
+    tally.end(np.arange(1000), infos=Infos(some=1))
+    assert read == list(range(980, 1000))
+    assert tally.metrics["episode/score"] == np.mean(read)

@@ -56,6 +56,7 @@ def test_first_run_is_shown_as_printed(rlrun):
     learned = [line for line in progress if line != "…"]
     form = r"(preset: dqn_cartpole .*)?"
     form += r"|#/# steps #%(  return #)?(  evaluation #)?(  loss q_loss=#)?(  # steps/s)?(  #:# to go)?"
+    form += r"(  #% \w+(, #% \w+)?)?"
     assert [line for line in [*learned, *answer.err.splitlines()] if not re.fullmatch(form, masked(line))] == []
     assert float(re.search(r"mean return ([\d.]+)", result)[1]) >= 475
 

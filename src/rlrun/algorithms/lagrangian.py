@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from rlrun.callbacks.loss import Optimizer
+from rlrun.callbacks.loss import Optimizer, learning_rates
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array
@@ -177,6 +177,7 @@ class LagrangianWeights(Callback):
     def metrics(self) -> Mapping[str, Any]:
         weights = self.network().detach()
         metrics: dict[str, Any] = {f"reward_weight/{index}": weight for index, weight in enumerate(weights)}
+        metrics |= learning_rates(self.optimizer, self.name)
         if self._newest is not None:
             metrics |= {f"reward_mean/{index}": float(mean) for index, mean in enumerate(self._newest)}
         return metrics

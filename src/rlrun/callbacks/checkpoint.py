@@ -16,6 +16,7 @@ import torch
 
 from rlrun import checkpointing as storage
 from rlrun.callbacks.schedule import due_offline, following
+from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
@@ -92,10 +93,17 @@ class Checkpointer(Callback):
         self._parts: Mapping[str, Stateful] = {}
         self._writer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
+        self._spent = Spent()
 
     def begin_training(
-        self, parts: Mapping[str, Stateful], run_dir: Path | None, update: int = 0, step: int | None = None
+        self,
+        parts: Mapping[str, Stateful],
+        run_dir: Path | None,
+        update: int = 0,
+        step: int | None = None,
+        spent: Spent | None = None,
     ) -> None:
+        self._spent = self._spent if spent is None else spent
         self._first = (max(self._newest[0], step or 0), update)
         self._parts = {path: part for path, part in parts.items() if self._keeps(path, part)}
         self._deadline = time.monotonic() + (self.seconds or math.inf)
@@ -117,7 +125,8 @@ class Checkpointer(Callback):
         axis = update if step is None else step
         late = self.seconds and learners.to_number(time.monotonic() >= self._deadline)
         if axis >= self._due or late or due_offline(update, self.every, self.offline):
-            self._save(axis, update)
+            with self._spent.during("write"):
+                self._save(axis, update)
 
     def mark_best(self, step: int, update: int, *, final: bool = False) -> None:
         """Keep the state after this update as the best; it is saved at the end of the update.

@@ -18,6 +18,7 @@ from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
 from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, restored_generators, stage
 from rlrun.collect.statistics import by_reward
+from rlrun.core.clock import Spent
 from rlrun.core.errors import RlrunError
 from rlrun.env import Env
 from rlrun.runs import learners
@@ -84,6 +85,7 @@ class Evaluator(Callback):
         self._run: RunDir | None = None
         self._warned = False  # that a video could not be made
         self._newest_update: tuple[int | None, int] = (None, 0)  # environment step and update
+        self._spent = Spent()
 
     @property
     def mean_return(self) -> float:
@@ -91,9 +93,15 @@ class Evaluator(Callback):
         return -math.inf if self.last is None else float(self.last["mean_return"])
 
     def begin_training(
-        self, callbacks: dict[str, Callback], run_dir: Path | None, update: int = 0, step: int | None = None
+        self,
+        callbacks: dict[str, Callback],
+        run_dir: Path | None,
+        update: int = 0,
+        step: int | None = None,
+        spent: Spent | None = None,
     ) -> None:
         self._newest_update = (step, update)
+        self._spent = self._spent if spent is None else spent
         self.abandon = getattr(callbacks.get("interrupt"), "abandon", None)
         self._run = None if run_dir is None else RunDir(run_dir)
 
@@ -124,7 +132,8 @@ class Evaluator(Callback):
 
     def _evaluate(self, step: int | None, update: int, *, final: bool = False) -> Evaluation:
         clock = update if step is None else step
-        result = self._by_the_first(step, update)
+        with self._spent.during("evaluate"):
+            result = self._by_the_first(step, update)
         self.last = {
             "mean_return": result.mean_return,
             "std_return": result.std_return,

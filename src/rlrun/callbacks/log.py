@@ -13,6 +13,8 @@ from torch import Tensor
 
 from rlrun.callbacks.schedule import due_offline, following
 from rlrun.callbacks.sinks import Record, Sink, axis_of
+from rlrun.callbacks.system import System
+from rlrun.core.clock import Spent
 from rlrun.core.errors import RlrunError
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Stop
@@ -27,9 +29,9 @@ class Logger(Callback):
     updates. Each update has one record at most. It stays open for evaluations of the same update, and is written at the
     end of the next update or of training.
 
-    Only `seconds`, names under `time/` and names ending in `_per_second` depend on the clock. A sink that fails is
-    removed with one warning, unless it raises an `RlrunError`. The logger comes after the evaluator, to end with its
-    last record.
+    Only `seconds`, names under `time/` and `system/`, and names ending in `_per_second` depend on the clock. A sink
+    that fails is removed with one warning, unless it raises an `RlrunError`. The logger comes after the evaluator, to
+    end with its last record.
 
     Args:
         sinks: where records go.
@@ -60,6 +62,8 @@ class Logger(Callback):
         self._pending: Record | None = None  # a due record that was not counted, because training stopped
         self._due = following(0, every)
         self._left_out: set[str] = set()  # metrics that are not numbers
+        self._spent = Spent()
+        self._system = System()
 
     @property
     def seconds(self) -> float:
@@ -67,9 +71,14 @@ class Logger(Callback):
         return self._before + time.perf_counter() - self._start
 
     def begin_training(
-        self, callbacks: Mapping[str, Callback], run_dir: Path | None, config: Mapping[str, Any] | None = None
+        self,
+        callbacks: Mapping[str, Callback],
+        run_dir: Path | None,
+        config: Mapping[str, Any] | None = None,
+        spent: Spent | None = None,
     ) -> None:
         self._callbacks = callbacks
+        self._spent = self._spent if spent is None else spent
         self._start = time.perf_counter()
         run = None if run_dir is None else RunDir(run_dir)
         for sink in self._all:
@@ -77,6 +86,7 @@ class Logger(Callback):
                 self._sinks.append(sink)
                 self._try(sink, sink.open, run, config or {}, records=self._records, axis=self._newest)
                 self.approximate = self.approximate or getattr(sink, "approximate", None)
+        self._spent.shares()  # from here on
         self._start = time.perf_counter()
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
@@ -139,6 +149,7 @@ class Logger(Callback):
         rates = {"time/updates_per_second": (update - last["updates"]) / elapsed}
         if step is not None:
             rates["time/env_steps_per_second"] = (step - last["env_steps"]) / elapsed
+        rates |= self._spent.shares() | self._system.metrics()
         return {"env_steps": step or 0, "updates": update, "seconds": seconds, **self._numbers(metrics), **rates}
 
     def _numbers(self, metrics: Mapping[str, Any]) -> dict[str, float | int]:
@@ -162,8 +173,9 @@ class Logger(Callback):
             self._newest = axis_of(record, self.offline)
 
     def _emit(self, record: Record) -> None:
-        for sink in list(self._sinks):
-            self._try(sink, sink.write, record)
+        with self._spent.during("write"):
+            for sink in list(self._sinks):
+                self._try(sink, sink.write, record)
 
     def _try(self, sink: Sink, method: Callable[..., None], *args: Any, **named: Any) -> None:
         try:

@@ -175,9 +175,8 @@ class LossCallback(Callback):
         return outputs
 
     def _put(self, loss: Tensor, metrics: Mapping[str, Any]) -> None:
-        rates = {} if self.rate is None else {f"learning_rate/{self.name}": self.rate}
         norms = {} if self.norm is None else {f"grad_norm/{self.name}": self.norm}
-        self.store.put({f"loss/{self.name}": loss, **norms, **rates, **metrics})
+        self.store.put({f"loss/{self.name}": loss, **norms, **metrics})
 
     def trained(self) -> list[nn.Parameter]:
         return self.parameters
@@ -226,7 +225,10 @@ class LossCallback(Callback):
     def metrics(self) -> Mapping[str, Any]:
         self._require_finite()  # before a checkpoint as well: its state has the metrics
         metrics = self.store.read()
-        if self.optimizer is None or self.by_turns or not self.store.fresh:
+        if self.optimizer is None or not self.store.fresh:
+            return metrics
+        metrics |= learning_rates(self.optimizer, self.name)
+        if self.by_turns:
             return metrics
         dead = dead_units(self.hidden) if self.dead is None else self.dead
         vitals = {"update_ratio": update_ratio(self.optimizer), "dead_units": dead}
@@ -277,6 +279,12 @@ def _check_schedule(schedule: Schedule | None) -> None:
 def weighted(value: Tensor, weight: Tensor) -> Tensor:
     """Mean of the weighted elements; `weight` may lack trailing dimensions of `value`."""
     return (value * weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim()))).mean()
+
+
+def learning_rates(optimizer: torch.optim.Optimizer, name: str) -> dict[str, Any]:
+    """Return the learning rate of each group of an optimizer's parameters as a metric."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    return {f"learning_rate/{name}" + (f"_{index}" if index else ""): rate for index, rate in enumerate(rates)}
 
 
 class BonusLoss(LossCallback):

@@ -9,10 +9,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from rlrun.core.clock import KINDS
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import duration
 
 SHOWN_LOSSES = 4
+SHOWN_WORK = 2  # kinds that take the most time
 
 
 class Terminal:
@@ -122,7 +124,16 @@ def line(
         parts.append(f"{rate:,.0f} {unit}/s")
         if to_go and total and total > at:
             parts.append(f"{duration((total - at) / rate)} to go")
+    shares = where_time_goes(record)
+    if shares:
+        parts.append(", ".join(f"{share:.0%} {work}" for work, share in list(shares.items())[:SHOWN_WORK]))
     return "  ".join(parts)
+
+
+def where_time_goes(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the kinds of work with their shares of the time, the largest first; those below a percent are left out."""
+    shares = {work: record.get(f"time/{work}") or 0.0 for work in KINDS}
+    return {work: share for work, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= 0.01}
 
 
 def bar(share: float, width: int = 12) -> str:

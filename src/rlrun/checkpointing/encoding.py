@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlrun.checkpointing.rows import StoredColumn, StoredRows
 from rlrun.checkpointing.tensorfiles import bytes_of
+from rlrun.core.clock import is_clock
 from rlrun.core.errors import RlrunError
 
 DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SUV]\d{1,6}|[mM]8(\[\d{0,9}[a-zA-Z]{1,2}\])?)")
@@ -255,8 +256,8 @@ def _shape(shape: Any) -> list[int]:
 def digest(state: Any) -> str:
     """Return a hash of all that a state holds, what depends on the clock left out.
 
-    That is `seconds`, names that end in `_per_second`, and values below `time/`. Rows of a memory count as the
-    tensors that they are, in main memory or on disk. The order of a mapping makes no difference.
+    That is what `is_clock` names. Rows of a memory count as the tensors that they are, in main memory or on disk.
+    The order of a mapping makes no difference.
 
     Raises:
         RlrunError: it holds something else than a checkpoint can.
@@ -264,11 +265,6 @@ def digest(state: Any) -> str:
     hash_ = hashlib.sha256()
     _take(hash_, state)
     return hash_.hexdigest()
-
-
-def is_clock(name: str) -> bool:
-    """Return True if a number of this name depends on the clock."""
-    return name == "seconds" or name.endswith("_per_second") or name.startswith("time/")
 
 
 def _take(hash_: Any, value: Any) -> None:

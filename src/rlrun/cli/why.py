@@ -42,6 +42,8 @@ def _lines(diagnosis: Diagnosis) -> list[str]:
     elif diagnosis.healthy:
         lines.append(f"ruled out: {', '.join(diagnosis.healthy)}")
     lines += diagnosis.notes
+    if shares := sorted(diagnosis.time.items(), key=lambda item: -item[1]):
+        lines.append("time: " + ", ".join(f"{share:.0%} {work}" for work, share in shares))
     if diagnosis.unmade:
         lines.append("not checked: " + "; ".join(f"{rule} (wants {data})" for rule, data in diagnosis.unmade.items()))
     return lines

@@ -15,6 +15,7 @@ from rlrun.collect.collector import Collector, NoSignals, branch_seed, require_f
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, counted, freeze
 from rlrun.core import cluster
+from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, WorkerError, require_one_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
@@ -90,7 +91,10 @@ class AsyncCollector(Collector):
         self._acted = 0  # update that the newest stored action was chosen after
         self._following: Tree = None  # next observations after the newest step, where an episode ended
 
-    def begin_training(self, callbacks: Mapping[str, Any] | None = None, update: int = 0) -> dict[str, int]:
+    def begin_training(
+        self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None, update: int = 0
+    ) -> dict[str, int]:
+        self._spent = self._spent if spent is None else spent
         self._signals = (callbacks or {}).get("interrupt") or NoSignals()
         self._budget = (callbacks or {}).get("budget")
         self._update = self._acted = update
@@ -145,7 +149,9 @@ class AsyncCollector(Collector):
             if self._signals.requested is not None:
                 self._signals.check()
             self._allow(target if random else None)
-            self._store_message(self._next())
+            with self._spent.during("env"):  # waiting for the worker
+                message = self._next()
+            self._store_message(message)
         return self.steps - before
 
     def take(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlrun.collect.agents import Agent, Response, random_agent
 from rlrun.collect.collector import Budgeted, NoSignals, branch_seed
+from rlrun.core.clock import Spent
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Composite, Space, Spaces, take_rows
 from rlrun.core.typing import Tree
@@ -133,12 +134,14 @@ class ByIdCollector(Budgeted, Callback):
         self.observations: Observations | None = None
         self.approximate: str | None = None
         self._signals = NoSignals()
+        self._spent = Spent()
         self._restored = False
         self._running: dict[AgentId, tuple[float, int]] = {}  # return and length so far
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
 
-    def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
+    def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
+        self._spent = self._spent if spent is None else spent
         self._signals = (callbacks or {}).get("interrupt") or NoSignals()
         self._budget = (callbacks or {}).get("budget")
         seed = self.seed
@@ -183,10 +186,12 @@ class ByIdCollector(Budgeted, Callback):
 
     def _round(self, act: Callable[..., Response]) -> int:
         assert self.observations is not None
-        responses = self.agent.respond(act, self.observations)
+        with self._spent.during("act"):
+            responses = self.agent.respond(act, self.observations)
         self.memory.add(self.observations, responses)
         self._record(self.observations)
-        self.observations = self.env.dict_step(responses)
+        with self._spent.during("env"):
+            self.observations = self.env.dict_step(responses)
         self.steps += len(responses)
         return len(responses)
 

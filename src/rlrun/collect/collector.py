@@ -6,12 +6,14 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted
 from rlrun.collect.statistics import Tally, observed
+from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
 from rlrun.core.spaces import take_rows
 from rlrun.core.typing import Array, Tree
@@ -95,6 +97,7 @@ class Collector(Budgeted, Callback):
         self.state: Tree = None  # of a recurrent agent, before it acts on the observation
         self.approximate: str | None = None
         self._signals = NoSignals()
+        self._spent = Spent()
         self._tagged = tuple(getattr(table, "tags", ()))
         for name in self._tagged:
             if name not in TAGS:
@@ -118,7 +121,8 @@ class Collector(Budgeted, Callback):
         """Complete episodes since the beginning."""
         return self.tally.episodes
 
-    def begin_training(self, callbacks: Mapping[str, Any] | None = None) -> dict[str, int]:
+    def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
+        self._spent = self._spent if spent is None else spent
         self._signals = (callbacks or {}).get("interrupt") or NoSignals()
         self._budget = (callbacks or {}).get("budget")
         self.env.record()
@@ -227,12 +231,16 @@ class Collector(Budgeted, Callback):
             raise RequestError(f"warm-up: random actions have no {missing[0]}, which the memory stores")
 
     def _step(self, act: Callable[..., Response]) -> None:
+        spent, begun = self._spent, perf_counter()
         response = act(self.observation, self.state)
+        acted = perf_counter()
         try:
             step = self.env.step(response["action"])
         except RlrunError:
             self._require_action(response)
             raise
+        spent["act"] += acted - begun
+        spent["env"] += perf_counter() - acted
         self._store_response(response, step)
 
     def _require_action(self, response: Response) -> None:
@@ -279,8 +287,9 @@ class Collector(Budgeted, Callback):
             envs = np.flatnonzero(episode_end)
             interrupted = (step.truncated & ~step.terminated)[envs]
             self._close(envs, step.observation, interrupted=interrupted)
-            self.tally.end(envs, interrupted)
-            self.observation = self._restart(episode_end)
+            self.tally.end(envs, interrupted, step.info)
+            with self._spent.during("env"):
+                self.observation = self._restart(episode_end)
             self.state = restarted(self.state, self._initial, episode_end)
             require_finite(self.observation, "observation", self.steps)
         else:

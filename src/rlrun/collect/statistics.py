@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,10 @@ from rlrun.collect.agents import to_arrays, to_tensors
 from rlrun.core.spaces import Box, Composite, Space
 from rlrun.core.typing import Array, Tree
 from rlrun.nn import Normalizer
+
+NAMES = 32  # of infos at most, each of at most so many letters:
+LETTERS = 64
+OWN = frozenset({"env_id", "count", "return", "length", "truncated"})  # names of an episode that infos cannot have
 
 
 class Tally:
@@ -24,7 +30,7 @@ class Tally:
     Args:
         envs: N.
         rewards: numbers in a reward; 0 = it is a plain number.
-        window: number of the newest episodes in means.
+        window: number of the newest episodes in means, also of the numbers in their infos.
 
     Attributes:
         total: rewards of the open episodes [N] or [N, R], and length: their steps [N].
@@ -41,6 +47,8 @@ class Tally:
         self._lengths: deque[int] = deque(maxlen=window)
         self._truncated: deque[bool] = deque(maxlen=window)
         self._totals: deque[list[float]] = deque(maxlen=window)  # [R] of an episode
+        self._window = window
+        self._infos: dict[str, deque[float]] = {}  # numbers of the newest episodes that have them
 
     def add(self, reward: Array, valid: Array | None) -> None:
         """Add the rewards [N] or [N, R] of a step that every env made, or those where `valid` [N] holds."""
@@ -60,10 +68,13 @@ class Tally:
         total: Array = self.total[envs]
         return total[:, 0] if self.rewards else total
 
-    def end(self, envs: Array, truncated: Array | None = None) -> None:
+    def end(
+        self, envs: Array, truncated: Array | None = None, infos: Mapping[int, Mapping[str, Any]] | None = None
+    ) -> None:
         """Count the open episodes of envs [n] as complete, and begin new ones.
 
         truncated: [n], whether each was truncated; None if unknown.
+        infos: env -> info of the last step, of envs with one.
         """
         self.episodes += len(envs)
         if truncated is not None:
@@ -72,7 +83,15 @@ class Tally:
         self._lengths.extend(self.length[envs].tolist())
         if self.rewards:
             self._totals.extend(self.total[envs].tolist())
+        if infos:
+            for info in last_infos(infos, envs[-self._window :]).values():
+                self._add_info(info)
         self.drop(envs)
+
+    def _add_info(self, info: Mapping[str, float]) -> None:
+        for name, number in info.items():
+            if name in self._infos or len(self._infos) < NAMES:
+                self._infos.setdefault(name, deque(maxlen=self._window)).append(number)
 
     def drop(self, envs: Array) -> None:
         """Begin new episodes in envs [n]; the open ones are not counted."""
@@ -93,7 +112,8 @@ class Tally:
             metrics["episode/length"] = float(np.mean(self._lengths))
         if self._truncated:
             metrics["episode/truncated"] = float(np.mean(self._truncated))
-        return metrics | by_reward("episode", list(self._totals))
+        metrics |= by_reward("episode", list(self._totals))
+        return {f"episode/{name}": float(np.mean(numbers)) for name, numbers in self._infos.items()} | metrics
 
     def state_dict(self) -> dict[str, Any]:
         state = {
@@ -103,6 +123,7 @@ class Tally:
             "truncated": list(self._truncated),
             "return": self.total,
             "length": self.length,
+            "infos": {name: list(numbers) for name, numbers in self._infos.items()},
         }
         if self.rewards:
             state |= {"totals": list(self._totals), "reward_sum": self.reward_sum, "reward_steps": self.reward_steps}
@@ -115,10 +136,32 @@ class Tally:
         for history, name in ((self._returns, "returns"), (self._lengths, "lengths"), (self._truncated, "truncated")):
             history.clear()
             history.extend(state.get(name, []))  # older runs did not count truncations
+        infos = state.get("infos", {})
+        self._infos = {name: deque(numbers, self._window) for name, numbers in infos.items()}
         if self.rewards:
             self._totals.clear()
             self._totals.extend(state["totals"])
             self.reward_sum[:], self.reward_steps = state["reward_sum"], state["reward_steps"]
+
+
+def last_infos(infos: Mapping[int, Mapping[str, Any]], envs: Array) -> dict[int, dict[str, float]]:
+    """Return the numbers in the infos of envs [n], by name, for envs with some."""
+    numbers = {env_index: _numbers_in(infos.get(env_index) or {}) for env_index in envs.tolist()}
+    return {env_index: named for env_index, named in numbers.items() if named}
+
+
+def _numbers_in(info: Mapping[str, Any]) -> dict[str, float]:
+    """Return what an info holds of finite numbers and truths; names of Gymnasium's own begin with `_` or have a dot."""
+    numbers = {}
+    for name, value in info.items():
+        plain = isinstance(value, bool | int | float | np.bool_ | np.number)
+        if not plain and not (isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"):
+            continue
+        if isinstance(name, str) and len(name) <= LETTERS and re.fullmatch(r"[^\W_][\w-]*", name) and name not in OWN:
+            number = float(np.ravel(value)[0])
+            if math.isfinite(number):
+                numbers[name] = number
+    return numbers
 
 
 def by_reward(prefix: str, totals: list[list[float]]) -> dict[str, float]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted
+from rlrun.collect.statistics import last_infos
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Stateful, Tree
@@ -164,7 +165,8 @@ class _Unroller:
         following = self.env.restart(episode_end) if episode_end.any() else None
         self.steps += self.env.num_envs if step.valid is None else int(np.count_nonzero(step.valid))
         random_state = self.random.state_dict() if self.acting_randomly else None
-        self.give(Made(response, step._replace(info={}), following, counted(self.agent), random_state, self.update))
+        infos = {} if following is None else last_infos(step.info, np.flatnonzero(episode_end))
+        self.give(Made(response, step._replace(info=infos), following, counted(self.agent), random_state, self.update))
         return step.observation if following is None else following
 
 
@@ -182,7 +184,8 @@ def copied(message: Any) -> Any:
     arrays = {"response": message.response, "following": message.following}
     arrays["step"] = dict(zip(Step._fields[:4], message.step[:4], strict=True))
     own = map_tree(lambda array: None if array is None else np.array(array), arrays)
-    step = Step(**own["step"], valid=None if message.step.valid is None else message.step.valid.copy(), info={})
+    valid = None if message.step.valid is None else message.step.valid.copy()
+    step = Step(**own["step"], valid=valid, info=message.step.info)
     return message._replace(response=own["response"], step=step, following=own["following"])
 
 

@@ -6,8 +6,10 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
 from typing import Any, Protocol
 
+from rlrun.core.clock import Spent
 from rlrun.core.errors import RlrunError, WiringError
 from rlrun.core.typing import Groups
 from rlrun.training.callback import Callback, SkipBatch, Stop
@@ -30,8 +32,8 @@ class Trainer:
     """Call every callback's hooks, for each batch that the loader yields.
 
     The plan is made here, so wiring mistakes are reported before anything runs. `state` has further arguments of hooks:
-    `update` (number of the current update, from 1), `callbacks`, `loader`, `run_dir`, `config`, `parts`, and all names
-    that callbacks add to it.
+    `update` (number of the current update, from 1), `callbacks`, `loader`, `run_dir`, `config`, `parts`,
+    `spent` (seconds by kind of work), and all names that callbacks add to it.
 
     Args:
         callbacks: by name.
@@ -63,6 +65,7 @@ class Trainer:
             update=0,
             callbacks=self.callbacks,
             loader=loader,
+            spent=Spent(),
             run_dir=None,  # where files go, if anywhere; these three are set by the experiment
             config={},
             parts={},  # config path -> object with a state_dict
@@ -105,10 +108,13 @@ class Trainer:
 
     def _loop(self) -> None:
         state, batches = self.state, iter(self.loader)
-        update_groups = self.update
+        update_groups, spent = self.update, state["spent"]
         begin, end = self.plan.cycles("begin_cycle"), self.plan.cycles("end_cycle")
         verified = False
+        begun = perf_counter()
         for batch in batches:
+            loaded = perf_counter()
+            spent["load"] += loaded - begun
             groups: dict[str, Any] = {name: DataGroup(group, state) for name, group in batch.items()}
             if not verified:
                 self.plan.verify(groups)
@@ -122,11 +128,13 @@ class Trainer:
                     update_groups(groups, state)
             except SkipBatch:
                 pass
+            spent["update"] += perf_counter() - loaded
             for name, cycle, call in end:
                 if update % cycle == 0:
                     self._reached = name
                     call(groups, state)
             self._reached = None
+            begun = perf_counter()
 
     def _finish_update(self) -> None:
         """Call the remaining `end_cycle` hooks of a restored update, except those that read its lost batch."""

@@ -243,7 +243,7 @@ def _resolve(
 
 def _unknown(callback: Callback, hook: Hook, name: str, known: set[str], group: str | None) -> str:
     place = f"data group '{group}' has" if group is not None else "the run's state has"
-    names = sorted(known - {"callbacks", "config", "loader", "parts", "run_dir"})
+    names = sorted(known - {"callbacks", "config", "loader", "parts", "run_dir", "spent"})
     return f"callbacks.{callback.name}.{hook.label} asks for '{name}'; {place} {_list(names)} then"
 
 

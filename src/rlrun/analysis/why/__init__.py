@@ -47,6 +47,7 @@ class Diagnosis:
         healthy: rules that were checked and did not fire.
         unmade: rules that could not be checked, each with the data that it lacks.
         notes: further remarks.
+        time: the share of training time that each kind of work took.
         damage: errors of reading the run, a line each.
     """
 
@@ -58,6 +59,7 @@ class Diagnosis:
     healthy: tuple[str, ...]
     unmade: Mapping[str, str]
     notes: tuple[str, ...]
+    time: Mapping[str, float]
     damage: tuple[str, ...]
 
     @property
@@ -104,6 +106,7 @@ def diagnose(facts: Facts) -> Diagnosis:
         healthy=tuple(healthy),
         unmade=unmade,
         notes=_notes(facts, healthy=not findings),
+        time={work: seconds / facts.seconds for work, seconds in facts.spent.items() if facts.seconds > 0},
         damage=facts.damage,
     )
 

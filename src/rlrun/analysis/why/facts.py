@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import dotted, locate, split
+from rlrun.core.clock import KINDS
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known, read_bytes
@@ -52,6 +53,8 @@ class Facts:
         broken: metrics that were not finite at some time, and the environment step of the first time.
         records: how many there are.
         env_steps, updates: of the newest record.
+        seconds: of the newest record that says where time goes.
+        spent: seconds of each kind of work until then.
         damage: errors of reading, a line each.
         failure: the last line that a failed run logged.
         preset: whether one chose numbers; None if unknown.
@@ -65,6 +68,8 @@ class Facts:
     records: int = 0
     env_steps: float = 0.0
     updates: float = 0.0
+    seconds: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
     failure: str = ""
     preset: bool | None = None
@@ -186,6 +191,7 @@ def _add_record(record: dict[str, Any], facts: Facts) -> None:
     facts.records += 1
     facts.env_steps = max(facts.env_steps, env_steps)
     facts.updates = max(facts.updates, number_of(record.get("updates")) or 0.0)
+    _add_time(record, facts)
     for name, value in record.items():
         if len(name) > NAME_LENGTH or (name not in facts.series and len(facts.series) >= NAMES):
             continue
@@ -194,3 +200,13 @@ def _add_record(record: dict[str, Any], facts: Facts) -> None:
             facts.series.setdefault(name, []).append(Point(env_steps, number))
         elif value is None:
             facts.broken.setdefault(name, env_steps)
+
+
+def _add_time(record: dict[str, Any], facts: Facts) -> None:
+    """Add the seconds since the record before to each kind of work, by its share."""
+    shares = {work: share for work in KINDS if (share := number_of(record.get(f"time/{work}"))) is not None}
+    seconds = number_of(record.get("seconds"))
+    if shares and seconds is not None:
+        elapsed, facts.seconds = max(seconds - facts.seconds, 0.0), seconds
+        for work, share in shares.items():
+            facts.spent[work] = facts.spent.get(work, 0.0) + share * elapsed

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.checkpointing.encoding import is_clock
+from rlrun.core.clock import is_clock
 from rlrun.core.generators import Generators
 from rlrun.env.recorded import ActionLog
 from rlrun.memory import Recent, Table
