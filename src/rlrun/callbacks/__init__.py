@@ -7,7 +7,9 @@ from rlrun.callbacks.entropy import EntropyTarget, EntropyWeight, SGDEntropyTarg
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.loss import BonusLoss, LossCallback
+from rlrun.callbacks.parameters import ParameterLogs
 from rlrun.callbacks.policy import ActorCriticLoss, ActorCriticNetwork, SoftPolicyLoss
+from rlrun.callbacks.profile import Profile
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.target import LambdaReturn, QuantileTarget, TargetCallback
@@ -31,7 +33,9 @@ __all__ = [
     "LossCallback",
     "MemoryExport",
     "MemoryImport",
+    "ParameterLogs",
     "PriorityFeedback",
+    "Profile",
     "QuantileTarget",
     "SGDEntropyTarget",
     "Schedule",

@@ -7,7 +7,7 @@ runs/<algorithm>-<env>/<date>_<time>_s<seed>[-k]/
 ├── lock                            locked by the process that works on the run; which one that is
 ├── metrics.jsonl, summary.json     what came out
 ├── checkpoints/<env_steps>-<updates>/, checkpoints/latest, checkpoints/best
-└── log.txt, tensorboard/, wandb/, videos/, exports/
+└── log.txt, trace.json, tensorboard/, wandb/, videos/, exports/
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RunDir:
 
     Attributes:
         path: absolute.
-        config, overrides, manifest, status, lock, metrics, summary, log: files.
+        config, overrides, manifest, status, lock, metrics, summary, log, trace: files.
         checkpoints, tensorboard, wandb, videos, exports: folders.
     """
 
@@ -57,6 +57,7 @@ class RunDir:
         self.metrics = self.path / "metrics.jsonl"
         self.summary = self.path / "summary.json"
         self.log = self.path / "log.txt"
+        self.trace = self.path / "trace.json"
         self.checkpoints = self.path / "checkpoints"
         self.tensorboard = self.path / "tensorboard"
         self.wandb = self.path / "wandb"

@@ -1,0 +1,125 @@
+"""Metrics of each parameter, and of each number of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlrun.callbacks.loss import ADAMS, LossCallback
+from rlrun.core.spaces import Box, Spaces, leaves, leaves_of
+from rlrun.core.typing import Tree
+from rlrun.training.callback import Callback
+from rlrun.training.metrics import as_numbers
+
+SHOWN = 64  # metrics of actions, at most
+
+
+class ParameterLogs(Callback):
+    """Log norms of each parameter and of its gradient, the gradient noise scale, and actions by dimension.
+
+    They are computed when metrics are read, from the newest update, and change nothing. Gradients are those that the
+    optimizer got, so after clipping; a compiled update keeps none.
+
+    Args:
+        spaces: of the environment.
+        data_group: name of the batches whose losses and actions are logged.
+    """
+
+    leads = True
+
+    def __init__(self, spaces: Spaces, *, data_group: str = "default") -> None:
+        self.space = spaces.action
+        self.data_group: str | None = data_group
+        self._losses: list[LossCallback] = []
+        self._newest: tuple[Tree, Tensor | None] | None = None  # actions, and which of them count
+        self._saved: Mapping[str, Any] = {}  # of the checkpoint, until the first update
+
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        losses = [callback for callback in callbacks.values() if isinstance(callback, LossCallback)]
+        self._losses = [loss for loss in losses if loss.data_group == self.data_group and not loss.by_turns]
+
+    def end_batch(self, action: Tree, valid: Tensor | None = None) -> None:
+        self._newest = action, valid
+
+    @property
+    @torch.no_grad()
+    def metrics(self) -> Mapping[str, Any]:
+        if self._newest is None:
+            return self._saved
+        tensors = leaves_of(self.space, self._newest[0])
+        parts = [(leaf, self._rows(part, leaf)) for (_, leaf), part in zip(leaves(self.space), tensors, strict=True)]
+        metrics: dict[str, Any] = dict(islice(_of_actions(parts), SHOWN))
+        for loss in self._losses:
+            for name, parameter in zip(loss.names, loss.parameters, strict=True):
+                path = f"{loss.name}_{name.replace('.', '_')}"
+                metrics[f"weight_norm/{path}"] = parameter.norm()
+                if parameter.grad is not None:
+                    metrics[f"gradient_norm/{path}"] = parameter.grad.norm()
+            scale = None if loss.optimizer is None else noise_scale(loss.optimizer, len(parts[0][1]))
+            metrics |= {} if scale is None else {f"noise_scale/{loss.name}": scale}
+        return metrics
+
+    def _rows(self, action: Tensor, leaf: Any) -> Tensor:
+        """Return a part of the actions that count as [rows, numbers]."""
+        assert self._newest is not None
+        rows = action.reshape(-1, leaf.size if isinstance(leaf, Box) else len(leaf.choices))
+        valid = self._newest[1]
+        return rows if valid is None else rows[valid.reshape(-1)]
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        return "logs norms of parameters and gradients, and actions"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"metrics": as_numbers(self.metrics)}
+
+    def load_numbers(self, state: dict[str, Any]) -> None:
+        self._newest, self._saved = None, state["metrics"]
+
+
+def _of_actions(parts: list[tuple[Any, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Yield mean and deviation of each number of actions, and the share of each choice; parts: rows [n, numbers]."""
+    number = 0
+    for leaf, rows in parts:
+        for index, column in enumerate(rows.unbind(-1), start=number):
+            if isinstance(leaf, Box):
+                yield f"action/mean_{index}", column.float().mean()
+                yield f"action/deviation_{index}", column.float().std(correction=0)
+            else:
+                for choice in range(leaf.choices[index - number]):
+                    yield f"action/share_{index}_{choice}", (column == choice).float().mean()
+        number += rows.shape[-1]
+
+
+@torch.no_grad()
+def noise_scale(optimizer: torch.optim.Optimizer, rows: int) -> Tensor | None:
+    """Return the gradient noise scale tr(Σ) / |G|², equation 2.9 of McCandlish et al. 2018 (arXiv 1812.06162).
+
+    Batches well below it have gradients that are mostly noise. Adam's averages of gradients and of their squares take
+    the place of gradients of two batch sizes. NaN where these averages cannot tell the gradient from noise.
+
+    Args:
+        optimizer: others than Adam and AdamW give None.
+        rows: of a batch.
+    """
+    states = [
+        (optimizer.state[parameter], group["betas"])
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if isinstance(optimizer, ADAMS) and optimizer.state.get(parameter)
+    ]
+    means, squares, kept = [], [], torch.zeros(())
+    for state, (first, second) in states:
+        count = state["step"]
+        means.append((state["exp_avg"] / (1.0 - first**count)).square().sum())
+        squares.append((state["exp_avg_sq"] / (1.0 - second**count)).sum())
+        # the share of a batch's variance that the mean of the newest batches keeps: the sum of its squared weights
+        kept = (1.0 - first) / (1.0 + first) * (1.0 + first**count) / (1.0 - first**count)
+    if not states:
+        return None
+    mean, square = torch.stack(means).sum(), torch.stack(squares).sum()
+    signal = (mean - kept * square) / (1.0 - kept)  # |G|²; the mean's square is that and a part of the variance
+    return torch.where(signal > 0.0, rows * (square - signal) / signal, torch.nan)

@@ -1,0 +1,134 @@
+"""Metrics of parameters and actions, and the trace of a profiler, which change no training."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from tests.identical import compare
+from torch import nn
+
+import rlrun
+from rlrun.callbacks import LossCallback, ParameterLogs, Profile
+from rlrun.callbacks.parameters import noise_scale
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.runs.directory import RunDir
+from rlrun.training.trainer import Trainer
+
+PUSH = Box((2,), -np.ones(2), np.ones(2))
+TINY = ["algorithm=dqn", "env=cartpole", "preset=null", "algorithm.warmup_steps=20", "stop.env_steps=60"]
+
+
+class Product(LossCallback):
+    """The loss of an element is the sum of w a; its gradient is the mean of a."""
+
+    def loss(self, action, valid=None):
+        loss = self.network(action["push"]).sum(-1)
+        return loss if valid is None else loss * valid * (valid.numel() / valid.sum())
+
+
+class Weighs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 1, bias=False)
+        nn.init.ones_(self.inner.weight)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Batches:
+    def __init__(self, **tensors):
+        self.tensors = tensors
+
+    def names(self):
+        return {"default": tuple(self.tensors)}
+
+    def __iter__(self):
+        return iter([{"default": self.tensors}])
+
+
+def logs_of(optimizer, **tensors):
+    spaces = Spaces(observation=PUSH, action=Composite({"push": PUSH, "side": Discrete(3)}))
+    loss, logs = Product(Weighs(), optimizer), ParameterLogs(spaces)
+    Trainer({"loss": loss, "logs": logs}, Batches(**tensors)).train()
+    return logs
+
+
+def test_norms_and_actions_are_those_of_the_update():
+    push = torch.tensor([[[0.0, 0.5], [1.0, 0.5]], [[9.0, 9.0], [0.5, 2.0]]])
+    side = torch.tensor([[0, 2], [1, 2]])
+    valid = torch.tensor([[True, True], [False, True]])
+    logs = logs_of(partial(torch.optim.SGD, lr=1.0), action={"push": push, "side": side}, valid=valid)
+    numbers = {name: float(value) for name, value in logs.metrics.items()}
+    gradient = push[valid].mean(0)
+    assert numbers.pop("gradient_norm/loss_inner_weight") == pytest.approx(float(gradient.norm()))
+    assert numbers.pop("weight_norm/loss_inner_weight") == pytest.approx(float((1.0 - gradient).norm()))
+    assert numbers == {
+        "action/mean_0": pytest.approx(0.5),
+        "action/deviation_0": pytest.approx((0.5 / 3) ** 0.5),
+        "action/mean_1": pytest.approx(1.0),
+        "action/deviation_1": pytest.approx(0.5**0.5),
+        "action/share_2_0": pytest.approx(1 / 3),
+        "action/share_2_1": 0.0,
+        "action/share_2_2": pytest.approx(2 / 3),
+    }
+
+
+def test_a_resumed_run_has_the_metrics_of_before():
+    tensors = {"push": torch.ones(4, 2), "side": torch.zeros(4, dtype=torch.int64)}
+    logs = logs_of(torch.optim.Adam, action=tensors)
+    resumed = ParameterLogs(Spaces(observation=PUSH, action=PUSH))
+    resumed.load_state_dict(logs.state_dict())
+    assert np.isnan(resumed.metrics["noise_scale/loss"])  # one gradient says nothing of noise
+    names = [name for name in logs.metrics if "noise" not in name]
+    assert {name: resumed.metrics[name] for name in names} == {name: float(logs.metrics[name]) for name in names}
+
+
+@pytest.mark.parametrize(("steps", "tolerance"), [(20, 0.3), (1000, 0.15)])
+def test_noise_scale_is_that_of_the_gradients(steps, tolerance):
+    generator, rows, count = torch.Generator().manual_seed(0), 8, 4_000
+    weight = nn.Parameter(torch.zeros(count))
+    optimizer = torch.optim.Adam([weight], lr=0.0)
+    for _ in range(steps):
+        noise = torch.randn(count, generator=generator) / rows**0.5
+        weight.grad = 0.2 + 2.0 * noise  # of each number the gradient is 0.2, its variance in a row 4
+        optimizer.step()
+    assert float(noise_scale(optimizer, rows)) == pytest.approx(4.0 / 0.2**2, rel=tolerance)
+    assert noise_scale(torch.optim.SGD([weight], lr=0.1), rows) is None
+
+
+def test_metrics_and_traces_change_no_training(tmp_path, capfd):
+    plain, logged = tmp_path / "plain", tmp_path / "logged"
+    rlrun.train(TINY, run_dir=plain)
+    extras = ("+with=[parameter_logs,profile]", "profile.first=3", "profile.last=5")
+    rlrun.train([*TINY, *extras], run_dir=logged)
+    groups = compare(plain, logged, watched=False)
+    assert [name for name in ("parameters", "optimizers", "memory", "generators") if not groups[name]] == []
+    record = json.loads((logged / "metrics.jsonl").read_text().splitlines()[-1])
+    shares = [record[f"action/share_0_{choice}"] for choice in (0, 1)]
+    assert sum(shares) == pytest.approx(1.0)
+    assert record["noise_scale/q_loss"] is None or record["noise_scale/q_loss"] > 0.0
+    assert [name for name in record if name.startswith("gradient_norm/q_loss")]
+    trace = json.loads((logged / "trace.json").read_text())
+    steps = [event for event in trace["traceEvents"] if event.get("name") == "aten::_fused_adam_"]
+    assert len(steps) == 3
+    assert "profiler" not in capfd.readouterr().err
+    assert {"name", "ph", "ts", "dur", "pid", "tid"} <= steps[0].keys()  # the complete events of chrome://tracing
+
+
+def test_a_short_run_writes_its_trace(tmp_path):
+    profile = Profile(first=1, last=9)
+    run = RunDir.claim(tmp_path / "run")
+    profile.begin_training(run.path)
+    profile.begin_cycle(1)
+    profile.end_cycle(1)
+    assert not run.trace.exists()
+    profile.end_training(KeyboardInterrupt())
+    assert "traceEvents" in json.loads(run.trace.read_text())
+    with pytest.raises(ConfigError, match="profile: wanted 1 <= first <= last, got first=9 and last=1"):
+        Profile(first=9, last=1)
