@@ -17,11 +17,13 @@ import torch
 
 from rlrun.callbacks import sinks
 from rlrun.callbacks.log import Logger, to_host
-from rlrun.callbacks.progress import Terminal, duration, line, where_time_goes
+from rlrun.callbacks.progress import Terminal
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
 from rlrun.core.clock import Spent
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError
 from rlrun.runs.directory import RunDir
+from rlrun.runs.files import duration
+from rlrun.runs.progress import line, where_time_goes
 from rlrun.security import trust
 from rlrun.training.callback import Callback, Stop
 

@@ -79,6 +79,10 @@ def _understood(overrides: list[str], folder: Path) -> Answer:
     return _run(["config", "algorithm=dueling", "env=catch", *keys_of(overrides[3:])], folder)
 
 
+def _listing(overrides: list[str], folder: Path) -> Answer:
+    return _run(["ls", *overrides[1:]], folder)
+
+
 def keys_of(overrides: list[str]) -> list[str]:
     """Return the overrides of a command that set something."""
     return [override for override in overrides if "=" in override and override[0] != "-"]
@@ -87,6 +91,7 @@ def keys_of(overrides: list[str]) -> list[str]:
 EXCUSES = [
     Excuse(r"launcher=slurm", "wants Slurm; its jobs run locally: tests/sweep/test_launchers.py", _listed),
     Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
+    Excuse(r"rlrun watch", "wants a terminal: tests/cli/test_watch.py", _listing),
     Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
     Excuse(
         r"plugin test",

@@ -9,12 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from rlrun.core.clock import KINDS
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import duration
-
-SHOWN_LOSSES = 4
-SHOWN_WORK = 2  # kinds that take the most time
+from rlrun.runs.progress import line, position
 
 
 class Terminal:
@@ -54,7 +50,7 @@ class Terminal:
             self._first = record["updates"]
         pause = self.seconds if self._live is None else 0.1  # faster redrawing costs time
         counts = self.total and (record["env_steps"] or not self.offline)
-        if self._live is None and counts and _at(record) >= (self.total or 0):
+        if self._live is None and counts and position(record) >= (self.total or 0):
             return  # the last line is printed at the end, once, with the last evaluation
         if time.monotonic() - self._printed >= pause:
             self._show()
@@ -82,61 +78,9 @@ class Terminal:
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
-def _at(record: Mapping[str, Any]) -> int:
-    """Return the environment step, or the update where there is none."""
-    return int(record["env_steps"] or record["updates"])
-
-
 def _live(stream: TextIO) -> Any:
     from rich.console import Console
     from rich.live import Live
 
     # no refresh thread: it would interrupt training ten times a second
     return Live(console=Console(file=stream), auto_refresh=False, redirect_stdout=False)
-
-
-def line(
-    record: Mapping[str, Any],
-    *,
-    total: int | None = None,
-    offline: int = 0,
-    with_bar: bool = False,
-    to_go: bool = True,
-) -> str:
-    """Return a record in one line: progress, returns, losses, speed, and with `to_go` the remaining time.
-
-    Before the first environment step of a run with `offline` updates the progress counts these.
-    """
-    unit = "steps" if record["env_steps"] else "offline updates" if offline else "updates"
-    total = offline if offline and not record["env_steps"] else total
-    at = _at(record)
-    rate = record.get("time/env_steps_per_second" if record["env_steps"] else "time/updates_per_second", 0.0)
-    parts = [f"{at:,}/{total:,} {unit} {min(at / total, 1.0):.0%}" if total else f"{at:,} {unit}"]
-    if total and with_bar:
-        parts.insert(0, bar(at / total))
-    for label, name in (("return", "episode/return"), ("evaluation", "evaluation/mean_return")):
-        if name in record:
-            parts.append(f"{label} {record[name]:.1f}")
-    losses = {name.removeprefix("loss/"): value for name, value in record.items() if name.startswith("loss/")}
-    if losses:
-        parts.append("loss " + " ".join(f"{name}={value:.3g}" for name, value in list(losses.items())[:SHOWN_LOSSES]))
-    if rate > 0:
-        parts.append(f"{rate:,.0f} {unit}/s")
-        if to_go and total and total > at:
-            parts.append(f"{duration((total - at) / rate)} to go")
-    shares = where_time_goes(record)
-    if shares:
-        parts.append(", ".join(f"{share:.0%} {work}" for work, share in list(shares.items())[:SHOWN_WORK]))
-    return "  ".join(parts)
-
-
-def where_time_goes(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the kinds of work with their shares of the time, the largest first; those below a percent are left out."""
-    shares = {work: record.get(f"time/{work}") or 0.0 for work in KINDS}
-    return {work: share for work, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= 0.01}
-
-
-def bar(share: float, width: int = 12) -> str:
-    """Return a bar of so many cells."""
-    full = min(width, int(share * width))
-    return "━" * full + "─" * (width - full)

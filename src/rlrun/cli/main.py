@@ -31,6 +31,7 @@ from rlrun.cli import (
     resume,
     schema,
     train,
+    watch,
     why,
 )
 from rlrun.cli import eval as evaluate
@@ -58,6 +59,7 @@ app.command("checkpoints")(checkpoints.checkpoints)
 app.command("ls")(ls.ls)
 app.command("diff")(diff.diff)
 app.command("report")(report.report)
+app.command("watch")(watch.watch)
 app.command("why")(why.why)
 app.command("check")(check.check)
 app.command("config")(config.config)

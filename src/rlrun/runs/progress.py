@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rlrun.core.clock import KINDS
 from rlrun.core.errors import RunDirError, printable
 from rlrun.runs.directory import SILENT, RunDir
-from rlrun.runs.files import open_regular, reason
+from rlrun.runs.files import duration, open_regular, reason
 
 TAIL = 16_384  # bytes
 LINE_BYTES = 1 << 18
+SHOWN_LOSSES = 4
+SHOWN_WORK = 2  # kinds that take the most time
 HUGE = 1e100  # a larger number is none that a mean could be taken of
 
 
@@ -97,3 +100,60 @@ def _tail(path: Path) -> str:
             return file.read(TAIL).decode(errors="replace")
     except (OSError, RunDirError):
         return ""
+
+
+def position(record: Mapping[str, Any]) -> int:
+    """Return the environment step, or the update where there is none."""
+    return int(record["env_steps"] or record["updates"])
+
+
+def line(
+    record: Mapping[str, Any],
+    *,
+    total: int | None = None,
+    offline: int = 0,
+    with_bar: bool = False,
+    to_go: bool = True,
+) -> str:
+    """Return the `parts` of a record in one line, with a bar before them if wanted."""
+    share = None if not total else position(record) / (total if record["env_steps"] or not offline else offline)
+    shown = parts(record, total=total, offline=offline, to_go=to_go)
+    return "  ".join([bar(share), *shown] if with_bar and share is not None else shown)
+
+
+def parts(record: Mapping[str, Any], *, total: int | None = None, offline: int = 0, to_go: bool = True) -> list[str]:
+    """Return progress, returns, losses, speed, with `to_go` the remaining time, and where time goes, each as text.
+
+    Before the first environment step of a run with `offline` updates the progress counts these.
+    """
+    unit = "steps" if record["env_steps"] else "offline updates" if offline else "updates"
+    total = offline if offline and not record["env_steps"] else total
+    at = position(record)
+    rate = record.get("time/env_steps_per_second" if record["env_steps"] else "time/updates_per_second", 0.0)
+    texts = [f"{at:,}/{total:,} {unit} {min(at / total, 1.0):.0%}" if total else f"{at:,} {unit}"]
+    for label, name in (("return", "episode/return"), ("evaluation", "evaluation/mean_return")):
+        if name in record:
+            texts.append(f"{label} {record[name]:.1f}")
+    losses = {name.removeprefix("loss/"): value for name, value in record.items() if name.startswith("loss/")}
+    if losses:
+        texts.append("loss " + " ".join(f"{name}={value:.3g}" for name, value in list(losses.items())[:SHOWN_LOSSES]))
+    if rate > 1e-6:
+        texts.append(f"{rate:,.0f} {unit}/s")
+        if to_go and total and total > at:
+            texts.append(f"{duration((total - at) / rate)} to go")
+    shares = where_time_goes(record)
+    if shares:
+        texts.append(", ".join(f"{share:.0%} {work}" for work, share in list(shares.items())[:SHOWN_WORK]))
+    return texts
+
+
+def where_time_goes(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the kinds of work with their shares of the time, the largest first; those below a percent are left out."""
+    shares = {work: record.get(f"time/{work}") or 0.0 for work in KINDS}
+    return {work: share for work, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= 0.01}
+
+
+def bar(share: float, width: int = 12) -> str:
+    """Return a bar of so many cells."""
+    full = min(width, int(share * width))
+    return "━" * full + "─" * (width - full)

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rlrun.config.expansion import Job
 from rlrun.core.errors import RunDirError, printable
 from rlrun.runs.files import require_own_file
+
+if TYPE_CHECKING:
+    from rlrun.config.expansion import Job
 
 JOB_STORE = "jobs.sqlite"  # of a sweep's folder
 # queued: never in a job store, but shown of one that is running and waits for its scheduler
@@ -102,7 +104,7 @@ class JobStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._require_own()
+        _require_own(path)
         with self._writing() as job_store:
             job_store.execute(LAYOUT)
 
@@ -226,20 +228,6 @@ class JobStore:
                 "UPDATE jobs SET state = 'pending' WHERE key = ? AND state = 'pruned'", [(key,) for key in keys]
             )
 
-    def _require_own(self) -> None:
-        """Refuse SQLite files that refer to other files: SQLite deletes a file that a journal names.
-
-        Raises:
-            RunDirError: naming the file.
-        """
-        journal, *sidecars = [self.path.with_name(f"{self.path.name}-{name}") for name in ("journal", "wal", "shm")]
-        for path in (self.path, journal, *sidecars):
-            require_own_file(path)
-        with suppress(FileNotFoundError), open(journal, "rb") as file:
-            file.seek(-min(len(SHARED), file.seek(0, os.SEEK_END)), os.SEEK_END)
-            if file.read() == SHARED:
-                raise RunDirError(f"{journal} is not of this sweep: it names another file; delete the journal")
-
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Hold the only transaction; all of it is written, or nothing."""
@@ -254,6 +242,35 @@ class JobStore:
                 job_store.execute("COMMIT")
         except sqlite3.Error as error:
             raise RunDirError(f"{self.path} cannot be used: {error}") from error
+
+
+def look(path: Path) -> list[Entry]:
+    """Return all jobs as `JobStore.entries` does, without writing: for those who only look on.
+
+    Raises:
+        RunDirError: the file cannot be read, or is being written.
+    """
+    _require_own(path)
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=1.0, uri=True)) as job_store:
+            return [_entry(row, path) for row in job_store.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
+    except sqlite3.Error as error:
+        raise RunDirError(f"{path} cannot be read: {error}") from error
+
+
+def _require_own(path: Path) -> None:
+    """Refuse SQLite files that refer to other files: SQLite deletes a file that a journal names.
+
+    Raises:
+        RunDirError: naming the file.
+    """
+    journal, *sidecars = [path.with_name(f"{path.name}-{name}") for name in ("journal", "wal", "shm")]
+    for file in (path, journal, *sidecars):
+        require_own_file(file)
+    with suppress(FileNotFoundError), open(journal, "rb") as content:
+        content.seek(-min(len(SHARED), content.seek(0, os.SEEK_END)), os.SEEK_END)
+        if content.read() == SHARED:
+            raise RunDirError(f"{journal} is not of this sweep: it names another file; delete the journal")
 
 
 def _entry(row: tuple[Any, ...], path: Path) -> Entry:

@@ -1,0 +1,163 @@
+"""What `rlrun watch` draws: one frame as lines of text with styles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.cells import set_cell_size
+from rich.text import Text
+
+from rlrun.core.errors import printable
+
+DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # of a Braille letter: four rows of two
+LEFT = 10  # cells for the numbers beside a chart
+CHART = (70, 12)  # least cells of one of several charts
+STYLES = {"running": "green", "completed": "cyan", "failed": "red", "interrupted": "red", "pending": "dim"}
+KEYS = "←→ metric  ↑↓ run  q quit"
+
+
+class Row(NamedTuple):
+    """A run in the list: its name, state, steps, return, and why it failed."""
+
+    name: str
+    state: str
+    steps: str = ""
+    result: str = ""
+    why: str = ""
+
+
+class Curve(NamedTuple):
+    """A metric and its points (x, value), in the order of time."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+class View(NamedTuple):
+    """What a frame shows.
+
+    rows: of all runs; chosen: index of the one that is shown; parts: texts of its progress; curves: its metrics, the
+    chosen one first; place: of the chosen metric and how many there are.
+    """
+
+    rows: Sequence[Row]
+    chosen: int
+    parts: Sequence[str]
+    curves: Sequence[Curve]
+    place: tuple[int, int]
+
+
+def frame(view: View, width: int, height: int, *, braille: bool = True) -> Text:
+    """Return a frame of exactly these cells; names from files cannot steer the terminal."""
+    row = view.rows[view.chosen]
+    lines = [Text.assemble((" ".join((row.name, "")), "bold"), (row.state, STYLES.get(row.state, "")))]
+    lines += [Text(line) for line in wrapped(view.parts, width)[:3]]
+    table = _table(view, width, (height - len(lines)) // 3) if len(view.rows) > 1 else []
+    lines += _charts(view.curves, width, height - len(lines) - len(table) - 1, braille)
+    index, count = view.place
+    below = f"{KEYS}   metric {index + 1}/{count}" if count else KEYS
+    lines += [*table, Text(f"{below}  run {view.chosen + 1}/{len(view.rows)}", "dim")]
+    return Text("\n").join(_fitted(line, width) for line in lines[:height])
+
+
+def _fitted(line: Text, width: int) -> Text:
+    line.plain = printable(line.plain)
+    line.truncate(width, overflow="ellipsis", pad=True)
+    return line
+
+
+def wrapped(parts: Sequence[str], width: int) -> list[str]:
+    """Return texts in lines, none of them broken."""
+    lines: list[str] = []
+    for part in parts:
+        joined = f"{lines[-1]}  {part}" if lines else part
+        if lines and len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(part)
+    return lines
+
+
+def _table(view: View, width: int, height: int) -> list[Text]:
+    """Return the runs around the chosen one, with a head."""
+    shown = max(min(height - 1, len(view.rows)), 1)
+    first = min(max(view.chosen - shown // 2, 0), len(view.rows) - shown)
+    name = max(width - 44, 10)
+    lines = [Text(_cells(Row("run", "state", "steps", "return"), name), "bold")]
+    for index, row in enumerate(view.rows[first : first + shown], start=first):
+        style = STYLES.get(row.state, "") + (" reverse" if index == view.chosen else "")
+        lines.append(Text(_cells(row, name), style.strip()))
+    return lines
+
+
+def _cells(row: Row, name: int) -> str:
+    """Return a row of the table; names as wide as `name` cells."""
+    left, why = (set_cell_size(printable(text), size) for text, size in ((row.name, name), (row.why, 80)))
+    return f"{left} {row.state:<11} {row.steps:>11} {row.result:>10}  {why}".rstrip()
+
+
+def _charts(curves: Sequence[Curve], width: int, height: int, braille: bool) -> list[Text]:
+    """Return as many charts as there is space for, in columns and rows."""
+    columns, rows = max(width // CHART[0], 1), max(height // CHART[1], 1)
+    if len(curves) <= columns * (rows - 1):
+        rows = max(-(-len(curves) // columns), 1)
+    columns = min(columns, max(len(curves), 1))
+    lines: list[Text] = []
+    for row in range(rows):
+        size = height // rows if row < rows - 1 else height - len(lines)
+        drawn = [
+            chart(curve, width // columns - 1, size, braille=braille)
+            for curve in curves[row * columns : (row + 1) * columns]
+        ] or [["no metrics yet"]]
+        for number in range(size):
+            cells = [set_cell_size(part[number] if number < len(part) else "", width // columns) for part in drawn]
+            lines.append(Text("".join(cells), "bold" if number == 0 else "cyan"))
+    return lines
+
+
+def chart(curve: Curve, width: int, height: int, *, braille: bool = True) -> list[str]:
+    """Return a chart of exactly so many lines: its name and newest value, the curve, and the range of x."""
+    xs, values = zip(*curve.points, strict=True) if curve.points else ((), ())
+    if not values or height < 4 or width < LEFT + 4:
+        return [curve.name, *[""] * (height - 1)][:height]
+    low, high, cells, rows = min(values), max(values), width - LEFT, height - 2
+    letters = [[0] * cells for _ in range(rows)]
+    for column, row in _dots(xs, values, 2 * cells, 4 * rows):
+        letters[row // 4][column // 2] |= DOTS[row % 4][column % 2]
+    drawn = ["".join((chr(0x2800 + dots) if braille else "*") if dots else " " for dots in row) for row in letters]
+    labels = [""] * rows
+    labels[0], labels[-1] = f"{high:.4g}", f"{low:.4g}"
+    first, last = f"{xs[0]:,.0f}", f"{xs[-1]:,.0f}"
+    below = " " * LEFT + first + last.rjust(max(cells - len(first), len(last) + 1))
+    plot = [f"{label:>{LEFT - 1}} {line}" for label, line in zip(labels, drawn, strict=True)]
+    return [f"{printable(curve.name)}  {values[-1]:.4g}", *plot, below]
+
+
+def _dots(xs: Sequence[float], values: Sequence[float], width: int, height: int) -> Iterator[tuple[int, int]]:
+    """Yield the dots (column, row from the top) of a line through the mean of each column's points."""
+    low, first = min(values), min(xs)
+    rise, span = max(values) - low or 1.0, max(xs) - first or 1.0
+    sums: dict[int, list[float]] = {}
+    for x, value in zip(xs, values, strict=True):
+        sums.setdefault(round((x - first) / span * (width - 1)), []).append(value)
+    before: tuple[int, int] | None = None
+    for column in sorted(sums):
+        mean = math.fsum(sums[column]) / len(sums[column])
+        row = round((1.0 - (mean - low) / rise) * (height - 1))
+        row = min(max(row, 0), height - 1)
+        yield from _line(before or (column, row), (column, row))
+        before = column, row
+
+
+def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
+    for step in range(steps + 1):
+        column, row = (a + (b - a) * step / steps for a, b in zip(start, end, strict=True))
+        yield round(column), round(row)
+
+
+def chosen_first(names: Sequence[str], chosen: int) -> list[Any]:
+    """Return names in their order, beginning with a chosen one."""
+    return [*names[chosen:], *names[:chosen]]

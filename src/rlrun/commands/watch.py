@@ -1,0 +1,271 @@
+"""Watch runs while they train, from their files only; the live view of `rlrun watch`."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rlrun.commands.screen import Curve, Row, View, chosen_first, frame
+from rlrun.config.files import parse_yaml
+from rlrun.config.interpolation import locate, split
+from rlrun.core.errors import RequestError, RlrunError, RunDirError
+from rlrun.runs.directory import RunDir, runs_beneath
+from rlrun.runs.files import open_regular, place_of, read_bytes
+from rlrun.runs.progress import number_of, parts, progress, record_of
+
+LISTING = 30.0  # seconds between two looks for new runs
+CHUNK = 1 << 22  # bytes of metrics that are read at once
+MARK = 64  # bytes before the place of reading, by which a file that was cut and has grown again is known
+POINTS = 4_096  # of a curve; then every second one is dropped
+NAMES = 500  # of metrics
+CURVES = 12  # charts at most
+FIRST = ("evaluation/mean_return", "episode/return", "loss/", "episode/", "entropy/", "value/")  # metrics, in order
+ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left"}
+LETTERS = {b"k": "up", b"j": "down", b"l": "right", b"h": "left", b"q": "quit", b"\x03": "quit", b"\x04": "quit"}
+
+
+class Job(NamedTuple):
+    """A run to watch: its folder, which may not exist yet, name, state (None = as its files say), and error."""
+
+    run: RunDir
+    name: str
+    state: str | None = None
+    why: str = ""
+
+
+class Metrics:
+    """The metrics of a run, read further as its file grows.
+
+    Attributes:
+        curves: points (x, value) of each metric; x counts updates before the first environment step, then steps.
+        newest: the newest value of each.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self.curves: dict[str, list[tuple[float, float]]] = {}
+        self.newest: dict[str, float] = {}
+        self._place, self._mark, self._offline = 0, b"", 0.0
+
+    def read(self) -> bool:
+        """Read what is new, up to `CHUNK`; return True if there was something."""
+        try:
+            with os.fdopen(open_regular(self.path, follow=True), "rb") as file:
+                file.seek(self._place - len(self._mark))
+                if file.read(len(self._mark)) != self._mark:  # a resume cut it
+                    self._forget()
+                    file.seek(0)
+                data = file.read(CHUNK)
+        except (OSError, RunDirError):
+            return False
+        whole = data[: data.rfind(b"\n") + 1] or (data if len(data) == CHUNK else b"")
+        self._place, self._mark = self._place + len(whole), (self._mark + whole)[-MARK:]
+        for line in whole.splitlines():
+            self._add(record_of(line) or {})
+        return bool(whole)
+
+    def _add(self, record: dict[str, Any]) -> None:
+        values = {name: number for name, value in record.items() if (number := number_of(value)) is not None}
+        if "env_steps" not in values or "updates" not in values:
+            return
+        if not values["env_steps"]:
+            self._offline = values["updates"]
+        x = self._offline + values["env_steps"]
+        for name, value in values.items():
+            if name not in self.newest and len(self.newest) >= NAMES:
+                continue
+            self.newest[name] = value
+            if "/" in name:
+                points = self.curves.setdefault(name, [])
+                points.append((x, value))
+                if len(points) > POINTS:
+                    del points[1::2]
+
+
+class Watch:
+    """What is looked at: some jobs, one of them chosen, and one of its metrics.
+
+    Args:
+        jobs: returns the jobs of now.
+        wanted: parts of metric names to show; none = all.
+
+    Raises:
+        RequestError: there is no job.
+    """
+
+    def __init__(self, jobs: Callable[[], Sequence[Job]], wanted: Sequence[str] = ()) -> None:
+        self._jobs = jobs
+        self._wanted = wanted
+        self.jobs: Sequence[Job] = jobs()
+        if not self.jobs:
+            raise RequestError("watch: the sweep has no jobs yet")
+        newest = [_changed(job.run.metrics) for job in self.jobs]
+        self.chosen = newest.index(max(newest))
+        self.metric: str | None = None
+        self._metrics: dict[Path, Metrics] = {}
+        self._totals: dict[Path, int | None] = {}
+        self._figures: dict[Path, tuple[float, dict[str, float]]] = {}
+
+    def refresh(self) -> None:
+        """Read what is new of the jobs and of the chosen one."""
+        with suppress(RunDirError):  # it is being written
+            self.jobs = self._jobs() or self.jobs
+        self.chosen = min(self.chosen, len(self.jobs) - 1)
+        run = self.jobs[self.chosen].run
+        metrics = self._metrics.setdefault(run.path, Metrics(run.metrics))
+        self._metrics = {run.path: metrics}  # others are read again when they are chosen
+        metrics.read()
+
+    def press(self, key: str) -> None:
+        """Choose the next run or metric, or the one before."""
+        if key in ("up", "down"):
+            self.chosen = (self.chosen + (1 if key == "down" else -1)) % len(self.jobs)
+            self.refresh()
+        elif (names := self.names()) and key in ("left", "right"):
+            self.metric = names[(self._index(names) + (1 if key == "right" else -1)) % len(names)]
+
+    def names(self) -> list[str]:
+        """Return the metrics of the chosen run that are shown, the important ones first."""
+        metrics = self._metrics.get(self.jobs[self.chosen].run.path)
+        names = [] if metrics is None else list(metrics.curves)
+        if self._wanted:
+            names = [name for name in names if any(part in name for part in self._wanted)]
+        return sorted(names, key=lambda name: ([not name.startswith(first) for first in FIRST], name))
+
+    def _index(self, names: Sequence[str]) -> int:
+        return names.index(self.metric) if self.metric in names else 0
+
+    def view(self, rows: int) -> View:
+        """Return what a frame shows; figures of at most so many runs around the chosen one are read."""
+        job = self.jobs[self.chosen]
+        metrics, names = self._metrics.get(job.run.path, Metrics(job.run.metrics)), self.names()
+        newest = {"env_steps": 0.0, "updates": 0.0, **metrics.newest}
+        texts = parts(newest, total=self._total(job.run)) if metrics.newest else []
+        if "system/memory" in newest:
+            texts.append(f"{newest['system/memory']:,.0f} MiB ({newest.get('system/memory_growth', 0.0):+,.0f})")
+        index = self._index(names)
+        shown = [Curve(name, metrics.curves[name]) for name in chosen_first(names, index)[:CURVES]]
+        near = range(self.chosen - rows, self.chosen + rows + 1)
+        listed = [self._row(other, number in near) for number, other in enumerate(self.jobs)]
+        return View(listed, self.chosen, texts, shown, (index, len(names)))
+
+    def _row(self, job: Job, visible: bool) -> Row:
+        state = job.state or (str(job.run.read_status()["status"]) if visible else "")
+        if not visible:
+            return Row(job.name, state)
+        changed = _changed(job.run.metrics)
+        if self._figures.get(job.run.path, (0.0, {}))[0] != changed:
+            self._figures[job.run.path] = changed, progress(job.run.metrics)
+        newest = self._figures.get(job.run.path, (0.0, {}))[1]
+        steps = number_of(newest.get("env_steps")) or number_of(newest.get("updates"))
+        value = number_of(newest.get("evaluation/mean_return", newest.get("episode/return")))
+        return Row(job.name, state, f"{steps:,.0f}" if steps else "", "" if value is None else f"{value:.2f}", job.why)
+
+    def _total(self, run: RunDir) -> int | None:
+        """Return the environment steps of the run's budget."""
+        if run.path not in self._totals:
+            self._totals[run.path] = None
+            with suppress(RlrunError, RecursionError):
+                config = parse_yaml(read_bytes(run.config, follow=True).decode(errors="replace"), "")
+                budget = number_of(locate(config, split("stop.env_steps")).node)
+                self._totals[run.path] = int(budget) if budget else None
+        return self._totals[run.path]
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def runs_in(folder: Path | str) -> Callable[[], Sequence[Job]]:
+    """Return a function that lists the runs in a folder; it looks for new ones at an interval.
+
+    Raises:
+        RunDirError: there is none.
+    """
+    place, known = place_of(folder), [time.monotonic(), []]  # type: list[Any]
+
+    def jobs() -> Sequence[Job]:
+        if not known[1] or time.monotonic() - known[0] > LISTING:
+            known[0], known[1] = time.monotonic(), [Job(run, _name(run, place)) for run in runs_beneath(place)]
+        return list(known[1])
+
+    if not jobs():
+        raise RunDirError(f"{place} holds no run" if place.is_dir() else f"{place} does not exist")
+    return jobs
+
+
+def _name(run: RunDir, place: Path) -> str:
+    return run.path.name if run.path == place else str(run.path.relative_to(place))
+
+
+def watch(jobs: Callable[[], Sequence[Job]], *, metrics: Sequence[str] = (), every: float = 2.0) -> None:
+    """Draw a live view on the terminal until `q` is pressed.
+
+    Args:
+        jobs: returns the jobs of now.
+        metrics: parts of metric names to show; none = all.
+        every: seconds between two frames; a key draws one at once.
+
+    Raises:
+        RequestError: there is no terminal, or no job.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        raise RequestError("watch: wanted a terminal; rlrun ls prints a list of runs")
+    from rich.console import Console
+    from rich.live import Live
+
+    looked, console = Watch(jobs, metrics), Console()
+    braille = (console.encoding or "").lower().startswith("utf")
+    live = Live(console=console, screen=True, auto_refresh=False)
+    before: Any = None
+    with suppress(KeyboardInterrupt), _keys() as keys, live:
+        pressed: list[str] = []
+        while "quit" not in pressed:
+            if not pressed:
+                looked.refresh()
+            for key in pressed:
+                looked.press(key)
+            width, height = console.size
+            drawn = width, height, frame(looked.view(height // 3), width, height, braille=braille)
+            if drawn != before:
+                before = drawn
+                live.update(drawn[2], refresh=True)
+            pressed = keys(every)
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], list[str]]]:
+    """Let the terminal send keys at once; return a function that waits for some, up to so many seconds."""
+    import termios
+    import tty
+
+    handle = sys.stdin.fileno()
+    settings = termios.tcgetattr(handle)
+
+    def keys(seconds: float) -> list[str]:
+        if not select.select([handle], [], [], seconds)[0]:
+            return []
+        data = os.read(handle, 64)
+        if not data:
+            return ["quit"]  # the terminal is gone
+        known = {**ARROWS, **{arrow.replace(b"[", b"O"): name for arrow, name in ARROWS.items()}}
+        arrows = [known[data[i : i + 3]] for i in range(len(data)) if data[i : i + 3] in known]
+        return arrows or [LETTERS[data[i : i + 1]] for i in range(len(data)) if data[i : i + 1] in LETTERS] or ["other"]
+
+    try:
+        tty.setcbreak(handle)
+        yield keys
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, settings)
