@@ -22,7 +22,8 @@ from rlrun.runs.progress import number_of, parts, progress, record_of
 LISTING = 30.0  # seconds between two looks for new runs
 CHUNK = 1 << 22  # bytes of metrics that are read at once
 MARK = 64  # bytes before the place of reading, by which a file that was cut and has grown again is known
-POINTS = 4_096  # of a curve; then every second one is dropped
+POINTS = 1_024  # of a curve; then every second one is dropped
+FIGURES = 6.0  # seconds between two readings of the figures in a row of the list
 NAMES = 500  # of metrics
 CURVES = 12  # charts at most
 FIRST = ("evaluation/mean_return", "episode/return", "loss/", "episode/", "entropy/", "value/")  # metrics, in order
@@ -113,7 +114,8 @@ class Watch:
         self.metric: str | None = None
         self._metrics: dict[Path, Metrics] = {}
         self._totals: dict[Path, int | None] = {}
-        self._figures: dict[Path, tuple[float, dict[str, float]]] = {}
+        # when a run's figures were read, the time of its file then, and the figures
+        self._figures: dict[Path, tuple[float, float, dict[str, float]]] = {}
 
     def refresh(self) -> None:
         """Read what is new of the jobs and of the chosen one."""
@@ -162,10 +164,10 @@ class Watch:
         state = job.state or (str(job.run.read_status()["status"]) if visible else "")
         if not visible:
             return Row(job.name, state)
-        changed = _changed(job.run.metrics)
-        if self._figures.get(job.run.path, (0.0, {}))[0] != changed:
-            self._figures[job.run.path] = changed, progress(job.run.metrics)
-        newest = self._figures.get(job.run.path, (0.0, {}))[1]
+        read, changed, newest = self._figures.get(job.run.path, (-FIGURES, 0.0, {}))
+        if time.monotonic() >= read + FIGURES and (now := _changed(job.run.metrics)) != changed:
+            newest = progress(job.run.metrics)
+            self._figures[job.run.path] = time.monotonic(), now, newest
         steps = number_of(newest.get("env_steps")) or number_of(newest.get("updates"))
         value = number_of(newest.get("evaluation/mean_return", newest.get("episode/return")))
         return Row(job.name, state, f"{steps:,.0f}" if steps else "", "" if value is None else f"{value:.2f}", job.why)
