@@ -143,20 +143,18 @@ def _dots(xs: Sequence[float], values: Sequence[float], width: int, height: int)
     every = max(len(xs) // (2 * width), 1)  # more than two points a column cost time, and are not seen
     for x, value in [*zip(xs[::every], values[::every], strict=True), (xs[-1], values[-1])]:
         sums.setdefault(round((x - first) / span * (width - 1)), []).append(value)
-    before: tuple[int, int] | None = None
+    place: tuple[int, int] | None = None
     for column in sorted(sums):
         mean = math.fsum(sums[column]) / len(sums[column])
-        row = round((1.0 - (mean - low) / rise) * (height - 1))
-        row = min(max(row, 0), height - 1)
-        yield from _line(before or (column, row), (column, row))
-        before = column, row
-
-
-def _line(start: tuple[int, int], end: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
-    for step in range(steps + 1):
-        column, row = (a + (b - a) * step / steps for a, b in zip(start, end, strict=True))
-        yield round(column), round(row)
+        row = min(max(round((1.0 - (mean - low) / rise) * (height - 1)), 0), height - 1)
+        start, level = place or (column - 1, row)
+        before = level
+        for passed in range(start + 1, column + 1):
+            now = level + round((row - level) * (passed - start) / (column - start))
+            for dot in range(min(before, now), max(before, now) + 1):
+                yield passed, dot
+            before = now
+        place = column, row
 
 
 def chosen_first(names: Sequence[str], chosen: int) -> list[Any]:

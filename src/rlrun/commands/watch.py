@@ -196,12 +196,15 @@ def runs_in(folder: Path | str) -> Callable[[], Sequence[Job]]:
     Raises:
         RunDirError: there is none.
     """
-    place, known = place_of(folder), [time.monotonic(), []]  # type: list[Any]
+    place = place_of(folder)
+    listed: list[Job] = []
+    due = 0.0
 
     def jobs() -> Sequence[Job]:
-        if not known[1] or time.monotonic() - known[0] > LISTING:
-            known[0], known[1] = time.monotonic(), [Job(run, _name(run, place)) for run in runs_beneath(place)]
-        return list(known[1])
+        nonlocal due, listed
+        if time.monotonic() >= due:
+            listed, due = [Job(run, _name(run, place)) for run in runs_beneath(place)], time.monotonic() + LISTING
+        return listed
 
     if not jobs():
         raise RunDirError(f"{place} holds no run" if place.is_dir() else f"{place} does not exist")
