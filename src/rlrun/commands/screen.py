@@ -84,7 +84,7 @@ def _table(view: View, width: int, height: int) -> list[Text]:
     """Return the runs around the chosen one, with a head."""
     shown = max(min(height - 1, len(view.rows)), 1)
     first = min(max(view.chosen - shown // 2, 0), len(view.rows) - shown)
-    name = max(width - 44, 10)
+    name = min(max(width - 44, 10), 70)
     lines = [Text(_cells(Row("run", "state", "steps", "return"), name), "bold")]
     for index, row in enumerate(view.rows[first : first + shown], start=first):
         style = STYLES.get(row.state, "") + (" reverse" if index == view.chosen else "")
