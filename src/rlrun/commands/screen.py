@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.cells import set_cell_size
 from rich.text import Text
@@ -155,8 +155,3 @@ def _dots(xs: Sequence[float], values: Sequence[float], width: int, height: int)
                 yield passed, dot
             before = now
         place = column, row
-
-
-def chosen_first(names: Sequence[str], chosen: int) -> list[Any]:
-    """Return names in their order, beginning with a chosen one."""
-    return [*names[chosen:], *names[:chosen]]

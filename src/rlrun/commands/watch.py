@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlrun.commands.screen import Curve, Row, View, chosen_first, frame
+from rlrun.commands.screen import Curve, Row, View, frame
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import locate, split
 from rlrun.core.errors import RequestError, RlrunError, RunDirError
@@ -155,7 +155,7 @@ class Watch:
         if "system/memory" in newest:
             texts.append(f"{newest['system/memory']:,.0f} MiB ({newest.get('system/memory_growth', 0.0):+,.0f})")
         index = self._index(names)
-        shown = [Curve(name, metrics.curves[name]) for name in chosen_first(names, index)[:CURVES]]
+        shown = [Curve(name, metrics.curves[name]) for name in (names[index:] + names[:index])[:CURVES]]
         near = range(self.chosen - rows, self.chosen + rows + 1)
         listed = [self._row(other, number in near) for number, other in enumerate(self.jobs)]
         return View(listed, self.chosen, texts, shown, (index, len(names)))
