@@ -16,6 +16,7 @@ from tests.processes import below
 from rlrun.config.expansion import Job, expand
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir
+from rlrun.runs.progress import values_of
 from rlrun.sweep import coordinator
 from rlrun.sweep.coordinator import Limits
 from rlrun.sweep.job_store import JobStore
@@ -427,13 +428,13 @@ def test_trial_is_scored_over_its_seeds(values, settings, expected):
 
 def test_metrics_are_read_as_far_as_they_are_written(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    assert study.values_of(path, "m") == []
+    assert values_of(path, "m") == []
     path.write_text('{"m": 1.0, "seconds": 1}\n{"other": 2}\n{"m": null}\n{"m": 5.0, "seconds": 2}\n{"m": 3')
-    first, second, third = study.values_of(path, "m")
+    first, second, third = values_of(path, "m")
     assert (first, third) == (1.0, 5.0)
     assert math.isnan(second)
     (tmp_path / "link").symlink_to(path)
-    assert study.values_of(tmp_path / "link", "m") == []
+    assert values_of(tmp_path / "link", "m") == []
 
 
 SEARCH = (

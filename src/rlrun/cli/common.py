@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,6 +81,23 @@ def print_presets(*presets: str | None) -> None:
 
     if line := describe_presets(presets):
         typer.echo(line, err=True)
+
+
+Expect = Annotated[
+    bool,
+    typer.Option("--expect", help="Then check what `expect` in the config promises; exit code 1 if it is broken."),
+]
+
+
+def print_promises(run: Path, bounds: Mapping[str, Mapping[str, float]]) -> None:
+    """Print whether a finished run keeps its promises; the exit code is 1 if one is broken."""
+    from rlrun.commands.expect import check
+
+    results = check(run, bounds)
+    for _, line in results:
+        typer.echo(line)
+    if not all(kept for kept, _ in results):
+        raise typer.Exit(1)
 
 
 def print_result(result: Result) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Overrides, Trust, print_presets, print_result, show
+from rlrun.cli.common import ConfigDir, Expect, Overrides, Trust, print_presets, print_promises, print_result, show
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -61,6 +61,7 @@ def train(
     start: Start = None,
     trust: Trust = None,
     dry_run: DryRun = False,
+    expect: Expect = False,
     config_dir: ConfigDir = None,
     multirun: Multirun = False,
     sweep_dir: SweepFolder = None,
@@ -74,13 +75,16 @@ def train(
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if multirun:
-        single = {"run_dir": run_dir, "from": start, "trust": trust}
+        single = {"run_dir": run_dir, "from": start, "trust": trust, "expect": expect}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
         where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
         raise typer.Exit(sweep(with_launcher(overrides or [], launcher), config_dir, dry_run=dry_run, **where))
     of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
     refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
     with _composed(overrides or [], start, config_dir, trust or []) as composed:
+        from rlrun.commands.expect import promises
+
+        bounds = promises(composed.config) if expect else {}
         # This import loads torch, so errors in overrides are reported before.
         from rlrun.commands import train as experiment
         from rlrun.loading.assembly import keep_freed_memory
@@ -96,6 +100,8 @@ def train(
         except Left as error:
             raise typer.Exit(75) from error
     print_result(result)
+    if expect:
+        print_promises(result.run_dir, bounds)
 
 
 @contextmanager

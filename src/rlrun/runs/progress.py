@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.core.clock import KINDS
-from rlrun.core.errors import RunDirError, printable
+from rlrun.core.errors import RlrunError, RunDirError, printable
 from rlrun.runs.directory import SILENT, RunDir
 from rlrun.runs.files import duration, open_regular, reason
 
 TAIL = 16_384  # bytes
 LINE_BYTES = 1 << 18
+LONGEST = 1 << 20  # bytes of a record
 SHOWN_LOSSES = 4
 SHOWN_WORK = 2  # kinds that take the most time
 HUGE = 1e100  # a larger number is none that a mean could be taken of
@@ -60,6 +62,18 @@ def record_of(line: str | bytes) -> dict[str, Any] | None:
         if isinstance(record, dict):
             return record
     return None
+
+
+def values_of(path: Path, name: str) -> list[float]:
+    """Return the values of a metric in a run's `metrics.jsonl`, which may be absent; NaN where one is no number."""
+    values, quoted = [], json.dumps(name).encode()
+    with suppress(RlrunError), os.fdopen(open_regular(path), "rb") as file:
+        while (line := file.readline(LONGEST)).endswith(b"\n"):  # else it is being written, or not a record
+            record = (record_of(line) or {}) if quoted in line else {}
+            if name in record:
+                number = number_of(record[name])
+                values.append(math.nan if number is None else number)
+    return values
 
 
 def number_of(value: Any) -> float | None:

@@ -16,6 +16,7 @@ from rlrun.core.errors import ConfigError, did_you_mean, printable
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, write_json
+from rlrun.runs.progress import values_of
 from rlrun.sweep.job_store import Entry, JobStore
 from rlrun.sweep.search.settings import SearchPlan
 from rlrun.sweep.search.study import (
@@ -27,7 +28,6 @@ from rlrun.sweep.search.study import (
     of_run,
     of_values,
     over_seeds,
-    values_of,
 )
 
 JOURNAL, LOCK, ANSWER = "study.journal", "search.lock", "best.json"

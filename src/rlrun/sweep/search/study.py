@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,8 +14,8 @@ import numpy as np
 
 from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import known, open_own, open_regular, reason
-from rlrun.runs.progress import number_of, progress, record_of
+from rlrun.runs.files import known, open_own, reason
+from rlrun.runs.progress import number_of, progress, values_of
 from rlrun.sweep.search.settings import Optuna, SearchPlan
 
 State = Literal["complete", "pruned", "failed", "running", "waiting"]
@@ -30,7 +28,6 @@ STATES: dict[str, State] = {
 }
 NAME = "search"
 LARGEST = 1 << 28  # bytes of a journal; a thousand trials have about one million
-PIECE = 1 << 20  # bytes that are read at a time
 AGAIN = "again"  # notes of which trial, whose failed jobs were tried again, another trial has the values
 SAMPLES = 10_000  # of a bootstrap
 SURE = 0.95  # how often an interval holds the mean
@@ -282,18 +279,6 @@ class _Free:
 
     def release(self) -> None:
         pass
-
-
-def values_of(path: Path, name: str) -> list[float]:
-    """Return the values of a metric in a run's `metrics.jsonl`, which may be absent; NaN where one is no number."""
-    values, quoted = [], json.dumps(name).encode()
-    with suppress(RlrunError), os.fdopen(open_regular(path), "rb") as file:
-        while (line := file.readline(PIECE)).endswith(b"\n"):  # else it is being written, or not a record
-            record = (record_of(line) or {}) if quoted in line else {}
-            if name in record:
-                number = number_of(record[name])
-                values.append(math.nan if number is None else number)
-    return values
 
 
 def numbers_of(run: RunDir) -> set[str]:

@@ -1,0 +1,91 @@
+"""What a config promises of its run, and whether a finished run keeps it: `rlrun train --expect`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlrun.commands.evaluate import evaluate
+from rlrun.core.errors import ConfigError, RequestError, did_you_mean
+from rlrun.runs.directory import RunDir
+from rlrun.runs.progress import number_of, progress, values_of
+
+EPISODES = 20  # fresh ones
+LAST = 10  # the last tenth of a metric's records counts
+BOUNDS = ("at_least", "at_most")
+KEYS = ("return", "metrics", "env_steps", "seeds")  # env_steps and seeds say for what a preset promises its return
+
+
+def promises(config: Any) -> dict[str, dict[str, float]]:
+    """Return the bounds of each promised number of a config, `return` among them.
+
+    Raises:
+        ConfigError: there is none, or a key or a bound is not known.
+    """
+    expect = config.get("expect") or {}
+    for key in expect:
+        if key not in KEYS:
+            raise ConfigError(f"expect.{key}: no such key{did_you_mean(str(key), KEYS, 'expect.')}")
+    bounds: dict[str, dict[str, float]] = {}
+    if expect.get("return") is not None:
+        bounds["return"] = {"at_least": _number("expect.return", expect["return"])}
+    for name, wanted in (expect.get("metrics") or {}).items():
+        place = f"expect.metrics.{name}"
+        if not isinstance(wanted, Mapping) or not wanted:
+            raise ConfigError(f"{place}: wanted {{at_most: 0.1}} or {{at_least: 0.1}}, got {wanted}")
+        for key in wanted:
+            if key not in BOUNDS:
+                raise ConfigError(
+                    f"{place}.{key}: no such bound{did_you_mean(str(key), BOUNDS)}; there are at_least, at_most"
+                )
+        bounds[str(name)] = {str(key): _number(f"{place}.{key}", value) for key, value in wanted.items()}
+    if not bounds:
+        raise ConfigError(
+            "--expect: the config promises nothing; +expect.return=475 promises the return of the best checkpoint, "
+            "'+expect.metrics={loss/q_loss: {at_most: 0.1}}' a metric"
+        )
+    return bounds
+
+
+def _number(place: str, value: Any) -> float:
+    number = number_of(value)
+    if number is None or not math.isfinite(number):
+        raise ConfigError(f"{place}: wanted a number, got {value!r}")
+    return number
+
+
+def check(run: Path, bounds: Mapping[str, Mapping[str, float]]) -> list[tuple[bool, str]]:
+    """Return for each promise whether a run keeps it, and one line.
+
+    The return is the mean of 20 fresh episodes of the best checkpoint; a metric is the mean of the last tenth of its
+    records. A number that is not finite keeps no promise.
+
+    Args:
+        run: directory of a finished run.
+        bounds: as `promises` returns them.
+
+    Raises:
+        RequestError: the run never logged a promised metric.
+    """
+    return [_checked(run, name, wanted) for name, wanted in bounds.items()]
+
+
+def _checked(run: Path, name: str, wanted: Mapping[str, float]) -> tuple[bool, str]:
+    if name == "return":
+        best = "best" if RunDir(run).pointed("best") else "latest"
+        value = evaluate(run, checkpoint=best, episodes=EPISODES).mean_return
+        source = f"mean of {EPISODES} episodes of the {best} checkpoint"
+    else:
+        metrics = RunDir(run).metrics
+        values = values_of(metrics, name)
+        if not values:
+            hint = did_you_mean(name, progress(metrics), "expect.metrics.")
+            raise RequestError(f"expect.metrics.{name}: {run} never logged it{hint}")
+        last = values[-max(len(values) // LAST, 1) :]
+        value = math.fsum(last) / len(last)
+        source = f"mean of the last {len(last)} of {len(values)} records"
+    kept = all(value >= limit if bound == "at_least" else value <= limit for bound, limit in wanted.items())
+    limits = " and ".join(f"{bound.replace('_', ' ')} {limit:g}" for bound, limit in wanted.items())
+    return kept, f"{'kept' if kept else 'broken'}: {name} {value:.6g}, promised {limits} ({source})"
