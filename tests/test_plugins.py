@@ -1,7 +1,5 @@
 """Packages that bring algorithms and environments by being installed; docs/plugins.md, as the page has it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """What is wrong with a run: each rule on its case and on the healthy one beside it; the command; damaged files."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Speed and its bars: both sides do equal work."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

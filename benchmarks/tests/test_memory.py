@@ -1,7 +1,5 @@
 """The memory's benchmark compares equal batches."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

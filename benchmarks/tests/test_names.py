@@ -1,7 +1,5 @@
 """A value is followed through a package by what the code says."""
 
-from __future__ import annotations
-
 import pytest
 from benchmarks.names import names_on_the_way
 

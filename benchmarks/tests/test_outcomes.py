@@ -1,7 +1,5 @@
 """Claims, sweeps, searches, diagnoses and defaults are held to their bars."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

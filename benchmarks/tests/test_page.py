@@ -1,7 +1,5 @@
 """Results are saved and shown, and options are read."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Training next to other libraries is measured alike on all sides, and held to its bars."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

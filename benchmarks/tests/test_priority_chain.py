@@ -1,7 +1,5 @@
 """Where rewards are rare, priorities save updates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks import priority_chain as chain

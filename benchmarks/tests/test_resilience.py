@@ -1,7 +1,5 @@
 """Runs that are killed are compared, and shown on the page."""
 
-from __future__ import annotations
-
 import re
 
 from benchmarks import resilience

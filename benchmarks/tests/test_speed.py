@@ -4,8 +4,6 @@ Ratios hold on every machine: this process measures both sides, one after the ot
 `python -m benchmarks`, because the windows are short: they find a new cost, not a percent.
 """
 
-from __future__ import annotations
-
 import time
 
 import pytest

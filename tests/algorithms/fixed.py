@@ -1,7 +1,5 @@
 """Networks of one layer whose numbers are written by hand, on one-dimensional spaces."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Actions that are decided on for several steps: how memory sums them, and how agents repeat them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

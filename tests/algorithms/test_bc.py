@@ -1,7 +1,5 @@
 """Behavior cloning: its losses by hand, and that it acts like the data."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

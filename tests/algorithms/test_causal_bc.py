@@ -1,7 +1,5 @@
 """Causal cloning: its losses by hand, and an expert whose noise plain cloning takes for the policy."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

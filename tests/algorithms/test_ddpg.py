@@ -1,7 +1,5 @@
 """Deterministic policy gradients, worked by hand on networks of one layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

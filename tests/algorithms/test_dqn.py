@@ -1,7 +1,5 @@
 """Deep Q-learning, worked by hand on networks of one layer."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Distributional soft actor-critic, worked by hand on critics whose quantiles are linear."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

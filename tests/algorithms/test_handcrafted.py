@@ -1,7 +1,5 @@
 """Policies that were written: their numbers by hand, what they reach, and the file that they leave."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """RND, ICM and DIAYN: what their networks begin with, what they learn, and who trains what."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Intrinsic rewards in whole runs: with off-policy and on-policy algorithms, added once, and resumed."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weights that hold rewards above thresholds, by hand and in whole runs."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A policy over bins, entry by entry, against all actions written out; and what it is distilled from."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

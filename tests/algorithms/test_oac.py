@@ -1,7 +1,5 @@
 """Exploring along an upper bound, worked by hand on critics whose values, or quantiles, are linear in the action."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The auxiliary phase: what its gradients reach, and when it comes between rollouts."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

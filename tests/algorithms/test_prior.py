@@ -1,7 +1,5 @@
 """Priors over actions: their densities, and what soft actor-critic makes of them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What networks, targets and losses of algorithms refuse when they are made, and in which words."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

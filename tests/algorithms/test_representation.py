@@ -1,7 +1,5 @@
 """A representation in front of algorithms: who sees what, who trains what, and in what order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Critics that learn the value of each of several rewards: worked by hand on networks of one layer, and in runs."""
 
-from __future__ import annotations
-
 import math
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Losses of soft actor-critic: what they train, and in which direction."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

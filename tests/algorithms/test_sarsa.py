@@ -1,7 +1,5 @@
 """Values of the policy as it acts, worked by hand on networks of one layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

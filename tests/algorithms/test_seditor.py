@@ -1,7 +1,5 @@
 """Two policies, one of which edits the other's proposals, worked by hand on networks of one layer."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Actions that last, worked by hand on networks of one layer."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

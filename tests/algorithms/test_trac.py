@@ -1,7 +1,5 @@
 """A trust region: how far a policy moved, and that it never moved too far."""
 
-from __future__ import annotations
-
 import copy
 import math
 from functools import partial

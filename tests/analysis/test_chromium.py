@@ -1,7 +1,5 @@
 """The page in a real browser: on a phone and on a desk, light and dark, without a script or a network."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

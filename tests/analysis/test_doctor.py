@@ -1,7 +1,5 @@
 """What `rlrun doctor` says of sound and of broken machines."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The documentation shows what the program makes of the runs that lie beside it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """From the files of runs to a page: which runs count, what is said of the others, and which groups differ."""
 
-from __future__ import annotations
-
 import csv
 import html
 import io

@@ -1,7 +1,5 @@
 """Aggregates and intervals: equal to rliable's, and right where rliable has nothing to say."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training ends in order, by a budget or a signal."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The checkpointer: nothing half written, nothing lost, nothing kept too long."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import wait
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Priorities, the scale of targets, and the bias of values."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import gymnasium

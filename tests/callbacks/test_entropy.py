@@ -1,7 +1,5 @@
 """The weight of the entropy follows what the entropy does."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Evaluation is periodic, and keeps the best."""
 
-from __future__ import annotations
-
 import math
 
 import gymnasium

@@ -1,7 +1,5 @@
 """The logger and its sinks."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """A loss steps its network, and no other, by one optimizer."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

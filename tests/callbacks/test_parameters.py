@@ -1,7 +1,5 @@
 """Metrics of parameters and actions, and the trace of a profiler, which change no training."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,7 +1,5 @@
 """A schedule provides a number by name."""
 
-from __future__ import annotations
-
 import pytest
 from tests.callbacks.batches import Batches
 

@@ -1,7 +1,5 @@
 """A process that dies, or a disk that fails, at any call to the system amidst a save."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """State on disk: what goes in comes out, bit for bit, or is refused."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

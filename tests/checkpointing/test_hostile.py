@@ -1,7 +1,5 @@
 """Checkpoints that somebody else made: what is wrong with them is said in one line, and nothing of theirs runs."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Rows of memories on disk: what changed is written, what is there is shared, what nobody needs goes."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

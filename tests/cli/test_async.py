@@ -1,7 +1,5 @@
 """Runs whose environment is stepped beside learning: how they end, and how they go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -3,8 +3,6 @@
 All attacks on all commands are tried by `python -m benchmarks resilience attacks`.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -5,8 +5,6 @@ recurrent PPO, PPG with a KL limit, TD3 with its memory on disk, SAC `+with=asyn
 `digests.json` holds the digest of each part of each checkpoint, as that commit computed them.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile

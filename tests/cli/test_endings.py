@@ -1,7 +1,5 @@
 """How a run ends: failed, stopped or completed."""
 
-from __future__ import annotations
-
 import json
 import signal
 

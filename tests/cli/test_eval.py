@@ -1,7 +1,5 @@
 """`rlrun eval`: episode by episode, checkpoint by checkpoint, filmed; and training that is filmed."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

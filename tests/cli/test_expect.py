@@ -1,7 +1,5 @@
 """`rlrun train --expect`: a run is held to what its config promises."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The callback of docs/extending.md, as the page has it: explained, trained, resumed, forked."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

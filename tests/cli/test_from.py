@@ -1,7 +1,5 @@
 """`rlrun train --from` as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

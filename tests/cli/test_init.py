@@ -1,7 +1,5 @@
 """`rlrun init`: what it makes trains, passes its own tests, and takes its user's files."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What leaves before its work is complete, an environment, a callback or a worker, makes a run fail and is named."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`rlrun play`: what the policy does, in the terminal or in a window, and nothing that could command the terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A broken request: exit code 2, one line with place and nearest match, nothing left behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

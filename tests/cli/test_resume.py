@@ -1,7 +1,5 @@
 """`rlrun resume` as a user calls it: after kills, on finished runs, and when it is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`rlrun watch`: from files only, in a terminal of any size."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Environments that say where each number comes from."""
 
-from __future__ import annotations
-
 import random
 
 import gymnasium

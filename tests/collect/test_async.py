@@ -1,7 +1,5 @@
 """A worker makes the steps of a collector, obeys its jobs, and ends with the run."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import multiprocessing

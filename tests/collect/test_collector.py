@@ -1,7 +1,5 @@
 """What is stored is what happened."""
 
-from __future__ import annotations
-
 import random
 
 import gymnasium

@@ -1,7 +1,5 @@
 """An evaluation plays exactly the episodes wanted, on any number of envs."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random

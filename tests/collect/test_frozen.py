@@ -1,7 +1,5 @@
 """An agent that is sent to a worker acts as the original, and shares nothing with it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

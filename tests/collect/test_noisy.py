@@ -1,7 +1,5 @@
 """Exploration by noise around deterministic actions, and by colored noise."""
 
-from __future__ import annotations
-
 import pickle
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The recurrent state of an env is that of its open episode."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rewards of several numbers reach memory, metrics and evaluations."""
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

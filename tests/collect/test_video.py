@@ -1,7 +1,5 @@
 """Videos hold every picture, appear whole or not at all, and are refused early where none can be made."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """A run that is built and not begun."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from gymnasium.spaces import Box

@@ -1,7 +1,5 @@
 """`rlrun.load(…).predict`: it acts as `rlrun eval` and the exported file do, and names what does not fit."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Words, files and their precedence."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

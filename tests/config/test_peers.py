@@ -1,7 +1,5 @@
 """The table of other libraries' names: each row leads somewhere, and the page shows it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

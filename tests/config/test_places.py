@@ -1,7 +1,5 @@
 """Where config files are looked for, and what is listed without reading YAML."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

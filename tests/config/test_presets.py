@@ -1,7 +1,5 @@
 """Tuned presets: packaged algorithm < tuned preset < user's files < words."""
 
-from __future__ import annotations
-
 import pytest
 
 TUNED = ("algorithm=dqn", "env=cartpole")

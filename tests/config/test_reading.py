@@ -1,7 +1,5 @@
 """Which keys somebody reads, where each came from, and how a config is printed and read back."""
 
-from __future__ import annotations
-
 import pytest
 from omegaconf import OmegaConf
 

@@ -1,7 +1,5 @@
 """Names of earlier versions compose as today's, with one line of advice each."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -1,7 +1,5 @@
 """Where the time of a run goes."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlrun.core import clock

@@ -1,7 +1,5 @@
 """States of random generators from a checkpoint: set bit for bit, or refused before anybody draws."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One integer, many independent branches."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

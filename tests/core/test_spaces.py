@@ -1,7 +1,5 @@
 """Spaces without any environment library."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

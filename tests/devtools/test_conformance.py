@@ -1,7 +1,5 @@
 """What `rlrun plugin test` finds in parts that break a promise; each is right but for that."""
 
-from __future__ import annotations
-
 import json
 import sys
 

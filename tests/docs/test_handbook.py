@@ -1,7 +1,5 @@
 """The documentation site: it builds without a warning, leads nowhere wrong, and leaves nothing unsaid."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

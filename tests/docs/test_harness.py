@@ -1,7 +1,5 @@
 """Mistakes that are planted in a page are reported, with its name and their line."""
 
-from __future__ import annotations
-
 import pytest
 
 from . import programs

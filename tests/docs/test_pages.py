@@ -1,7 +1,5 @@
 """Pages show what the program prints, and keep their limits."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

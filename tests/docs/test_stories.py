@@ -1,7 +1,5 @@
 """Every code block of the documentation does what its page says."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The first outputs of an environment are checked: refused if they cannot be stored, else one warning of a kind."""
 
-from __future__ import annotations
-
 import logging
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Envs resume their open episodes exactly."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections import deque

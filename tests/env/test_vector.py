@@ -1,7 +1,5 @@
 """Envs step, end and restart alike in every kind of vector environment."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

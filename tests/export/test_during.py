@@ -1,7 +1,5 @@
 """Policies exported while they are trained."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`rlrun eval FILE.onnx`: an exported policy plays what the policy itself plays, and what does not fit is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """`rlrun export-onnx`: the files of a run's policy, and who can use them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files act as the policies that they were made of, whatever the algorithm and the spaces."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

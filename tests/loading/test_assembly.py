@@ -1,7 +1,5 @@
 """Which built parts a checkpoint holds, and under which names."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from omegaconf import OmegaConf

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -339,18 +338,6 @@ def test_columns_are_converted_or_ignored(tmp_path: Path) -> None:
     refused(path, "has the column 'action', which the memory does not store", copy)
     restore(copy, path, ignore_extra=True)
     assert copy.sample(1)["reward"].tolist() == [np.float32(0.1)]
-
-
-def test_million_rows_are_stored_in_seconds(tmp_path: Path) -> None:
-    columns = {"observation": {"shape": [17]}, "action": {"shape": [6]}, **STEP}
-    table, copy = (Table(length=1_000_000, num_envs=1000, columns=columns) for _ in range(2))
-    row = {"observation": np.ones((1000, 17)), "action": np.ones((1000, 6)), "reward": np.ones(1000)}
-    for _ in range(1000):
-        table.add(None, {**row, "terminated": np.zeros(1000, bool), "truncated": np.zeros(1000, bool)})
-    before = time.perf_counter()
-    store(table, tmp_path / "memory.zip")
-    restore(copy, tmp_path / "memory.zip")
-    assert (len(copy), time.perf_counter() - before < 30) == (999_000, True)
 
 
 @pytest.mark.parametrize("ejector", EJECTORS)

@@ -1,7 +1,5 @@
 """Learning from a stored memory, without a collector."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

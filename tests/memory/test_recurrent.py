@@ -1,7 +1,5 @@
 """Windows of a recurrent network: the state they begin with, the ends within, and what is computed from both."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Spaces and random trees for the tests of the networks."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

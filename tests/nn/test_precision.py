@@ -1,7 +1,5 @@
 """While networks learn, their hidden products may be in bfloat16; what they say, and all that acts, is float32."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """A window at once is the same as step by step, whatever ends inside, and so are its gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Steps of optimizers without the overhead of torch equal those of torch."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

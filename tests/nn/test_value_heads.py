@@ -1,7 +1,5 @@
 """Value heads of critics, and values by two streams."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

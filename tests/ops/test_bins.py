@@ -1,7 +1,5 @@
 """Targets spread over bins, worked by hand."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Quantile losses, worked by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

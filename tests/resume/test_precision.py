@@ -1,7 +1,5 @@
 """Runs whose networks learn in bfloat16: on every kind of algorithm, and left anywhere, as exact as others."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

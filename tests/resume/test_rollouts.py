@@ -1,7 +1,5 @@
 """Runs that are left inside a rollout, an epoch, a phase or a burst: they end as the run that never stopped."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is found out once stays."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

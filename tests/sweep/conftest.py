@@ -1,7 +1,5 @@
 """The `rlrun` command in this process, in an empty folder; a sweep of somebody else; jobs without a process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What children of tests do."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

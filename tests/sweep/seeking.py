@@ -1,7 +1,5 @@
 """Searches whose jobs take no time: what a run came to is a function of its words."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

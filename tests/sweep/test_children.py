@@ -1,7 +1,5 @@
 """Processes that start at once."""
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import json

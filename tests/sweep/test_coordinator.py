@@ -1,7 +1,5 @@
 """What a coordinator starts, what it says to its jobs, and how often; the jobs are none."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """From overrides with several values to jobs."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlrun.config import compose

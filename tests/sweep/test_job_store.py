@@ -1,7 +1,5 @@
 """Who works on which job: claims of several coordinators, some of which fall asleep."""
 
-from __future__ import annotations
-
 import os
 import random
 import sqlite3

@@ -1,7 +1,5 @@
 """Jobs that a scheduler starts: Slurm by submitit, whose local twin is real, and Ray, where it is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """What a sweep is made with: every file of `launcher` and `sweep`, and overrides that are wrong."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlrun.config import choices, compose

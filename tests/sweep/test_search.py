@@ -1,7 +1,5 @@
 """A search: what is searched, who chooses, what jobs come to, and the answer."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """What a person sees of a sweep."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
 

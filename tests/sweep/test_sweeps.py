@@ -1,7 +1,5 @@
 """Whole sweeps, of real processes."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """What the process of a job does before it trains: whose job is it?"""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Eight events, in order, whatever happens."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlrun.training.callback import EVENTS, Callback, SkipBatch, Stop

@@ -1,7 +1,5 @@
 """The generated update: it calls targets, losses and steps in order, and refuses hooks that break their contract."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """The plan: who asks for what, who provides it, in which order."""
 
-from __future__ import annotations
-
 import pytest
 
 from rlrun.callbacks import Schedule

@@ -1,7 +1,5 @@
 """Every algorithm that has a value learns one that is known exactly."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.values import known
