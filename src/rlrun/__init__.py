@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlrun.commands.load import load as load
     from rlrun.commands.ls import ls as ls
     from rlrun.commands.play import play as play
+    from rlrun.commands.query import query as query
     from rlrun.commands.resume import resume as resume
     from rlrun.commands.schema import schema as schema
     from rlrun.commands.train import Result as Result
@@ -39,6 +40,7 @@ _HOMES = {
     "play": "commands.play",
     "init": "devtools.init",
     "plugin_test": "devtools.conformance",
+    "query": "commands.query",
     "report": "analysis.report",
     "resume": "commands.resume",
     "schema": "commands.schema",

@@ -27,6 +27,7 @@ from rlrun.cli import (
     ls,
     play,
     plugin,
+    query,
     report,
     resume,
     schema,
@@ -57,6 +58,7 @@ app.command("export-onnx")(export.export_onnx)
 app.command("play")(play.play)
 app.command("checkpoints")(checkpoints.checkpoints)
 app.command("ls")(ls.ls)
+app.command("query")(query.query)
 app.command("diff")(diff.diff)
 app.command("report")(report.report)
 app.command("watch")(watch.watch)

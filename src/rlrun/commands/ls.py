@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean
+from rlrun.core.errors import MissingExtra, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import known, place_of
 from rlrun.runs.progress import progress
@@ -48,6 +48,32 @@ class RunRow:
         return {**self.summary, **figures, **about}
 
 
+class RunRows(list[RunRow]):
+    """The rows of a list of runs."""
+
+    def to_pandas(self) -> Any:
+        """Return a pandas data frame, a row for each run; `evaluation.mean_return` is a column, as in `summary.json`.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return frame_of([row.to_json() for row in self])
+
+
+def frame_of(records: list[dict[str, Any]], columns: Sequence[str] = tuple(f.name for f in fields(RunRow)[:-1])) -> Any:
+    """Return objects as a pandas data frame; the columns come first, then those of nested objects by dotted names.
+
+    Raises:
+        MissingExtra: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise MissingExtra("to_pandas", "pandas", "query") from None
+    frame = pandas.json_normalize(records)
+    return frame.reindex(columns=[*columns, *(name for name in frame.columns if name not in columns)])
+
+
 SORTS: dict[str, Callable[[RunRow], Any]] = {
     "path": lambda run: run.path,
     "created": lambda run: run.created or "",
@@ -60,7 +86,7 @@ SORTS: dict[str, Callable[[RunRow], Any]] = {
 
 def ls(
     folder: Path | str = ".", *, status: str | None = None, match: Iterable[str] = (), sort: str = "path"
-) -> list[RunRow]:
+) -> RunRows:
     """Return a row for each run in a folder and its subfolders.
 
     Args:
@@ -86,7 +112,7 @@ def ls(
         for run in runs
         if status in (None, run.status) and all(_holds(" ".join([run.path, *run.overrides]), text) for text in wanted)
     ]
-    return sorted(matching, key=SORTS[sort])
+    return RunRows(sorted(matching, key=SORTS[sort]))
 
 
 def about(run: RunDir) -> RunRow:

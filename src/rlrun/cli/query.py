@@ -1,0 +1,45 @@
+"""`rlrun query`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rlrun.runs.files import aligned, counted
+
+
+def query(
+    sql: Annotated[str, typer.Argument(help="One SELECT over the tables runs, config and metrics.")],
+    folder: Annotated[Path, typer.Argument(help="A run, a sweep, or a folder that contains some.")] = Path("."),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+) -> None:
+    """Ask runs by SQL: rlrun query "SELECT run, objective FROM runs ORDER BY objective DESC"."""
+    from rlrun.commands.query import query as ask
+    from rlrun.core.errors import RequestError
+
+    if as_json and as_csv:
+        raise RequestError("query: give one of --json and --csv")
+    result = ask(sql, folder)
+    if as_json:
+        typer.echo(json.dumps(result.to_json(), indent=2, default=str))
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([result.columns, *result.rows])
+    else:
+        columns = zip(result.columns, zip(*result.rows, strict=True), strict=False)  # none without rows
+        texts = [name for name, values in columns if any(isinstance(value, str) for value in values)]
+        for line in aligned([result.columns, *(list(map(_cell, row)) for row in result.rows)], left=texts):
+            typer.echo(line)
+        typer.echo(counted(len(result.rows), "row"), err=True)
+
+
+def _cell(value: Any) -> str:
+    from rlrun.core.errors import printable
+
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else printable(str(value))

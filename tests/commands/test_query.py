@@ -1,0 +1,136 @@
+"""`rlrun query` and data frames: what SQL finds in runs, and what it cannot reach."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+
+import pytest
+from tests.command import code_of
+
+import rlrun
+from rlrun.core.errors import MissingExtra, RequestError
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import write_json
+
+CONFIG = """
+seed: {seed}
+algorithm: {{lr: {lr}, hidden: [8, 8], note: null, link: "${{seed}}"}}
+stop: {{env_steps: 20}}
+"""
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two completed runs, a damaged one, and one that has only begun."""
+    monkeypatch.chdir(tmp_path)
+    for name, lr, objective in (("a", 0.1, 3.0), ("b", 1e-3, 7.5), ("c", 0.2, None), ("d", 0.3, None)):
+        run = RunDir.claim(tmp_path / "runs" / name)
+        text = "{" if name == "d" else CONFIG.format(seed=1, lr=lr)
+        about = {"created": "2026-11-22T09:00:00+00:00"}
+        run.start(config=text, overrides=[f"algorithm.lr={lr}", "seed=1"], manifest=about)
+        if objective is not None:
+            run.write_status("completed")
+            figures = {"env_steps": 20, "updates": 5, "seconds": 2.5, "objective": objective}
+            write_json(run.summary, {**figures, "best": {"mean_return": objective + 1}})
+            records = [{"env_steps": step, "updates": 1, "seconds": 0.5, "loss/q": step / 10} for step in (10, 20)]
+            lines = [*map(json.dumps, records), '{"env_steps": 30, "loss/q": null, "text": "x"}', '{"loss/q": 9']
+            run.metrics.write_text("\n".join(lines))
+    return tmp_path
+
+
+def ask(sql, folder="runs"):
+    return rlrun.query(sql, folder).rows
+
+
+def test_runs_have_their_summaries(runs):
+    first, second, *others = ask("SELECT * FROM runs ORDER BY run")
+    figures = ("completed", "2026-11-22T09:00:00+00:00", "algorithm.lr=0.1 seed=1", 20, 5, 2.5, 3.0)
+    assert first[:-1] == ("a", *figures)
+    assert json.loads(first[-1])["best"] == {"mean_return": 4.0}
+    assert (second[0], [row[0] for row in others], others[0][-2]) == ("b", ["c", "d"], None)
+    assert ask("SELECT run FROM runs WHERE (summary->>'$.best.mean_return')::DOUBLE > 5") == [("b",)]
+    assert ask("SELECT run FROM runs", "runs/a") == [(".",)]
+    assert ask("SELECT run FROM runs", ".")[0] == ("runs/a",)
+
+
+def test_config_has_each_key_as_text(runs):
+    rows = dict(ask("SELECT key, value FROM config WHERE run = 'b'"))
+    assert (rows["seed"], rows["algorithm.lr"], rows["algorithm.note"]) == ("1", "0.001", None)
+    assert rows["algorithm.link"] == "${seed}"
+    assert ask("SELECT run FROM config WHERE key = 'algorithm.lr' AND value::DOUBLE < 0.15 ORDER BY run") == [
+        ("a",),
+        ("b",),
+    ]
+    assert ask("SELECT count(*) FROM config WHERE run = 'd'") == [(0,)]
+
+
+def test_metrics_have_each_number(runs):
+    expected = [("a", 10, 1, 0.5, "loss/q", 1.0), ("a", 20, 1, 0.5, "loss/q", 2.0)]
+    assert ask("SELECT * FROM METRICS WHERE run = 'a' ORDER BY ALL") == expected
+    joined = "SELECT run, objective, max(value) FROM runs JOIN metrics USING (run) GROUP BY ALL ORDER BY run"
+    assert ask(joined) == [("a", 3.0, 2.0), ("b", 7.5, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT * FROM read_text('secret')", "query: Permission Error: .*file system operations are disabled"),
+        ("SELECT * FROM glob('*')", "file system operations are disabled"),
+        ("SELECT * FROM 'secret'", "Table with name secret does not exist.*; the tables are runs, config, metrics"),
+        ("SELECT * FROM frame", "Table with name frame does not exist"),
+        ("SELECT getenv('HOME')", "getenv does not exist"),
+        ("COPY runs TO 'out.csv'", "query: wanted one SELECT, got \"COPY runs TO 'out.csv'\""),
+        ("SET enable_external_access = true", "wanted one SELECT"),
+        ("ATTACH 'out.db'", "wanted one SELECT"),
+        ("SELECT 1; DROP TABLE runs", "wanted one SELECT"),
+        ("", "wanted one SELECT"),
+        ("SELECT FROM", "query: Parser Error: "),
+    ],
+)
+def test_a_query_reaches_nothing_else(runs, sql, message):
+    frame = rlrun.ls().to_pandas()  # a variable that DuckDB would find by its name
+    (runs / "secret").write_text("secret")
+    with pytest.raises(RequestError, match=message) as refusal:
+        rlrun.query(sql)
+    assert "\n" not in str(refusal.value)
+    assert frame is not None
+    assert sorted(path.name for path in runs.iterdir()) == ["runs", "secret"]
+
+
+def test_the_command_prints_a_table_json_or_csv(runs, capsys):
+    sql = "SELECT run, objective, overrides AS 'o' FROM runs WHERE run < 'c' ORDER BY run"
+    assert code_of("query", sql, "runs") == 0
+    assert capsys.readouterr() == (
+        "run  objective  o\na            3  algorithm.lr=0.1 seed=1\nb          7.5  algorithm.lr=0.001 seed=1\n",
+        "2 rows\n",
+    )
+    assert code_of("query", sql, "runs", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[1] == {"run": "b", "objective": 7.5, "o": "algorithm.lr=0.001 seed=1"}
+    assert code_of("query", sql, "runs", "--csv") == 0
+    assert list(csv.reader(capsys.readouterr().out.splitlines()))[:2] == [
+        ["run", "objective", "o"],
+        ["a", "3.0", "algorithm.lr=0.1 seed=1"],
+    ]
+    assert code_of("query", "SELECT run FROM runs WHERE run > 'x'") == 0
+    assert capsys.readouterr() == ("run\n", "0 rows\n")
+    for arguments, line in (((sql, "nowhere"), "nowhere does not exist"), ((sql, "--csv", "--json"), "give one of")):
+        assert code_of("query", *arguments) == 2
+        assert line in capsys.readouterr().err
+
+
+def test_rows_are_data_frames_where_pandas_is(runs, monkeypatch):
+    frame = rlrun.ls("runs").to_pandas()
+    assert list(frame.columns[:5]) == ["path", "status", "created", "overrides", "env_steps"]
+    assert frame["best.mean_return"].dropna().tolist() == [4.0, 8.5]
+    assert frame.sort_values("objective").path.str[-1].tolist()[:2] == ["a", "b"]
+    assert list(rlrun.ls("runs/a/checkpoints").to_pandas().columns) == list(frame.columns[:8])
+    frame = rlrun.query("SELECT name, avg(value) AS mean FROM metrics GROUP BY name", "runs").to_pandas()
+    assert frame.to_dict("list") == {"name": ["loss/q"], "mean": [1.5]}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(MissingExtra, match=r"to_pandas needs the package 'pandas', .*\[query\]"):
+        rlrun.ls("runs").to_pandas()
+    with pytest.raises(MissingExtra, match=r"rlrun query needs the package 'duckdb', .*\[query\]"):
+        rlrun.query("SELECT 1", "runs")
