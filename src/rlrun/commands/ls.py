@@ -48,6 +48,9 @@ class RunRow:
         return {**self.summary, **figures, **about}
 
 
+COLUMNS = tuple(column.name for column in fields(RunRow) if column.name != "summary")
+
+
 class RunRows(list[RunRow]):
     """The rows of a list of runs."""
 
@@ -60,7 +63,7 @@ class RunRows(list[RunRow]):
         return frame_of([row.to_json() for row in self])
 
 
-def frame_of(records: list[dict[str, Any]], columns: Sequence[str] = tuple(f.name for f in fields(RunRow)[:-1])) -> Any:
+def frame_of(records: list[dict[str, Any]], columns: Sequence[str] = COLUMNS) -> Any:
     """Return objects as a pandas data frame; the columns come first, then those of nested objects by dotted names.
 
     Raises:

@@ -26,7 +26,7 @@ TABLES = {  # name -> columns, as DuckDB declares them
     "config": "run VARCHAR, key VARCHAR, value VARCHAR",
     "metrics": "run VARCHAR, env_steps BIGINT, updates BIGINT, seconds DOUBLE, name VARCHAR, value DOUBLE",
 }
-SAFE = {  # SQL reads no file, no network and no variable of this process, and cannot change that
+SAFE: dict[str, Any] = {  # SQL reads no file, no network and no variable of this process, and cannot change that
     "enable_external_access": "false",
     "python_enable_replacements": "false",
     "lock_configuration": "true",
