@@ -6,14 +6,11 @@ import json
 import logging
 import os
 import queue
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,52 +21,18 @@ from rlrun.export import writing
 from rlrun.export.graph import Outer
 from rlrun.export.worker import request
 from rlrun.export.writing import environment
+from rlrun.runs.items import Item, Items
 from rlrun.training.callback import Callback, Stop
 
 PREFIX = "policy_"
-NUMBERED = re.compile(rf"{PREFIX}(\d+)\.onnx")
 _messages = logging.getLogger("rlrun")
 
 
-@dataclass(frozen=True)
-class Item:
-    """A file.
-
-    Attributes:
-        handle: its number.
-        created: when, UTC.
-        path: where.
-    """
-
-    handle: int
-    created: datetime
-    path: Path
-
-
-class ExportedFiles:
-    """The files `policy_<number>.onnx` of a folder, which is made where it is missing; any thread may ask for them."""
+class ExportedFiles(Items):
+    """The files `policy_<number>.onnx` of a folder; any thread may ask for them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def path_of(self, handle: int) -> Path:
-        """Return the path of the file of a number, whether it exists or not."""
-        return self.folder / f"{PREFIX}{handle:06d}.onnx"
-
-    def items(self) -> list[Item]:
-        """Return all files, the oldest number first."""
-        handles = [int(match[1]) for path in self.folder.iterdir() if (match := NUMBERED.fullmatch(path.name))]
-        return [item for handle in sorted(handles) if (item := self.get(handle)) is not None]
-
-    def latest(self) -> Item | None:
-        """Return the file of the highest number, or None."""
-        return next(reversed(self.items()), None)
-
-    def get(self, handle: int) -> Item | None:
-        """Return the file of a number, or None."""
-        path = self.path_of(handle)
-        return Item(handle, datetime.fromtimestamp(path.stat().st_mtime, UTC), path) if path.is_file() else None
+        super().__init__(folder, PREFIX, ".onnx")
 
     def delete(self, handle: int) -> None:
         """Remove a file and its `.json`.
@@ -77,10 +40,8 @@ class ExportedFiles:
         Raises:
             RlrunError: there is no such number.
         """
+        super().delete(handle)
         path = self.path_of(handle)
-        if not path.is_file():
-            raise RlrunError(f"{self.folder} has no file number {handle}")
-        path.unlink()
         path.with_name(f"{path.name}.json").unlink(missing_ok=True)
 
 

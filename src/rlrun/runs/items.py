@@ -1,0 +1,106 @@
+"""Numbered files of a folder: created, read, updated and deleted by a handle, from any thread or process."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rlrun.core.errors import RlrunError
+from rlrun.runs.files import reason, replace, write_bytes
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file.
+
+    Attributes:
+        handle: its number.
+        created: when it was written last, UTC.
+        path: where.
+    """
+
+    handle: int
+    created: datetime
+    path: Path
+
+
+class Items:
+    """The files `PREFIX<number>SUFFIX` of a folder, which is made where it is missing; they appear as a whole.
+
+    Args:
+        folder: of the files.
+        prefix, suffix: of their names, such as `episode_` and `.json`.
+    """
+
+    def __init__(self, folder: Path | str, prefix: str = "item_", suffix: str = "") -> None:
+        self.folder, self.prefix, self.suffix = Path(folder), prefix, suffix
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._named = re.compile(rf"{re.escape(prefix)}(\d+){re.escape(suffix)}")
+
+    def path_of(self, handle: int) -> Path:
+        """Return the path of the file of a number, whether it exists or not."""
+        return self.folder / f"{self.prefix}{handle:06d}{self.suffix}"
+
+    def items(self) -> list[Item]:
+        """Return all files, the oldest number first."""
+        handles = [int(match[1]) for path in self.folder.iterdir() if (match := self._named.fullmatch(path.name))]
+        return [item for handle in sorted(handles) if (item := self.get(handle)) is not None]
+
+    def latest(self) -> Item | None:
+        """Return the file of the highest number, or None."""
+        return next(reversed(self.items()), None)
+
+    def get(self, handle: int) -> Item | None:
+        """Return the file of a number, or None."""
+        path = self.path_of(handle)
+        return Item(handle, datetime.fromtimestamp(path.stat().st_mtime, UTC), path) if path.is_file() else None
+
+    def create(self, content: bytes | Path) -> Item:
+        """Write bytes, or the content of another file, under the next number.
+
+        Raises:
+            RlrunError: the disk does not take it.
+        """
+        temporary = self.folder / f".{self.prefix}{os.getpid()}-{threading.get_ident()}.tmp"
+        last = self.latest()
+        handle = 1 if last is None else last.handle + 1
+        try:
+            write_bytes(temporary, content.read_bytes() if isinstance(content, Path) else content)
+            while True:
+                try:
+                    os.link(temporary, self.path_of(handle))  # fails where another thread or process was faster
+                    break
+                except FileExistsError:
+                    handle += 1
+        except OSError as error:
+            raise RlrunError(f"{self.path_of(handle)} cannot be written: {reason(error)}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        return self._existing(handle)
+
+    def update(self, handle: int, content: bytes) -> Item:
+        """Replace the content of a file as a whole.
+
+        Raises:
+            RlrunError: there is no such number, or the disk does not take it.
+        """
+        replace(self._existing(handle).path, content)
+        return self._existing(handle)
+
+    def delete(self, handle: int) -> None:
+        """Remove a file.
+
+        Raises:
+            RlrunError: there is no such number.
+        """
+        self._existing(handle).path.unlink()
+
+    def _existing(self, handle: int) -> Item:
+        item = self.get(handle)
+        if item is None:
+            raise RlrunError(f"{self.folder} has no file number {handle}")
+        return item
