@@ -1,7 +1,5 @@
 """The `rlrun` command, called in this process."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from unittest import mock

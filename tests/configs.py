@@ -1,7 +1,5 @@
 """What the files of algorithms say of themselves, so that a new one need not enter any list."""
 
-from __future__ import annotations
-
 import re
 
 import yaml

@@ -1,7 +1,5 @@
 """Commands in children of a process that has imported everything already: real processes, which cost little."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Whether two runs came to the same, bit for bit: what their last checkpoints hold, and their metrics."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

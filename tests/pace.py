@@ -1,7 +1,5 @@
 """Limits of time that hold on slow and busy machines, too."""
 
-from __future__ import annotations
-
 import copy
 import json
 import time

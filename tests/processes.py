@@ -1,7 +1,5 @@
 """A process and all that descend from it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

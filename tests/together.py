@@ -1,7 +1,5 @@
 """What two learners do in tests, one of them in a child of a process that has imported everything already."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """What tests of the benchmarks share: `python -m pytest benchmarks/tests`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

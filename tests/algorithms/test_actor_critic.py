@@ -1,7 +1,5 @@
 """A2C and PPO: losses worked by hand on a network whose answers are written down."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

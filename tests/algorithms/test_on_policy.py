@@ -1,7 +1,5 @@
 """On-policy runs on every kind of space, and together with what changes observations and rewards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Targets of critics, worked by hand on networks of one layer: their values, and how target networks move."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

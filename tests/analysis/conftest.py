@@ -1,7 +1,5 @@
 """Runs that were never trained, with the files of such that were."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Targets of many critics, and of several steps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.configs import ALGORITHMS, env_of, keys

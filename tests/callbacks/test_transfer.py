@@ -1,7 +1,5 @@
 """Memories are imported before the first step, and exported periodically."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

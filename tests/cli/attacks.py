@@ -4,8 +4,6 @@ Each attack is tried on every command that takes overrides or a config. The comm
 line. No code of the run may run, no file outside may be read or written, and no secret may be told.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

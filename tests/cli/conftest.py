@@ -1,7 +1,5 @@
 """The `rlrun` command, called in this process from an empty folder."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

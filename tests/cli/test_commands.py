@@ -1,7 +1,5 @@
 """What the commands print and do, called as a user calls them."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

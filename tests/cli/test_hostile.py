@@ -1,7 +1,5 @@
 """Runs and files from elsewhere, hostile or damaged: refused in one line with exit code 2, and no code is run."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

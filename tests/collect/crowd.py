@@ -1,7 +1,5 @@
 """A toy with a changing number of agents."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rlrun.core.spaces import Box, Discrete, Spaces

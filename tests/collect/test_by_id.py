@@ -1,7 +1,5 @@
 """One agent acts for all ids; the collector stores their episodes."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

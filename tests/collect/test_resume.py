@@ -1,7 +1,5 @@
 """A collector stops between two steps, and resumes exactly."""
 
-from __future__ import annotations
-
 import logging
 import os
 from functools import partial

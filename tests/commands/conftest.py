@@ -1,7 +1,5 @@
 """What tests of commands share: an empty folder to stand in, settings of short runs, and what runs wrote."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

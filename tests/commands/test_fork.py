@@ -1,7 +1,5 @@
 """A new run that starts from another: what it takes over, bit for bit, what it does not, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

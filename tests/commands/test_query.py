@@ -1,7 +1,5 @@
 """`rlrun query` and data frames: what SQL finds in runs, and what it cannot reach."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

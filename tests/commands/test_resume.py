@@ -1,7 +1,5 @@
 """A run that was left goes on: what a checkpoint holds comes back, and the files tell one story."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Schemas of config files: what editors underline, by a kept validator."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """A run from config to files: what it leaves behind, and that it can be repeated."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -1,7 +1,5 @@
 """A loss of a few numbers, trained hook by hook and as one graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any

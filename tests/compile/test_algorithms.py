@@ -1,7 +1,5 @@
 """Whole runs, with each update as one graph."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from typing import Any

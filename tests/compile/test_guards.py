@@ -1,7 +1,5 @@
 """Whatever a graph takes for granted is compared before each update."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Any

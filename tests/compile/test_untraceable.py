@@ -1,7 +1,5 @@
 """Hooks that no graph can hold are called without one, and the log says why."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """An update as one graph gives what its hooks give one by one."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every file in conf/ composes, is read completely, and runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

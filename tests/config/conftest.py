@@ -1,7 +1,5 @@
 """A project folder with its own `conf/`, and the packaged folder in miniature."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One composer for many command lines, and the quick ways to read and print a config."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A program in this process, which leaves no more behind than one of its own would."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a page of the documentation holds: code blocks of known kinds, links, and the anchors that links lead to."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Programs that pages call: `rlrun` runs here, in small; of others as much as can be, each with the reason."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import runpy

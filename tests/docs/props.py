@@ -1,7 +1,5 @@
 """What a page takes for granted: runs, sweeps and files under the very names that the page gives them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A real shell, in which the programs of a page are called back here: no interpreter starts, and quoting is real."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

@@ -1,7 +1,5 @@
 """Runs of a moment: the overrides of a page stay, and all other sizes are small."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

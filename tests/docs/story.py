@@ -1,7 +1,5 @@
 """A page acted out: its blocks one after another in one folder, as a newcomer types them."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

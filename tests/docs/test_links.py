@@ -1,7 +1,5 @@
 """Links of the documentation lead somewhere; commands in backticks exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

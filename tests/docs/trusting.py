@@ -1,7 +1,5 @@
 """The runs of docs/trust.md: each is made elsewhere, and brings along what the command that the page shows allows."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

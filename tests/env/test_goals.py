@@ -1,7 +1,5 @@
 """Goal environments, and the reward function of any of them as a part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

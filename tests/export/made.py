@@ -1,7 +1,5 @@
 """Policies to export, as configs build them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Tables whose observations and rewards count, all samplers and ejectors, and a test of frequencies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

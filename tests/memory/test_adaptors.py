@@ -1,7 +1,5 @@
 """Adaptors against numbers worked by hand."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Mapping, Sequence

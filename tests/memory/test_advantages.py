@@ -1,7 +1,5 @@
 """Advantages of whole rollouts: the values of a network that can be computed by hand, and the ends of episodes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

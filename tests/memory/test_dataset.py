@@ -1,7 +1,5 @@
 """Data sets: each row once an epoch, from wherever it comes."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """Which episodes leave a table, and how likely."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

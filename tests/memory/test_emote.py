@@ -1,7 +1,5 @@
 """Files of Emote, made by hand as its format says, and by us."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Hindsight: goals reached later in the same episode, rewards as the environment gives them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Intrinsic rewards as an adaptor: added once, to the right transitions, and nothing stored is changed."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 from typing import Any

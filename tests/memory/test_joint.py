@@ -1,7 +1,5 @@
 """Several loaders at once, and several tables in one batch."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

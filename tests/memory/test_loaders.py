@@ -1,7 +1,5 @@
 """Pacing of the replay loader, with a collector that only counts."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

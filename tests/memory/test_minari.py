@@ -1,7 +1,5 @@
 """Datasets of Minari, made and read on this machine."""
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

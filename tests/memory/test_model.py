@@ -1,7 +1,5 @@
 """Random scripts played to a table and to plain lists: both hold, and serve, the same."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from pathlib import Path

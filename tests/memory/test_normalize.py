@@ -1,7 +1,5 @@
 """Normalizing samples: where statistics come from, and what sees them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches drawn ahead are the batches that would have been drawn."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import threading

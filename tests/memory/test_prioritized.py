@@ -1,7 +1,5 @@
 """Windows by priority: how often they come, what they weigh, and what feedback changes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Agents that come and go, and the episodes they leave."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

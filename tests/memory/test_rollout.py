@@ -1,7 +1,5 @@
 """Rollouts: what is stored, what is served, and that nothing is served twice or lost."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from typing import Any

@@ -1,7 +1,5 @@
 """Coverage, sequential, recent and stratified sampling, and the uniform one by episodes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

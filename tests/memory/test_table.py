@@ -1,7 +1,5 @@
 """What a table keeps besides rows, and what it samples; `test_model.py` plays random scripts to it."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sums by slot, and the slots that shares of them fall to."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Columns that are computed, against episodes that can be read off."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Running statistics against their definitions, written out."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

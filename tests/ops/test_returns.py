@@ -1,7 +1,5 @@
 """Returns and advantages against numbers worked by hand, and against a slow loop that reads like the definitions."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The files of `conf/` whose runs are resumed."""
 
-from __future__ import annotations
-
 import yaml
 from tests.conf.test_every_config import RUN, missing_extra, overrides_of, provide, text
 

@@ -1,7 +1,5 @@
 """Runs that are killed at random moments and resumed each time, until their end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Nothing that training changes is forgotten: all that a trainer reaches is the same, resumed or not."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run that was killed, left by a signal or extended ends as the run that never stopped."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

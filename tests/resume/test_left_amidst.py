@@ -1,7 +1,5 @@
 """Loaders that are left at any step of the collector, and what no file in conf/ has."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import suppress
 from functools import partial

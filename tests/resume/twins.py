@@ -1,7 +1,5 @@
 """A run that never stopped, and one that was left at a checkpoint and resumed."""
 
-from __future__ import annotations
-
 import functools
 import signal
 from pathlib import Path

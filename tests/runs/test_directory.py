@@ -1,7 +1,5 @@
 """The run directory: made atomically, claimed carefully, read with clear errors."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Several processes learn together: each on its share, and what comes out is what one process comes to."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil

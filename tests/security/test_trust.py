@@ -1,7 +1,5 @@
 """What a config may import while `trust.limited` holds."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

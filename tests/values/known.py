@@ -5,8 +5,6 @@ time limit; actions change nothing. So the value follows from a linear equation,
 that learn from a memory learn from one that random actions filled; the others from rollouts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
