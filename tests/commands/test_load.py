@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import yaml
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from tests.pace import within
 
@@ -277,6 +278,18 @@ def test_a_run_without_recorded_spaces_makes_its_environment(runs, tmp_path):
     spaces["action"]["parts"]["1"]["shape"] = "wide"
     (run / "manifest.json").write_text(json.dumps({**about, "spaces": spaces}))
     with pytest.raises(RunDirError, match=r"manifest.json is damaged: it does not describe the space '1'"):
+        rlrun.load(run)
+
+
+def test_a_part_that_reads_more_than_spaces_has_the_environment_made(runs, tmp_path, no_env):
+    run = shutil.copytree(runs.get("sac", "box"), tmp_path / "run")
+    expected, _ = rlrun.load(run).predict(np.ones(3))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["agent"]["log_prob"] = "${env.resets_itself}"
+    (run / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    assert np.array_equal(rlrun.load(run).predict(np.ones(3))[0], expected)
+    no_env()
+    with pytest.raises(RequestError, match="an environment is made"):
         rlrun.load(run)
 
 
