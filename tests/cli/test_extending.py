@@ -11,7 +11,7 @@ from rlrun import checkpointing as storage
 from rlrun.runs.directory import RunDir
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-(CODE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(CODE,) = (code for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "class Ends" in code)
 WORDS = ("algorithm=dqn", "env=cartpole", "preset=null", "log.every=10", "+callbacks.mine._target_=mine.Ends")
 
 

@@ -31,6 +31,7 @@ class Odd(Exception):
 
 def leave(way):
     faulthandler.disable()
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # Ray, once it is imported, handles it
     if way == "SIGKILL":
         os.kill(os.getpid(), signal.SIGKILL)
     if way == "SIGSEGV":

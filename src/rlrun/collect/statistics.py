@@ -123,8 +123,9 @@ class Tally:
             "truncated": list(self._truncated),
             "return": self.total,
             "length": self.length,
-            "infos": {name: list(numbers) for name, numbers in self._infos.items()},
         }
+        if self._infos:
+            state["infos"] = {name: list(numbers) for name, numbers in self._infos.items()}
         if self.rewards:
             state |= {"totals": list(self._totals), "reward_sum": self.reward_sum, "reward_steps": self.reward_steps}
         return state

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from rlrun.core.errors import RlrunError
 
+HOOKS = (__file__, "<frozen _sitebuiltins>", os.path.join("wandb", "sdk", "lib", "exit_hooks.py"))  # replace an exit
 leave = os._exit  # the original, also while `refused` replaces it
 
 
@@ -19,7 +20,7 @@ def describe_error(error: BaseException) -> str:
     """Return in one line what went wrong; of an exit, which line of code asked for it."""
     if isinstance(error, SystemExit):
         frames = traceback.extract_tb(error.__traceback__)
-        callers = [frame for frame in frames if frame.filename not in (__file__, "<frozen _sitebuiltins>")]
+        callers = [frame for frame in frames if not frame.filename.endswith(HOOKS)]
         name = "os._exit" if frames and frames[-1].filename == __file__ else "sys.exit"
         return _exit_at((callers or frames)[-1], name, error.code or 0)
     notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))  # of the hook that it came out of
