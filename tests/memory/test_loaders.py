@@ -1,14 +1,14 @@
 """Pacing of the replay loader, with a collector that only counts."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.memory import CollectLoader, NStep, Prioritized, ReplayLoader, Table, loaders
+from rlrun.memory import CollectLoader, NStep, ReplayLoader, Table
 
 
 class Counter:
@@ -23,7 +23,7 @@ class Counter:
         for _ in range(rounds):
             self.steps += self.envs
             numbers = np.full(self.envs, self.steps // self.envs)
-            self.table.add(None, dict.fromkeys(COLUMNS, numbers))
+            self.table.add(None, {"observation": numbers, "reward": numbers})
             if numbers[0] % 5 == 0:
                 self.table.close(None, numbers)
         self.calls += 1
@@ -31,13 +31,8 @@ class Counter:
         return rounds * self.envs
 
 
-COLUMNS: dict[str, Any] = {name: {} for name in ("observation", "reward", "terminated", "truncated")}
-OF_TABLE = ("adaptors", "short", "sampler")
-
-
 def make(*, num_envs: int = 1, **settings: Any) -> tuple[ReplayLoader, Counter]:
-    options = {name: settings.pop(name) for name in OF_TABLE if name in settings}
-    table = Table(length=400, num_envs=num_envs, columns=COLUMNS, **options)
+    table = Table(length=400, num_envs=num_envs, columns={"observation": {}, "reward": {}})
     collector = Counter(table)
     return ReplayLoader(table=table, collector=collector, batch=4, **settings), collector
 
@@ -109,90 +104,73 @@ def test_too_short_episodes_are_named(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
+def test_names_are_those_of_the_batch() -> None:
+    columns = {name: {} for name in ("observation", "reward", "terminated", "truncated")}
+    table = Table(length=9, columns=columns, adaptors={"look": NStep(steps=2, discount=0.9)})
+    loader = ReplayLoader(table=table, collector=Counter(table), batch=2, data_group="real")
+    assert loader.names() == {"real": (*columns, "next_observation", "discount")}
+    table.add(None, {name: [0] for name in columns})
+    table.close(None, [1])
+    assert set(table.sample(2)) == set(loader.names()["real"])
+
+
 @pytest.mark.parametrize(("rows", "random"), [(12, 8), (30, 0)])
 def test_stored_rows_count_towards_warm_up(rows: int, random: int) -> None:
     loader, collector = make(warm_up=20, updates_per_step=0.5)
-    loader.table.add_episode(dict.fromkeys(COLUMNS, np.arange(rows)), rows)
+    loader.table.add_episode({"observation": np.arange(rows), "reward": np.arange(rows)}, rows)
     assert steps_at_updates(loader, collector, 3) == [2, 4, 6]
     assert (loader.start, collector.random_steps) == (random, random)
 
 
 def test_offline_loaders_need_no_collector() -> None:
     loader, _ = make()
-    loader.table.add_episode(dict.fromkeys(COLUMNS, np.arange(9)), 9)
+    loader.table.add_episode({"observation": np.arange(9), "reward": np.arange(9)}, 9)
     offline = ReplayLoader(table=loader.table, collector=None, batch=4, updates_per_step=0.01, length=2)
     assert [groups["default"]["reward"].shape for groups in itertools.islice(offline, 50)] == [(4, 2)] * 50
     assert len(loader.table) == 9
 
 
+def test_resumed_runs_refill_an_empty_memory() -> None:
+    loader, collector = make(updates_per_step=0.25, warm_up=20)
+    steps_at_updates(loader, collector, 3)
+    restored, _ = make(updates_per_step=0.25, warm_up=20)
+    restored.collector.steps = collector.steps
+    restored.load_state_dict(loader.state_dict())
+    assert [restored.collector.steps for _ in itertools.islice(restored, 2)] == [20 + 12 + 20 + 4, 20 + 12 + 20 + 8]
+    assert restored.collector.random_steps == 0
+
+
+def test_ready_without_a_step_before() -> None:
+    loader, _ = make(num_envs=4, warm_up=20, updates_per_step=0.5)
+    ready = [loader.ready()]
+    ready += [loader.ready() for _ in itertools.islice(loader, 5)]
+    assert ready == [False, True, False, True, False, True]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("batch", 0), ("warm_up", -1), ("updates_per_step", 0), ("updates_per_step", -0.5), ("steps_per_update", 0),
-     ("length", 0), ("updates_per_step", float("nan")), ("collect_steps", 0)],
+     ("length", 0), ("updates_per_step", float("nan")), ("collect_steps", 0), ("every", 0)],
 )  # fmt: skip
 def test_impossible_numbers_are_refused(name: str, value: float) -> None:
     table = Table(length=9, columns={"reward": {}})
+    kind = CollectLoader if name == "every" else partial(ReplayLoader, table=table, batch=4)
     with pytest.raises(ConfigError, match=f"loader.{name}"):
-        ReplayLoader(**{"table": table, "batch": 4, "collector": Counter(table), name: value})
+        kind(**{"collector": Counter(table), name: value})
 
 
-@pytest.mark.parametrize(("num_envs", "wanted"), [(1, [10, 20, 30]), (3, [12, 21, 30]), (16, [32, 48, 64])])
+@pytest.mark.parametrize(("num_envs", "wanted"), [(1, [10, 20, 30]), (3, [12, 21, 30]), (16, [16, 32, 48])])
 def test_collect_loader_serves_every_few_steps(num_envs: int, wanted: list[int]) -> None:
     collector = make(num_envs=num_envs)[1]
     loader = CollectLoader(collector=collector, every=10)
-    collector.collect(num_envs)  # an interrupted round is finished
     assert [(groups, collector.steps) for groups in itertools.islice(loader, 3)] == [
         ({"default": {}}, steps) for steps in wanted
     ]
     assert loader.names() == {"default": ()}
-    with pytest.raises(ConfigError, match=r"loader\.every"):
-        CollectLoader(collector=collector, every=0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "options"),
-    [
-        ({}, {}),
-        ({"adaptors": {"n_step": NStep(steps=2, discount=0.9)}}, {"length": 2}),
-        ({"short": "pad"}, {"length": 3}),
-    ],
-)
-def test_batches_of_a_block_equal_single_ones(settings: dict[str, Any], options: dict[str, Any]) -> None:
-    batches = []
-    for block in (loaders.BLOCK, 0):  # so small that each batch is read by itself
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loaders, "BLOCK", block)
-            loader, _ = make(**settings, **options, updates_per_step=0.5, collect_steps=8, warm_up=20)
-            batches.append([groups["default"] for groups in itertools.islice(loader, 10)])
-            assert len(loader.state_dict().get("drawn", ())) == (2 if block else 0)
-    for first, second in zip(*batches, strict=True):
-        assert first.keys() == second.keys()
-        assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_resumed_blocks_are_finished() -> None:
-    uninterrupted, _ = make(updates_per_step=0.5, collect_steps=8, warm_up=20)
-    wanted = [groups["default"]["reward"].tolist() for groups in itertools.islice(uninterrupted, 8)]
-    loader, collector = make(updates_per_step=0.5, collect_steps=8, warm_up=20)
-    batches = [groups["default"]["reward"].tolist() for groups in itertools.islice(loader, 2)]
-    resumed, later = make(updates_per_step=0.5, collect_steps=8, warm_up=20)
-    later.steps = collector.steps
-    resumed.table.load_state_dict(loader.table.state_dict())
-    resumed.load_state_dict(loader.state_dict())
-    assert batches + [groups["default"]["reward"].tolist() for groups in itertools.islice(resumed, 6)] == wanted
-
-
-def test_rows_of_other_writers_end_a_block() -> None:
-    loader, _ = make(updates_per_step=1, collect_steps=8, warm_up=20)
-    batches = iter(loader)
-    next(batches)
-    for _ in range(300):
-        loader.table.add(None, dict.fromkeys(COLUMNS, np.array([7])))
-    rewards = torch.cat([next(batches)["default"]["reward"] for _ in range(7)])
-    assert (rewards == 7).float().mean() > 0.7  # most rows of the table are new
-
-
-def test_prioritized_batches_wait_for_priorities() -> None:
-    loader, _ = make(updates_per_step=1, collect_steps=8, warm_up=20, sampler=Prioritized())
-    next(iter(loader))
-    assert "drawn" not in loader.state_dict()
+def test_interrupted_rounds_are_finished() -> None:
+    collector = make()[1]
+    collector.collect(7)
+    next(iter(CollectLoader(collector=collector, every=10)))
+    assert collector.steps == 10

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlrun.core.errors import ConfigError, did_you_mean, require_at_least
 from rlrun.core.spaces import map_tree
-from rlrun.core.typing import Batch, Groups, Tree
+from rlrun.core.typing import Groups, Tree
 from rlrun.memory.table import Table
 from rlrun.runs import learners
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 _messages = logging.getLogger("rlrun")
 
 CHUNK = 1000  # steps of a warm-up call: short enough to react to a signal in between
-BLOCK = 2**25  # bytes that are read at once
 ENOUGH = 10  # episodes that ended without a window, to say so
 
 
@@ -44,8 +42,7 @@ class ReplayLoader:
 
     First come `warm_up` random steps, minus the rows of the table (after an import), and more until the table has a
     window. All envs step together, so several updates may follow one round. `collect_steps` steps are made at a time;
-    with 256 of them and half an update a step, 128 updates follow. The batches of such updates are read at once, unless
-    one depends on the update before, as priorities do.
+    with 256 of them and half an update a step, 128 updates follow.
 
     Without a collector the table does not change. An asynchronous collector with `steps_per_update` 0 makes no update
     wait. A resumed run whose memory was not saved first fills the table by its own agent.
@@ -109,8 +106,6 @@ class ReplayLoader:
         # of a warm-up, or of filling the table anew, that is under way: environment steps at its beginning and its end
         self._since: int | None = None
         self._until = 0
-        self._drawn: deque[Batch] = deque()  # batches of updates that come before the next step
-        self._version: int | None = None  # of the table when they were drawn; None after a resume
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
@@ -134,24 +129,7 @@ class ReplayLoader:
             yield self._batch()
 
     def _batch(self) -> Groups:
-        table = self.table
-        if isinstance(table, Table):
-            if self._drawn and self._version not in (None, table.index.version):
-                self._drawn.clear()  # somebody else wrote to the table
-            if not self._drawn and (count := self._updates_at_once(table)) > 1:
-                self._drawn.extend(table.samples(count, self.batch, self.length))
-                self._version = table.index.version
-        batch = self._drawn.popleft() if self._drawn else table.sample(self.batch, self.length)
-        return {self.data_group: batch}
-
-    def _updates_at_once(self, table: Table) -> int:
-        """Return how many updates, the one that begins included, may have their batches drawn now."""
-        if self.collector is None or self.start is None or self.ahead is not None or table.learns:
-            return 1
-        steps = self.collector.steps - self.start
-        due = int((steps - steps % self.collect_steps) * self.rate)
-        rows = 2 * self.batch * self.length  # with those of next observations
-        return min(due - self.updates + 1, BLOCK * table.index.size // (rows * max(table.nbytes, 1)))
+        return {self.data_group: self.table.sample(self.batch, self.length)}
 
     def _before_steps(self) -> bool:
         """Return True if the next update comes before the first environment step."""
@@ -210,14 +188,12 @@ class ReplayLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the schedule."""
-        drawn = {"drawn": list(self._drawn)} if self._drawn else {}
-        return {"updates": self.updates, "start": self.start, "since": self._since, "until": self._until, **drawn}
+        return {"updates": self.updates, "start": self.start, "since": self._since, "until": self._until}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a position; the collector's steps are the collector's to restore."""
         self.updates, self.start = state["updates"], state["start"]
         self._since, self._until = state["since"], state["until"]
-        self._drawn, self._version = deque(placed({"": batch}, self)[""] for batch in state.get("drawn", ())), None
 
 
 class CollectLoader:

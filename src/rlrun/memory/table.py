@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -166,52 +165,23 @@ class Table(Recorder):
             RlrunError: no window is that long.
         """
         begin = time.perf_counter()
-        rows = self._pick(count, length)
+        rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
         self._times["pick"] = time.perf_counter() - begin
         return self.serve(rows)
-
-    def samples(self, times: int, count: int, length: int = 1) -> list[Batch]:
-        """Return what so many calls of `sample` would return, by one read of all rows.
-
-        Nothing may be written between these calls, and no feedback may be due.
-        """
-        picked = [self._pick(count, length) for _ in range(times)]
-        rows = _joined(picked)
-        rows.fetch = self._read
-        block = self._collect(rows)
-        batches = []
-        for number, part in enumerate(picked):
-            of_part = slice(number * count, (number + 1) * count)
-            batches.append(self._adapted(map_tree(itemgetter(of_part), block), part))
-        return batches
 
     def serve(self, rows: Rows) -> Batch:
         """Return the batch of rows that were picked."""
         rows.fetch = self._read
+        self._picked = rows
         begin = time.perf_counter()
         batch = self._collect(rows)
         gathered = time.perf_counter()
-        batch = self._adapted(batch, rows)
-        self._times["gather"], self._times["adapt"] = gathered - begin, time.perf_counter() - gathered
-        return batch
-
-    def _adapted(self, batch: Batch, rows: Rows) -> Batch:
-        """Return the batch after adaptors, on the device of batches."""
-        rows.fetch = self._read
-        self._picked = rows
         for adaptor in self.adaptors:
             batch = adaptor(batch, rows)
+        self._times["gather"], self._times["adapt"] = gathered - begin, time.perf_counter() - gathered
         if self._on_sample is not None:
             self._on_sample(rows)
         return batch if self._at_home else map_tree(lambda tensor: tensor.to(self.device), batch)
-
-    def _pick(self, count: int, length: int) -> Rows:
-        return self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
-
-    @property
-    def learns(self) -> bool:
-        """Return True if what a sample holds may depend on the update before."""
-        return self.sampler.learns or any(getattr(adaptor, "learns", False) for adaptor in self.adaptors)
 
     def _collect(self, rows: Rows) -> Batch:
         """Return the batch before adaptors."""
@@ -322,18 +292,6 @@ class Table(Recorder):
     def restore(self, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
         """Read a file: `rlrun.memory.files.restore`. Return True if the state is exactly the stored one."""
         return files.restore(self, path, append=append, ignore_extra=ignore_extra)
-
-
-def _joined(picked: Sequence[Rows]) -> Rows:
-    """Return the rows of several samples of one table as those of one."""
-    arrays = ("index", "following", "weight", "valid", "windows", "run")
-    parts = {name: [getattr(rows, name) for rows in picked] for name in arrays}
-    return Rows(where=picked[0].where, **{name: _concatenated(part) for name, part in parts.items()})
-
-
-def _concatenated(parts: Sequence[Array | None]) -> Any:
-    present = [part for part in parts if part is not None]
-    return np.concatenate(present) if len(present) == len(parts) else None
 
 
 PARTS = 4  # of the table by age, whose shares of the samples are reported

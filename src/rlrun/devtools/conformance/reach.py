@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlrun.core.clock import is_clock
+from rlrun.callbacks.system import System
+from rlrun.core.clock import Spent, is_clock
 from rlrun.core.generators import Generators
 from rlrun.env.recorded import ActionLog
 from rlrun.memory import Recent, Table
@@ -44,6 +45,7 @@ OPAQUE = (  # types without state that training changes
     *(logging.Logger, weakref.ref, weakref.WeakKeyDictionary, weakref.WeakValueDictionary),
     *(type(threading.Lock()), type(threading.RLock()), threading.Thread, ThreadPoolExecutor, Future),
     *(io.IOBase, Path),  # paths and open files differ between processes
+    *(Spent, System),  # clocks
 )
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, slice, range, type(...), type(NotImplemented))
 NO_ATTRIBUTES = (types.FunctionType, types.MethodType, np.random.Generator, np.random.RandomState)
