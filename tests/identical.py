@@ -40,7 +40,7 @@ def differing(one: Path, other: Path) -> list[str]:
 
 
 def stamps(folder: Path) -> list[tuple[Path, int]]:
-    """Return all that lies in a folder with the time of its last change, to tell whether it was left alone."""
+    """Return all that lies in a folder with the time of its last change, by which one sees that nothing changed."""
     return sorted((path, path.lstat().st_mtime_ns) for path in folder.rglob("*"))
 
 

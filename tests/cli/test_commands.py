@@ -47,7 +47,7 @@ PRESET = "preset: {} (tuned for this algorithm and environment; preset=null for 
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "presets"),
     [
         (("check", *DQN), ["dqn_cartpole"]),
         (("check", *DQN, "preset=null"), []),
@@ -58,9 +58,9 @@ PRESET = "preset: {} (tuned for this algorithm and environment; preset=null for 
         (("train", *DQN, *TINY, "preset=null", "--run-dir", "run"), []),
     ],
 )
-def test_a_preset_that_applies_is_named_once(rlrun, project, overrides, told):
+def test_a_preset_that_applies_is_named_once(rlrun, project, overrides, presets):
     outcome = rlrun(*overrides)
-    lines = [PRESET.format(name) for name in told]
+    lines = [PRESET.format(name) for name in presets]
     assert (outcome.code, outcome.err.splitlines()) == (0, lines)
     assert "preset: " not in outcome.out
     log = project / "run" / "log.txt"
@@ -176,7 +176,7 @@ def test_check_reports_and_leaves_nothing(rlrun, project):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (
             ["stop.env_steps=900"],
@@ -187,15 +187,15 @@ def test_check_reports_and_leaves_nothing(rlrun, project):
         (["~callbacks.q_loss"], "untrained networks.q: no loss steps its parameters"),
     ],
 )
-def test_check_tells_what_will_not_work(overrides, told, rlrun):
+def test_check_tells_what_will_not_work(overrides, message, rlrun):
     outcome = rlrun("check", *DQN, *overrides)
     assert outcome.code == 0
-    assert told in outcome.out
-    assert told not in rlrun("check", *DQN).out
+    assert message in outcome.out
+    assert message not in rlrun("check", *DQN).out
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (
             ["algorithm=ppo", "num_envs=2", "algorithm.horizon=32", "stop.env_steps=60"],
@@ -205,16 +205,16 @@ def test_check_tells_what_will_not_work(overrides, told, rlrun):
         (["algorithm=ppo", "num_envs=2", "algorithm.horizon=32", "stop.env_steps=65", "algorithm.epochs=1"], None),
     ],
 )
-def test_training_tells_what_its_budget_is_too_small_for(overrides, told, rlrun, project):
+def test_training_tells_what_its_budget_is_too_small_for(overrides, message, rlrun, project):
     outcome = rlrun("train", *overrides, *DQN[1:], "preset=null", "evaluation.every=0", "logger=[]", "--run-dir", "run")
-    assert (outcome.code, outcome.err.splitlines()) == (0, [told] * (told is not None))
-    assert told is None or told in (project / "run" / "log.txt").read_text()
+    assert (outcome.code, outcome.err.splitlines()) == (0, [message] * (message is not None))
+    assert message is None or message in (project / "run" / "log.txt").read_text()
     why = rlrun("why", "run").out
-    assert ("longer than the run" in why.partition("ruled out")[0]) == (told is not None)
+    assert ("longer than the run" in why.partition("ruled out")[0]) == (message is not None)
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         (
             "override /env: none",
@@ -224,11 +224,11 @@ def test_training_tells_what_its_budget_is_too_small_for(overrides, told, rlrun,
         ("override /nope: none", "its defaults override 'nope', which is not a group\n"),
     ],
 )
-def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(line, told, rlrun, write):
+def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(line, message, rlrun, write):
     write("conf/algorithm/mine.yaml", f"# @package _global_\ndefaults: [rlrun/algorithm/bc, {line}]\n")
     outcome = rlrun("check", "algorithm=mine")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert f"mine.yaml: {told}" in outcome.err
+    assert f"mine.yaml: {message}" in outcome.err
 
 
 def test_training_prints_outcome_and_folder(tiny_run, project):

@@ -98,7 +98,7 @@ class Swallowed(Bandit):
 
 @pytest.fixture
 def hindered(forked):
-    """Start training, wait until its environment says that it waits, and send a signal; return what told the end."""
+    """Start training, wait until its environment says that it waits, and send a signal; return what said the end."""
 
     def train(number, *overrides, seconds):
         process = forked(["train", "algorithm=dqn", *overrides, "--run-dir", "run"])

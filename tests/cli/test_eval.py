@@ -217,22 +217,22 @@ def test_rendering_that_fails_amidst_a_run_is_told_once_and_changes_nothing(tiny
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("overrides", "message"),
     [
         (("env.target=drawing.Blind",), "cannot be drawn: env.kwargs.render_mode: env.target 'drawing.Blind' takes no"),
         (("env.target=drawing.Drawn",), "cannot be drawn: RuntimeError: the paint is gone"),
         (("env=bandit",), "environment 'bandit' draws no pictures (rgb_array), it renders nothing"),
     ],
 )
-def test_filming_that_cannot_be_is_refused_before_the_first_step(overrides, told, tiny_run, rlrun, write, project):
+def test_filming_that_cannot_be_is_refused_before_the_first_step(overrides, message, tiny_run, rlrun, write, project):
     write("drawing.py", DRAWN.replace("1_000_000", "0"))
     outcome = tiny_run("algorithm=dqn", *overrides, *FILMED, "--run-dir", "run")
     assert (outcome.code, outcome.err.count("\n"), (project / "run").exists()) == (2, 1, False)
-    assert told in outcome.err
+    assert message in outcome.err
     assert tiny_run("algorithm=dqn", *overrides, "--run-dir", "run").code == 0
     outcome = rlrun("eval", "run", "--video", "films")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (2, "", 1)
-    assert told in outcome.err
+    assert message in outcome.err
 
 
 def test_an_episode_that_cannot_be_drawn_to_its_end_leaves_no_half_file(tiny_run, rlrun, write, project):

@@ -31,10 +31,10 @@ class Odd(Exception):
 
 def leave(way):
     faulthandler.disable()
-    signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # Ray, once it is imported, handles it
     if way == "SIGKILL":
         os.kill(os.getpid(), signal.SIGKILL)
     if way == "SIGSEGV":
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # Ray, once it is imported, handles it
         os.kill(os.getpid(), signal.SIGSEGV)
     if way == "os._exit":
         os._exit(0)

@@ -47,8 +47,8 @@ def test_numbers_of_infos_are_means_of_the_newest_episodes():
     assert tally.metrics["episode/success"] == 0.5  # of the newest two that have it, in the env whose episode ended
     assert tally.metrics["episode/score"] == 3.0
     restored.load_state_dict(tally.state_dict())
-    for each in (tally, restored):
-        each.end(np.array([2]), infos={2: {"score": np.array([5.5])}})
+    for episodes in (tally, restored):
+        episodes.end(np.array([2]), infos={2: {"score": np.array([5.5])}})
     assert restored.metrics == tally.metrics
     assert restored.metrics["episode/score"] == 4.5
     old = {name: value for name, value in tally.state_dict().items() if name != "infos"}

@@ -71,6 +71,10 @@ def _checked(overrides: list[str], folder: Path) -> Answer:
     return _run(["check", *overrides[1:]], folder)
 
 
+def _without_promise(overrides: list[str], folder: Path) -> Answer:
+    return _run([override for override in overrides if override != "--expect"], folder)
+
+
 def _understood(overrides: list[str], folder: Path) -> Answer:
     """Find the plugin that is to be tried, and compose what it is to be tried by."""
     plugins.named(overrides[2])
@@ -90,6 +94,7 @@ EXCUSES = [
     Excuse(r"launcher=slurm", "wants Slurm; its jobs run locally: tests/sweep/test_launchers.py", _listed),
     Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
     Excuse(r"rlrun watch", "wants a terminal: tests/cli/test_watch.py", _listing),
+    Excuse(r"--expect", "a run of a moment keeps no promise: tests/commands/test_expect.py", _without_promise),
     Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
     Excuse(
         r"plugin test",

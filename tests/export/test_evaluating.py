@@ -17,7 +17,7 @@ from rlrun.export.opening import exported
 from rlrun.export.writing import environment, interface
 
 onnx = pytest.importorskip("onnx")
-EPISODES = 19  # more than envs, so that these begin anew
+EPISODES = 19  # more than envs, so that envs begin a second one
 RECURRENT = ("algorithm.recurrent=gru", "algorithm.core_size=5")
 EVIL = """
 import pathlib
@@ -62,7 +62,7 @@ def exports(tmp_path_factory):
 
 @pytest.fixture
 def lone(exports, tmp_path, monkeypatch):
-    """A copy of a file that may be spoilt, beside what is told of it; one stands in its folder."""
+    """A copy of a file that may be spoilt, beside what describes it; one stands in its folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     _, path = exports.cartpole()

@@ -189,7 +189,7 @@ def test_metrics_that_no_update_since_has_made_are_those_before():
     loss.backward(torch.ones(4, 2))
     restored.load_state_dict(loss.state_dict())
     assert dict(restored.metrics) == {name: float(value) for name, value in loss.metrics.items()}
-    assert set(restored.metrics) == {"loss/rare", "grad_norm/rare", "update_ratio/rare"}
+    assert set(restored.metrics) == {"loss/rare", "grad_norm/rare", "update_ratio/rare", "learning_rate/rare"}
     restored.backward(torch.zeros(4, 2))
     assert float(restored.metrics["loss/rare"]) != float(loss.metrics["loss/rare"])
 

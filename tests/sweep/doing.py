@@ -17,7 +17,7 @@ def describe(path):
         "parent": parent,
         "leads": os.getpgid(0) == os.getpid(),
         "torch": "torch" in sys.modules,
-        "told": os.environ.get("TOLD"),
+        "variable": os.environ.get("TOLD"),
     }
     Path(path).write_text(json.dumps(about))
     print("said", flush=True)

@@ -61,7 +61,7 @@ class Run:
 
 
 class Launcher:
-    """Starts such processes; `come_to` is told a job's values and seed, and returns what `Run` is told."""
+    """Starts such processes; `come_to` gets a job's values and seed, and returns what `Run` gets."""
 
     def __init__(self, folder, come_to):
         self.folder, self.come_to, self.started = folder, come_to, []

@@ -35,7 +35,7 @@ def test_a_child_is_a_process_of_its_own_with_its_own_log(tmp_path, doing):
     parent = about.pop("parent")
     assert parent != os.getpid()
     assert [os.readlink(f"/proc/{parent}/fd/{number}") for number in (1, 2)] == [os.devnull] * 2
-    assert about == {"parent's threads": 1, "leads": True, "torch": True, "told": "yes"}
+    assert about == {"parent's threads": 1, "leads": True, "torch": True, "variable": "yes"}
     assert log.read_text() == "before\nsaid\nwarned\n"
 
 

@@ -22,7 +22,7 @@ def jobs(count, *overrides):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes when it is told to."""
+    """Time that passes when a test says so."""
     clock = SimpleNamespace(now=1_000.0, time=lambda: clock.now)
     monkeypatch.setattr(module, "time", clock)
     return clock
@@ -122,7 +122,7 @@ def test_no_job_is_worked_on_twice_at_a_time_whoever_stalls(tmp_path, clock):
             while (entry := job_store.claim(owner)) is not None:
                 with mutex:  # time passes, for both
                     clock.now += dice.choice([0.1, 1.0, SILENT / 2, SILENT * 1.5])
-                if dice.random() < 0.1:  # the process dies, nothing is told
+                if dice.random() < 0.1:  # the process dies without a word
                     continue
                 if job_store.end(owner, entry.key, "completed", code=0):
                     with mutex:

@@ -109,7 +109,7 @@ def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "absent", "told"),
+    ("overrides", "absent", "message"),
     [
         (["launcher=slurm"], None, "needs the commands sbatch, srun, scancel, and this machine lacks them"),
         pytest.param(["launcher=ray", "launcher.address=127.0.0.1:1"], None, "nobody answers there", marks=RAY),
@@ -122,13 +122,13 @@ def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
         (["launcher=ray"], "ray", "the package 'ray', which is not installed: " + installing("ray")),
     ],
 )
-def test_where_jobs_cannot_be_submitted_nothing_is_made(overrides, absent, told, project, rlrun, monkeypatch):
+def test_where_jobs_cannot_be_submitted_nothing_is_made(overrides, absent, message, project, rlrun, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find(name))
     monkeypatch.setenv("PATH", "")
     outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", *overrides)
     assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1)
-    assert told in outcome.stderr
+    assert message in outcome.stderr
     assert list(project.iterdir()) == []
 
 

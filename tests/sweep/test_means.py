@@ -37,7 +37,7 @@ def test_every_sweep_composes_and_there_is_none_by_itself(name):
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("launcher=locl", "did you mean 'local'"),
         ("launcher.speed=3", "launcher.speed: no such key"),
@@ -46,8 +46,8 @@ def test_every_sweep_composes_and_there_is_none_by_itself(name):
         ("sweep=optna", "did you mean 'optuna'"),
     ],
 )
-def test_a_wrong_word_is_named(override, told):
-    with pytest.raises(RlrunError, match=told):
+def test_a_wrong_word_is_named(override, message):
+    with pytest.raises(RlrunError, match=message):
         Means([override]).launcher()
 
 

@@ -43,7 +43,7 @@ class ParameterLogs(Callback):
         self._losses = [loss for loss in losses if loss.data_group == self.data_group and not loss.by_turns]
 
     def end_batch(self, action: Tree, valid: Tensor | None = None) -> None:
-        self._newest = action, valid
+        self._newest, self._saved = (action, valid), {}
 
     @property
     @torch.no_grad()

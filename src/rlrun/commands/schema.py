@@ -20,7 +20,7 @@ from typing import Any
 
 from rlrun.config.files import read_yaml
 from rlrun.config.interpolation import dotted, leaves, mentions
-from rlrun.config.places import ConfigFolder, add_to_path, offers, own_dirs, project_dir, readable_places
+from rlrun.config.places import ConfigFolder, add_to_path, group_names, offers, own_dirs, project_dir, readable_places
 from rlrun.config.schema import KINDS, NUMBER, OPEN
 from rlrun.config.targets import find_target, parameters
 from rlrun.core.errors import RequestError, RlrunError
@@ -71,7 +71,7 @@ def schema(folder: Path | str | None = None) -> list[Path]:
 def schemas(folder: Path) -> dict[str, Schema]:
     """Return the schemas by name."""
     add_to_path(project_dir(folder))
-    return _Schemas(readable_places(folder), own_dirs(folder)).all()
+    return _Schemas(readable_places(folder), own_dirs(folder), group_names(folder)).all()
 
 
 class _Node:
@@ -106,8 +106,9 @@ class _Node:
 class _Schemas:
     """The schemas of the files on a search path; own: folders whose keys count where something reads them."""
 
-    def __init__(self, places: Sequence[ConfigFolder], own: Sequence[Path]) -> None:
+    def __init__(self, places: Sequence[ConfigFolder], own: Sequence[Path], groups: Sequence[str]) -> None:
         self.places = places
+        self.groups = groups
         self.root = _Node()
         self.parts: dict[str, _Node] = {}  # of groups whose files hold only their own part
         self.targets: dict[str, Any] = {}
@@ -306,7 +307,7 @@ class _Schemas:
 
     def defaults(self, group: str) -> Schema:
         """Return the schema of a defaults list, in which each choice must exist."""
-        groups = {name: sorted(offers(name, self.places)) for name in self._groups()}
+        groups = {name: sorted(offers(name, self.places)) for name in self.groups}
         properties: Schema = {r"^(override )?/?(hydra/|tuned)": {}}
         texts = []
         for name, options in groups.items():
@@ -320,10 +321,6 @@ class _Schemas:
         entry: Schema = {"type": "object", "patternProperties": properties, "additionalProperties": False}
         items = [{"const": "_self_"}, {"type": "string", "pattern": pattern}, entry]
         return {"type": "array", "items": {"anyOf": items}}
-
-    def _groups(self) -> list[str]:
-        folders = {path.name for place in self.places for path in place.path.iterdir() if path.is_dir()}
-        return sorted(name for name in folders if name[0] not in "._")
 
 
 def of_type(kind: type) -> Schema:

@@ -74,12 +74,9 @@ def clip_(
         2021, arXiv 2102.06171, eq. 3, for whole tensors); "none".
     parameters: whose gradients they are, which "adaptive" compares them with.
     """
+    norms: Tensor | None = None  # of each
     norm: Tensor
-    norms = None
-    if len(gradients) == 1:
-        norm = torch.linalg.vector_norm(gradients[0])
-        norms = norm.unsqueeze(0)
-    elif by in ("global", "none") and sum(map(Tensor.numel, gradients)) < SMALL:
+    if by in ("global", "none") and sum(map(Tensor.numel, gradients)) < SMALL:
         norm = torch.linalg.vector_norm(torch.cat([gradient.reshape(-1) for gradient in gradients]))
     else:
         norms = _norms(gradients)
