@@ -6,8 +6,6 @@ paper's, returns as far as the rollout goes minus values.
     L = -log π(a | s) A + w_V (V(s) - R)² - w_H H(π(· | s))
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from rlrun import ops

@@ -16,8 +16,6 @@ Differences from the paper: its repeats are of two lengths, and its learners DQN
 stored, counted, logged and evaluated; decisions are joined when a batch is made.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

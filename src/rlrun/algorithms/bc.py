@@ -7,8 +7,6 @@ comes to: for the likelihood it is read as a little inside of them.
     L = |tanh μ(s) - c|² - log π(k | s)          objective: mode
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from torch import Tensor

@@ -18,8 +18,6 @@ Differences from the paper: windows of any length; |f| is the root mean square o
 not depend on the batch's size. For continuous actions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

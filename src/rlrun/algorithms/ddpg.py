@@ -14,8 +14,6 @@ Difference from the papers: the random actions of the warm-up are uniform with t
 stable-baselines3 has them, so some lie on a bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

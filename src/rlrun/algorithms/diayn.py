@@ -12,8 +12,6 @@ of 0 on average.
 Differences from the paper: policy and entropy are those of whatever algorithm it is added to.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

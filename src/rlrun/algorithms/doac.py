@@ -14,8 +14,6 @@ Differences from the first paper: critics learn quantiles; the deviation over M 
 it is their distance over √2, not over 2; δ stands for its √(2δ); each observation of a batch has a shift of its own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

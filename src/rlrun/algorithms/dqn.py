@@ -13,8 +13,6 @@ Differences from the papers: the target network may follow slowly instead of by 
 reward may come from several steps (then the batch holds their `discount`).
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 from torch import Tensor, nn

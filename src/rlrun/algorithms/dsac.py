@@ -20,8 +20,6 @@ Differences from the paper: fractions are drawn or fixed, not learned; the polic
 temperature is not in it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

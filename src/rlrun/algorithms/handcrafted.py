@@ -4,8 +4,6 @@
 `act(observation, explore)` on trees of tensors [N, …] with policy actions.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -11,8 +11,6 @@ Differences from the paper: the forward model does not shape the features, as in
 Bonuses are divided by their root mean square. The inverse model predicts continuous actions by a squared distance.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

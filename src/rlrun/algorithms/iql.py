@@ -13,8 +13,6 @@ Differences from the paper: the temperature divides, 1 / β there; the policy's 
 losses are taken at the values before the update. Works on every action space: critics return the values of all choices.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -11,8 +11,6 @@ Differences from the paper: weights are the softplus of what is learned and sum 
 takes weight from the task in place of blowing rewards up; and constraints are on means a step, not on returns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 

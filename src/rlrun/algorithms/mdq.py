@@ -19,8 +19,6 @@ mean the same as in soft actor-critic.
 Differences from ALF: one policy for all critics; its networks are given the entries before theirs and no padding.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -14,8 +14,6 @@ Differences from the paper: δ stands for its √(2δ), as in its table of numbe
 observation of a batch has a shift of its own.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from rlrun.collect import Optimistic

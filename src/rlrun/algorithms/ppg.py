@@ -10,8 +10,6 @@ the authors' code; without it the value has layers of its own.
     L_aux = w [(V_aux(s) - R)² + (V(s) - R)²] + β KL(π_then(· | s) ‖ π(· | s))
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 

@@ -8,8 +8,6 @@ epochs where it has become too large. Advantages are normalized in each minibatc
     L = -min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + w_V (V(s) - R)² - w_H H(π(· | s)) + w_KL (ρ - 1 - log ρ)
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial

@@ -15,8 +15,6 @@ episode begins, w is 0.
 Differences from the paper: the priors are fixed, not learned, and neither looks at the observation (as in ALF).
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

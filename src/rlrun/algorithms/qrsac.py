@@ -14,8 +14,6 @@ quantile the mean less the deviation. With an entropy reward y is lowered by γ 
 actor-critic; as published there is none.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

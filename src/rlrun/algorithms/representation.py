@@ -8,8 +8,6 @@ flows. What is stored stays as the environment gave it, so features are those of
     L = -log p(a | φ(s), φ(s'))
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

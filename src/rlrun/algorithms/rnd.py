@@ -10,8 +10,6 @@ Differences from the paper: bonuses are rewards like any other, so one value sum
 They are divided by the root mean square of all bonuses so far, not by the deviation of their returns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -16,8 +16,6 @@ expectations over k are exact, not sampled; each part has a temperature of its o
 an entropy target of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

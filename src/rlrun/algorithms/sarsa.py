@@ -18,8 +18,6 @@ the expectation over a' is a sample, drawn by the current policy rather than tak
 serve, too. With `entropy_reward` each a' is paid for its entropy, and the target is that of soft actor-critic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

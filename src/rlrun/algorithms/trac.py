@@ -9,8 +9,6 @@ has moved too far its parameters go back part of the way, until it has not. Valu
     θ       ← θ + (1 - 0.9 / ratio) (θ_before - θ)  while ratio > 1
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """The end of training: by a budget or by a signal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

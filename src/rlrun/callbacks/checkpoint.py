@@ -1,7 +1,5 @@
 """Save checkpoints of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """The loss of critics, the scale of its targets, and priorities by its errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

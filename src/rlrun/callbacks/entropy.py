@@ -4,8 +4,6 @@ Both forms provide `entropy_weight` [parts], one for the continuous and one for 
 (`rlrun.nn.ActionCodec.kinds`). They read the resulting entropy from `policy_entropy` [..., parts].
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Periodic evaluation on separate environments; it does not affect training."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Write the metrics of all callbacks to sinks."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping

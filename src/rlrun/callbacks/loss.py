@@ -3,8 +3,6 @@
 Metrics use the gradients and optimizer states of the newest update. Reading them runs no network and draws no number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of each parameter, and of each number of actions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any

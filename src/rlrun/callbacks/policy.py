@@ -1,7 +1,5 @@
 """Losses of soft policies, and of actor-critic methods."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, Protocol
 

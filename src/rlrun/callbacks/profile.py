@@ -1,7 +1,5 @@
 """A trace of some updates by torch's profiler."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The progress of a run on a terminal."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """Numbers as functions of time, and times of periodic work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

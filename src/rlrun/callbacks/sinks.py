@@ -1,7 +1,5 @@
 """Sinks of metric records: files, terminal and services."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """Targets of values: by target networks, and over several steps."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Import and export of memories."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

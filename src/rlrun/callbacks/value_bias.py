@@ -1,7 +1,5 @@
 """The bias of critics: their values against the returns of the policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

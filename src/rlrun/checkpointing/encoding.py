@@ -1,7 +1,5 @@
 """States as tensors by name and a tree that JSON can hold, back, and as a digest; what is read may be anybody's."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

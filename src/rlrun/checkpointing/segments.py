@@ -10,8 +10,6 @@ long, or more of it is dead than alive, some segments are merged into the one th
 The name of a segment is the hash of its bytes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Writing, reading, checking and deleting stored states."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

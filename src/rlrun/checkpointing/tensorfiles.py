@@ -5,8 +5,6 @@ header                  JSON: name -> dtype, shape, first and last byte after th
 numbers                 one tensor after another, without gaps
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """`rlrun check`."""
 
-from __future__ import annotations
-
 import typer
 
 from rlrun.cli.common import ConfigDir, Overrides, print_presets

@@ -1,7 +1,5 @@
 """`rlrun explain`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`rlrun export-onnx`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The `rlrun` command: one file a command, nothing heavy imported before a command needs it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import select

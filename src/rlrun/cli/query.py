@@ -1,7 +1,5 @@
 """`rlrun query`."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

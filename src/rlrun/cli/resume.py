@@ -1,7 +1,5 @@
 """`rlrun resume`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

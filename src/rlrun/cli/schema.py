@@ -1,7 +1,5 @@
 """`rlrun schema`."""
 
-from __future__ import annotations
-
 import typer
 
 from rlrun.cli.common import ConfigDir

@@ -1,7 +1,5 @@
 """A collector whose environment is stepped in parallel to learning."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Collection from environments whose agents have ids."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Collect transitions from an environment into memory."""
 
-from __future__ import annotations
-
 import logging
 import math
 from abc import ABC, abstractmethod

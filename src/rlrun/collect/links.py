@@ -3,8 +3,6 @@
 The worker runs `unroll`. Both sides read from an `Inbox` that another thread fills, so neither can block the other.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

@@ -1,7 +1,5 @@
 """Exploration by noise: around an action, correlated in time, or around a mean that critics shift."""
 
-from __future__ import annotations
-
 import math
 import threading
 from abc import ABC, abstractmethod

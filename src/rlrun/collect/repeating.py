@@ -1,7 +1,5 @@
 """Agents whose policy may repeat its last action."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Statistics of collection: returns and lengths of episodes, and the size of observations."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import deque

@@ -1,7 +1,5 @@
 """Build a run without stepping, and report faults and memory; the Python equivalent of `rlrun check`."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Nothing is built, nothing that a config names is imported, and nothing is writte
 listed, too.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compare two runs; the Python equivalent of `rlrun diff`. No code of the runs is executed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Episodes of a finished run's policy, or of an exported one; the Python equivalent of `rlrun eval`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

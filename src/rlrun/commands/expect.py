@@ -1,7 +1,5 @@
 """What a config promises of its run, and whether a finished run keeps it: `rlrun train --expect`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A learner other than the first: it trains on its share, and saves its state; the first one does all else."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

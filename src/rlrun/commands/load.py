@@ -1,7 +1,5 @@
 """A trained policy as an object that acts: `rlrun.load(RUN).predict(observation)`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from typing import Any

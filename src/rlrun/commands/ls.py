@@ -1,7 +1,5 @@
 """List runs and their results; the Python equivalent of `rlrun ls`. No code of the runs is executed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields

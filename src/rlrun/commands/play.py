@@ -1,7 +1,5 @@
 """Show episodes of a run's policy; the Python equivalent of `rlrun play`."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Ask runs by SQL; the Python equivalent of `rlrun query`. No code of the runs is executed."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ cannot be restored, for a schedule that reads a changed budget, and on other sof
 call the run `approximate` and give the reason.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shlex

@@ -4,8 +4,6 @@ One schema is for files of the whole config (`# @package _global_`, and train.ya
 only their own part, such as env. They are in draft 7, which YAML language servers read.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """What `rlrun watch` draws: one frame as lines of text with styles."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Compose, build, train and evaluate a run. Commands and Python calls share this code."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

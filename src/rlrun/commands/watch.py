@@ -1,7 +1,5 @@
 """Watch runs while they train, from their files only; the live view of `rlrun watch`."""
 
-from __future__ import annotations
-
 import os
 import select
 import sys

@@ -1,7 +1,5 @@
 """A graph of what functions do with tensors, and what a compiler makes of it."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

@@ -1,7 +1,5 @@
 """The modules that hooks of an update reach, whose parameters and buffers they may read and write."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Steps of optimizers as arithmetic on tensors, with the sizes of steps made on the host."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ object has all that the Protocol under `_protocol_` names. Nothing is
 built that the asked path does not lead to, and parts that need each other in a circle are an error.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping, Sequence

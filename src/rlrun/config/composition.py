@@ -1,7 +1,5 @@
 """Compose a run's config: overrides, the user's files and the packaged ones."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """From the overrides of a command line to jobs: `algorithm=sac,dqn seed=range(5)` are ten."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Read one YAML file, with an error that names the line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

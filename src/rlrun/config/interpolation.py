@@ -5,8 +5,6 @@ for the node at that path. A path may go on beyond a node with `_target_`; what 
 of the object that will be built there.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Mapping

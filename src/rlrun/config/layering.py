@@ -1,7 +1,5 @@
 """From overrides to the ordered list of files that make up a config; Hydra decides, nothing is merged yet."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

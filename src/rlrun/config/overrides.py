@@ -1,7 +1,5 @@
 """The overrides of the command line: `algorithm=sac`, `+with=rnd`, `~callbacks.x`, `seed=3`."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence

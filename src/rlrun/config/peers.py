@@ -1,7 +1,5 @@
 """What a name of another library is called here: the source of hints and of `docs/migration.md`."""
 
-from __future__ import annotations
-
 import re
 from collections import ChainMap
 from functools import cache

@@ -1,7 +1,5 @@
 """The search path of config files, and the options on it; no YAML is parsed."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

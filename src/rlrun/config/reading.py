@@ -1,7 +1,5 @@
 """Which keys of a config are read, found without building anything."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any

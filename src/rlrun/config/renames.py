@@ -3,8 +3,6 @@
 Names inside an object of a user's own class are that class's affair and stay as they are.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Print a config, and read the copy that a run keeps."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Types and ranges of the keys that every run has."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Mapping

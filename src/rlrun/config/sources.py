@@ -5,8 +5,6 @@
 `tuned` shows presets once more, as numbers without the algorithm and environment they were tuned for.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """From the text of a `_target_` to the class or function it names, unless it may never be one."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

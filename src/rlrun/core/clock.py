@@ -1,7 +1,5 @@
 """Where the time of a run goes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter

@@ -1,7 +1,5 @@
 """Ray, where it is installed: whether it is, and being connected to it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

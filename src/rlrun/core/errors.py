@@ -16,8 +16,6 @@
 Messages are one line: the place, what was wanted, what there is, and the nearest match.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The states of random generators, and the generators that belong to the whole process: python's, numpy's, torch's."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The packages of rlrun in their order: imports go strictly down."""
 
-from __future__ import annotations
-
 # From the lowest to the highest. The first sentence of each package's docstring says what it is for.
 LAYERS = (
     *("core", "security", "runs", "ops", "nn", "training", "checkpointing", "env", "memory", "collect", "callbacks"),

@@ -1,7 +1,5 @@
 """Names of earlier versions: the table `config/renames.yaml`, for what is read from files and checkpoints."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache

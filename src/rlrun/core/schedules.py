@@ -4,8 +4,6 @@ A schedule keeps no state, so nothing has to be saved and a resumed run reads th
 What a step is (environment step or update) is decided by the caller.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """One integer fixes a run: every part draws from a branch of its own."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

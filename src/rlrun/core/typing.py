@@ -1,7 +1,5 @@
 """Types that several packages share."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np

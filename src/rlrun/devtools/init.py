@@ -1,7 +1,5 @@
 """A project that trains at once: files to change, in a folder of the user's; the Python equivalent of `rlrun init`."""
 
-from __future__ import annotations
-
 import importlib.util
 import keyword
 import os

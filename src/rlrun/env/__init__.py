@@ -1,7 +1,5 @@
 """Environments: made from a name in the config, checked, and stepped in parallel."""
 
-from __future__ import annotations
-
 from rlrun.env.make import make
 from rlrun.env.vector import Env, Resumed, Step, spaces_of
 

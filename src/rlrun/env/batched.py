@@ -1,7 +1,5 @@
 """Vector environments: those of Gymnasium, native ones, and EnvPool."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Spaces of an environment as JSON, so that a policy acts where its environment is not made."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

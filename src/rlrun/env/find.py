@@ -1,7 +1,5 @@
 """Find the constructor of an environment; describe in one line why it is missing or fails."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

@@ -5,8 +5,6 @@ A goal environment observes a Dict of `observation`, `achieved_goal` and `desire
 can be computed afterwards (`+with=hindsight`).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Make envs from an environment's name in the config."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Capture the state that a reset depends on, and restore it to repeat the reset."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Numbers, text, arrays, and nests of these stay as they are. Values of other know
 kind: {"dict": …}, {"deque": …}, {"set": …}, {"generator": …}, {"space": …}, {"moments": …}.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from typing import Any

@@ -1,7 +1,5 @@
 """Environments whose open episodes can be recorded, and replayed up to their last step."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

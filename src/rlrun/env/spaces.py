@@ -3,8 +3,6 @@
 Every converter is chosen once, when an environment is made. Plain arrays have the fastest one (`operator.setitem`).
 """
 
-from __future__ import annotations
-
 import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping

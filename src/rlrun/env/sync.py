@@ -3,8 +3,6 @@
 The numbers equal those of Gymnasium's SyncVectorEnv bit for bit, which takes longer than CartPole itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn

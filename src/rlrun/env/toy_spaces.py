@@ -4,8 +4,6 @@ Each step of these tasks is an independently drawn question; the right action ha
 episode is truncated. So a perfect policy has the return `steps` (10), and needs no discount.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from typing import Any

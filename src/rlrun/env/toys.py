@@ -3,8 +3,6 @@
 Each docstring states the answer that a correct algorithm finds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Literal

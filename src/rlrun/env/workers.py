@@ -1,7 +1,5 @@
 """Environments in worker processes, which record their episodes there."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

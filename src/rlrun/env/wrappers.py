@@ -8,8 +8,6 @@
 Any other callable that takes an environment and returns one does as well, `gymnasium.wrappers.…` among them.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A policy's file as an agent, which acts through onnxruntime alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

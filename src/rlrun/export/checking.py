@@ -1,7 +1,5 @@
 """Proof that a file acts as its policy."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Export the policy during training, in a separate process."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -3,8 +3,6 @@
 A client deals in the environment's own numbers: choices counted from `start`, actions within the bounds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Export the policy of a run; equivalent to `rlrun export-onnx`."""
 
-from __future__ import annotations
-
 import importlib.resources
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Open an exported policy, which may be untrusted, with the environment that it acts in."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Each line of its input is the path of a request, and each line of its output the
 with its input.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """From a graph to the bytes of a file, and to what FILE.json says of it."""
 
-from __future__ import annotations
-
 import functools
 import io
 import logging

@@ -1,7 +1,5 @@
 """What every command that builds parts does first: set up the process, and find what has a state."""
 
-from __future__ import annotations
-
 import ctypes
 import pickle
 import random

@@ -1,7 +1,5 @@
 """A run's policy as it was at a checkpoint: what is evaluated, looked at and exported."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

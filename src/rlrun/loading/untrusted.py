@@ -1,7 +1,5 @@
 """Open a run directory that another person may have made: check its files, and limit the imports of its config."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain

@@ -16,8 +16,6 @@ before they are summed over steps:
     NAMES      other names
 """
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

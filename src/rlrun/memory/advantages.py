@@ -1,7 +1,5 @@
 """Advantages and returns of whole windows, by the values of a network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter

@@ -4,8 +4,6 @@ Members are not compressed, so they are read piece by piece, and none is larger 
 before any member is read, so a single flipped bit is found.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

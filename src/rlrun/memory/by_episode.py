@@ -1,7 +1,5 @@
 """Samplers that choose an episode first, and then a window of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which episodes leave a full table."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any
 

@@ -9,8 +9,6 @@ An episode of L steps has L actions and rewards and L + 1 observations; a tag ha
 no `terminated`: the tag `terminal` is 1 where an episode was cut off, and without it every episode ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Hindsight experience replay (Andrychowicz et al. 2017, arXiv 1707.01495)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 

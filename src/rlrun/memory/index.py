@@ -11,8 +11,6 @@ Later episodes get the numbers of those that left. There are two indices: in a `
 oldest rows; in a `PoolIndex` whole episodes leave, as an ejector chooses.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 

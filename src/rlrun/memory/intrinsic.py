@@ -1,7 +1,5 @@
 """Intrinsic rewards: bonuses of networks, added to the environment's rewards."""
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

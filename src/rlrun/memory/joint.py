@@ -1,7 +1,5 @@
 """Several sources of batches: as several data groups, or mixed within a batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

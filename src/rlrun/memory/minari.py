@@ -4,8 +4,6 @@ Minari stores actions and observations of the environment. A table stores policy
 and the parts of a Tuple by number. The bounds and starts of the spaces convert one to the other.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

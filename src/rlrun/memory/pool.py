@@ -1,7 +1,5 @@
 """A pool of slots: whole episodes leave, whichever an ejector picks."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Draw the next batches while the update runs."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait

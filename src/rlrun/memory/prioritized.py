@@ -1,7 +1,5 @@
 """Prioritized experience replay (Schaul et al. 2015, arXiv 1511.05952): windows by their errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ each agent that is there gets a `DictObservation`, and each that continues answe
 A `MemoryProxy` puts the rounds together into episodes and hands them to a table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,7 +1,5 @@
 """The writing part of a table: rows, episodes, and drops from a full table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rings: each env overwrites its oldest rows."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The memory of on-policy algorithms: the steps of all envs since it was emptied."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

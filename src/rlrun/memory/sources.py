@@ -1,7 +1,5 @@
 """Sources of episodes: files of rlrun and of Emote, datasets of Minari."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 So one gather reads all small columns of a sample; its tensors are views of the gathered block.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

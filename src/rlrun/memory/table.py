@@ -1,7 +1,5 @@
 """Replay memory: stores transitions and serves batches of them."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Adaptors of rewards, pixels and n-step returns by one formula each, and normalization by running statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 

@@ -4,8 +4,6 @@ Each is called with the rows of a sample and returns a tree of tensors. Its opti
 that it reads, as they are before any adaptor. An open episode ends with its newest row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any

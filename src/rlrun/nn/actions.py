@@ -1,7 +1,5 @@
 """An action tree and its two parts: numbers in [-1, 1] and choices."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """One network for policy and value."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

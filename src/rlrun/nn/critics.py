@@ -1,7 +1,5 @@
 """Networks that value actions, and observations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

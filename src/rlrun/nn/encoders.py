@@ -1,7 +1,5 @@
 """From an observation tree to features: encoders of any space, and the layers below the heads of a network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Several networks of one shape, trained side by side, and two of them as value and advantages."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ reaches all of it there: an eager update of SAC is about 1.5 times as fast on a 
 `fastest` times both once on a machine. The operator of oneDNN is private to torch; this file alone calls it.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time

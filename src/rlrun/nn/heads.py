@@ -1,7 +1,5 @@
 """The last layer of a stochastic policy, and the distribution that its outputs encode."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ An initializer is a function of one layer; it leaves alone what it does not know
 a name, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Inverse models: features from which actions are predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

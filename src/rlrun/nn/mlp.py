@@ -1,7 +1,5 @@
 """Dense layers one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any

@@ -4,8 +4,6 @@ Updating and normalizing are two calls: whoever owns the data updates, whoever l
 normalizes. Everything that was learnt is in buffers, so it is saved, exported and moved like weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from operator import getitem

@@ -1,7 +1,5 @@
 """Networks that act."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

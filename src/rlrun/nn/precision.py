@@ -1,7 +1,5 @@
 """Products of networks in bfloat16 while they learn."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import AbstractContextManager, nullcontext
 

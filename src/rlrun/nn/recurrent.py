@@ -1,7 +1,5 @@
 """Recurrent layers: GRU and LSTM."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

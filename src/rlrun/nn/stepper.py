@@ -1,7 +1,5 @@
 """One step of an optimizer, with little around it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from operator import is_
 from typing import Any

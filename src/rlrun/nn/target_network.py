@@ -1,7 +1,5 @@
 """Target networks: copies that follow a network."""
 
-from __future__ import annotations
-
 import copy
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 A squashed Gaussian is tanh of a diagonal normal, with densities over [-1, 1] (arXiv 1801.01290, appendix C).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

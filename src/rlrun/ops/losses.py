@@ -1,7 +1,5 @@
 """Losses of single numbers, and what is done to their gradients."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

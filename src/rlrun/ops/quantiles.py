@@ -1,7 +1,5 @@
 """Distributions encoded by their quantiles, and distances between them."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 import torch

@@ -7,8 +7,6 @@ true where nothing follows, `episode_end` [B, T] where the episode is over, term
 A window's last step is bootstrapped like a truncated one. Nothing here carries gradients.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

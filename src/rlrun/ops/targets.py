@@ -1,7 +1,5 @@
 """Targets of learning: bootstrapped values, target entropies, Polyak averages of parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

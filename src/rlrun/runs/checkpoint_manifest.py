@@ -1,7 +1,5 @@
 """The manifest of a stored state, checked as if an attacker had written it. It needs neither torch nor numpy."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

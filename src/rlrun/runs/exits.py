@@ -1,7 +1,5 @@
 """Code that asks python to exit while there is work to be done: an environment, a callback, whatever they import."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Writes that a power cut cannot tear, and the reading side of them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Numbered files of a folder: created, read, updated and deleted by a handle, from any thread or process."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

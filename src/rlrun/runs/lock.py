@@ -1,7 +1,5 @@
 """The run lock, and other locks on files: one process at most holds each, and writes into the file who it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

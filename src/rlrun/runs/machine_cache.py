@@ -4,8 +4,6 @@ What a clock decides can come out otherwise the next time. Every run of a machin
 seed is one run there: side by side, one after the other, or begun again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

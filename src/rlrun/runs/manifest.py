@@ -1,7 +1,5 @@
 """What a run was made with: command, versions, source, machine."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

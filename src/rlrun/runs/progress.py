@@ -1,7 +1,5 @@
 """What the files of a run say of its progress."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Signals that come before a run has handlers of its own, and which of them are one."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

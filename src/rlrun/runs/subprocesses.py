@@ -1,7 +1,5 @@
 """Subprocesses: fresh interpreters that run nothing of the program that started them."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """Which modules are files of a folder, found without importing them."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

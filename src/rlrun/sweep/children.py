@@ -3,8 +3,6 @@
 Each has its own process group and its own log. It stops as by SIGTERM when the process that started it ends.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """The tasks of jobs, how many a machine can run, and jobs as processes of this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Jobs that Ray starts, on this machine or on those of its cluster."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

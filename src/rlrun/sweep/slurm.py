@@ -1,7 +1,5 @@
 """Jobs that Slurm starts, by submitit; its local equivalent starts them on this machine in the same way."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import logging

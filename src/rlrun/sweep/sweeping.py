@@ -4,8 +4,6 @@ Overrides of the sweep itself choose all but its jobs: `launcher=slurm launcher.
 `+sweep=optuna`.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import sys

@@ -1,7 +1,5 @@
 """What the process of a job does: train, or resume what an earlier process left."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """The base class of callbacks, from which algorithms are built."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Metrics of an update: tensors as hooks return them, reduced when somebody reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

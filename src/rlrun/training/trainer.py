@@ -1,7 +1,5 @@
 """The training loop: eight events, and no knowledge of reinforcement learning."""
 
-from __future__ import annotations
-
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ It is a straight line of targets, losses, steps and target networks, in the plan
 prints it. Losses and targets are functions of their arguments, so that a compiler may take them over.
 """
 
-from __future__ import annotations
-
 import itertools
 import linecache
 import re

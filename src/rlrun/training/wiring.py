@@ -4,8 +4,6 @@ It is made once, when the trainer is built, from the callbacks and from the name
 loader declares. The update path looks up no names.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

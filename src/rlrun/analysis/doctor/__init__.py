@@ -1,7 +1,5 @@
 """Check that this machine is ready to train: packages, threads, GPU, rendering, disk; equivalent to `rlrun doctor`."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

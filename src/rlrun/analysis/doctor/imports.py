@@ -1,7 +1,5 @@
 """Try to import modules in separate processes: a broken package can crash its process."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -9,8 +9,6 @@ figures.py       SVG
 page.py          tables as HTML, Markdown and CSV, and the page
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """All numbers of a report: final scores with their intervals, comparisons, learning curves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ change on resume. Overrides define a group, not configs, because presets give ea
 one group and task differ, a report says so.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence

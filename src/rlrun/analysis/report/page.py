@@ -4,8 +4,6 @@ The page has no script and loads nothing from a network. It follows the light or
 is legible on a phone.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -3,8 +3,6 @@
 No code from these files is executed, and their content is not trusted; folders may be read-only.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

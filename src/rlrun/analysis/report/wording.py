@@ -1,7 +1,5 @@
 """Format numbers and intervals, and warn where the numbers of a report may mislead."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Diagnose from its files why a run does not learn; the Python equivalent of `rlrun why`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

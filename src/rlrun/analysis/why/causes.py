@@ -3,8 +3,6 @@
 `RULES` has all rules, and causes come before their symptoms: the first rule that fires is the most likely cause.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Callable, Mapping

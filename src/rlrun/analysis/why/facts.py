@@ -1,7 +1,5 @@
 """The config and metrics of a run. No code from its files is executed, and their content is not trusted."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

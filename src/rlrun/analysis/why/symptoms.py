@@ -1,7 +1,5 @@
 """Rules about the outcome of a run: changes of networks and policy, values, and the course of returns."""
 
-from __future__ import annotations
-
 from statistics import median
 
 from rlrun.analysis.why.causes import Cause, NotApplicable, ceiling, horizon, override, rewards_are_changed, rule, shown

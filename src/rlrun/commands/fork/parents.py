@@ -1,7 +1,5 @@
 """The parent of a new run, the overrides that it inherits, and its `init:` settings."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Load each part of a run from another run, name by name."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Read the values of a parent by name: `networks.policy.layers.0.weight`, `trainer.update`, `memory`."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """Load parts of another run, report them name by name, and write the first checkpoint of the new run."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Check that a plugin's algorithms and environments keep a run's promises: equivalent to `rlrun plugin test`."""
 
-from __future__ import annotations
-
 import shlex
 import tempfile
 from collections.abc import Callable, Sequence

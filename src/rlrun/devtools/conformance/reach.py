@@ -7,8 +7,6 @@ whose content cannot be read is an error unless `OPAQUE` lists it.
 A class lists attributes that need not survive a resume: `momentary = ("_last",)`.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The first learner starts the others, receives their state, and ends them."""
 
-from __future__ import annotations
-
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The search space: which overrides are searched, and over which values."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

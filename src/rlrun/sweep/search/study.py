@@ -1,7 +1,5 @@
 """Optuna's study in a file that one process at a time writes, and the results of runs, one number each."""
 
-from __future__ import annotations
-
 import math
 import os
 import warnings
