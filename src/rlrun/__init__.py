@@ -26,10 +26,18 @@ if TYPE_CHECKING:
     from rlrun.devtools.conformance import plugin_test as plugin_test
     from rlrun.devtools.init import init as init
     from rlrun.export.making import export_onnx as export_onnx
+    from rlrun.training.metrics import Histogram as Histogram
+    from rlrun.training.metrics import Image as Image
+    from rlrun.training.metrics import Text as Text
+    from rlrun.training.metrics import Video as Video
 
 _HOMES = {
+    "Histogram": "training.metrics",
+    "Image": "training.metrics",
     "Policy": "commands.load",
     "Result": "commands.train",
+    "Text": "training.metrics",
+    "Video": "training.metrics",
     "checkpoints": "commands.checkpoints",
     "diff": "commands.diff",
     "doctor": "analysis.doctor",

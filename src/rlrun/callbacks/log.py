@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from rlrun.callbacks.schedule import due_offline, following
 from rlrun.callbacks.sinks import Record, Sink, axis_of
 from rlrun.callbacks.system import System
@@ -16,6 +13,7 @@ from rlrun.core.clock import Spent
 from rlrun.core.errors import RlrunError
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Stop
+from rlrun.training.metrics import in_record, numbers_of, packed, to_host, unpacked
 
 _messages = logging.getLogger("rlrun")
 
@@ -59,7 +57,7 @@ class Logger(Callback):
         self._uncounted: Record = {}  # of the end of training
         self._pending: Record | None = None  # a due record that was not counted, because training stopped
         self._due = following(0, every)
-        self._left_out: set[str] = set()  # metrics that are not numbers
+        self._left_out: set[str] = set()  # names of what is no metric
         self._spent = Spent()
         self._system = System()
 
@@ -104,13 +102,13 @@ class Logger(Callback):
         Args:
             step: environment step; None without a collector.
             update: gradient update.
-            metrics: full name -> number or scalar tensor.
+            metrics: by full name.
             counted: False: a resumed run forgets them.
 
         Raises:
             RlrunError: the metrics file cannot be written.
         """
-        record = {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **self._numbers(metrics)}
+        record = {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **self._values(metrics)}
         if counted:
             self._add(record)
         else:
@@ -148,15 +146,19 @@ class Logger(Callback):
         if step is not None:
             rates["time/env_steps_per_second"] = (step - last["env_steps"]) / elapsed
         rates |= self._spent.shares() | self._system.metrics()
-        return {"env_steps": step or 0, "updates": update, "seconds": seconds, **self._numbers(metrics), **rates}
+        return {"env_steps": step or 0, "updates": update, "seconds": seconds, **self._values(metrics), **rates}
 
-    def _numbers(self, metrics: Mapping[str, Any]) -> dict[str, float | int]:
-        """Return metrics as numbers; leave out others."""
-        unfit = {name: fault for name, value in metrics.items() if (fault := unfit_for(value)) is not None}
-        for name in unfit.keys() - self._left_out:
-            _messages.warning("metric '%s' has %s and is left out: a metric is one number", name, unfit[name])
-        self._left_out |= unfit.keys()
-        return to_host({name: value for name, value in metrics.items() if name not in unfit} if unfit else metrics)
+    def _values(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return metrics as records have them; leave out what is none."""
+        values: dict[str, Any] = {}
+        for name, value in metrics.items():
+            try:
+                values[name] = in_record(value)
+            except ValueError as fault:
+                if name not in self._left_out:
+                    _messages.warning("metric '%s' has %s; it is left out", name, fault)
+                self._left_out.add(name)
+        return to_host(values)
 
     def _add(self, record: Record) -> None:
         self._write_open(record["env_steps"], record["updates"])
@@ -172,8 +174,9 @@ class Logger(Callback):
 
     def _emit(self, record: Record) -> None:
         with self._spent.during("write"):
+            numbers = numbers_of(record)
             for sink in list(self._sinks):
-                self._try(sink, sink.write, record)
+                self._try(sink, sink.write, record if getattr(sink, "media", False) else numbers)
 
     def _try(self, sink: Sink, method: Callable[..., None], *args: Any, **named: Any) -> None:
         try:
@@ -192,40 +195,16 @@ class Logger(Callback):
         return {
             "last": dict(self._last),
             "seconds": self.seconds,
-            "pending": self._pending,
-            "open": self._open,
+            "pending": self._pending and packed(self._pending),
+            "open": self._open and packed(self._open),
             "records": self._records,
             "newest": self._newest,
         }
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self._last, self._before = dict(state["last"]), state["seconds"]
-        self._records, self._newest, self._pending = state["records"], state["newest"], state["pending"]
-        self._open = state.get("open")  # states of before had none
+        self._records, self._newest = state["records"], state["newest"]
+        self._pending, self._open = (
+            unpacked(record) if (record := state.get(name)) else None for name in ("pending", "open")
+        )  # states of before had none
         self._due = self._after(self._last)
-
-
-def unfit_for(value: Any) -> str | None:
-    """Return why a metric is not a number; None if it is one."""
-    if isinstance(value, Tensor):
-        return None if value.numel() == 1 else f"the shape {list(value.shape)}"
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return f"the type {type(value).__name__}"
-    return None
-
-
-def to_host(metrics: Mapping[str, Any]) -> dict[str, float | int]:
-    """Return Python numbers, in the same order; one copy for all tensors of a device."""
-    numbers: dict[str, Any] = dict(metrics)
-    by_device: dict[torch.device, list[str]] = {}
-    for name, value in numbers.items():
-        if isinstance(value, Tensor):
-            by_device.setdefault(value.device, []).append(name)
-        elif type(value) not in (int, float):
-            numbers[name] = float(value)
-    for names in by_device.values():
-        stacked = torch.stack([numbers[name].detach().reshape(()).float() for name in names])  # [number of metrics]
-        numbers.update(zip(names, stacked.tolist(), strict=True))
-    return numbers

@@ -1,6 +1,7 @@
 """Sinks of metric records: files, terminal and services."""
 
 import errno
+import html
 import json
 import logging
 import os
@@ -8,15 +9,18 @@ import re
 import secrets
 import shlex
 from collections.abc import Iterable, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlrun.callbacks.progress import Terminal
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
+from rlrun.core.typing import Array
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import finite, head, reason, write_text
 from rlrun.runs.heartbeat import require_own
 from rlrun.security import trust
+from rlrun.training.metrics import Distribution, Image, Text, Video
 
 NAME_LETTERS = 128  # in a name or group of wandb
 _messages = logging.getLogger("rlrun")
@@ -26,7 +30,11 @@ Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
 class Sink(Protocol):
-    """Receives records in the order of time."""
+    """Receives records in the order of time.
+
+    With an attribute `media` that is True, records have `Distribution`, `Image`, `Video` and `Text` as well; otherwise
+    they have numbers alone.
+    """
 
     writes_files: bool  # left out of a run without a directory
 
@@ -107,7 +115,7 @@ class TensorBoard:
         offline: updates before the first environment step; on the axis they come before the steps.
     """
 
-    writes_files = True
+    writes_files = media = True
 
     def __init__(self, *, offline: int = 0) -> None:
         try:
@@ -125,7 +133,27 @@ class TensorBoard:
     def write(self, record: Record) -> None:
         at = axis_of(record, self._offline)
         for name, value in record.items():
-            self._writer.add_scalar(name, value, at)
+            if isinstance(value, Distribution):
+                self._add_histogram(name, value, at)
+            elif isinstance(value, Image):
+                self._writer.add_image(name, value.pixels, at, dataformats="HWC")
+            elif isinstance(value, Video):
+                self._add_video(name, value, at)
+            elif isinstance(value, Text):
+                self._writer.add_text(name, value.text, at)
+            else:
+                self._writer.add_scalar(name, value, at)
+
+    def _add_histogram(self, name: str, value: Distribution, at: int) -> None:
+        counts, edges = value.counts.tolist(), value.edges.tolist()  # TensorBoard's first bin ends at the first edge
+        self._writer.add_histogram_raw(name, edges[0], edges[-1], sum(counts), 0, 0, edges, [0, *counts], at)
+
+    def _add_video(self, name: str, value: Video, at: int) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        height, width = value.frames.shape[1:3]  # torch's `add_video` writes the same, by moviepy
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif(value))
+        self._writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), at)
 
     def close(self, error: BaseException | None) -> None:
         self._writer.close()
@@ -149,7 +177,7 @@ class Wandb:
             before the steps, else `env_steps`.
     """
 
-    writes_files = True
+    writes_files = media = True
 
     def __init__(
         self,
@@ -205,8 +233,18 @@ class Wandb:
         self._next = max(records, self._session.step)
 
     def write(self, record: Record) -> None:
-        self._session.log({**record, self._axis: axis_of(record, self._offline)}, step=self._next)
+        values = {name: self._of(value) if isinstance(value, tuple) else value for name, value in record.items()}
+        self._session.log({**values, self._axis: axis_of(record, self._offline)}, step=self._next)
         self._next += 1
+
+    def _of(self, value: Any) -> Any:
+        if isinstance(value, Distribution):
+            return self._wandb.Histogram(np_histogram=(value.counts.tolist(), value.edges.tolist()))
+        if isinstance(value, Image):
+            return self._wandb.Image(pillow(value.pixels))
+        if isinstance(value, Video):
+            return self._wandb.Video(BytesIO(gif(value)), format="gif")
+        return self._wandb.Html(f"<pre>{html.escape(value.text)}</pre>", inject=False)
 
     def close(self, error: BaseException | None) -> None:
         self._session.finish(exit_code=0 if error is None else 1)
@@ -219,6 +257,20 @@ def _identity(note: Path) -> str:
     identity = secrets.token_hex(4)  # not from a generator that training uses
     write_text(note, identity)
     return identity
+
+
+def gif(video: Video) -> bytes:
+    """Return a video in the format GIF."""
+    file, (first, *others) = BytesIO(), map(pillow, video.frames)
+    first.save(file, "GIF", save_all=True, append_images=others, duration=round(1000.0 / video.fps), loop=0)
+    return file.getvalue()
+
+
+def pillow(pixels: Array) -> Any:
+    """Return pixels [H, W, channels] as an image of pillow."""
+    from PIL import Image as Pillow
+
+    return Pillow.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
 
 
 SINKS: dict[str, type[Any]] = {"terminal": Terminal, "jsonl": Jsonl, "tensorboard": TensorBoard, "wandb": Wandb}

@@ -14,7 +14,6 @@ from torch import Tensor, fx
 from rlrun.nn import fast_linear
 from rlrun.runs.machine_cache import folder
 from rlrun.runs.manifest import instructions
-from rlrun.training.metrics import Metric
 
 Compiled = Callable[..., Sequence[Tensor]]
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
@@ -115,12 +114,9 @@ class Results:
         if isinstance(tree, dict):
             entries = [(name, self.of(entry)) for name, entry in tree.items()]
             return lambda outputs, inputs: {name: entry(outputs, inputs) for name, entry in entries}
-        if isinstance(tree, Metric):
-            parts, valid = [self.of(tensor) for tensor in tree.tensors], self.of(tree.valid)
-            by = self.of(tree.by)
-            return lambda outputs, inputs: Metric(
-                tuple([part(outputs, inputs) for part in parts]), by(outputs, inputs), valid(outputs, inputs)
-            )
+        if isinstance(tree, tuple):  # also a metric that is no tensor
+            parts, make = [self.of(part) for part in tree], getattr(type(tree), "_make", tuple)
+            return lambda outputs, inputs: make([part(outputs, inputs) for part in parts])
         if isinstance(tree, functools.partial):  # its arguments may be tensors, as those of a schedule are
             function, places, named = tree.func, list(map(self.of, tree.args)), self.of(tree.keywords)
             return lambda outputs, inputs: functools.partial(

@@ -1,12 +1,18 @@
-"""Metrics of an update: tensors as hooks return them, reduced when somebody reads them."""
+"""Metrics of an update: tensors as hooks return them, reduced when somebody reads them; and other kinds of metrics."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun import ops
+from rlrun.core.typing import Array
+
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
+BINS = 64  # of a histogram
+WANTED = "a metric is one number, or a Histogram, Image, Video or Text of rlrun"
 
 
 class Metric(NamedTuple):
@@ -20,6 +26,53 @@ class Metric(NamedTuple):
     tensors: tuple[Tensor, ...]
     by: str | Callable[..., Tensor] = "mean"
     valid: Tensor | None = None
+
+
+class Histogram(NamedTuple):
+    """Numbers whose distribution is logged; `metrics.jsonl` has their quantiles as NAME/q05 to NAME/q95.
+
+    values: [...], a tensor, an array or a list; numbers that are not finite do not count.
+    """
+
+    values: Any
+
+
+class Image(NamedTuple):
+    """An image for TensorBoard and W&B.
+
+    pixels: [H, W] or [H, W, channels] with 1, 3 or 4 channels, of bytes, or of numbers from 0 to 1.
+    """
+
+    pixels: Any
+
+
+class Video(NamedTuple):
+    """A video for TensorBoard and W&B.
+
+    frames: [T, H, W] or [T, H, W, channels], as those of an `Image`.
+    fps: frames a second.
+    """
+
+    frames: Any
+    fps: float = 30.0
+
+
+class Text(NamedTuple):
+    """A text for TensorBoard and W&B."""
+
+    text: str
+
+
+class Distribution(NamedTuple):
+    """A histogram in a record: counts [N] in bins with edges [N + 1], and its `QUANTILES`."""
+
+    counts: Array
+    edges: Array
+    quantiles: list[float]
+
+
+MEDIA = (Image, Video, Text)
+KINDS = (Distribution, *MEDIA)  # of metrics in a record that are no numbers
 
 
 def explained_variance(value: Tensor, return_: Tensor) -> Tensor:
@@ -63,13 +116,13 @@ class MetricStore:
 
 def detached(value: Any) -> Any:
     """Return a metric without the graph of its tensors."""
-    if isinstance(value, Metric):
-        return Metric(tuple([tensor.detach() for tensor in value.tensors]), value.by, value.valid)
+    if isinstance(value, tuple):
+        return getattr(type(value), "_make", tuple)([detached(part) for part in value])
     return value.detach() if isinstance(value, Tensor) and value.requires_grad else value
 
 
 def reduced(value: Any) -> Any:
-    """Return a metric as a number, or a tensor of one number."""
+    """Return a metric as a number, or a tensor of one number; a histogram, an image, a video or a text as it is."""
     if isinstance(value, Metric):
         tensors = value.tensors if value.valid is None else tuple(tensor[value.valid] for tensor in value.tensors)
         return (REDUCTIONS[value.by] if isinstance(value.by, str) else value.by)(*tensors)
@@ -78,7 +131,101 @@ def reduced(value: Any) -> Any:
     return value
 
 
+def in_record(value: Any) -> Any:
+    """Return a metric as records have it: a histogram as a `Distribution`, frames as bytes [..., H, W, channels].
+
+    Raises:
+        ValueError: it is no metric; the message says what it has instead.
+    """
+    if isinstance(value, Histogram):
+        return _distribution(_array(value.values))
+    if isinstance(value, Image):
+        return Image(_bytes(_array(value.pixels), dimensions=3))
+    if isinstance(value, Video):
+        return Video(_bytes(_array(value.frames), dimensions=4), float(value.fps))
+    if isinstance(value, Distribution | Text):
+        return value
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"the shape {list(value.shape)}; {WANTED}")
+        return value
+    try:
+        return value if type(value) in (int, float) else float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"the type {type(value).__name__}; {WANTED}") from None
+
+
+def to_host(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics without tensors, in the same order; one copy for all tensors of a device."""
+    values = dict(metrics)
+    by_device: dict[torch.device, list[str]] = {}
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            by_device.setdefault(value.device, []).append(name)
+    for names in by_device.values():
+        stacked = torch.stack([values[name].detach().reshape(()).float() for name in names])  # [number of metrics]
+        values.update(zip(names, stacked.tolist(), strict=True))
+    return values
+
+
+def numbers_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record without images, videos and texts, and with the quantiles of histograms."""
+    numbers: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, Distribution):
+            numbers |= {
+                f"{name}/{quantile}": number for quantile, number in zip(QUANTILES, value.quantiles, strict=True)
+            }
+        elif not isinstance(value, MEDIA):
+            numbers[name] = value
+    return numbers
+
+
 def as_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return metrics as numbers, for a checkpoint."""
-    numbers = {name: value for name, value in metrics.items() if not isinstance(value, Tensor) or value.numel() == 1}
+    histograms = {name: in_record(value) for name, value in metrics.items() if isinstance(value, Histogram)}
+    numbers = numbers_of({**metrics, **histograms})
+    numbers = {name: value for name, value in numbers.items() if not isinstance(value, Tensor) or value.numel() == 1}
     return {name: float(value.float()) if isinstance(value, Tensor) else value for name, value in numbers.items()}
+
+
+def packed(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics of a record for a checkpoint, which knows no classes."""
+    return {
+        name: [type(value).__name__, *value] if isinstance(value, KINDS) else value for name, value in metrics.items()
+    }
+
+
+def unpacked(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that `packed` took."""
+    kinds = {kind.__name__: kind for kind in KINDS}
+    return {name: kinds[value[0]](*value[1:]) if isinstance(value, list) else value for name, value in metrics.items()}
+
+
+def _array(values: Any) -> Array:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() else values  # NumPy knows no bfloat16
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"values of the type {array.dtype.name}, wanted numbers")
+    return array
+
+
+def _distribution(values: Array) -> Distribution:
+    values = values.astype(np.float64).ravel()
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return Distribution(np.zeros(1, np.int64), np.array([0.0, 1.0]), [np.nan] * len(QUANTILES))
+    counts, edges = np.histogram(values, BINS)
+    return Distribution(counts, edges, np.quantile(values, list(QUANTILES.values())).tolist())
+
+
+def _bytes(frames: Array, dimensions: int) -> Array:
+    """Return frames as bytes with so many dimensions, the last of them channels."""
+    frames = frames[..., None] if frames.ndim == dimensions - 1 else frames
+    if frames.ndim != dimensions or frames.shape[-1] not in (1, 3, 4) or not frames.size:
+        raise ValueError(f"the shape {list(frames.shape)}; frames have [H, W, channels], and 1, 3 or 4 channels")
+    if frames.dtype.kind in "iu":
+        return frames.clip(0, 255).astype(np.uint8)
+    return (np.nan_to_num(frames).clip(0.0, 1.0) * 255.0).round().astype(np.uint8)
