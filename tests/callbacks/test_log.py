@@ -1,11 +1,14 @@
 """The logger and its sinks."""
 
+import errno
 import io
 import json
 import logging
+import math
 import os
 import random
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -13,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.callbacks import sinks
+from rlrun.callbacks import feed, sinks
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.progress import Terminal
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
@@ -181,16 +184,89 @@ def test_end_writes_new_metrics_once():
     assert (sink.closed, failed.closed) == ([None], [error])
 
 
-def test_failing_sink_is_removed(caplog):
+def test_failing_sink_is_left_out(caplog, monkeypatch):
+    monkeypatch.setattr(feed, "PAUSE", 0.0)
     bad, good = Memory("no network"), Memory()
     logger = begun(bad, good)
     with caplog.at_level(logging.WARNING, "rlrun"):
         for update in (10, 20, 30, 31):
             logger.end_cycle(update)
-    assert (bad.tries, len(good.records)) == (1, 3)
+    assert (bad.tries, len(good.records)) == (3, 3)
     assert [entry.getMessage() for entry in caplog.records] == [
-        "logger memory failed and is left out from here: ConnectionError: no network"
+        "logger memory failed and is left out until it works again: ConnectionError: no network"
     ]
+
+
+def test_long_attempts_are_repeated_late(monkeypatch):
+    times = iter([0.0, 0.0, 3.0, 62.9, 63.0, 63.0, 64.0])  # the first attempt takes 3 s
+    monkeypatch.setattr(feed.time, "perf_counter", lambda: next(times))
+    bad = Memory("no network")
+    way = feed.Feed(bad)
+    way.works = False
+    for _ in range(3):
+        way.write({"env_steps": 1, "updates": 1}, 0)
+    assert (bad.tries, next(times, None)) == (2, None)
+
+
+class Filed(Memory):
+    """A sink like `Memory` that keeps what it was opened with."""
+
+    writes_files = True
+    opened = ()
+
+    def open(self, run, config, *, records, axis):
+        self.opened = (*self.opened, (records, axis))
+        del self.records[records:]
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_sink_that_comes_back_gets_what_it_missed(resumed, run, caplog, monkeypatch):
+    monkeypatch.setattr(feed, "PAUSE", 0.0)
+    filed, terminal = Filed(), Memory()
+    logger = begun(Jsonl(), filed, terminal, run=run)
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        for update in range(1, 7):
+            if update in (3, 5):
+                filed.fails = terminal.fails = "full" if update == 3 else ""
+                if update == 5 and resumed:
+                    state = json.loads(json.dumps(logger.state_dict()))
+                    logger = begun(Jsonl(), filed, terminal, run=run, state=state)
+            logger.write(update * 10, update, {"loss/q": float("nan") if update == 3 else float(update)})
+        logger.end_training(None, update=6, step=60)
+    assert [record["env_steps"] for record in filed.records] == [10, 20, 30, 40, 50, 60]
+    assert [record["loss/q"] for record in filed.records] == pytest.approx([1, 2, math.nan, 4, 5, 6], nan_ok=True)
+    assert filed.opened == ((0, 0), (1, 10), (1, 10))
+    assert [record["env_steps"] for record in terminal.records] == [10, 40, 50, 60]
+    assert [message.split(":")[0].partition(" ")[2] for message in caplog.messages] == [
+        f"{name} {what}"
+        for what in ("failed and is left out until it works again", "works again")
+        for name in ("filed", "memory")
+    ]
+
+
+def test_tensorboard_comes_back_from_a_full_disk(run, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    monkeypatch.setattr(feed, "PAUSE", 0.0)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)  # of tensorboard's own thread
+    original, left = RecordWriter.write, [20]
+
+    def write(writer, data):
+        left[0] -= 1
+        if -20 < left[0] < 0:
+            writer._writer.write(data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(writer, data)
+
+    monkeypatch.setattr(RecordWriter, "write", write)
+    logger = begun(Jsonl(), TensorBoard(), run=run)
+    for update in range(1, 31):
+        logger.end_cycle(update, step=update * 10)
+    logger.end_training(None, update=30, step=300)
+    events = EventAccumulator(str(run.tensorboard)).Reload()
+    for name in read(run)[0]:
+        assert [event.step for event in events.Scalars(name)] == list(range(10, 310, 10))
 
 
 def test_an_update_has_one_record(run):

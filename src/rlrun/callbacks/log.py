@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlrun.callbacks.feed import Feed
 from rlrun.callbacks.schedule import due_offline, following
 from rlrun.callbacks.sinks import Record, Sink, axis_of
 from rlrun.callbacks.system import System
 from rlrun.core.clock import Spent
-from rlrun.core.errors import RlrunError
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.metrics import in_record, numbers_of, packed, to_host, unpacked
@@ -26,8 +26,8 @@ class Logger(Callback):
     end of the next update or of training.
 
     Only `seconds`, names under `time/` and `system/`, and names ending in `_per_second` depend on the clock. A sink
-    that fails is removed with one warning, unless it raises an `RlrunError`. The logger comes after the evaluator, to
-    end with its last record.
+    that fails is left out until it works again, unless it raises an `RlrunError`. The logger comes after the evaluator,
+    to end with its last record.
 
     Args:
         sinks: where records go.
@@ -45,7 +45,8 @@ class Logger(Callback):
         self.every = every
         self.offline = offline
         self._all = list(sinks)
-        self._sinks: list[Sink] = []
+        self._feeds: list[Feed] = []
+        self._missing: Mapping[str, int] = {}  # records that sinks lacked at the checkpoint of a resume
         self.approximate: str | None = None
         self._callbacks: Mapping[str, Callback] = {}
         self._start = time.perf_counter()
@@ -79,8 +80,8 @@ class Logger(Callback):
         run = None if run_dir is None else RunDir(run_dir)
         for sink in self._all:
             if run is not None or not sink.writes_files:
-                self._sinks.append(sink)
-                self._try(sink, sink.open, run, config or {}, records=self._records, axis=self._newest)
+                self._feeds.append(feed := Feed(sink, offline=self.offline))
+                feed.open(run, config or {}, self._records, self._newest, self._missing.get(feed.name, 0))
                 self.approximate = self.approximate or getattr(sink, "approximate", None)
         self._spent.shares()  # from here on
         self._start = time.perf_counter()
@@ -129,9 +130,8 @@ class Logger(Callback):
             if in_order:
                 raise
         finally:
-            for sink in list(self._sinks):
-                self._try(sink, sink.close, None if in_order else error)
-            self._sinks = []
+            for feed in self._feeds:
+                feed.close(None if in_order else error)
 
     def _after(self, record: Mapping[str, Any]) -> int:
         return following(record["env_steps"] if self.offline else axis_of(record), self.every)
@@ -175,18 +175,8 @@ class Logger(Callback):
     def _emit(self, record: Record) -> None:
         with self._spent.during("write"):
             numbers = numbers_of(record)
-            for sink in list(self._sinks):
-                self._try(sink, sink.write, record if getattr(sink, "media", False) else numbers)
-
-    def _try(self, sink: Sink, method: Callable[..., None], *args: Any, **named: Any) -> None:
-        try:
-            method(*args, **named)
-        except RlrunError:
-            raise
-        except Exception as error:
-            self._sinks = [active for active in self._sinks if active is not sink]
-            name, kind = type(sink).__name__.lower(), type(error).__name__
-            _messages.warning("logger %s failed and is left out from here: %s: %s", name, kind, error)
+            for feed in self._feeds:
+                feed.write(record if getattr(feed.sink, "media", False) else numbers, self._records)
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"every {self.every:,} steps" if self.every else "at the end"
@@ -199,11 +189,12 @@ class Logger(Callback):
             "open": self._open and packed(self._open),
             "records": self._records,
             "newest": self._newest,
+            "missing": {feed.name: n for feed in self._feeds if (n := self._records - feed.records) > 0},
         }
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self._last, self._before = dict(state["last"]), state["seconds"]
-        self._records, self._newest = state["records"], state["newest"]
+        self._records, self._newest, self._missing = state["records"], state["newest"], state.get("missing", {})
         self._pending, self._open = (
             unpacked(record) if (record := state.get(name)) else None for name in ("pending", "open")
         )  # states of before had none

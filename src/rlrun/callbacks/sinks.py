@@ -30,7 +30,7 @@ Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
 class Sink(Protocol):
-    """Receives records in the order of time.
+    """Receives records in the order of time; after an error it is closed and opened again.
 
     With an attribute `media` that is True, records have `Distribution`, `Image`, `Video` and `Text` as well; otherwise
     they have numbers alone.
@@ -128,7 +128,7 @@ class TensorBoard:
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
         purge = axis + 1 if records else 0  # hides records after the checkpoint of an interrupted run
-        self._writer = self._make(str(run.tensorboard), purge_step=purge, flush_secs=10)  # type: ignore[no-untyped-call]
+        self._writer = self._make(str(run.tensorboard), purge_step=purge)  # type: ignore[no-untyped-call]
 
     def write(self, record: Record) -> None:
         at = axis_of(record, self._offline)
@@ -143,6 +143,7 @@ class TensorBoard:
                 self._writer.add_text(name, value.text, at)
             else:
                 self._writer.add_scalar(name, value, at)
+        self._writer.flush()  # a full disk is noticed by this record, not by a later one
 
     def _add_histogram(self, name: str, value: Distribution, at: int) -> None:
         counts, edges = value.counts.tolist(), value.edges.tolist()  # TensorBoard's first bin ends at the first edge
