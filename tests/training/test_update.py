@@ -237,6 +237,18 @@ def test_hook_that_assigns_an_attribute_is_refused(kind):
     assert trainer.state["update"] == 1
 
 
+class TakesItsStep(Fit):
+    def loss(self, x, q_target):
+        super().loss(x, q_target).mean().backward()
+        return super().loss(x, q_target)
+
+
+def test_loss_that_takes_its_gradients_itself_is_refused():
+    trainer = Trainer({"q_target": Doubled(line()), "q_loss": TakesItsStep(line(), sgd)}, Batches())
+    with pytest.raises(WiringError, match=r"^callbacks\.q_loss\.loss calls backward\(\); a loss is returned"):
+        trainer.train()
+
+
 class Pair(Fit):
     def loss(self, x, q_target):
         return super().loss(x, q_target), {"seen": x}

@@ -66,7 +66,10 @@ class RolloutLoader(Seeded):
         device: str = "cpu",
     ) -> None:
         if not isinstance(table, Rollout):
-            raise ConfigError(f"loader.table: wanted a rlrun.memory.Rollout, got a {type(table).__name__}")
+            raise ConfigError(
+                f"loader.table: wanted a rlrun.memory.Rollout, got a {type(table).__name__}; "
+                "this algorithm learns from rollouts, so it takes memory=rollout alone"
+            )
         minibatch = horizon * table.num_envs if minibatch is None else minibatch
         self.stateful = "state" in table.names()
         windows, length = ("unroll", unroll) if self.stateful and unroll is not None else ("length", length)

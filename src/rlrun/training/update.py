@@ -92,10 +92,15 @@ class Checked:
 
         def call(*args: Any, **named: Any) -> Any:
             kept = dict(vars(self._callback))  # so that no id is given twice
-            before = _contents(kept)
+            before, gradients = _contents(kept), _gradients(self._callback)
             result = value(*args, **named)
             after = _contents(vars(self._callback))
             changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+            if _gradients(self._callback) != gradients:
+                raise WiringError(
+                    f"callbacks.{self._callback.name}.{name} calls backward(); a loss is returned, and rlrun takes "
+                    "its gradients and the step"
+                )
             if changed:
                 raise WiringError(
                     f"callbacks.{self._callback.name}.{name} changes '{changed[0]}'; it may only read: return metrics, "
@@ -108,6 +113,12 @@ class Checked:
             return result
 
         return call
+
+
+def _gradients(callback: Callback) -> list[Any]:
+    """Return a description of a callback's gradients that differs once one has changed."""
+    gradients = [parameter.grad for parameter in callback.trained()]
+    return [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
 
 
 def _contents(attributes: Mapping[str, Any]) -> dict[str, Any]:
