@@ -1,6 +1,7 @@
 """Programs that pages call: `rlrun` runs here, in small; of others as much as can be, each with the reason."""
 
 import importlib.util
+import json
 import re
 import runpy
 import shlex
@@ -47,7 +48,7 @@ def _run(overrides: list[str], folder: Path) -> Answer:
     with small_runs():
         answer = called(main, ["rlrun", *with_less(overrides, folder)], folder)
     if answer.code == 0 and overrides[0] == "train" and not {"-m", "--dry-run"} & set(overrides):
-        run = folder / answer.out.split()[-1]
+        run = folder / (json.loads(answer.out)["path"] if "--json" in overrides else answer.out.split()[-1])
         unheard = [key for key in keys(overrides[1:]) if key not in keys(overrides_of(run))]
         if unheard:
             return Answer(1, answer.out, f"the run in {run} knows nothing of {unheard}")

@@ -3,15 +3,19 @@
 import typer
 
 from rlrun.cli.common import ConfigDir, Overrides, print_presets
+from rlrun.cli.output import AsJson, print_json
 
 
-def check(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+def check(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: AsJson = False) -> None:
     """Check a config without training: keys, targets, wiring, spaces, memory, disk."""
     from rlrun.config import compose
 
     composed = compose(overrides or [], config_dir=config_dir)
     from rlrun.commands import check as checking
 
-    for line in checking.check(composed):
-        typer.echo(line)
+    lines = checking.check(composed)
+    if as_json:
+        print_json([dict(zip(("part", "result"), line.split(maxsplit=1), strict=True)) for line in lines])
+    else:
+        typer.echo("\n".join(lines))
     print_presets(composed.preset)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import RunDirError, printable
 from rlrun.runs.files import aligned, counted, sized
 
@@ -25,10 +25,10 @@ def checkpoints(
         bool, typer.Option("--verify", help="Compare every file with its hash; exit code 2 if one differs.")
     ] = False,
     parts: Annotated[bool, typer.Option("--parts", help="List all parts.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON list with a digest of each part; this reads every byte.")
+    no_digest: Annotated[
+        bool, typer.Option("--no-digest", help="With --json: no digest of each part, for which every byte is read.")
     ] = False,
-    no_digest: Annotated[bool, typer.Option("--no-digest", help="With --json: no digests, which is fast.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the checkpoints of a run: step, return, size, parts. This changes nothing and runs no code of the run."""
     from rlrun.commands import checkpoints as inspection
@@ -36,7 +36,7 @@ def checkpoints(
 
     reports = inspection.checkpoints(run, verify=verify, digest=as_json and not no_digest)
     if as_json:
-        typer.echo(json.dumps([report.to_json() for report in reports], allow_nan=False))
+        print_json([report.to_json() for report in reports])
     elif not reports:
         typer.echo(f"{run} has no checkpoints")
     else:

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.cli.output import print_json
+
 if TYPE_CHECKING:
     from rlrun.commands.train import Result
+    from rlrun.config import Composed
 
 GROUPS = ("algorithm", "env", "memory", "with", "preset")
 
@@ -89,23 +92,43 @@ Expect = Annotated[
 ]
 
 
-def print_promises(run: Path, bounds: Mapping[str, Mapping[str, float]]) -> None:
-    """Print whether a finished run keeps its promises; the exit code is 1 if one is broken."""
-    from rlrun.commands.expect import check
+def print_data_flow(composed: Composed, *, update: bool = False, as_json: bool) -> None:
+    """Print the data flow of one update, or its code."""
+    from rlrun.commands import train as experiment
 
-    results = check(run, bounds)
-    for _, line in results:
-        typer.echo(line)
-    if not all(kept for kept, _ in results):
-        raise typer.Exit(1)
+    if as_json and not update:
+        print_json(experiment.explain_as_data(composed))
+    else:
+        text = experiment.explain(composed, update=update)
+        print_json({"code": text}) if as_json else typer.echo(text)
+    print_presets(composed.preset)
 
 
-def print_result(result: Result) -> None:
-    """Print the result of a run; the exit code is 75 if it was stopped and can be resumed."""
+def print_result(result: Result, bounds: Mapping[str, Mapping[str, float]] | None = None, *, as_json: bool) -> None:
+    """Print the result of a run, and whether it keeps its promises.
+
+    The exit code is 75 if the run was stopped and can be resumed, and 1 if a promise is broken.
+    """
+    from rlrun.commands.ls import about
+    from rlrun.runs.directory import RunDir
+
     summary = result.summary
-    typer.echo(result.describe())
+    values = about(RunDir(result.run_dir)).to_json() if as_json else {}
+    if as_json:
+        print_json(values)
+    else:
+        typer.echo(result.describe())
     if result.trainer is None:
         steps = f"{summary['env_steps']:,} steps"
         typer.echo(f"the run is finished at {steps}; stop.env_steps=… beyond that extends it", err=True)
     if summary["status"] == "stopped":
         raise typer.Exit(75)
+    if bounds:
+        from rlrun.commands.expect import check
+
+        promises = check(result.run_dir, bounds)
+        values["promises"] = [{"kept": kept, "text": line} for kept, line in promises]
+        for _, line in promises if not as_json else ():
+            typer.echo(line)
+        if not all(kept for kept, _ in promises):
+            raise typer.Exit(1)

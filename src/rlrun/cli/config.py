@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from rlrun.cli.common import ConfigDir, Overrides
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import ConfigError
 
 
@@ -16,6 +17,7 @@ def config(
     provenance: Annotated[bool, typer.Option("--provenance", help="Print each key = value   # file.")] = False,
     cfg: Annotated[str, typer.Option(help="Accepted for compatibility with Hydra: job.")] = "job",
     config_dir: ConfigDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print the composed YAML after a check of keys, choices and interpolations."""
     from rlrun import config as configuration
@@ -27,9 +29,19 @@ def config(
         from rlrun.config.interpolation import dotted, leaves, plain
 
         values = {dotted(path): value for path, value in leaves(plain(composed.config))}
-        for key, source in configuration.provenance(composed).items():
-            if package is None or key == package or key.startswith(f"{package}."):
-                value = values[key] if isinstance(values[key], str) else json.dumps(values[key], default=str)
-                typer.echo(f"{key} = {value}   # {source}")
+        sources = {
+            key: source
+            for key, source in configuration.provenance(composed).items()
+            if package is None or key == package or key.startswith(f"{package}.")
+        }
+        if as_json:
+            print_json({key: {"value": values[key], "set_by": source} for key, source in sources.items()})
+            return
+        for key, source in sources.items():
+            value = values[key] if isinstance(values[key], str) else json.dumps(values[key], default=str)
+            typer.echo(f"{key} = {value}   # {source}")
+        return
+    if as_json:
+        print_json(configuration.select(composed.config, resolve=resolve, package=package))
         return
     typer.echo(configuration.to_yaml(composed.config, resolve=resolve, package=package), nl=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import printable
 
 if TYPE_CHECKING:
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 def diff(
     left: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
     right: Annotated[Path, typer.Argument(help="Another run directory.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two runs: config and which file or override set it, versions, source, machine, outcome."""
     from rlrun.commands.diff import diff as compare
 
     delta = compare(left, right)
     if as_json:
-        typer.echo(json.dumps(delta.as_dict(), indent=2))
+        print_json(delta.as_dict())
         return
     if delta.empty:
         typer.echo("no difference" + (" but the time that it took" if delta.outcome else ""))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rlrun.cli.common import EnvOverrides, FirstSeed, Trust
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import RunDirError, printable
 from rlrun.runs.files import aligned, counted
 
@@ -47,9 +47,7 @@ def evaluate(
         str | None, typer.Option("--format", help="Format of videos: mp4 or gif (default: mp4).", show_default=False)
     ] = None,
     trust: Trust = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; for several checkpoints a list.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate a run's policy at one or several checkpoints, or an exported policy."""
     from rlrun.commands import evaluate as evaluation
@@ -72,7 +70,7 @@ def evaluate(
         reports = evaluation.evaluate(run, checkpoint=names, **options)
     if as_json:
         objects = [report.to_json() for report in reports]
-        typer.echo(json.dumps(objects[0] if single else objects, allow_nan=False))
+        print_json(objects[0] if single else objects)
     else:
         _print(reports, single=single, table=table)
     damaged = {report.checkpoint: report.damage for report in reports if report.damage is not None}

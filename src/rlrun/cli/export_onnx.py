@@ -1,12 +1,12 @@
 """`rlrun export-onnx`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rlrun.cli.common import FirstSeed, Trust
+from rlrun.cli.output import AsJson, print_json
 
 
 def export_onnx(
@@ -28,7 +28,7 @@ def export_onnx(
     ] = 10,
     seed: FirstSeed = 0,
     trust: Trust = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Export the policy of a run as a file that runs without rlrun, and prove that it acts the same."""
     from rlrun.export.making import export_onnx
@@ -43,4 +43,7 @@ def export_onnx(
         seed=seed,
         trust=trust or [],
     )
-    typer.echo(json.dumps({"path": str(export.path), **export.about}) if as_json else export.describe())
+    if as_json:
+        print_json({"path": export.path, **export.about})
+    else:
+        typer.echo(export.describe())

@@ -6,14 +6,20 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.output import AsJson, print_json
+
 
 def init(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder; its name is also the package's name.")],
+    as_json: AsJson = False,
 ) -> None:
     """Make a project with its own environment, network, loss, configuration and tests; it trains at once."""
     from rlrun.devtools.init import init as make
 
     place = make(folder)
     prefix = "" if place == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
-    typer.echo(str(place))
+    if as_json:
+        print_json({"path": place})
+    else:
+        typer.echo(str(place))
     typer.echo(f"{prefix}rlrun train preset=catch; see its README.md", err=True)

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from rlrun.cli.common import ConfigDir
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import ConfigError, did_you_mean, printable
 
 KINDS = {
@@ -22,6 +23,7 @@ def listing(
         typer.Argument(help="algorithms, envs, memories, with or presets.", show_default=False),
     ] = None,
     config_dir: ConfigDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """List all choices, one line each, with the origin of those that are not rlrun's own."""
     from rlrun.config.places import offers, readable_places
@@ -29,12 +31,19 @@ def listing(
     if kind is not None and kind not in KINDS:
         raise ConfigError(f"list {kind}: there are {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
     places = readable_places(config_dir)
-    for name, group in KINDS.items():
-        if kind not in (None, name):
-            continue
-        options = offers(group, places)
+    kinds = {name: offers(group, places) for name, group in KINDS.items() if kind in (None, name)}
+    if as_json:
+        print_json(
+            [
+                {"kind": name, "group": KINDS[name], "choice": choice, "text": line, "origin": place.owner or "rlrun"}
+                for name, options in kinds.items()
+                for choice, (line, place) in options.items()
+            ]
+        )
+        return
+    for name, options in kinds.items():
         if kind is None and options:
-            typer.echo(f"{name} ({group}=…)")
+            typer.echo(f"{name} ({KINDS[name]}=…)")
         width = max(map(len, options), default=0)
         for choice, (line, place) in options.items():
             origin = f" ({place.owner})" if place.owner else ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import printable
 from rlrun.runs.files import aligned, counted
 
@@ -32,14 +32,14 @@ def ls(
         ),
     ] = None,
     sort: Annotated[str, typer.Option(help="Sort by path, created, status, steps, return or seconds.")] = "path",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List runs: status, steps, return and overrides."""
     from rlrun.commands.ls import ls as find
 
     runs = find(folder, status=status, match=match or [], sort=sort)
     if as_json:
-        typer.echo(json.dumps([run.to_json() for run in runs], indent=2))
+        print_json([run.to_json() for run in runs])
         return
     for line in aligned([HEAD, *map(_row, runs)], left=("run", "status", "overrides")) if runs else ():
         typer.echo(line)

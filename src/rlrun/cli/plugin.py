@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rlrun.cli.common import ConfigDir, Overrides
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import printable
 
 if TYPE_CHECKING:
     from rlrun.devtools.conformance import Examined
 
 app = typer.Typer(help="Installed packages that bring config files and classes.", rich_markup_mode=None)
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
@@ -31,7 +30,7 @@ def listing(as_json: AsJson = False) -> None:
         about = {"name": plugin.name, "module": plugin.module, "package": plugin.package, "version": plugin.version}
         rows.append({**about, "files": files, "problem": problem})
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     for row in rows:
         brings = f"left out: {row['problem']}" if row["problem"] else " ".join(row["files"])
@@ -55,7 +54,7 @@ def conformance(
         name, overrides or [], config_dir=config_dir, report=(lambda command: None) if as_json else _show
     )
     if as_json:
-        typer.echo(json.dumps(report.to_json(), indent=2))
+        print_json(report.to_json())
     raise typer.Exit(0 if report.passed else 1)
 
 

@@ -1,21 +1,21 @@
 """`rlrun query`."""
 
 import csv
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from rlrun.cli.output import AsJson, print_json
 from rlrun.runs.files import aligned, counted
 
 
 def query(
     sql: Annotated[str, typer.Argument(help="One SELECT over the tables runs, config and metrics.")],
     folder: Annotated[Path, typer.Argument(help="A run, a sweep, or a folder that contains some.")] = Path("."),
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Ask runs by SQL: rlrun query "SELECT run, objective FROM runs ORDER BY objective DESC"."""
     from rlrun.commands.query import query as ask
@@ -25,7 +25,7 @@ def query(
         raise RequestError("query: give one of --json and --csv")
     result = ask(sql, folder)
     if as_json:
-        typer.echo(json.dumps(result.to_json(), indent=2, default=str))
+        print_json(result.to_json())
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([result.columns, *result.rows])

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import RequestError
 
 OUTPUT = Path("-")
@@ -43,6 +44,7 @@ def report(
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables; - prints them.")] = None,
     svg: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures.")] = None,
     png: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write the figures (extra: plots).")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write one page about many runs: curves, final scores with intervals, and tests of differences."""
     from rlrun.analysis.report import report as make
@@ -61,6 +63,9 @@ def report(
         svg=svg,
         png=png,
     )
+    if as_json:
+        print_json(report.to_json())
+        return
     printed = [text for where, text in ((csv, report.csv), (markdown, report.markdown)) if where == OUTPUT]
     for text in printed:
         typer.echo(text, nl=False)

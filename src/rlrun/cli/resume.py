@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from rlrun.cli.common import Trust, print_result, show
+from rlrun.cli.output import AsJson
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -46,6 +47,7 @@ def resume(
     max_failures: MaxFailures = None,
     retries: Retries = 0,
     stall: Stall = None,
+    as_json: AsJson = False,
 ) -> None:
     """Continue a stopped, killed or failed run from its newest good checkpoint, or a sweep."""
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
@@ -59,6 +61,7 @@ def resume(
                 workers=workers,
                 limits=limits_of(**options),
                 trust=trust or [],
+                as_json=as_json,
             )
         )
     of_sweeps: dict[str, Any] = {
@@ -78,4 +81,4 @@ def resume(
         result = resuming.resume(run, overrides or [], trust=trust or [])
     except Left as error:
         raise typer.Exit(75) from error
-    print_result(result)
+    print_result(result, as_json=as_json)

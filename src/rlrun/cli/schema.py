@@ -1,14 +1,37 @@
 """`rlrun schema`."""
 
+import json
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from rlrun.cli.common import ConfigDir
+from rlrun.cli.output import AsJson, print_json
+
+OUTPUTS = Path(__file__).with_name("outputs.yaml")
 
 
-def schema(config_dir: ConfigDir = None) -> None:
+def schema(
+    config_dir: ConfigDir = None,
+    outputs: Annotated[
+        bool, typer.Option("--outputs", help="Print the JSON schema of each command's --json instead.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Write JSON schemas of your config files, by which an editor completes and underlines them."""
+    if outputs:
+        from rlrun.config.files import read_yaml
+
+        value = read_yaml(OUTPUTS)
+        print_json(value) if as_json else typer.echo(json.dumps(value, indent=1))
+        return
     from rlrun.commands.schema import schema as write
 
-    for path in write(config_dir):
+    paths = write(config_dir)
+    if as_json:
+        print_json(paths)
+        return
+    for path in paths:
         typer.echo(str(path))
     typer.echo("a file's line for editors: # yaml-language-server: $schema=../.schema/train.json", err=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlrun.cli.common import print_presets
+from rlrun.cli.output import print_json
 from rlrun.core.errors import ConfigError
 from rlrun.runs.files import aligned, counted
 
@@ -66,7 +67,7 @@ def refuse(why: str, **options: Any) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is for {why}")
 
 
-def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, **options: Any) -> int:
+def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Run a sweep, or only list its jobs; return the exit code.
 
     options: folder, workers and limits of `rlrun.sweep.sweeping.sweep`.
@@ -88,11 +89,11 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, **opt
     jobs = [] if plan is not None else expand(overrides, config_dir)
     if not dry_run:
         outcome = sweeps.sweep(jobs, plan, means=means, config_dir=config_dir, **options)
-        return _exit_code(outcome)
+        return _exit_code(outcome, as_json=as_json)
     if plan is None:
-        list_jobs(jobs)
+        list_jobs(jobs, as_json=as_json)
     else:
-        typer.echo(plan.describe())
+        print_json({"search": plan.describe()}) if as_json else typer.echo(plan.describe())
         print_presets(plan.preset)
     return 0
 
@@ -106,6 +107,7 @@ def resume_sweep(
     workers: int | None,
     limits: Limits,
     trust: list[str],
+    as_json: bool,
 ) -> int:
     """Resume a sweep; return the exit code."""
     from rlrun.sweep import sweeping as sweeps
@@ -131,10 +133,10 @@ def resume_sweep(
         trust=trust,
         means=means,
     )
-    return _exit_code(outcome)
+    return _exit_code(outcome, as_json=as_json)
 
 
-def list_jobs(jobs: Sequence[Job]) -> None:
+def list_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
     """Print jobs with the keys in which they differ."""
     from rlrun.config.overrides import parse
 
@@ -144,16 +146,22 @@ def list_jobs(jobs: Sequence[Job]) -> None:
         for job in jobs
     ]
     heads = [head for head in dict.fromkeys(chain(*rows)) if head == "job" or len({row.get(head) for row in rows}) > 1]
-    typer.echo("\n".join(aligned([heads, *([row.get(head, "") for head in heads] for row in rows)], left=heads)))
+    if as_json:
+        print_json({"jobs": [{"job": job.key, "overrides": job.overrides} for job in jobs]})
+    else:
+        typer.echo("\n".join(aligned([heads, *([row.get(head, "") for head in heads] for row in rows)], left=heads)))
     typer.echo(counted(len(jobs), "job"), err=True)
     print_presets(*(job.preset for job in jobs))
 
 
-def _exit_code(outcome: SweepOutcome) -> int:
+def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
     """Print a sweep's jobs on standard error and its result on standard output; return the exit code."""
     for line in aligned(outcome.table(), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)
-    typer.echo(outcome.describe())
+    if as_json:
+        print_json(outcome.to_json())
+    else:
+        typer.echo(outcome.describe())
     again = " --retry-failed" if outcome.code == 1 else ""
     if outcome.code:
         typer.echo(f"logs/ has the messages of each job; continue with: rlrun resume {outcome.folder}{again}", err=True)

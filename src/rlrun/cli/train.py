@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Expect, Overrides, Trust, print_presets, print_promises, print_result, show
+from rlrun.cli.common import ConfigDir, Expect, Overrides, Trust, print_data_flow, print_result, show
+from rlrun.cli.output import AsJson
 from rlrun.cli.sweeping import (
     FailFast,
     Launcher,
@@ -71,6 +72,7 @@ def train(
     max_failures: MaxFailures = None,
     retries: Retries = 0,
     stall: Stall = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
@@ -78,7 +80,8 @@ def train(
         single = {"run_dir": run_dir, "from": start, "trust": trust, "expect": expect}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
         where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
-        raise typer.Exit(sweep(with_launcher(overrides or [], launcher), config_dir, dry_run=dry_run, **where))
+        overrides = with_launcher(overrides or [], launcher)
+        raise typer.Exit(sweep(overrides, config_dir, dry_run=dry_run, as_json=as_json, **where))
     of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
     refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
     with _composed(overrides or [], start, config_dir, trust or []) as composed:
@@ -92,16 +95,13 @@ def train(
         keep_freed_memory()
         show("rlrun.commands.fork", "rlrun.output")
         if dry_run:
-            typer.echo(experiment.explain(composed))
-            print_presets(composed.preset)
+            print_data_flow(composed, as_json=as_json)
             return
         try:
             result = experiment.train(composed, run_dir=run_dir)
         except Left as error:
             raise typer.Exit(75) from error
-    print_result(result)
-    if expect:
-        print_promises(result.run_dir, bounds)
+    print_result(result, bounds, as_json=as_json)
 
 
 @contextmanager

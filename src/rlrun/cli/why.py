@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlrun.cli.output import AsJson, print_json
 from rlrun.core.errors import printable
 from rlrun.runs.files import counted
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def why(
     run: Annotated[Path, typer.Argument(help="A run directory; the run may be in progress.", show_default=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain why a run does not learn, by its metrics and config: the most likely cause first, with remedies."""
     from rlrun.analysis.why import why as diagnose
@@ -26,7 +26,7 @@ def why(
     for line in diagnosis.damage:
         typer.echo(f"rlrun: {printable(line)}", err=True)
     if as_json:
-        typer.echo(json.dumps(diagnosis.as_dict(), allow_nan=False))
+        print_json(diagnosis.as_dict())
         return
     for line in _lines(diagnosis):
         typer.echo(printable(line))

@@ -52,7 +52,7 @@ from rlrun.runs.learners.process_group import LearnerJob, process_group
 from rlrun.runs.manifest import manifest
 from rlrun.training.callback import Stop
 from rlrun.training.trainer import Trainer
-from rlrun.training.wiring import State
+from rlrun.training.wiring import State, data_flow
 from rlrun.training.wiring import explain as explain_plan
 
 GENERATORS = "generators"  # a part that no config names
@@ -168,6 +168,12 @@ class Experiment:
         """Return the data flow of one update."""
         untrained = [f"untrained  {path}: no loss steps its parameters" for path in self.untrained()]
         return "\n".join([explain_plan(self.trainer.plan, partial(path_of, self.builder.built)), *untrained])
+
+    def data_flow(self) -> dict[str, Any]:
+        """Return the same as data."""
+        plan = self.trainer.plan
+        hooks = data_flow(plan, partial(path_of, self.builder.built))
+        return {"loader": dict(plan.names), "hooks": hooks, "untrained": self.untrained()}
 
     def untrained(self) -> list[str]:
         """Return the config paths of networks that could be trained, and that no callback trains."""
@@ -368,6 +374,14 @@ def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None
     experiment.load_parent(dry=True)
     trainer = experiment.trainer
     return trainer.update.source([*trainer.plan.names]).rstrip() if update else experiment.explain()
+
+
+@process_restored()
+def explain_as_data(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> dict[str, Any]:
+    """Return the data flow of one update, as `rlrun explain --json` prints it."""
+    experiment = Experiment(composed_of(overrides, config_dir))
+    experiment.load_parent(dry=True)
+    return experiment.data_flow()
 
 
 def composed_of(overrides: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rlrun.config.places import group_names as group_names
     from rlrun.config.reading import unread as unread
     from rlrun.config.saved import load as load
+    from rlrun.config.saved import select as select
     from rlrun.config.saved import to_yaml as to_yaml
 
 _HOMES = {
@@ -25,6 +26,7 @@ _HOMES = {
     "provenance": "merging",
     "unread": "reading",
     "load": "saved",
+    "select": "saved",
     "to_yaml": "saved",
 }
 

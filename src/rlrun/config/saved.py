@@ -22,7 +22,13 @@ LARGEST = 1 << 20  # bytes of a saved config
 
 
 def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> str:
-    """Return a config, or the part of it at `package`, as YAML.
+    """Return a config, or the part of it at `package`, as YAML; the arguments are those of `select`."""
+    node = select(config, resolve, package)
+    return _dump(node) if isinstance(node, (dict, list)) else _dump([node]).removeprefix("- ")
+
+
+def select(config: Any, resolve: bool = False, package: str | None = None) -> Any:
+    """Return a config, or the part of it at `package`, as plain data.
 
     With `resolve`, values stand in place of interpolations; links to objects stay, because the same
     object in two places is not two objects.
@@ -34,8 +40,7 @@ def to_yaml(config: Any, resolve: bool = False, package: str | None = None) -> s
     place = locate(tree, here)
     if place.beyond:
         raise ConfigError(f"{package}: an attribute of what {dotted(place.path)} builds; the config ends there")
-    node = _resolved(tree, config, place.path, place.node) if resolve else place.node
-    return _dump(node) if isinstance(node, (dict, list)) else _dump([node]).removeprefix("- ")
+    return _resolved(tree, config, place.path, place.node) if resolve else place.node
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]

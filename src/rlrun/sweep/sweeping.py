@@ -16,18 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from rlrun import config as configuration
+from rlrun.commands.ls import about
 from rlrun.config.build import Builder
 from rlrun.config.composition import OF_SWEEPS
 from rlrun.config.expansion import Job
 from rlrun.config.layering import describe_presets
 from rlrun.core.errors import ConfigError, RunDirError
-from rlrun.runs.directory import is_run
+from rlrun.runs.directory import RunDir, is_run
 from rlrun.runs.files import known, reason, write_json
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
 from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore
 from rlrun.sweep.local import Tasks, require_own
 from rlrun.sweep.remote import remove_launches
 from rlrun.sweep.search import Optuna, Search, SearchPlan
+from rlrun.sweep.search.search import ANSWER
 from rlrun.sweep.search.settings import ABOUT as SEARCH
 from rlrun.sweep.showing import Show, rows, summary
 
@@ -121,6 +123,19 @@ class SweepOutcome:
     def describe(self) -> str:
         """Return two lines: how many jobs are in which state, and where they are; then what a search found."""
         return "\n".join(filter(None, (summary(self.entries), str(self.folder), self.answer)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `rlrun train -m --json` prints: its jobs with their runs, and what a search found."""
+        jobs = [(entry, RunDir(self.folder / "jobs" / entry.key)) for entry in self.entries]
+        return {
+            "path": str(self.folder),
+            "jobs": [
+                {"job": entry.key, "overrides": entry.overrides, "state": entry.state, "error": entry.error}
+                | {"run": about(run).to_json() if is_run(run.path) else None}
+                for entry, run in jobs
+            ],
+            "search": known(self.folder / ANSWER) or None,
+        }
 
     def table(self) -> list[tuple[str, ...]]:
         """Return a head, then a row for each job: its overrides, how it ended, and with which return."""

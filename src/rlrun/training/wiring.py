@@ -318,8 +318,10 @@ def _check_backward_order(plan: Plan) -> None:
 
 def explain(plan: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:
     """Return the data flow of one update as text, one line a hook."""
-    events = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
-    rows = [_row(step, event, path_of) for event in events for step in plan.steps[event]]
+    rows = [
+        (event, name, " ".join(reads) or "—", f"-> {' '.join(provides)}" if provides else "", note)
+        for event, name, reads, provides, note in (hook.values() for hook in data_flow(plan, path_of))
+    ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     lines = [f"{'loader'.ljust(max(widths[0], 6))}  {group}: {' '.join(names)}" for group, names in plan.names.items()]
     last = ""
@@ -331,13 +333,19 @@ def explain(plan: Plan, path_of: Callable[[object], str] = lambda part: type(par
     return "\n".join(lines)
 
 
-def _row(step: HookCall, event: str, path_of: Callable[[object], str]) -> tuple[str, str, str, str, str]:
+def data_flow(plan: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> list[dict[str, Any]]:
+    """Return the hooks of one update in the order of their calls: event, callback, names read and provided, note."""
+    events = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
+    return [_described(step, event, path_of) for event in events for step in plan.steps[event]]
+
+
+def _described(step: HookCall, event: str, path_of: Callable[[object], str]) -> dict[str, Any]:
     callback = step.callback
-    provides = f"-> {' '.join(callback.provides)}" if _provided_in(callback) == event and callback.provides else ""
+    provides = callback.provides if _provided_in(callback) == event else ()
     order = ("backward", "begin_batch", "end_batch", "end_cycle", "begin_cycle")
     first = next(e for e in order if _hook(callback, e) is not None)
     note = callback.note(path_of) if event == first else ""
-    return event, callback.name, " ".join(step.asks) or "—", provides, note
+    return {"event": event, "callback": callback.name, "reads": step.asks, "provides": provides, "note": note}
 
 
 def _list(names: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlrun.analysis.report.figures import draw, renderer
 from rlrun.analysis.report.findings import Findings, ReportOptions, find
@@ -56,6 +57,46 @@ class Report:
         pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
         share = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be distinguished"
         return printable(f"{best.group.label}: interquartile mean {mean}") + (share if pairs else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `rlrun report --json` prints: groups, runs and comparisons with their numbers."""
+        findings = self.findings
+        groups = [
+            {
+                "group": result.group.label,
+                "aggregates": {name: value._asdict() for name, value in result.aggregates.items()},
+                "tasks": {
+                    task: {"scores": scores.values.tolist(), "iqm": iqm._asdict(), "mean": mean._asdict()}
+                    for task, (scores, iqm, mean) in result.tasks.items()
+                },
+            }
+            for result in findings.results
+        ]
+        runs = [
+            {
+                "path": str(fate.run.path),
+                "group": fate.group,
+                "task": fate.run.task,
+                "seed": fate.run.seed,
+                "status": fate.run.status,
+                "score": fate.score,
+                "why_not": fate.why_not,
+            }
+            for fate in findings.fates
+        ]
+        pairs = [
+            {
+                "first": pair.first,
+                "second": pair.second,
+                "difference": pair.difference._asdict(),
+                "improvement": pair.improvement._asdict(),
+                "p": pair.chance,
+                "verdict": pair.verdict,
+            }
+            for pair in findings.comparisons
+        ]
+        about = {"path": str(self.path), "verdict": self.verdict, "metric": findings.options.metric}
+        return {**about, "groups": groups, "runs": runs, "comparisons": pairs, "troubles": findings.troubles}
 
 
 def report(
