@@ -4,6 +4,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -153,13 +154,14 @@ def _numbers_in(info: Mapping[str, Any]) -> dict[str, float]:
     """Return what an info holds of finite numbers and truths; names of Gymnasium's own begin with `_` or have a dot."""
     numbers = {}
     for name, value in info.items():
-        plain = isinstance(value, bool | int | float | np.bool_ | np.number)
-        if not plain and not (isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"):
+        array = isinstance(value, np.ndarray | np.generic) and value.size == 1 and value.dtype.kind in "biuf"
+        if not array and not isinstance(value, int | float):
             continue
         if isinstance(name, str) and len(name) <= LETTERS and re.fullmatch(r"[^\W_][\w-]*", name) and name not in OWN:
-            number = float(np.ravel(value)[0])
-            if math.isfinite(number):
-                numbers[name] = number
+            with suppress(OverflowError):  # no float is as large
+                number = float(np.ravel(value)[0])
+                if math.isfinite(number):
+                    numbers[name] = number
     return numbers
 
 
