@@ -8,7 +8,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROW = re.compile(r"^\| (`[^|]+`) \| (.+) \|$", re.MULTILINE)
-PLACES = ("NAME", "PART", "N")  # what stands for an override of the run's own
+PLACES = ("NAME", "PART", "N", "Q")  # what stands for an override of the run's own
 
 
 def meaning(metric: str) -> str:

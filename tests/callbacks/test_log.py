@@ -557,7 +557,7 @@ def test_lost_records_make_a_resume_approximate(kept, lost, run):
 def test_sinks_are_made_by_name():
     loggers = make_sinks(["jsonl", "terminal", {"wandb": {"project": "x", "mode": "disabled"}}], total=500, offline=40)
     assert [type(sink) for sink in loggers] == [Jsonl, Terminal, Wandb]
-    assert (loggers[1].total, loggers[1].offline, loggers[2]._offline) == (500, 40, 40)
+    assert (loggers[1].total, loggers[1].offline, loggers[2]._place({"env_steps": 2, "updates": 50})) == (500, 40, 42)
     assert [type(sink) for sink in make_sinks(None)] == [Jsonl]
 
 

@@ -15,6 +15,7 @@ from rlrun.callbacks.parameters import noise_scale
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.runs.directory import RunDir
+from rlrun.training.metrics import as_numbers
 from rlrun.training.trainer import Trainer
 
 PUSH = Box((2,), -np.ones(2), np.ones(2))
@@ -62,10 +63,15 @@ def test_norms_and_actions_are_those_of_the_update():
     side = torch.tensor([[0, 2], [1, 2]])
     valid = torch.tensor([[True, True], [False, True]])
     logs = logs_of(partial(torch.optim.SGD, lr=1.0), action={"push": push, "side": side}, valid=valid)
-    numbers = {name: float(value) for name, value in logs.metrics.items()}
+    metrics = logs.metrics
+    spreads = {name: metrics.pop(name).values for name in list(metrics) if isinstance(metrics[name], rlrun.Histogram)}
+    numbers = {name: float(value) for name, value in metrics.items()}
     gradient = push[valid].mean(0)
     assert numbers.pop("gradient_norm/loss_inner_weight") == pytest.approx(float(gradient.norm()))
     assert numbers.pop("weight_norm/loss_inner_weight") == pytest.approx(float((1.0 - gradient).norm()))
+    assert spreads.keys() == {"weight/loss_inner_weight", "gradient/loss_inner_weight"}
+    assert spreads["weight/loss_inner_weight"][0].tolist() == pytest.approx((1.0 - gradient).tolist())
+    assert spreads["gradient/loss_inner_weight"][0].tolist() == pytest.approx(gradient.tolist())
     assert numbers == {
         "action/mean_0": pytest.approx(0.5),
         "action/deviation_0": pytest.approx((0.5 / 3) ** 0.5),
@@ -83,8 +89,11 @@ def test_a_resumed_run_has_the_metrics_of_before():
     resumed = ParameterLogs(Spaces(observation=PUSH, action=PUSH))
     resumed.load_state_dict(logs.state_dict())
     assert np.isnan(resumed.metrics["noise_scale/loss"])  # one gradient says nothing of noise
-    names = [name for name in logs.metrics if "noise" not in name]
-    assert {name: resumed.metrics[name] for name in names} == {name: float(logs.metrics[name]) for name in names}
+    numbers = as_numbers(logs.metrics)
+    assert "weight/loss_inner_weight/q05" in numbers
+    assert {name: resumed.metrics[name] for name in numbers if "noise" not in name} == {
+        name: value for name, value in numbers.items() if "noise" not in name
+    }
 
 
 @pytest.mark.parametrize(("steps", "tolerance"), [(20, 0.3), (1000, 0.15)])

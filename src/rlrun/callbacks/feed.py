@@ -9,8 +9,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from rlrun.callbacks.record import Record, axis_of
-from rlrun.callbacks.sinks import LONGEST, Sink
+from rlrun.callbacks.sinks import LONGEST, Record, Sink, axis_of
 from rlrun.core.errors import RlrunError
 from rlrun.runs.directory import RunDir
 
@@ -27,14 +26,15 @@ class Feed:
     Args:
         sink: where records go.
         offline: updates before the first environment step.
+        axis: a key of records.
 
     Attributes:
         records: that the sink has.
         works: whether the newest attempt succeeded.
     """
 
-    def __init__(self, sink: Sink, *, offline: int = 0) -> None:
-        self.sink, self.offline = sink, offline
+    def __init__(self, sink: Sink, *, offline: int = 0, axis: str = "env_steps") -> None:
+        self.sink, self.offline, self.axis = sink, offline, axis
         self.records = 0
         self.works = True
         self._run: RunDir | None = None
@@ -119,7 +119,7 @@ class Feed:
         ]
 
     def _place(self, record: Record) -> int:
-        return axis_of(record, self.offline)
+        return axis_of(record, self.offline, self.axis)
 
     @property
     def name(self) -> str:

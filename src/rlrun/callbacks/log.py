@@ -3,18 +3,20 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from rlrun.callbacks.feed import Feed
-from rlrun.callbacks.record import Record, axis_of
 from rlrun.callbacks.schedule import due_offline, following
-from rlrun.callbacks.sinks import Sink
+from rlrun.callbacks.sinks import Record, Sink, axis_of
 from rlrun.callbacks.system import System
 from rlrun.core.clock import Spent
+from rlrun.core.spaces import map_tree
+from rlrun.core.typing import Batch
 from rlrun.runs.directory import RunDir
-from rlrun.training.callback import Callback, Stop
-from rlrun.training.metrics import in_record, numbers_of, packed, to_host, unpacked
+from rlrun.training.callback import Callback, Hook, Stop
+from rlrun.training.metrics import MEDIA, Windows, as_record, numbers_of, packed, unpacked
 
 _messages = logging.getLogger("rlrun")
 
@@ -34,17 +36,21 @@ class Logger(Callback):
         sinks: where records go.
         every: environment steps (updates, where there is no collector); 0 or None = only at the end.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
+        axis: that of `sinks`, a key of records; with `samples`, records have the rows of all batches so far.
 
     Attributes:
+        samples: rows of all batches, if they are the axis.
         approximate: why a sink lacks records from before a resume, or None.
     """
 
     cycle = 1
     leads = True
 
-    def __init__(self, sinks: Iterable[Sink], *, every: int | None, offline: int = 0) -> None:
+    def __init__(self, sinks: Iterable[Sink], *, every: int | None, offline: int = 0, axis: str = "env_steps") -> None:
         self.every = every
         self.offline = offline
+        self.axis = axis
+        self.samples = 0
         self._all = list(sinks)
         self._feeds: list[Feed] = []
         self._missing: Mapping[str, int] = {}  # records that sinks lacked at the checkpoint of a resume
@@ -59,6 +65,9 @@ class Logger(Callback):
         self._uncounted: Record = {}  # of the end of training
         self._pending: Record | None = None  # a due record that was not counted, because training stopped
         self._due = following(0, every)
+        self._windows = Windows()  # of metrics that no hook returned
+        self._saved: dict[str, Any] = {}  # windows of the callbacks in a checkpoint
+        self._shown: dict[str, Any] = {}  # the newest image, video or text of each name
         self._left_out: set[str] = set()  # names of what is no metric
         self._spent = Spent()
         self._system = System()
@@ -76,16 +85,25 @@ class Logger(Callback):
         spent: Spent | None = None,
     ) -> None:
         self._callbacks = callbacks
+        for name, state in self._saved.items():
+            if name in callbacks:
+                callbacks[name].store.windows.load_state_dict(state)
         self._spent = self._spent if spent is None else spent
         self._start = time.perf_counter()
         run = None if run_dir is None else RunDir(run_dir)
         for sink in self._all:
             if run is not None or not sink.writes_files:
-                self._feeds.append(feed := Feed(sink, offline=self.offline))
+                self._feeds.append(feed := Feed(sink, offline=self.offline, axis=self.axis))
                 feed.open(run, config or {}, self._records, self._newest, self._missing.get(feed.name, 0))
                 self.approximate = self.approximate or getattr(sink, "approximate", None)
         self._spent.shares()  # from here on
         self._start = time.perf_counter()
+
+    def hook(self, event: str) -> Hook | None:
+        return None if event == "end_batch" and self.axis != "samples" else super().hook(event)
+
+    def end_batch(self, batches: Mapping[str, Batch]) -> None:
+        self.samples += sum(map(rows_in, batches.values()))
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
         if self._open is not None:
@@ -110,7 +128,7 @@ class Logger(Callback):
         Raises:
             RlrunError: the metrics file cannot be written.
         """
-        record = {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **self._values(metrics)}
+        record = {**self._counts(step, update), **self._values(metrics)}
         if counted:
             self._add(record)
         else:
@@ -126,7 +144,7 @@ class Logger(Callback):
                 self._pending = record if axis_of(record) >= self._due else None
                 self._uncounted = {**self._uncounted, **record}
             if record := {**self._uncounted, **(self._open or {})}:
-                self._emit(record)
+                self._emit(record, deepcopy(self._windows))
         except Exception:
             if in_order:
                 raise
@@ -141,25 +159,28 @@ class Logger(Callback):
         metrics: dict[str, Any] = {}
         for callback in self._callbacks.values():
             metrics.update(callback.metrics)
-        seconds, last = self.seconds, self._last
-        elapsed = max(seconds - last["seconds"], 1e-9)
+        counts, last = self._counts(step, update), self._last
+        elapsed = max(counts["seconds"] - last["seconds"], 1e-9)
         rates = {"time/updates_per_second": (update - last["updates"]) / elapsed}
         if step is not None:
             rates["time/env_steps_per_second"] = (step - last["env_steps"]) / elapsed
         rates |= self._spent.shares() | self._system.metrics()
-        return {"env_steps": step or 0, "updates": update, "seconds": seconds, **self._values(metrics), **rates}
+        return {**counts, **self._values(metrics), **rates}
+
+    def _counts(self, step: int | None, update: int) -> Record:
+        samples = {"samples": self.samples} if self.axis == "samples" else {}
+        return {"env_steps": step or 0, "updates": update, "seconds": self.seconds, **samples}
 
     def _values(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return metrics as records have them; leave out what is none."""
-        values: dict[str, Any] = {}
-        for name, value in metrics.items():
-            try:
-                values[name] = in_record(value)
-            except ValueError as fault:
-                if name not in self._left_out:
-                    _messages.warning("metric '%s' has %s; it is left out", name, fault)
-                self._left_out.add(name)
-        return to_host(values)
+        """Return metrics as records have them; leave out what is none, and images and the like of before."""
+        media = {name: value for name, value in metrics.items() if isinstance(value, MEDIA)}
+        repeated = {name for name, value in media.items() if self._shown.get(name) is value}
+        self._shown |= media
+        values, faults = as_record({name: value for name, value in metrics.items() if name not in repeated})
+        for name in faults.keys() - self._left_out:
+            _messages.warning("metric '%s' has %s; it is left out", name, faults[name])
+        self._left_out |= faults.keys()
+        return values
 
     def _add(self, record: Record) -> None:
         self._write_open(record["env_steps"], record["updates"])
@@ -169,12 +190,13 @@ class Logger(Callback):
         """Write the open record, and count it, unless it is that of this step and update."""
         if self._open is not None and (self._open["env_steps"], self._open["updates"]) != (step or 0, update):
             record, self._open = self._open, None
-            self._emit(record)
+            self._emit(record, self._windows)
             self._records += 1
-            self._newest = axis_of(record, self.offline)
+            self._newest = axis_of(record, self.offline, self.axis)
 
-    def _emit(self, record: Record) -> None:
+    def _emit(self, record: Record, windows: Windows) -> None:
         with self._spent.during("write"):
+            record |= windows.read() if windows.take(record) else {}
             numbers = numbers_of(record)
             for feed in self._feeds:
                 feed.write(record if getattr(feed.sink, "media", False) else numbers, self._records)
@@ -183,6 +205,7 @@ class Logger(Callback):
         return f"every {self.every:,} steps" if self.every else "at the end"
 
     def state_dict(self) -> dict[str, Any]:
+        windows = {name: callback.store.windows.state_dict() for name, callback in self._callbacks.items()}
         return {
             "last": dict(self._last),
             "seconds": self.seconds,
@@ -191,6 +214,9 @@ class Logger(Callback):
             "records": self._records,
             "newest": self._newest,
             "missing": {feed.name: n for feed in self._feeds if (n := self._records - feed.records) > 0},
+            "samples": self.samples,
+            "windows": self._windows.state_dict(),
+            "callbacks": self._saved | {name: state for name, state in windows.items() if state},
         }
 
     def load_numbers(self, state: dict[str, Any]) -> None:
@@ -199,4 +225,17 @@ class Logger(Callback):
         self._pending, self._open = (
             unpacked(record) if (record := state.get(name)) else None for name in ("pending", "open")
         )  # states of before had none
+        self.samples = state.get("samples", 0)
+        self._windows.load_state_dict(state.get("windows", {}))
+        self._saved = state.get("callbacks", {})
         self._due = self._after(self._last)
+
+
+def rows_in(batch: Batch) -> int:
+    """Return the rows of a batch, each step of a window counted."""
+    for name in ("terminated", "discount", "advantage", "valid"):  # one number a row
+        if name in batch:
+            return int(batch[name].numel())
+    leaves: list[Any] = []
+    map_tree(leaves.append, dict(batch))
+    return len(leaves[0]) if leaves else 0

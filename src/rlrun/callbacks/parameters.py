@@ -11,13 +11,13 @@ from rlrun.callbacks.loss import ADAMS, LossCallback
 from rlrun.core.spaces import Box, Spaces, leaves, leaves_of
 from rlrun.core.typing import Tree
 from rlrun.training.callback import Callback
-from rlrun.training.metrics import as_numbers
+from rlrun.training.metrics import Histogram, as_numbers
 
 SHOWN = 64  # metrics of actions, at most
 
 
 class ParameterLogs(Callback):
-    """Log norms of each parameter and of its gradient, the gradient noise scale, and actions by dimension.
+    """Log norms and histograms of parameters and gradients, the gradient noise scale, and actions by dimension.
 
     They are computed when metrics are read, from the newest update, and change nothing. Gradients are those that the
     optimizer got, so after clipping; a compiled update keeps none.
@@ -54,9 +54,9 @@ class ParameterLogs(Callback):
         for loss in self._losses:
             for name, parameter in zip(loss.names, loss.parameters, strict=True):
                 path = f"{loss.name}_{name.replace('.', '_')}"
-                metrics[f"weight_norm/{path}"] = parameter.norm()
-                if parameter.grad is not None:
-                    metrics[f"gradient_norm/{path}"] = parameter.grad.norm()
+                metrics |= {f"weight_norm/{path}": parameter.norm(), f"weight/{path}": Histogram(parameter)}
+                if (gradient := parameter.grad) is not None:
+                    metrics |= {f"gradient_norm/{path}": gradient.norm(), f"gradient/{path}": Histogram(gradient)}
             scale = None if loss.optimizer is None else noise_scale(loss.optimizer, len(parts[0][1]))
             metrics |= {} if scale is None else {f"noise_scale/{loss.name}": scale}
         return metrics
@@ -69,7 +69,7 @@ class ParameterLogs(Callback):
         return rows if valid is None else rows[valid.reshape(-1)]
 
     def note(self, path_of: Callable[[object], str]) -> str:
-        return "logs norms of parameters and gradients, and actions"
+        return "logs norms and histograms of parameters and gradients, and actions"
 
     def state_dict(self) -> dict[str, Any]:
         return {"metrics": as_numbers(self.metrics)}

@@ -4,27 +4,22 @@ import errno
 import html
 import json
 import logging
-import math
 import os
 import re
 import secrets
 import shlex
-import subprocess
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlrun.callbacks.progress import Terminal
-from rlrun.callbacks.record import BEST, FINAL, Record, axis_of, hyperparameters
-from rlrun.collect import video as videos
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.core.typing import Array
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import finite, head, reason, write_text
 from rlrun.runs.heartbeat import require_own
-from rlrun.runs.progress import values_of
 from rlrun.security import trust
 from rlrun.training.metrics import Distribution, Image, Text, Video
 
@@ -32,6 +27,7 @@ NAME_LETTERS = 128  # in a name or group of wandb
 _messages = logging.getLogger("rlrun")
 
 LONGEST = 1 << 24  # bytes of a line
+Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
 class Sink(Protocol):
@@ -114,83 +110,55 @@ class Jsonl:
 
 
 class TensorBoard:
-    """`tensorboard/`: tags are the metrics' names, the axis is environment steps.
-
-    The config is the text `config`. The HParams tab has the run's overrides and the algorithm's numbers, and the final
-    and the best evaluation. Each evaluation's video is a GIF.
+    """`tensorboard/`: tags are the metrics' names.
 
     Args:
-        offline: updates before the first environment step; on the axis they come before the steps.
+        offline: updates before the first environment step; on the axis of steps they come before these.
+        axis: `env_steps`, `updates` or `samples`.
     """
 
     writes_files = media = True
 
-    def __init__(self, *, offline: int = 0) -> None:
+    def __init__(self, *, offline: int = 0, axis: str = "env_steps") -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
-            from torch.utils.tensorboard.summary import hparams
         except ImportError:
             raise MissingExtra("logger tensorboard", "tensorboard", "tensorboard") from None
-        self._make, self._offline = SummaryWriter, offline
-        self._summaries: Any = hparams
+        self._make, self._place = SummaryWriter, partial(axis_of, offline=offline, axis=axis)
         self._writer: Any = None
-        self._run: RunDir | None = None
-        self._at = 0  # axis of the newest record
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
         purge = axis + 1 if records else 0  # hides records after the checkpoint of an interrupted run
         self._writer = self._make(str(run.tensorboard), purge_step=purge)  # type: ignore[no-untyped-call]
-        self._run, self._at = run, axis
-        if run.config.is_file():
-            text = run.config.read_text(encoding="utf-8", errors="replace")
-            self._writer.add_text("config", f"```\n{text}\n```", axis)
-        self._hparams = self._summaries(hyperparameters(run, config), dict.fromkeys((FINAL, BEST), 0.0))
-        for summary in self._hparams[:2]:
-            self._writer._get_file_writer().add_summary(summary)
 
     def write(self, record: Record) -> None:
-        self._at = at = axis_of(record, self._offline)
+        at = self._place(record)
         for name, value in record.items():
             if isinstance(value, Distribution):
                 self._add_histogram(name, value, at)
             elif isinstance(value, Image):
                 self._writer.add_image(name, value.pixels, at, dataformats="HWC")
             elif isinstance(value, Video):
-                self._add_gif(name, gif(value), at)
+                self._add_video(name, value, at)
             elif isinstance(value, Text):
                 self._writer.add_text(name, value.text, at)
             else:
                 self._writer.add_scalar(name, value, at)
-        if FINAL in record:
-            self._add_evaluation(record, at)
         self._writer.flush()  # a full disk is noticed by this record, not by a later one
 
     def _add_histogram(self, name: str, value: Distribution, at: int) -> None:
         counts, edges = value.counts.tolist(), value.edges.tolist()  # TensorBoard's first bin ends at the first edge
         self._writer.add_histogram_raw(name, edges[0], edges[-1], sum(counts), 0, 0, edges, [0, *counts], at)
 
-    def _add_evaluation(self, record: Record, at: int) -> None:
-        assert self._run is not None
-        place = record["env_steps"], record["updates"]
-        path = self._run.evaluation_video(*place, offline=self._offline > 0)
-        if path.is_file() and not path.is_symlink():
-            with suppress(RlrunError):  # the video itself is there
-                self._add_gif("evaluation/video", as_gif(path), at)
-
-    def _add_gif(self, name: str, data: bytes, at: int) -> None:
+    def _add_video(self, name: str, value: Video, at: int) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        width, height = (int.from_bytes(data[place : place + 2], "little") for place in (6, 8))
-        # torch's `add_video` writes the same, by moviepy
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
+        height, width = value.frames.shape[1:3]  # torch's `add_video` writes the same, by moviepy
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif(value))
         self._writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), at)
 
     def close(self, error: BaseException | None) -> None:
-        assert self._run is not None
-        if returns := [*filter(math.isfinite, values_of(self._run.metrics, FINAL))]:
-            self._writer.add_scalar(BEST, max(returns), self._at)
-        self._writer._get_file_writer().add_summary(self._hparams[2])
         self._writer.close()
 
 
@@ -209,7 +177,8 @@ class Wandb:
         group: of runs; WANDB_RUN_GROUP unless given, else the overrides without the seed.
         entity: user or team.
         offline: updates before the first environment step; if there are some, the axis is `axis`, which counts them
-            before the steps, else `env_steps`.
+            before the steps, else that which is given.
+        axis: `env_steps`, `updates` or `samples`.
     """
 
     writes_files = media = True
@@ -224,6 +193,7 @@ class Wandb:
         group: str | None = None,
         entity: str | None = None,
         offline: int = 0,
+        axis: str = "env_steps",
     ) -> None:
         try:
             import wandb
@@ -238,7 +208,8 @@ class Wandb:
         self._arguments = {"project": project, "tags": list(tags), "entity": entity}
         self._session: Any = None
         self._next = 0
-        self._offline, self._axis = offline, "axis" if offline else "env_steps"
+        self._place = partial(axis_of, offline=offline, axis=axis)
+        self._axis = "axis" if offline and axis == "env_steps" else axis
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
@@ -269,7 +240,7 @@ class Wandb:
 
     def write(self, record: Record) -> None:
         values = {name: self._of(value) if isinstance(value, tuple) else value for name, value in record.items()}
-        self._session.log({**values, self._axis: axis_of(record, self._offline)}, step=self._next)
+        self._session.log({**values, self._axis: self._place(record)}, step=self._next)
         self._next += 1
 
     def _of(self, value: Any) -> Any:
@@ -301,24 +272,6 @@ def gif(video: Video) -> bytes:
     return file.getvalue()
 
 
-def as_gif(path: Path) -> bytes:
-    """Return a small GIF of a video: its first minute, 10 frames per second, at most 320 pixels wide.
-
-    Raises:
-        RlrunError: it cannot be converted.
-    """
-    videos.require_encoder("a GIF of a video")
-    from imageio_ffmpeg import get_ffmpeg_exe
-
-    read = ("-protocol_whitelist", "file,pipe", "-f", "mp4", "-t", "60", "-i", str(path))  # no playlist, no address
-    filters = f"fps=10,scale='min(320,iw)':-2,{videos.PALETTE}"
-    command = [get_ffmpeg_exe(), "-v", "error", *read, "-filter_complex", filters, "-f", "gif", "-"]
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True)
-    if result.returncode:
-        raise RlrunError(f"{path} cannot be converted: {result.stderr.decode(errors='replace').strip()}")
-    return result.stdout
-
-
 def pillow(pixels: Array) -> Any:
     """Return pixels [H, W, channels] as an image of pillow."""
     from PIL import Image as Pillow
@@ -329,13 +282,16 @@ def pillow(pixels: Array) -> Any:
 SINKS: dict[str, type[Any]] = {"terminal": Terminal, "jsonl": Jsonl, "tensorboard": TensorBoard, "wandb": Wandb}
 
 
-def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None, offline: int = 0) -> list[Sink]:
+def make_sinks(
+    names: Iterable[Any] | None = None, *, total: int | None = None, offline: int = 0, axis: str = "env_steps"
+) -> list[Sink]:
     """Return the sinks of the config's `logger` list; `jsonl` is among them always, and first.
 
     Args:
         names: each a name, a mapping of one name to its arguments, or a sink.
         total: the run's budget on the axis of records, for the terminal.
         offline: updates before the first environment step.
+        axis: of TensorBoard and W&B.
 
     Raises:
         ConfigError: an unknown name, or one given twice.
@@ -354,7 +310,7 @@ def make_sinks(names: Iterable[Any] | None = None, *, total: int | None = None, 
             name, arguments = str(entry), {}
         if name not in SINKS:
             raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
-        defaults = {"total": total, "offline": offline} if name == "terminal" else {"offline": offline}
+        defaults = {"offline": offline} | ({"total": total} if name == "terminal" else {"axis": axis})
         wanted[name] = {**(defaults if name != "jsonl" else {}), **(arguments or {})}
     return [_make(name, arguments) for name, arguments in wanted.items()] + sinks
 
@@ -365,3 +321,13 @@ def _make(name: str, arguments: Mapping[str, Any]) -> Sink:
     except TypeError as error:
         raise BuildError(f"logger.{name}: {error}") from None
     return sink
+
+
+def axis_of(record: Mapping[str, Any], offline: int = 0, axis: str = "env_steps") -> int:
+    """Return a record's place on an axis; that of environment steps is updates where there are no steps.
+
+    offline: updates before the first environment step, which comes after them.
+    """
+    if axis != "env_steps":
+        return int(record[axis])
+    return offline + int(record["env_steps"]) if record["env_steps"] else int(record["updates"])

@@ -8,6 +8,7 @@ import numpy as np
 
 from rlrun.collect.agents import Agent, Response, random_agent
 from rlrun.collect.collector import Budgeted, NoSignals, branch_seed
+from rlrun.collect.statistics import distributions
 from rlrun.core.clock import Spent
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Composite, Space, Spaces, take_rows
@@ -212,7 +213,7 @@ class ByIdCollector(Budgeted, Callback):
         if self._returns:
             metrics["episode/return"] = float(np.mean(self._returns))
             metrics["episode/length"] = float(np.mean(self._lengths))
-        return metrics
+        return metrics | distributions({"return": self._returns, "length": self._lengths})
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"agents by id -> {path_of(self.memory.table)}, acting by {path_of(self.agent.agent)}"

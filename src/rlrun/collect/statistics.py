@@ -3,8 +3,7 @@
 import math
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from rlrun.collect.agents import to_arrays, to_tensors
 from rlrun.core.spaces import Box, Composite, Space
 from rlrun.core.typing import Array, Tree
 from rlrun.nn import Normalizer
+from rlrun.training.metrics import KINDS, Histogram, as_record, packed, unpacked
 
 NAMES = 32  # of infos at most, each of at most so many letters:
 LETTERS = 64
@@ -48,6 +48,7 @@ class Tally:
         self._totals: deque[list[float]] = deque(maxlen=window)  # [R] of an episode
         self._window = window
         self._infos: dict[str, deque[float]] = {}  # numbers of the newest episodes that have them
+        self._kinds: dict[str, Any] = {}  # histograms, images, videos and texts of the newest episode that has them
 
     def add(self, reward: Array, valid: Array | None) -> None:
         """Add the rewards [N] or [N, R] of a step that every env made, or those where `valid` [N] holds."""
@@ -87,9 +88,11 @@ class Tally:
                 self._add_info(info)
         self.drop(envs)
 
-    def _add_info(self, info: Mapping[str, float]) -> None:
+    def _add_info(self, info: Mapping[str, Any]) -> None:
         for name, number in info.items():
-            if name in self._infos or len(self._infos) < NAMES:
+            if isinstance(number, KINDS):
+                self._kinds |= {name: number} if name in self._kinds or len(self._kinds) < NAMES else {}
+            elif name in self._infos or len(self._infos) < NAMES:
                 self._infos.setdefault(name, deque(maxlen=self._window)).append(number)
 
     def drop(self, envs: Array) -> None:
@@ -112,7 +115,9 @@ class Tally:
         if self._truncated:
             metrics["episode/truncated"] = float(np.mean(self._truncated))
         metrics |= by_reward("episode", list(self._totals))
-        return {f"episode/{name}": float(np.mean(numbers)) for name, numbers in self._infos.items()} | metrics
+        metrics |= distributions({**self._infos, "return": self._returns, "length": self._lengths})
+        kinds = {f"episode/{name}": value for name, value in self._kinds.items()}
+        return {f"episode/{name}": float(np.mean(numbers)) for name, numbers in self._infos.items()} | kinds | metrics
 
     def state_dict(self) -> dict[str, Any]:
         state = {
@@ -125,6 +130,8 @@ class Tally:
         }
         if self._infos:
             state["infos"] = {name: list(numbers) for name, numbers in self._infos.items()}
+        if self._kinds:
+            state["kinds"] = packed(as_record(self._kinds)[0])
         if self.rewards:
             state |= {"totals": list(self._totals), "reward_sum": self.reward_sum, "reward_steps": self.reward_steps}
         return state
@@ -136,7 +143,7 @@ class Tally:
         for history, name in ((self._returns, "returns"), (self._lengths, "lengths"), (self._truncated, "truncated")):
             history.clear()
             history.extend(state.get(name, []))  # older runs did not count truncations
-        infos = state.get("infos", {})
+        infos, self._kinds = state.get("infos", {}), unpacked(state.get("kinds", {}))
         self._infos = {name: deque(numbers, self._window) for name, numbers in infos.items()}
         if self.rewards:
             self._totals.clear()
@@ -144,24 +151,33 @@ class Tally:
             self.reward_sum[:], self.reward_steps = state["reward_sum"], state["reward_steps"]
 
 
-def last_infos(infos: Mapping[int, Mapping[str, Any]], envs: Array) -> dict[int, dict[str, float]]:
-    """Return the numbers in the infos of envs [n], by name, for envs with some."""
+def distributions(numbers: Mapping[str, Iterable[float]]) -> dict[str, Any]:
+    """Return histograms of the newest episodes as metrics."""
+    return {f"distribution/{name}": Histogram(list(values)) for name, values in numbers.items() if values}
+
+
+def last_infos(infos: Mapping[int, Mapping[str, Any]], envs: Array) -> dict[int, dict[str, Any]]:
+    """Return the numbers and other metrics in the infos of envs [n], by name, for envs with some."""
     numbers = {env_index: _numbers_in(infos.get(env_index) or {}) for env_index in envs.tolist()}
     return {env_index: named for env_index, named in numbers.items() if named}
 
 
-def _numbers_in(info: Mapping[str, Any]) -> dict[str, float]:
-    """Return what an info holds of finite numbers and truths; names of Gymnasium's own begin with `_` or have a dot."""
-    numbers = {}
+def _numbers_in(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an info holds of finite numbers and truths, and of histograms, images, videos and texts.
+
+    Names of Gymnasium's own begin with `_` or have a dot.
+    """
+    numbers: dict[str, Any] = {}
     for name, value in info.items():
-        array = isinstance(value, np.ndarray | np.generic) and value.size == 1 and value.dtype.kind in "biuf"
-        if not array and not isinstance(value, int | float):
+        plain = isinstance(value, bool | int | float | np.bool_ | np.number)
+        kind = isinstance(value, KINDS)
+        array = isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
+        if not (plain or kind or array):
             continue
         if isinstance(name, str) and len(name) <= LETTERS and re.fullmatch(r"[^\W_][\w-]*", name) and name not in OWN:
-            with suppress(OverflowError):  # no float is as large
-                number = float(np.ravel(value)[0])
-                if math.isfinite(number):
-                    numbers[name] = number
+            number = value if kind else float(np.ravel(value)[0])
+            if kind or math.isfinite(number):
+                numbers[name] = number
     return numbers
 
 

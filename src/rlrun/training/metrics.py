@@ -1,6 +1,10 @@
 """Metrics of an update: tensors as hooks return them, reduced when somebody reads them; and other kinds of metrics."""
 
+import re
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +16,8 @@ from rlrun.core.typing import Array
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 BINS = 64  # of a histogram
+WINDOWED = re.compile(r"windowed\[[1-9]\d{0,8}\]:.+")
+UNREAD = 256  # values of a window that wait on their device, at most
 WANTED = "a metric is one number, or a Histogram, Image, Video or Text of rlrun"
 
 
@@ -72,7 +78,7 @@ class Distribution(NamedTuple):
 
 
 MEDIA = (Image, Video, Text)
-KINDS = (Distribution, *MEDIA)  # of metrics in a record that are no numbers
+KINDS = (Histogram, Distribution, *MEDIA)  # of metrics that are no numbers
 
 
 def explained_variance(value: Tensor, return_: Tensor) -> Tensor:
@@ -90,28 +96,94 @@ REDUCTIONS: Mapping[str, Callable[..., Tensor]] = {
 }
 
 
+@dataclass
+class Window:
+    """The newest numbers of a metric, and the sum of all; they stay on their device until they are read."""
+
+    newest: deque[float]
+    total: float = 0.0
+    unread: list[Any] = field(default_factory=list)
+
+    def catch_up(self) -> None:
+        """Count the unread numbers; it does not matter when."""
+        for number in to_host(dict(enumerate(self.unread))).values():
+            self.newest.append(number)
+            self.total += number
+        self.unread = []
+
+
+class Windows:
+    """Windows of metrics with names `windowed[N]:NAME`: NAME is the mean of the newest N values."""
+
+    def __init__(self) -> None:
+        self._windows: dict[str, Window] = {}  # by the whole name
+
+    def take(self, metrics: dict[str, Any]) -> bool:
+        """Move the numbers with such names into their windows; return True if there are some."""
+        names = [name for name in metrics if name.startswith("windowed[") and WINDOWED.fullmatch(name)]
+        values = {name: value for name in names if is_number(value := reduced(metrics[name]))}
+        for name, value in values.items():
+            del metrics[name]
+            window = self._window(name)
+            window.unread.append(value.clone() if isinstance(value, Tensor) else float(value))
+            if len(window.unread) == UNREAD:
+                window.catch_up()
+        return bool(values)
+
+    def read(self) -> dict[str, float]:
+        """Return the means as NAME, and the sums of all values as NAME/cumulative."""
+        metrics: dict[str, float] = {}
+        for whole, window in self._windows.items():
+            window.catch_up()
+            name = whole.partition(":")[2]
+            metrics |= {name: fmean(window.newest), f"{name}/cumulative": window.total}
+        return metrics
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """Return the sum and the newest numbers of each window."""
+        self.read()
+        return {name: [window.total, *window.newest] for name, window in self._windows.items()}
+
+    def load_state_dict(self, state: Mapping[str, list[float]]) -> None:
+        """Restore the result of `state_dict`."""
+        self._windows = {}
+        for name, (total, *newest) in state.items():
+            self._window(name).newest.extend(newest)
+            self._window(name).total = total
+
+    def _window(self, name: str) -> Window:
+        if name not in self._windows:
+            self._windows[name] = Window(deque(maxlen=int(name[name.index("[") + 1 : name.index("]")])))
+        return self._windows[name]
+
+
 class MetricStore:
     """The newest metrics of one callback; a mapping that hooks return replaces the one before.
 
     They are reduced when they are read, without a network and without random numbers.
+
+    Attributes:
+        windows: of every update's metrics with such names; the logger saves them.
     """
 
     def __init__(self) -> None:
         self.newest: dict[str, Any] = {}
         self.fresh = False  # of an update of this process
+        self.windows = Windows()
 
     def load(self, metrics: Mapping[str, float]) -> None:
         """Keep the numbers of a checkpoint until the next update."""
         self.newest, self.fresh = dict(metrics), False
 
     def put(self, metrics: Mapping[str, Any]) -> None:
-        """Keep metrics in place of the ones before: tensors, which stand for their mean, numbers or `Metric`s."""
+        """Keep metrics in place of the ones before: tensors, which stand for their mean, numbers or other kinds."""
         self.newest, self.fresh = {name: detached(value) for name, value in metrics.items()}, True
+        self.windows.take(self.newest)
 
     @torch.no_grad()
     def read(self) -> dict[str, Any]:
-        """Return numbers and tensors of one number, by name."""
-        return {name: reduced(value) for name, value in self.newest.items()}
+        """Return numbers, tensors of one number, and other kinds, by name."""
+        return {name: reduced(value) for name, value in self.newest.items()} | self.windows.read()
 
 
 def detached(value: Any) -> Any:
@@ -131,7 +203,12 @@ def reduced(value: Any) -> Any:
     return value
 
 
-def in_record(value: Any) -> Any:
+def is_number(value: Any) -> bool:
+    """Return True for a number, or a tensor of one."""
+    return value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float | np.number | np.bool_)
+
+
+def _in_record(value: Any) -> Any:
     """Return a metric as records have it: a histogram as a `Distribution`, frames as bytes [..., H, W, channels].
 
     Raises:
@@ -155,10 +232,21 @@ def in_record(value: Any) -> Any:
         raise ValueError(f"the type {type(value).__name__}; {WANTED}") from None
 
 
-def to_host(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def as_record(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return metrics as records have them, and of what is no metric, what it has instead."""
+    values, faults = {}, {}
+    for name, value in metrics.items():
+        try:
+            values[name] = _in_record(value)
+        except ValueError as fault:
+            faults[name] = str(fault)
+    return to_host(values), faults
+
+
+def to_host(metrics: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return metrics without tensors, in the same order; one copy for all tensors of a device."""
     values = dict(metrics)
-    by_device: dict[torch.device, list[str]] = {}
+    by_device: dict[torch.device, list[Any]] = {}
     for name, value in values.items():
         if isinstance(value, Tensor):
             by_device.setdefault(value.device, []).append(name)
@@ -182,11 +270,8 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as numbers, for a checkpoint."""
-    histograms = {name: in_record(value) for name, value in metrics.items() if isinstance(value, Histogram)}
-    numbers = numbers_of({**metrics, **histograms})
-    numbers = {name: value for name, value in numbers.items() if not isinstance(value, Tensor) or value.numel() == 1}
-    return {name: float(value.float()) if isinstance(value, Tensor) else value for name, value in numbers.items()}
+    """Return metrics as numbers, for a checkpoint: quantiles of histograms, and no images, videos and texts."""
+    return numbers_of(as_record(metrics)[0])
 
 
 def packed(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Trainer:
 
     The plan is made here, so wiring mistakes are reported before anything runs. `state` has further arguments of hooks:
     `update` (number of the current update, from 1), `callbacks`, `loader`, `run_dir`, `config`, `parts`,
-    `spent` (seconds by kind of work), and all names that callbacks add to it.
+    `spent` (seconds by kind of work), `batches` (of the update, by group), and all names that callbacks add to it.
 
     Args:
         callbacks: by name.
@@ -64,6 +64,7 @@ class Trainer:
             callbacks=self.callbacks,
             loader=loader,
             spent=Spent(),
+            batches={},
             run_dir=None,  # where files go, if anywhere; these three are set by the experiment
             config={},
             parts={},  # config path -> object with a state_dict
@@ -118,6 +119,7 @@ class Trainer:
                 self.plan.verify(groups)
                 verified = True
             update = state["update"] = state["update"] + 1
+            state["batches"] = groups
             for _, cycle, call in begin:
                 if (update - 1) % cycle == 0:
                     call(groups, state)
