@@ -1,0 +1,102 @@
+"""Parts of other libraries' documentation: each trains at first try, or one line says what to change."""
+
+import re
+import sys
+
+import pytest
+from tests.command import code_of
+
+PARTS = "tests.peers.parts"
+TINY = (
+    *("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "stop.env_steps=40", "logger=[]", "preset=null"),
+    *("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=10"),
+)
+DQN = ("algorithm=dqn", *TINY, "algorithm.warmup_steps=20", "memory.length=1000")
+CARTPOLE = (*DQN, "env=cartpole")
+PPO = ("algorithm=ppo", "env=cartpole", *TINY, "algorithm.horizon=16", "algorithm.epochs=1")
+
+
+def layers(text: str) -> str:
+    return f"+networks.q.layers={{_target_: {PARTS}.{text}}}"
+
+
+WORKS = {
+    "DQN": (*CARTPOLE, layers("DQN, n_observations: 4, n_actions: 2")),
+    "QNetwork": (*CARTPOLE, layers("QNetwork, env: '${env}'")),
+    "actor_net": (*CARTPOLE, layers("actor_net, num_cells: 8, outputs: 2")),
+    "GridWorldEnv": (*DQN, f"env.target={PARTS}.GridWorldEnv"),
+    "SimpleCorridor": (*DQN, f"env.target={PARTS}.SimpleCorridor", "+env.kwargs.config.corridor_length=5"),
+    "CustomEnv": (*DQN, f"env.target={PARTS}.CustomEnv", "env.kwargs.arg1=40"),
+    "RelativePosition": (
+        *(*DQN, f"env.target={PARTS}.GridWorldEnv"),
+        f"env.wrappers=[{{_target_: {PARTS}.RelativePosition}}]",
+    ),
+    "DiscreteActions": (
+        *(*DQN, "env=pendulum"),
+        f"env.wrappers=[{{_target_: {PARTS}.DiscreteActions, disc_to_cont: [[-2.0], [0.0], [2.0]]}}]",
+    ),
+}
+CNN = (*DQN, f"env.target={PARTS}.CustomEnv")
+SAYS_HOW = {  # a call, what its one line says, and the call that the line leads to, where that is an override
+    "CustomCNN": (
+        (*CNN, layers("CustomCNN, observation_space: '${env.observation_space}', features_dim: 2")),
+        "did you mean 'single_observation_space'?",
+        (*CNN, layers("CustomCNN, observation_space: '${env.single_observation_space}', features_dim: 2")),
+    ),
+    "Agent": (
+        (*PPO, f"networks.actor_critic._target_={PARTS}.Agent"),
+        "it lacks act, evaluate_actions, value: .* subclasses of `rlrun.nn.ActorCritic` have them all",
+        None,
+    ),
+    "SmoothL1": (
+        (*CARTPOLE, f"callbacks.q_loss._target_={PARTS}.SmoothL1"),
+        "~callbacks.q_loss.huber leaves it out",
+        (*CARTPOLE, f"callbacks.q_loss._target_={PARTS}.SmoothL1", "~callbacks.q_loss.huber"),
+    ),
+    "ValueLoss": (
+        (*CARTPOLE, f"callbacks.q_loss._target_={PARTS}.ValueLoss"),
+        "derive it from rlrun.callbacks.LossCallback",
+        None,
+    ),
+    "TensorboardCallback": (
+        (*CARTPOLE, f"+callbacks.mine._target_={PARTS}.TensorboardCallback"),
+        "derive it from rlrun.training.callback.Callback",
+        None,
+    ),
+    "PoleAngle": (
+        (*CARTPOLE, f"+callbacks.mine._target_={PARTS}.PoleAngle"),
+        "derive it from rlrun.training.callback.Callback",
+        None,
+    ),
+}
+WAYS = {name: way for name, (_, _, way) in SAYS_HOW.items() if way}
+
+
+# Parts that neither train nor are told how, before anything was changed for them.
+FALL_SHORT = {"QNetwork", "actor_net", "CustomCNN", "ValueLoss", "TensorboardCallback", "PoleAngle"}
+
+
+@pytest.fixture(autouse=True)
+def folder(request, tmp_path, monkeypatch):
+    if getattr(request.node, "callspec", None) is not None and request.node.callspec.id in FALL_SHORT:
+        request.applymarker(pytest.mark.xfail(strict=True))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_there_are_fourteen_parts():
+    assert len({*WORKS, *SAYS_HOW}) == 14
+
+
+@pytest.mark.parametrize("overrides", [*WORKS.values(), *WAYS.values()], ids=[*WORKS, *WAYS])
+def test_the_part_trains(overrides, capfd):
+    assert code_of("train", *overrides) == 0, capfd.readouterr().err
+    assert capfd.readouterr().out.startswith("completed: mean return ")
+
+
+@pytest.mark.parametrize(("overrides", "message", "way"), SAYS_HOW.values(), ids=SAYS_HOW)
+def test_one_line_says_how(overrides, message, way, capfd):
+    assert code_of("train", *overrides) == 2
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert re.search(message, err), err
