@@ -73,6 +73,13 @@ class CustomCNN(BaseFeaturesExtractor):
         return self.linear(self.cnn(observations))
 
 
+class ScaledCNN(CustomCNN):
+    """The same as the message about images says."""
+
+    def forward(self, observations):
+        return super().forward(observations.float() / 255)
+
+
 def actor_net(num_cells, outputs):
     """https://docs.pytorch.org/tutorials/intermediate/reinforcement_ppo.html"""
     return nn.Sequential(

@@ -259,7 +259,9 @@ def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
     except RlrunError:
         raise
     except Exception as error:
-        raise BuildError(f"{place}: acting on 2 observations: {type(error).__name__}: {error}") from error
+        pixels = any(leaf.dtype == "uint8" for _, leaf in leaves(spaces.observation))
+        hint = "; images come as uint8: x.float() / 255 in its forward makes them numbers" if pixels else ""
+        raise BuildError(f"{place}: acting on 2 observations: {type(error).__name__}: {error}{hint}") from error
 
 
 def where(condition: Any, chosen: Tree, default: Tree) -> Tree:

@@ -77,7 +77,10 @@ class Builder:
         try:
             check_arguments(target, text, place, count=count, names=names, partial=partial)
         except BuildError as error:
-            raise BuildError(f"{error}{lacks(target, protocol) if protocol else ''}") from error
+            from rlrun.training.callback import derive  # imports torch
+
+            hint = lacks(target, protocol) if protocol else derive(target) if path[0] == "callbacks" else ""
+            raise BuildError(f"{error}{hint}") from error
         positional = self._at((*path, "_args_"), path) if "_args_" in node else []
         named = {name: self._at((*path, name), path) for name in names}
         if partial:

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from rlrun.core.errors import RunDirError
 from rlrun.core.spaces import Spaces
-from rlrun.env.spaces import from_gymnasium, parts_of
+from rlrun.env.spaces import OuterSpaces, from_gymnasium, parts_of
 
 MOST = 10_000  # different bounds of a leaf; beyond that, nothing is recorded
 
@@ -95,7 +95,7 @@ def _leaf(part: Mapping[str, Any]) -> gymnasium.Space[Any]:
     return spaces.Box(low, high, shape, np.dtype(part["env_dtype"]).type)
 
 
-class RecordedSpaces:
+class RecordedSpaces(OuterSpaces):
     """What parts read of an environment that is not made.
 
     Args:

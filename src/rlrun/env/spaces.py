@@ -24,6 +24,22 @@ _DTYPES = {"float64": "float32", "float16": "float32", "bool": "uint8"}
 _DTYPES |= {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
+class OuterSpaces:
+    """What has Gymnasium's spaces of one env; networks written for vector environments read them by these names."""
+
+    outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # observation, action
+
+    @property
+    def single_observation_space(self) -> gymnasium.Space[Any]:
+        """The observation space of one env."""
+        return self.outer[0]
+
+    @property
+    def single_action_space(self) -> gymnasium.Space[Any]:
+        """The action space of one env."""
+        return self.outer[1]
+
+
 def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = False) -> Space:
     """Translate a gymnasium space; the parts of a Tuple are named "0", "1", ….
 

@@ -12,6 +12,7 @@ import gymnasium
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array, Tree
+from rlrun.env.spaces import OuterSpaces
 from rlrun.runs.exits import describe_error
 
 _messages = logging.getLogger("rlrun")
@@ -49,7 +50,7 @@ class Resumed(NamedTuple):
     lost: dict[int, str]
 
 
-class Env(ABC):
+class Env(OuterSpaces, ABC):
     """N envs of one environment.
 
     Arrays that `reset`, `step` and `restart` return may be buffers: they stay as they are through
@@ -57,7 +58,6 @@ class Env(ABC):
     """
 
     spaces: Spaces
-    outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]]  # Gymnasium's observation and action spaces of one env
     num_envs: int
     name: str = "env"
     vectorization: str = "sync"

@@ -42,6 +42,14 @@ class SkipBatch(Exception):
     """Raised by any hook to skip the rest of this update."""
 
 
+def derive(kind: Any) -> str:
+    """Return from which class a callback's class has to derive, as the end of a message; nothing if it does."""
+    if not inspect.isclass(kind) or issubclass(kind, Callback):
+        return ""
+    bases = "rlrun.training.callback.Callback (docs/extending.md), or a loss from rlrun.callbacks.LossCallback"
+    return f"; it is no callback: derive it from {bases} (docs/new_algorithm.md)"
+
+
 class Callback:
     """Take part in training by overriding some of eight hooks.
 

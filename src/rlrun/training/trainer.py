@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from rlrun.core.clock import Spent
 from rlrun.core.errors import RlrunError, WiringError
 from rlrun.core.typing import Groups
-from rlrun.training.callback import Callback, SkipBatch, Stop
+from rlrun.training.callback import Callback, SkipBatch, Stop, derive
 from rlrun.training.update import Compiler, Update
 from rlrun.training.wiring import DataGroup, Plan, State, plan
 
@@ -54,9 +54,7 @@ class Trainer:
         self.callbacks = {name: callback for name, callback in callbacks.items() if callback is not None}
         for name, callback in self.callbacks.items():
             if not isinstance(callback, Callback):
-                raise WiringError(
-                    f"callbacks.{name} is of type {type(callback).__name__}, wanted a rlrun.training.callback.Callback"
-                )
+                raise WiringError(f"callbacks.{name} is of type {type(callback).__name__}{derive(type(callback))}")
         self.loader = loader
         self.around = around
         self.state = State(
