@@ -53,6 +53,38 @@ def test_runs_have_their_summaries(runs):
     assert ask("SELECT run FROM runs", ".")[0] == ("runs/a",)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("summary.json", '{"best": ' + "[" * 900 + "]" * 900 + "}"),
+        ("summary.json", '{"env_steps": 1e30}'),
+        ("metrics.jsonl", '{"env_steps": 1e30, "updates": 1, "loss/q": 1}'),
+        ("metrics.jsonl", r'{"env_steps": 1, "updates": 1, "loss/\ud800": 1}'),
+    ],
+)
+def test_a_damaged_run_leaves_the_others(runs, name, text):
+    (runs / "runs" / "a" / name).write_text(text)
+    rows = ask(
+        f"SELECT DISTINCT run FROM {'runs' if name == 'summary.json' else 'metrics'} WHERE run < 'c' ORDER BY run"
+    )
+    assert [run for (run,) in rows if run != "a"] == ["b"]
+
+
+def test_columns_of_the_same_name_are_numbered(runs):
+    result = rlrun.query("SELECT run, 1 AS run_1, run, run FROM runs WHERE run = 'a'", "runs")
+    assert result.to_json() == [{"run": "a", "run_1": 1, "run_2": "a", "run_3": "a"}]
+    assert list(result.to_pandas().columns) == result.columns
+
+
+def test_a_terminal_gets_no_control_characters(runs, monkeypatch, capsys):
+    sql = "SELECT 'a\x1b[2J' AS \"b\x1b\", 1 AS c"
+    assert code_of("query", sql, "runs", "--csv") == 0
+    assert capsys.readouterr().out == "b\x1b,c\na\x1b[2J,1\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert code_of("query", sql, "runs", "--csv") == 0
+    assert capsys.readouterr().out == "b?,c\na?[2J,1\n"
+
+
 def test_config_has_each_key_as_text(runs):
     rows = dict(ask("SELECT key, value FROM config WHERE run = 'b'"))
     assert (rows["seed"], rows["algorithm.lr"], rows["algorithm.note"]) == ("1", "0.001", None)
@@ -113,7 +145,12 @@ def test_the_command_prints_a_table_json_or_csv(runs, capsys):
     ]
     assert code_of("query", "SELECT run FROM runs WHERE run > 'x'") == 0
     assert capsys.readouterr() == ("run\n", "0 rows\n")
-    for arguments, line in (((sql, "nowhere"), "nowhere does not exist"), ((sql, "--csv", "--json"), "give one of")):
+    refusals = (
+        ((sql, "nowhere"), "nowhere does not exist"),
+        ((sql, "--csv", "--json"), "give one of"),
+        (("runs", sql), "the SELECT comes first, then the folder: rlrun query 'SELECT …' runs"),
+    )
+    for arguments, line in refusals:
         assert code_of("query", *arguments) == 2
         assert line in capsys.readouterr().err
 

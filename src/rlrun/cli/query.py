@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rlrun.cli.output import AsJson, print_json
+from rlrun.core.errors import RequestError, printable
 from rlrun.runs.files import aligned, counted
 
 
@@ -19,7 +20,6 @@ def query(
 ) -> None:
     """Ask runs by SQL: rlrun query "SELECT run, objective FROM runs ORDER BY objective DESC"."""
     from rlrun.commands.query import query as ask
-    from rlrun.core.errors import RequestError
 
     if as_json and as_csv:
         raise RequestError("query: give one of --json and --csv")
@@ -27,8 +27,10 @@ def query(
     if as_json:
         print_json(result.to_json())
     elif as_csv:
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([result.columns, *result.rows])
+        rows = [result.columns, *result.rows]
+        if sys.stdout.isatty():
+            rows = [[printable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     else:
         columns = zip(result.columns, zip(*result.rows, strict=True), strict=False)  # none without rows
         texts = [name for name, values in columns if any(isinstance(value, str) for value in values)]
@@ -38,6 +40,4 @@ def query(
 
 
 def _cell(value: Any) -> str:
-    from rlrun.core.errors import printable
-
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else printable(str(value))

@@ -1,6 +1,7 @@
 """Ask runs by SQL; the Python equivalent of `rlrun query`. No code of the runs is executed."""
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -36,7 +37,7 @@ class QueryResult:
     """The rows that a query selected.
 
     Attributes:
-        columns: their names.
+        columns: their names; the second of the same name ends in _1, as in DuckDB.
         rows: values in the order of the columns.
     """
 
@@ -70,6 +71,8 @@ def query(sql: str, folder: Path | str = ".") -> QueryResult:
         import duckdb
     except ModuleNotFoundError:
         raise MissingExtra("rlrun query", "duckdb", "query") from None
+    if os.path.isdir(sql):
+        raise RequestError(f"query: the SELECT comes first, then the folder: rlrun query 'SELECT …' {sql}")
     place = place_of(folder)
     if not place.is_dir():
         raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, not a run folder")
@@ -82,21 +85,28 @@ def query(sql: str, folder: Path | str = ".") -> QueryResult:
                 database.execute(f"CREATE TABLE {name} ({columns})")
             _fill(database, place, {name for name in TABLES if re.search(rf"\b{name}\b", sql, re.IGNORECASE)})
             answer = database.execute(statements[0])
-            return QueryResult([column[0] for column in answer.description or ()], answer.fetchall())
+            columns: list[str] = []
+            for name, *_ in answer.description or ():
+                names = (name, *(f"{name}_{number}" for number in range(1, len(columns) + 1)))
+                columns.append(next(free for free in names if free not in columns))
+            return QueryResult(columns, answer.fetchall())
         except duckdb.Error as error:
             tables = f"; the tables are {', '.join(TABLES)}" if isinstance(error, duckdb.CatalogException) else ""
             raise RequestError(f"query: {str(error).splitlines()[0]}{tables}") from error
 
 
 def _fill(database: Any, folder: Path, names: Iterable[str]) -> None:
-    """Insert the rows of all runs into the tables that a query names."""
+    """Insert the rows of all runs into the tables that a query names; files that cannot be rows are left out."""
+    import duckdb
+
     readers = {"runs": _summaries, "config": _settings, "metrics": _metrics}
     for run in runs_beneath(folder):
         label = str(run.path.relative_to(folder))
         for name in names:
-            if rows := readers[name](run):
-                places = ", ".join(["?", *["unnest(?)"] * len(rows[0])])
-                database.execute(f"INSERT INTO {name} SELECT {places}", [label, *map(list, zip(*rows, strict=True))])
+            with suppress(RecursionError, ValueError, duckdb.Error):  # nested deeply, text or a number of no column
+                if rows := readers[name](run):
+                    places, values = ", ".join(["?", *["unnest(?)"] * len(rows[0])]), map(list, zip(*rows, strict=True))
+                    database.execute(f"INSERT INTO {name} SELECT {places}", [label, *values])
 
 
 def _summaries(run: RunDir) -> list[tuple[Any, ...]]:
