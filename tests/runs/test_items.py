@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -30,10 +31,40 @@ def test_an_item_is_created_read_updated_and_deleted(tmp_path):
 
 
 def test_other_files_are_no_items(tmp_path):
-    for name in ("episode_1.txt", "xepisode_000001.json", "episode_.json", "episode_000001.json.tmp"):
+    for name in ("episode_1.txt", "episode_7.json", "xepisode_000001.json", "episode_.json", "episode_000001.json.tmp"):
         (tmp_path / name).touch()
     (tmp_path / "episode_000009.json").mkdir()
     assert Items(tmp_path, "episode_", ".json").items() == []
+    (tmp_path / "episode_000007.json").touch()
+    assert [item.handle for item in Items(tmp_path, "episode_", ".json").items()] == [7]
+
+
+def test_a_file_that_another_process_deletes_is_left_out(tmp_path, monkeypatch):
+    items = Items(tmp_path)
+    first, second = items.create(b"one"), items.create(b"two")
+    stat = Path.stat
+
+    def stat_late(path, **options):
+        result = stat(path, **options)
+        if path == first.path:
+            path.unlink(missing_ok=True)
+        return result
+
+    monkeypatch.setattr(Path, "stat", stat_late)
+    assert items.items()[-1:] == [second]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (Path("missing"), "^missing cannot be read: No such file"),
+        ("text", "wanted bytes or a Path as content, got a str"),
+    ],
+)
+def test_content_that_cannot_be_is_named(tmp_path, content, message):
+    with pytest.raises(RlrunError, match=message):
+        Items(tmp_path).create(content)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_threads_get_a_number_each_and_leave_nothing_behind(tmp_path):

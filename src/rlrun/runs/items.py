@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISREG
 
 from rlrun.core.errors import RlrunError
 from rlrun.runs.files import reason, replace, write_bytes
@@ -45,7 +46,7 @@ class Items:
 
     def items(self) -> list[Item]:
         """Return all files, the oldest number first."""
-        handles = [int(match[1]) for path in self.folder.iterdir() if (match := self._named.fullmatch(path.name))]
+        handles = {int(match[1]) for path in self.folder.iterdir() if (match := self._named.fullmatch(path.name))}
         return [item for handle in sorted(handles) if (item := self.get(handle)) is not None]
 
     def latest(self) -> Item | None:
@@ -55,19 +56,31 @@ class Items:
     def get(self, handle: int) -> Item | None:
         """Return the file of a number, or None."""
         path = self.path_of(handle)
-        return Item(handle, datetime.fromtimestamp(path.stat().st_mtime, UTC), path) if path.is_file() else None
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # also one that another process has just deleted
+            return None
+        return Item(handle, datetime.fromtimestamp(status.st_mtime, UTC), path) if S_ISREG(status.st_mode) else None
 
     def create(self, content: bytes | Path) -> Item:
         """Write bytes, or the content of another file, under the next number.
 
+        The next number is one above the highest. So that of a deleted newest file is given again.
+
         Raises:
-            RlrunError: the disk does not take it.
+            RlrunError: the other file cannot be read, the disk does not take it, or the content is neither.
         """
+        if not isinstance(content, bytes | Path):
+            raise RlrunError(f"{self.folder}: wanted bytes or a Path as content, got a {type(content).__name__}")
+        try:
+            data = content.read_bytes() if isinstance(content, Path) else content
+        except OSError as error:
+            raise RlrunError(f"{content!s} cannot be read: {reason(error)}") from error
         temporary = self.folder / f".{self.prefix}{os.getpid()}-{threading.get_ident()}.tmp"
         last = self.latest()
         handle = 1 if last is None else last.handle + 1
         try:
-            write_bytes(temporary, content.read_bytes() if isinstance(content, Path) else content)
+            write_bytes(temporary, data)
             while True:
                 try:
                     os.link(temporary, self.path_of(handle))  # fails where another thread or process was faster
