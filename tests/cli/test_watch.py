@@ -127,6 +127,9 @@ def test_keys_choose_metric_and_run(sweep):
     only = Watch(runs_in(sweep), ["q_lo"])
     only.refresh()
     assert only.names() == ["loss/q_loss"]
+    none = Watch(runs_in(sweep), ["lss"])
+    none.refresh()
+    assert "no metric has 'lss' in its name (did you mean 'loss'?)" in frame(none.view(9), 80, 24).plain
     with pytest.raises(RequestError, match="no jobs yet"):
         Watch(list)
     with pytest.raises(RunDirError, match="holds no run"):

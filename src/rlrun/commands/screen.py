@@ -37,7 +37,7 @@ class View(NamedTuple):
     """What a frame shows.
 
     rows: of all runs; chosen: index of the one that is shown; parts: texts of its progress; curves: its metrics, the
-    chosen one first; place: of the chosen metric and how many there are.
+    chosen one first; place: of the chosen metric and how many there are; without: what a frame without curves says.
     """
 
     rows: Sequence[Row]
@@ -45,6 +45,7 @@ class View(NamedTuple):
     parts: Sequence[str]
     curves: Sequence[Curve]
     place: tuple[int, int]
+    without: str = "no metrics yet"
 
 
 def frame(view: View, width: int, height: int, *, braille: bool = True) -> Text:
@@ -53,7 +54,7 @@ def frame(view: View, width: int, height: int, *, braille: bool = True) -> Text:
     lines = [Text.assemble((" ".join((row.name, "")), "bold"), (row.state, STYLES.get(row.state, "")))]
     lines += [Text(line) for line in wrapped(view.parts, width)[:3]]
     table = _table(view, width, (height - len(lines)) // 3) if len(view.rows) > 1 else []
-    lines += _charts(view.curves, width, height - len(lines) - len(table) - 1, braille)
+    lines += _charts(view.curves, width, height - len(lines) - len(table) - 1, braille, view.without)
     index, count = view.place
     below = f"{KEYS}   metric {index + 1}/{count}" if count else KEYS
     lines += [*table, Text(f"{below}  run {view.chosen + 1}/{len(view.rows)}", "dim")]
@@ -96,7 +97,7 @@ def _cells(row: Row, name: int) -> str:
     return f"{left} {row.state:<11} {row.steps:>11} {row.result:>10}  {why}".rstrip()
 
 
-def _charts(curves: Sequence[Curve], width: int, height: int, braille: bool) -> list[Text]:
+def _charts(curves: Sequence[Curve], width: int, height: int, braille: bool, without: str) -> list[Text]:
     """Return as many charts as there is space for, in columns and rows."""
     columns, rows = max(width // CHART[0], 1), max(height // CHART[1], 1)
     if len(curves) <= columns * (rows - 1):
@@ -108,7 +109,7 @@ def _charts(curves: Sequence[Curve], width: int, height: int, braille: bool) -> 
         drawn = [
             chart(curve, width // columns - 1, size, braille=braille)
             for curve in curves[row * columns : (row + 1) * columns]
-        ] or [["no metrics yet"]]
+        ] or [[without]]
         for number in range(size):
             cells = [set_cell_size(part[number] if number < len(part) else "", width // columns) for part in drawn]
             lines.append(Text("".join(cells), "bold" if number == 0 else "cyan"))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rlrun.commands.screen import Curve, Row, View, frame
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import locate, split
-from rlrun.core.errors import RequestError, RlrunError, RunDirError
+from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import open_regular, place_of, read_bytes
 from rlrun.runs.progress import number_of, parts, progress, record_of
@@ -156,7 +156,12 @@ class Watch:
         shown = [Curve(name, metrics.curves[name]) for name in (names[index:] + names[:index])[:CURVES]]
         near = range(self.chosen - rows, self.chosen + rows + 1)
         listed = [self._row(other, number in near) for number, other in enumerate(self.jobs)]
-        return View(listed, self.chosen, texts, shown, (index, len(names)))
+        view = View(listed, self.chosen, texts, shown, (index, len(names)))
+        if names or not metrics.curves:
+            return view
+        pieces = [piece for name in metrics.curves for piece in (*name.split("/"), name)]
+        near = "".join(did_you_mean(part, pieces) for part in self._wanted)
+        return view._replace(without=f"no metric has {' or '.join(map(repr, self._wanted))} in its name{near}")
 
     def _row(self, job: Job, visible: bool) -> Row:
         state = job.state or (str(job.run.read_status()["status"]) if visible else "")
