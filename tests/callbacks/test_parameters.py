@@ -137,5 +137,14 @@ def test_a_short_run_writes_its_trace(tmp_path):
     assert not run.trace.exists()
     profile.end_training(KeyboardInterrupt())
     assert "traceEvents" in json.loads(run.trace.read_text())
+    profile = Profile(first=1, last=9)  # of a resume
+    profile.begin_training(run.path)
+    for update in (5, 6):
+        profile.begin_cycle(update)
+        profile.end_cycle(update)
+    lines = run.log.read_text().splitlines()
+    assert [line.partition("profile: ")[2] for line in lines if "no trace" in line] == [
+        "no trace: the run was resumed at update 5, after profile.first=1"
+    ]
     with pytest.raises(ConfigError, match="profile: wanted 1 <= first <= last, got first=9 and last=1"):
         Profile(first=9, last=1)

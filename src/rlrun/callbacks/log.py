@@ -143,6 +143,8 @@ class Logger(Callback):
                 record = self._collect(step, update)
                 self._pending = record if axis_of(record) >= self._due else None
                 self._uncounted = {**self._uncounted, **record}
+            elif self._open is not None:  # the last evaluation came after it was collected
+                self._open = {**self._open, **self._spent.shares(again=True)}
             if record := {**self._uncounted, **(self._open or {})}:
                 self._emit(record, deepcopy(self._windows))
         except Exception:

@@ -15,8 +15,8 @@ class Spent(dict[str, float]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._read = perf_counter()
-        self._before: dict[str, float] = {}
+        self._begun: tuple[float, dict[str, float]] = (perf_counter(), {})
+        self._read = self._begun
 
     def __missing__(self, work: str) -> float:
         return 0.0
@@ -30,12 +30,16 @@ class Spent(dict[str, float]):
         finally:
             self[work] += perf_counter() - begun
 
-    def shares(self) -> dict[str, float]:
-        """Return the share of the time since the last call that each kind of work took, as metrics."""
-        now = perf_counter()
-        elapsed, self._read = max(now - self._read, 1e-9), now
-        seconds = {work: total - self._before.get(work, 0.0) for work, total in self.items()}
-        self._before = dict(self)
+    def shares(self, *, again: bool = False) -> dict[str, float]:
+        """Return the share of the time since the last call that each kind of work took, as metrics.
+
+        again: since the call before the last.
+        """
+        if not again:
+            self._begun = self._read
+        self._read = perf_counter(), dict(self)
+        elapsed, before = max(self._read[0] - self._begun[0], 1e-9), self._begun[1]
+        seconds = {work: total - before.get(work, 0.0) for work, total in self.items()}
         if "load" in seconds:
             seconds["sample"] = max(seconds["load"] - seconds.get("env", 0.0) - seconds.get("act", 0.0), 0.0)
         return {f"time/{work}": seconds[work] / elapsed for work in KINDS if work in seconds}
