@@ -91,6 +91,15 @@ WRONG = {  # part of a config with the key that an editor shall underline; what 
         ("algorithm: {value_head: {_target_: rlrun.nn.HLGauss, bins: 3}}", "value_head"),
         ("normalizers: {mine: {_target_: rlrun.nn.Normalizer}}", "mine"),
     ],
+    "unknown logger or environment": [
+        ("logger: [tensorbord]", "logger"),
+        ("logger: tensorbord", "logger"),
+        ("logger: [jsonl, {wandbb: {project: x}}]", "wandbb"),
+        ("logger: [{_target_: rlrun.callbacks.Jsonll}]", "_target_"),
+        ("env: {target: rlrun.env.toys.Bandi}", "target"),
+        ("env|target: rlrun.env.toys.Bandi", "target"),
+        ("env|{target: rlrun.env.toys.Bandit, kwargs: {sise: 3}}", "sise"),
+    ],
 }  # fmt: skip
 CASES = [(kind, text, key) for kind, entries in WRONG.items() for text, key in entries]
 
@@ -119,8 +128,24 @@ def underlined(validator: jsonschema.Draft7Validator, tree: Any) -> set[str]:
     return keys
 
 
-def test_sixty_files_are_wrong() -> None:
-    assert [len(entries) for entries in WRONG.values()] == [10] * 6
+def test_many_files_are_wrong() -> None:
+    assert [len(entries) for entries in WRONG.values()] == [10] * 6 + [7]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "logger: null",
+        "logger: wandb",
+        "logger: [terminal, {wandb: {project: x}}, '${mine}', {_target_: mine.Sink}]",
+        "env|{target: mine.make, kwargs: {any: 3}}",
+        "env|{target: rlrun.env.toys.Bandit, kwargs: null}",
+        "env|kwargs: {any: 3}",
+    ],
+)
+def test_what_is_right_is_not_underlined(validators: dict[str, Any], text: str) -> None:
+    group, bar, rest = text.partition("|")
+    assert underlined(validators[group if bar else "train"], as_an_editor(rest if bar else text)) == set()
 
 
 @pytest.mark.parametrize(("kind", "text", "key"), CASES)
@@ -147,10 +172,12 @@ def test_no_shipped_file_is_underlined(validators: dict[str, Any]) -> None:
 OWN = """
 # @package _global_
 conservative: {weigth: 0.1}
+env: {target: catching.environment.Catch, kwargs: {widht: 3}}
 callbacks:
   q_loss: {_target_: catching.loss.Conservativ}
-  mine: {_target_: catching.loss.Conservative, weigth: 0.1}
+  mine: {_target_: catching.loss.Conservative, hubber: 0.1}
 """
+SCRIPT = "raise SystemExit(3)  # a script without a guard"
 
 
 def test_own_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,13 +185,19 @@ def test_own_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(project)
     monkeypatch.setattr("sys.path", [*sys.path])
     folder = project / "conf"
+    for name in ("__main__", "script"):
+        (project / "catching" / f"{name}.py").write_text(SCRIPT if name == "script" else "import no_such_module")
     lines = [path.read_text() for path in folder.rglob("*.yaml")]
     assert all("# yaml-language-server: $schema=../.schema/" in text for text in lines)
     written = {path.stem: json.loads(path.read_text()) for path in rlrun.schema()}
     validators = {name: jsonschema.Draft7Validator(content) for name, content in written.items()}
     assert wrong_files(folder, validators) == {}
-    assert underlined(validators["train"], yaml.safe_load(OWN)) >= {"weigth", "_target_", "mine"}
+    assert underlined(validators["train"], yaml.safe_load(OWN)) >= {"weigth", "_target_", "mine", "widht", "hubber"}
+    right = "callbacks: {q_loss: {_target_: catching.loss.Conservative, weight: 0.1, huber: 1.0}}"
+    assert underlined(validators["train"], yaml.safe_load(right)) == set()
     assert underlined(validators["train"], {"conservative": {"weight": 0.1}}) == set()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "catching"]:
+        del sys.modules[name]  # other tests have projects of this name
 
 
 def test_other_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rlrun.callbacks.sinks import SINKS
 from rlrun.config.files import read_yaml
-from rlrun.config.interpolation import dotted, leaves, mentions
+from rlrun.config.interpolation import child, dotted, leaves, mentions
 from rlrun.config.places import ConfigFolder, add_to_path, group_names, offers, own_dirs, project_dir, readable_places
 from rlrun.config.schema import KINDS, NUMBER, OPEN
 from rlrun.config.targets import find_target, parameters
@@ -111,7 +112,7 @@ class _Schemas:
         self.parts: dict[str, _Node] = {}  # of groups whose files hold only their own part
         self.targets: dict[str, Any] = {}
         self.packages = {"rlrun", "torch"}  # whose targets are all known
-        own_trees = []
+        own_trees, envs = [], _Node()
         for place in places:
             mine = not place.packaged and place.path in own
             for path in sorted(place.path.rglob("*.yaml")):
@@ -120,6 +121,8 @@ class _Schemas:
                 if group != "." and not GLOBAL.search(path.read_text(encoding="utf-8")):
                     self.parts.setdefault(group, _Node())
                     tree = {"defaults": tree.pop("defaults", []), group: tree}
+                if isinstance(text := child(child(tree, "env"), "target"), str):
+                    envs.targets.add(text)
                 if mine:
                     own_trees.append(tree)
                 else:
@@ -128,6 +131,7 @@ class _Schemas:
         for name in self.parts:
             self.parts[name] = self.root.children.get(name, _Node())
         self._find_targets(self.root)
+        self._find_targets(envs)
         self._add_public()
 
     def _add_own(self, trees: Sequence[Mapping[str, Any]]) -> None:
@@ -149,15 +153,17 @@ class _Schemas:
                 continue
             if text.split(".")[0] not in self.packages:
                 self._add_package(text.split(".")[0])
-        for child in node.children.values():
-            self._find_targets(child)
+        for below in node.children.values():
+            self._find_targets(below)
 
     def _add_package(self, name: str) -> None:
         """Add the classes of a package of the user's."""
         package = importlib.import_module(name)
         self.packages.add(name)
         for module in pkgutil.iter_modules(getattr(package, "__path__", []), f"{name}."):
-            self._add_classes(importlib.import_module(module.name))
+            with suppress(Exception, SystemExit):  # of a script, or of an extra
+                if not module.name.endswith(".__main__"):
+                    self._add_classes(importlib.import_module(module.name))
 
     def _add_public(self) -> None:
         for part in PARTS:
@@ -233,7 +239,7 @@ class _Schemas:
     def arguments(target: Any) -> tuple[Schema, list[str]]:
         """Return the schema of a target's arguments, empty where it takes any, and the required names."""
         try:
-            given = parameters(target)
+            given = parameters(target, heirs=True)
         except (ValueError, TypeError):  # some classes written in C have none
             return {}, []
         hints: dict[str, Any] = {}
@@ -266,6 +272,13 @@ class _Schemas:
             body["additionalProperties"] = _ref("object")
         else:
             body["additionalProperties"] = dotted(path) in OPEN
+        if path == ("env",):
+            body["allOf"] = [
+                {"if": {"properties": {"target": {"const": name}}, "required": ["target"]}, "then": then}
+                for name, entry in sorted(self.targets.items())
+                if (hasattr(entry, "step") or not inspect.isclass(entry)) and self.arguments(entry)[0]
+                for then in [{"properties": {"kwargs": _ref(name)}}]
+            ]
         if path == ():
             properties |= {key.split(".")[0]: {} for key in KINDS if key.split(".")[0] not in properties}
             properties["hydra"] = {}
@@ -285,6 +298,12 @@ class _Schemas:
 
     def value(self, node: _Node, path: tuple[str, ...]) -> Schema:
         """Return the schema of a value at a path."""
+        if path == ("logger",):
+            known = {"type": "object", "properties": {name: {} for name in SINKS}, "additionalProperties": False}
+            sink: Schema = {"anyOf": [{"enum": list(SINKS)}, LINK, OBJECT, known]}
+            return {"anyOf": [*sink["anyOf"], {"type": "array", "items": sink}, {"type": "null"}]}
+        if path == ("env", "target"):
+            return {"anyOf": [_ref("target"), {"type": "null"}]}
         kind = KINDS.get(dotted(path))
         if kind is not None:
             return {"anyOf": [kind.json, LINK, OBJECT]}
@@ -293,7 +312,7 @@ class _Schemas:
             body = self.mapping(node, path)
             if node.targets:
                 same = {"properties": {"_target_": {"enum": sorted(node.targets)}}}
-                body = {"if": same, "then": body, "else": _ref("override")}
+                body = {"allOf": [_ref("override"), {"if": same, "then": body}]}
             options.append({"type": ["object", "null"], **body})
         kinds = {type(value) for value in node.values if not (isinstance(value, str) and "${" in value)}
         if not node.is_mapping and (types.NoneType in kinds or not kinds):

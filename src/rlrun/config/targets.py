@@ -92,10 +92,12 @@ def explain(error: BaseException) -> str:
     return message if telling else f"{type(error).__name__}: {message}".rstrip(": ")
 
 
-def parameters(target: Any) -> list[inspect.Parameter]:
-    """Return what a target takes; our own classes hand `**options` on to the class above."""
+def parameters(target: Any, *, heirs: bool = False) -> list[inspect.Parameter]:
+    """Return what a target takes; our own classes hand `**options` on to the class above, and likely their heirs."""
     params = dict(inspect.signature(target).parameters)
-    for above in target.__mro__[1:] if inspect.isclass(target) and within(target.__module__, ["rlrun"]) else ():
+    classes = target.__mro__ if inspect.isclass(target) else (target,)
+    hands_on = any(within(str(owner.__module__), ["rlrun"]) for owner in (classes if heirs else classes[:1]))
+    for above in classes[1:] if hands_on else ():
         options = [name for name, parameter in params.items() if parameter.kind is parameter.VAR_KEYWORD]
         if options and "__init__" in vars(above) and above is not object:
             del params[options[0]]
