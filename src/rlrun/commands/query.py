@@ -81,8 +81,8 @@ def query(sql: str, folder: Path | str = ".") -> QueryResult:
             statements = database.extract_statements(sql)
             if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
                 raise RequestError(f"query: wanted one SELECT, got {sql[:80]!r}")
-            for name, columns in TABLES.items():
-                database.execute(f"CREATE TABLE {name} ({columns})")
+            for name, declared in TABLES.items():
+                database.execute(f"CREATE TABLE {name} ({declared})")
             _fill(database, place, {name for name in TABLES if re.search(rf"\b{name}\b", sql, re.IGNORECASE)})
             answer = database.execute(statements[0])
             columns: list[str] = []

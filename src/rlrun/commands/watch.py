@@ -160,8 +160,8 @@ class Watch:
         if names or not metrics.curves:
             return view
         pieces = [piece for name in metrics.curves for piece in (*name.split("/"), name)]
-        near = "".join(did_you_mean(part, pieces) for part in self._wanted)
-        return view._replace(without=f"no metric has {' or '.join(map(repr, self._wanted))} in its name{near}")
+        hints = "".join(did_you_mean(part, pieces) for part in self._wanted)
+        return view._replace(without=f"no metric has {' or '.join(map(repr, self._wanted))} in its name{hints}")
 
     def _row(self, job: Job, visible: bool) -> Row:
         state = job.state or (str(job.run.read_status()["status"]) if visible else "")
