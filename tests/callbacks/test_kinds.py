@@ -18,6 +18,7 @@ import rlrun
 from rlrun.callbacks.log import Logger, rows_in
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
 from rlrun.runs.directory import RunDir
+from rlrun.training import metrics
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.metrics import Windows, as_numbers, as_record
 
@@ -264,6 +265,25 @@ def test_axis_is_that_of_tensorboard_and_wandb(axis, places, run):
 )
 def test_each_step_of_a_window_is_a_row(batch, rows):
     assert rows_in(batch) == rows
+
+
+def test_a_kind_costs_nothing_when_no_record_is_due(run, monkeypatch):
+    calls = []
+    monkeypatch.setattr(metrics, "_in_record", lambda value: calls.append(value) or 0.5)
+    callback, logger = Callback(), Logger([Jsonl()], every=100)
+    logger.begin_training({"own": callback}, run.path)
+    for update in range(1, 100):
+        callback.store.put(KINDS)
+        logger.end_cycle(update, step=update)
+    assert calls == []
+    logger.end_cycle(100, step=100)
+    assert len(calls) == len(KINDS)
+
+
+def test_a_checkpoint_of_before_is_loaded(run):
+    old = {"last": {"env_steps": 4, "updates": 2, "seconds": 1.0}, "seconds": 1.5, "pending": None, "records": 0}
+    logged(run, Jsonl(), updates=(3,), state={**old, "newest": 0, "open": {"env_steps": 4, "updates": 2, "own/x": 1.0}})
+    assert [record["updates"] for record in records(run)] == [2, 3]
 
 
 def test_the_same_image_is_written_once(run):

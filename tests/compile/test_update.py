@@ -16,7 +16,7 @@ from rlrun.compile import FusedUpdate, graph
 from rlrun.core.errors import ConfigError
 from rlrun.core.schedules import Linear
 from rlrun.training.callback import Callback
-from rlrun.training.metrics import as_numbers
+from rlrun.training.metrics import Histogram, Image, Text, as_numbers
 
 
 def test_scheduled_numbers_are_no_constants(interpreted):
@@ -95,6 +95,24 @@ def test_summed_parameters_have_own_gradients(interpreted):
             return (x @ (self.base + self.offset)).unsqueeze(-1)
 
     both(lambda: {"loss": Distance(Sum(), ADAM, max_grad_norm=0.01)})
+
+
+def test_metrics_may_be_no_numbers(interpreted):
+    class Spread(Distance):
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            loss = super().loss(x, y)
+            kinds = {"own/spread": Histogram(loss), "own/view": Image(loss.reshape(1, -1)), "own/note": Text("new")}
+            return loss, {}, {**kinds, "windowed[3]:own/loss": loss}
+
+    plain, fused = (
+        trained({"loss": Spread(layer(), ADAM)}, compile=fuse).callbacks["loss"].metrics for fuse in (False, True)
+    )
+    assert len(interpreted) == 1
+    numbers = as_numbers(fused)
+    assert numbers == pytest.approx(as_numbers(plain), rel=1e-4)
+    assert {"own/spread/q50", "own/loss", "own/loss/cumulative"} <= numbers.keys()
+    torch.testing.assert_close(fused["own/view"].pixels, plain["own/view"].pixels, rtol=1e-4, atol=1e-6)
+    assert fused["own/note"] == Text("new")
 
 
 def test_hook_between_graphs_gets_outputs(interpreted):

@@ -121,6 +121,8 @@ class Windows:
     def take(self, metrics: dict[str, Any]) -> bool:
         """Move the numbers with such names into their windows; return True if there are some."""
         names = [name for name in metrics if name.startswith("windowed[") and WINDOWED.fullmatch(name)]
+        if not names:
+            return False
         values = {name: value for name in names if is_number(value := reduced(metrics[name]))}
         for name, value in values.items():
             del metrics[name]
@@ -188,9 +190,11 @@ class MetricStore:
 
 def detached(value: Any) -> Any:
     """Return a metric without the graph of its tensors."""
+    if isinstance(value, Tensor):
+        return value.detach() if value.requires_grad else value
     if isinstance(value, tuple):
         return getattr(type(value), "_make", tuple)([detached(part) for part in value])
-    return value.detach() if isinstance(value, Tensor) and value.requires_grad else value
+    return value
 
 
 def reduced(value: Any) -> Any:
