@@ -268,5 +268,5 @@ def test_choices_are_learned_by_weights(algorithm, weights, best, folder):
     overrides += ["+with=[reward_weights,reward_critics]", f"++reward_weights={weights}", "algorithm.ensemble=2"]
     run = rlrun.train(overrides, run_dir="run")
     assert run.trainer.callbacks["q_loss"].critics.value_head.size == 2
-    evaluation = rlrun.evaluate("run", episodes=2, trust=[__name__.partition(".")[0]])
+    evaluation = rlrun.evaluate("run", episodes=2, trust=__name__.partition(".")[0])  # a text is one name
     assert evaluation.totals == [[1.0, -0.5] if best == 0 else [0.0, 0.0]] * 2

@@ -210,15 +210,17 @@ def limited(
         limits.remove(limit)
 
 
-def require_of_use(packages: Iterable[str]) -> None:
-    """Refuse `--trust` of what is never allowed: it would be void.
+def require_of_use(packages: Iterable[str]) -> list[str]:
+    """Return the names of packages, also of a single one; refuse `--trust` of what is never allowed: it would be void.
 
     Raises:
         ConfigError: naming the first.
     """
+    packages = [packages] if isinstance(packages, str) else list(packages)
     for package in packages:
         if within(package, NEVER):
             raise ConfigError(f"--trust {package} is void: no config may name it, whoever wrote it; leave it away")
+    return packages
 
 
 def is_limited() -> bool:

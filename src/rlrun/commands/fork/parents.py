@@ -95,8 +95,7 @@ def started(
         RunDirError: there is no parent, or the file of its overrides cannot be read.
         ConfigError: the overrides do not compose, alone or after those of the parent.
     """
-    packages = list(packages)
-    trust.require_of_use(packages)
+    packages = trust.require_of_use(packages)
     parent = find(start)
     overrides = overrides.overrides if isinstance(overrides, Composed) else listed(overrides)
     if any(override.key == "init.from" for override in parse(overrides)):
