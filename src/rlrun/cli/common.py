@@ -126,7 +126,7 @@ def print_result(result: Result, bounds: Mapping[str, Mapping[str, float]] | Non
     if bounds:
         from rlrun.commands.expect import check
 
-        promises = check(result.run_dir, bounds)
+        promises = check(result.run_dir, bounds, result.config)
         values["promises"] = [{"kept": kept, "text": line} for kept, line in promises]
         for _, line in promises if not as_json else ():
             typer.echo(line)

@@ -101,7 +101,7 @@ def train(
             result = experiment.train(composed, run_dir=run_dir)
         except Left as error:
             raise typer.Exit(75) from error
-    print_result(result, bounds, as_json=as_json)
+        print_result(result, bounds, as_json=as_json)
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlrun.commands.evaluate import evaluate
+from rlrun.collect.video import Stage
+from rlrun.config.interpolation import plain
 from rlrun.core.errors import ConfigError, RequestError, did_you_mean
+from rlrun.loading.policy import frozen
 from rlrun.runs.directory import RunDir
 from rlrun.runs.progress import number_of, progress, values_of
 
@@ -22,14 +24,14 @@ def promises(config: Any) -> dict[str, dict[str, float]]:
     Raises:
         ConfigError: there is none, or a key or a bound is not known.
     """
-    expect = config.get("expect") or {}
+    expect = _block("expect", config.get("expect"))
     for key in expect:
         if key not in KEYS:
             raise ConfigError(f"expect.{key}: no such key{did_you_mean(str(key), KEYS, 'expect.')}")
     bounds: dict[str, dict[str, float]] = {}
     if expect.get("return") is not None:
         bounds["return"] = {"at_least": _number("expect.return", expect["return"])}
-    for name, wanted in (expect.get("metrics") or {}).items():
+    for name, wanted in _block("expect.metrics", expect.get("metrics")).items():
         place = f"expect.metrics.{name}"
         if not isinstance(wanted, Mapping) or not wanted:
             raise ConfigError(f"{place}: wanted {{at_most: 0.1}} or {{at_least: 0.1}}, got {wanted}")
@@ -38,13 +40,21 @@ def promises(config: Any) -> dict[str, dict[str, float]]:
                 raise ConfigError(
                     f"{place}.{key}: no such bound{did_you_mean(str(key), BOUNDS)}; there are at_least, at_most"
                 )
-        bounds[str(name)] = {str(key): _number(f"{place}.{key}", value) for key, value in wanted.items()}
+        bounds[str(name)] = limits = {str(key): _number(f"{place}.{key}", value) for key, value in wanted.items()}
+        if limits.get("at_least", -math.inf) > limits.get("at_most", math.inf):
+            raise ConfigError(f"{place}: at_least {limits['at_least']:g} is above at_most {limits['at_most']:g}")
     if not bounds:
         raise ConfigError(
             "--expect: the config promises nothing; +expect.return=475 promises the return of the best checkpoint, "
             "'+expect.metrics={loss/q_loss: {at_most: 0.1}}' a metric"
         )
     return bounds
+
+
+def _block(place: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping | None):
+        raise ConfigError(f"{place}: wanted keys with values, got {value!r}")
+    return value or {}
 
 
 def _number(place: str, value: Any) -> float:
@@ -54,7 +64,7 @@ def _number(place: str, value: Any) -> float:
     return number
 
 
-def check(run: Path, bounds: Mapping[str, Mapping[str, float]]) -> list[tuple[bool, str]]:
+def check(run: Path, bounds: Mapping[str, Mapping[str, float]], config: Any = None) -> list[tuple[bool, str]]:
     """Return for each promise whether a run keeps it, and one line.
 
     The return is the mean of 20 fresh episodes of the best checkpoint; a metric is the mean of the last tenth of its
@@ -63,17 +73,21 @@ def check(run: Path, bounds: Mapping[str, Mapping[str, float]]) -> list[tuple[bo
     Args:
         run: directory of a finished run.
         bounds: as `promises` returns them.
+        config: from which the user trained the run; the names in it are trusted.
 
     Raises:
         RequestError: the run never logged a promised metric.
     """
-    return [_checked(run, name, wanted) for name, wanted in bounds.items()]
+    return [_checked(run, name, wanted, config) for name, wanted in bounds.items()]
 
 
-def _checked(run: Path, name: str, wanted: Mapping[str, float]) -> tuple[bool, str]:
+def _checked(run: Path, name: str, wanted: Mapping[str, float], config: Any) -> tuple[bool, str]:
     if name == "return":
         best = "best" if RunDir(run).pointed("best") else "latest"
-        value = evaluate(run, checkpoint=best, episodes=EPISODES).mean_return
+        with frozen(run, typed={"": plain(config)}) as policy:
+            policy.take(RunDir(run).checkpoint(best))
+            with Stage(policy.env, episodes=EPISODES, max_steps=policy.max_steps) as stage:
+                value = stage.play(policy.agent)[0].mean_return
         source = f"mean of {EPISODES} episodes of the {best} checkpoint"
     else:
         metrics = RunDir(run).metrics

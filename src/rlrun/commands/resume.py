@@ -57,7 +57,8 @@ def resume(run: os.PathLike[str] | str, overrides: Iterable[str] = (), *, trust:
         RlrunError: the run failed; `status.json` says so.
     """
     overrides, trace, run = listed(overrides), trace_of(RunDir.open(run)), Path(run)
-    with arrived(run, trust, overrides) as arrival:
+    typed = {override.key: override.value for override in parse(overrides)}
+    with arrived(run, trust, typed) as arrival:
         return _resume(arrival, overrides, run, trace)
 
 

@@ -145,6 +145,7 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
             if index == 1 and path[0] in CLOSED:
                 raise ConfigError(f"{override.key}: {what}{instead(path[0], key)}")
             part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))
+            part = part or override.key == "expect.return"
             near = near or (f"; +{override.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")
             raise ConfigError(f"{override.key}: {what}{hint(path, plain(config), near, override.value)}")
         node = names[key]

@@ -169,6 +169,7 @@ KINDS: dict[str, Kind] = {
     "stop.updates": either(whole(), NULL),
     "stop.seconds": either(number(0), NULL),
     "stop.mean_return": either(number(), NULL),
+    "expect.return": either(number(), NULL),
     "evaluation.every": either(whole(), NULL),
     "evaluation.episodes": whole(1),
     "evaluation.max_steps": either(whole(1), NULL),

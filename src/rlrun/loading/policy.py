@@ -1,6 +1,6 @@
 """A run's policy as it was at a checkpoint: what is evaluated, looked at and exported."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -94,20 +94,26 @@ class Frozen:
 
 @contextmanager
 def frozen(
-    run: Path | str, trust: Iterable[str] = (), *, device: str | None = None, only_acts: bool = False
+    run: Path | str,
+    trust: Iterable[str] = (),
+    *,
+    typed: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    only_acts: bool = False,
 ) -> Iterator[Frozen]:
     """Open a run that another person may have made, build its agent and environment, and close them in the end.
 
     Args:
         run: a run directory.
         trust: packages that its config may import, beyond those of any run and of the user's project.
+        typed: config key -> value, what the user typed; the names among the values are admitted, too.
         device: where the policy goes; None = as in the run.
         only_acts: make no environment, if the manifest has its spaces.
 
     Raises:
         RequestError: there is no such run, it is damaged, or it names code that is not trusted.
     """
-    with process_restored(), arrived(run, trust) as arrival:
+    with process_restored(), arrived(run, trust, typed) as arrival:
         policy = Frozen(arrival, device, only_acts=only_acts)
         try:
             yield policy

@@ -1,6 +1,6 @@
 """Open a run directory that another person may have made: check its files, and limit the imports of its config."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
 from rlrun.config.interpolation import plain
-from rlrun.config.overrides import parse
 from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
 from rlrun.core.errors import ConfigError, RunDirError
@@ -33,23 +32,21 @@ class Arrival(NamedTuple):
 
 
 @contextmanager
-def arrived(run: Path | str, packages: Iterable[str] = (), overrides: Iterable[str] = ()) -> Iterator[Arrival]:
+def arrived(run: Path | str, packages: Iterable[str] = (), typed: Mapping[str, Any] | None = None) -> Iterator[Arrival]:
     """Open a run; as long as the `with` block lasts, configs import only what `rlrun.security.trust` admits.
 
     Args:
         run: a run directory.
         packages: what its config may import beyond that, as `--trust` names it.
-        overrides: of the config that the user typed; the names among their values are admitted, too.
+        typed: config key -> value, what the user typed; the names among the values are admitted, too.
 
     Raises:
         RequestError: there is no such run, its config or manifest is damaged, or a package is not there.
     """
-    packages = list(packages)
-    trust.require_of_use(packages)
+    packages = trust.require_of_use(packages)
     directory = RunDir.open(run)
     about = read_json(directory.manifest)
     _check_about(about, directory.manifest)
-    typed = {override.key: override.value for override in parse(overrides)}
     with trust.limited(packages, run=directory.path, project=about.get("project"), typed=typed):
         try:
             config = configuration.load(directory.config)
