@@ -44,10 +44,10 @@ def test_share_of_truncated_episodes_is_restored():
 def test_numbers_of_infos_are_means_of_the_newest_episodes():
     tally, restored = Tally(3, 0, window=2), Tally(3, 0, window=2)
     for success, score in ((True, 1), (False, 2.5), (True, np.float32(3.5))):
-        tally.end(np.array([1]), infos={1: {"success": success, "score": score}, 2: {"success": False}})
+        tally.end(np.array([1]), infos={1: {"success": success, "score": score, "large": 2**70}, 2: {"success": False}})
     tally.end(np.array([0]), infos={0: {}})
     assert tally.metrics["episode/success"] == 0.5  # of the newest two that have it, in the env whose episode ended
-    assert tally.metrics["episode/score"] == 3.0
+    assert (tally.metrics["episode/score"], tally.metrics["episode/large"]) == (3.0, 2.0**70)
     restored.load_state_dict(tally.state_dict())
     for episodes in (tally, restored):
         episodes.end(np.array([2]), infos={2: {"score": np.array([5.5])}})
@@ -61,6 +61,8 @@ def test_numbers_of_infos_are_means_of_the_newest_episodes():
 def test_infos_cannot_replace_metrics_or_grow_without_limit():
     tally = Tally(1, 0, window=2)
     odd = {"return": 9.0, "length": 9, "text": "a", "list": [1], "nan": np.nan, "up\x1b[2J": 1.0, "a/b": 1.0, 3: 1.0}
+    odd |= {"huge": 10**400, "lap": np.timedelta64(5, "s"), "at": np.datetime64("2026-01-01"), "complex": 1j}
+    odd |= {"complex64": np.complex64(1j), "names": np.array(["a"])}
     tally.end(np.array([0]), infos={0: {**odd, "episode": {"r": 1.0}, "_private": 1.0, "x" * 65: 1.0}})
     assert tally.metrics == {
         "episode/count": 1,

@@ -4,6 +4,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -169,15 +170,15 @@ def _numbers_in(info: Mapping[str, Any]) -> dict[str, Any]:
     """
     numbers: dict[str, Any] = {}
     for name, value in info.items():
-        plain = isinstance(value, bool | int | float | np.bool_ | np.number)
         kind = isinstance(value, KINDS)
-        array = isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
-        if not (plain or kind or array):
+        array = isinstance(value, np.ndarray | np.generic) and value.size == 1 and value.dtype.kind in "biuf"
+        if not (array or kind or isinstance(value, int | float)):
             continue
         if isinstance(name, str) and len(name) <= LETTERS and re.fullmatch(r"[^\W_][\w-]*", name) and name not in OWN:
-            number = value if kind else float(np.ravel(value)[0])
-            if kind or math.isfinite(number):
-                numbers[name] = number
+            with suppress(OverflowError):  # no float is as large
+                number = value if kind else float(np.ravel(value)[0])
+                if kind or math.isfinite(number):
+                    numbers[name] = number
     return numbers
 
 
