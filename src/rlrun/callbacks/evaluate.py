@@ -182,8 +182,7 @@ class Evaluator(Callback):
                 self._run.echo(message, logging.WARNING)
             if self.video and self._run is not None:
                 offline = step == 0 and self.offline > 0  # its evaluations differ in updates, not in steps
-                clock = f"{update if step is None else step:010d}"
-                self._film(self._run, f"{clock}_offline_{update:010d}.mp4" if offline else f"{clock}.mp4")
+                self._film(self._run, self._run.evaluation_video(step or 0, update, offline=offline))
         return result
 
     def _play(self, envs: Env, *, episodes: int, watch: Watcher | None = None) -> Evaluation:
@@ -200,11 +199,11 @@ class Evaluator(Callback):
     def _newest(self) -> Any:
         return self.last, self.best, self._evaluated, self.reward_sum, self.reward_steps
 
-    def _film(self, run: RunDir, name: str) -> None:
+    def _film(self, run: RunDir, path: Path) -> None:
         """Record the first episode again, as a video; report only the first error."""
         try:
             screen = videos.screen("evaluation.video", self.env)
-            with closing(screen), videos.VideoRecorder(screen, lambda moment: run.videos / name) as watch:
+            with closing(screen), videos.VideoRecorder(screen, lambda moment: path) as watch:
                 self._play(screen, episodes=1, watch=watch)
         except Stop:
             raise

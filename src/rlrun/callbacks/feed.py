@@ -9,7 +9,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from rlrun.callbacks.sinks import LONGEST, Record, Sink, axis_of
+from rlrun.callbacks.record import Record, axis_of
+from rlrun.callbacks.sinks import LONGEST, Sink
 from rlrun.core.errors import RlrunError
 from rlrun.runs.directory import RunDir
 

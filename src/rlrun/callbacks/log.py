@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.callbacks.feed import Feed
+from rlrun.callbacks.record import Record, axis_of
 from rlrun.callbacks.schedule import due_offline, following
-from rlrun.callbacks.sinks import Record, Sink, axis_of
+from rlrun.callbacks.sinks import Sink
 from rlrun.callbacks.system import System
 from rlrun.core.clock import Spent
 from rlrun.core.spaces import map_tree

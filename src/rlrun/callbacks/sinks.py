@@ -4,22 +4,28 @@ import errno
 import html
 import json
 import logging
+import math
 import os
 import re
 import secrets
 import shlex
+import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
 
 from rlrun.callbacks.progress import Terminal
+from rlrun.callbacks.record import BEST, FINAL, Record, axis_of, hyperparameters
+from rlrun.collect import video as videos
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.core.typing import Array
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import finite, head, reason, write_text
 from rlrun.runs.heartbeat import require_own
+from rlrun.runs.progress import values_of
 from rlrun.security import trust
 from rlrun.training.metrics import Distribution, Image, Text, Video
 
@@ -27,7 +33,6 @@ NAME_LETTERS = 128  # in a name or group of wandb
 _messages = logging.getLogger("rlrun")
 
 LONGEST = 1 << 24  # bytes of a line
-Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
 class Sink(Protocol):
@@ -112,6 +117,9 @@ class Jsonl:
 class TensorBoard:
     """`tensorboard/`: tags are the metrics' names.
 
+    The config is the text `config`. The HParams tab has the run's overrides and the algorithm's numbers, and the final
+    and the best evaluation. Each evaluation's video is a GIF.
+
     Args:
         offline: updates before the first environment step; on the axis of steps they come before these.
         axis: `env_steps`, `updates` or `samples`.
@@ -122,43 +130,70 @@ class TensorBoard:
     def __init__(self, *, offline: int = 0, axis: str = "env_steps") -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
+            from torch.utils.tensorboard.summary import hparams
         except ImportError:
             raise MissingExtra("logger tensorboard", "tensorboard", "tensorboard") from None
         self._make, self._place = SummaryWriter, partial(axis_of, offline=offline, axis=axis)
+        self._offline = offline
+        self._summaries: Any = hparams
         self._writer: Any = None
+        self._run: RunDir | None = None
+        self._at = 0  # axis of the newest record
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
         purge = axis + 1 if records else 0  # hides records after the checkpoint of an interrupted run
         self._writer = self._make(str(run.tensorboard), purge_step=purge)  # type: ignore[no-untyped-call]
+        self._run, self._at = run, axis
+        if run.config.is_file():
+            text = run.config.read_text(encoding="utf-8", errors="replace")
+            self._writer.add_text("config", f"```\n{text}\n```", axis)
+        self._hparams = self._summaries(hyperparameters(run, config), dict.fromkeys((FINAL, BEST), 0.0))
+        for summary in self._hparams[:2]:
+            self._writer._get_file_writer().add_summary(summary)
 
     def write(self, record: Record) -> None:
-        at = self._place(record)
+        self._at = at = self._place(record)
         for name, value in record.items():
             if isinstance(value, Distribution):
                 self._add_histogram(name, value, at)
             elif isinstance(value, Image):
                 self._writer.add_image(name, value.pixels, at, dataformats="HWC")
             elif isinstance(value, Video):
-                self._add_video(name, value, at)
+                self._add_gif(name, gif(value), at)
             elif isinstance(value, Text):
                 self._writer.add_text(name, value.text, at)
             else:
                 self._writer.add_scalar(name, value, at)
+        if FINAL in record:
+            self._add_evaluation(record, at)
         self._writer.flush()  # a full disk is noticed by this record, not by a later one
 
     def _add_histogram(self, name: str, value: Distribution, at: int) -> None:
         counts, edges = value.counts.tolist(), value.edges.tolist()  # TensorBoard's first bin ends at the first edge
         self._writer.add_histogram_raw(name, edges[0], edges[-1], sum(counts), 0, 0, edges, [0, *counts], at)
 
-    def _add_video(self, name: str, value: Video, at: int) -> None:
+    def _add_evaluation(self, record: Record, at: int) -> None:
+        assert self._run is not None
+        place = record["env_steps"], record["updates"]
+        path = self._run.evaluation_video(*place, offline=self._offline > 0)
+        if path.is_file() and not path.is_symlink():
+            with suppress(RlrunError):  # the video itself is there
+                self._add_gif("evaluation/video", as_gif(path), at)
+
+    def _add_gif(self, name: str, data: bytes, at: int) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        height, width = value.frames.shape[1:3]  # torch's `add_video` writes the same, by moviepy
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=gif(value))
+        width, height = (int.from_bytes(data[place : place + 2], "little") for place in (6, 8))
+        # torch's `add_video` writes the same, by moviepy
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=data)
         self._writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=name, image=image)]), at)
 
     def close(self, error: BaseException | None) -> None:
+        assert self._run is not None
+        if returns := [*filter(math.isfinite, values_of(self._run.metrics, FINAL))]:
+            self._writer.add_scalar(BEST, max(returns), self._at)
+        self._writer._get_file_writer().add_summary(self._hparams[2])
         self._writer.close()
 
 
@@ -272,6 +307,24 @@ def gif(video: Video) -> bytes:
     return file.getvalue()
 
 
+def as_gif(path: Path) -> bytes:
+    """Return a small GIF of a video: its first minute, 10 frames per second, at most 320 pixels wide.
+
+    Raises:
+        RlrunError: it cannot be converted.
+    """
+    videos.require_encoder("a GIF of a video")
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    read = ("-protocol_whitelist", "file,pipe", "-f", "mp4", "-t", "60", "-i", str(path))  # no playlist, no address
+    filters = f"fps=10,scale='min(320,iw)':-2,{videos.PALETTE}"
+    command = [get_ffmpeg_exe(), "-v", "error", *read, "-filter_complex", filters, "-f", "gif", "-"]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True)
+    if result.returncode:
+        raise RlrunError(f"{path} cannot be converted: {result.stderr.decode(errors='replace').strip()}")
+    return result.stdout
+
+
 def pillow(pixels: Array) -> Any:
     """Return pixels [H, W, channels] as an image of pillow."""
     from PIL import Image as Pillow
@@ -321,13 +374,3 @@ def _make(name: str, arguments: Mapping[str, Any]) -> Sink:
     except TypeError as error:
         raise BuildError(f"logger.{name}: {error}") from None
     return sink
-
-
-def axis_of(record: Mapping[str, Any], offline: int = 0, axis: str = "env_steps") -> int:
-    """Return a record's place on an axis; that of environment steps is updates where there are no steps.
-
-    offline: updates before the first environment step, which comes after them.
-    """
-    if axis != "env_steps":
-        return int(record[axis])
-    return offline + int(record["env_steps"]) if record["env_steps"] else int(record["updates"])

@@ -260,6 +260,12 @@ class RunDir:
         past = folders[: folders.index(named[0]) + 1] if named else folders
         return [*reversed(past), *reversed(folders[len(past) :])]
 
+    def evaluation_video(self, env_steps: int, updates: int, *, offline: bool = False) -> Path:
+        """Return the file for the video of an evaluation; offline: updates may come before environment steps."""
+        if offline and not env_steps:
+            return self.videos / f"{env_steps:010d}_offline_{updates:010d}.mp4"
+        return self.videos / f"{env_steps or updates:010d}.mp4"
+
     def pointed(self, pointer: str) -> str | None:
         path = self.checkpoints / pointer
         return head(path, NAME).decode(errors="replace").strip() or None

@@ -1,0 +1,33 @@
+"""A record of metrics, and what sinks say of its run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlrun.runs.directory import RunDir
+
+FINAL, BEST = "evaluation/mean_return", "evaluation/best_return"
+Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
+
+
+def axis_of(record: Mapping[str, Any], offline: int = 0, axis: str = "env_steps") -> int:
+    """Return a record's place on an axis; that of environment steps is updates where there are no steps.
+
+    offline: updates before the first environment step, which comes after them.
+    """
+    if axis != "env_steps":
+        return int(record[axis])
+    return offline + int(record["env_steps"]) if record["env_steps"] else int(record["updates"])
+
+
+def hyperparameters(run: RunDir, config: Mapping[str, Any]) -> dict[str, float | str]:
+    """Return the algorithm's numbers and texts, the environment's id, the seed, and the overrides, by config key."""
+    values = {f"algorithm.{name}": value for name, value in (config.get("algorithm") or {}).items()}
+    values |= {"env.id": (config.get("env") or {}).get("id"), "seed": config.get("seed")}
+    for override in run.read_overrides():
+        key, _, text = override.lstrip("+~").partition("=")
+        values.setdefault(key, text)
+    return {
+        name: float(value) if isinstance(value, int | float) else value
+        for name, value in values.items()
+        if isinstance(value, int | float | str)
+    }
