@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -162,3 +163,14 @@ def test_a_process_beneath_prints_beside_the_value(project, write):
     process = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ})
     assert json.loads(process.stdout)["status"] == "completed"
     assert process.stderr.count("by file descriptor") >= 2
+
+
+@pytest.mark.slow
+def test_a_program_that_knows_help_and_json_compares_two_configurations(tmp_path):
+    script = Path(__file__).with_name("agent.py")
+    assert set(re.findall(r"--[a-z-]+", script.read_text())) == {"--help", "--json"}  # the latter in its docstring
+    process = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    result = json.loads(process.stdout)
+    assert {*result} == {"verdict", "comparison", "page", "best", "exported"}
+    assert Path(result["page"]).is_file()

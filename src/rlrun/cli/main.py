@@ -44,6 +44,7 @@ INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
 app = typer.Typer(
     name="rlrun",
     help="Train reinforcement learning agents from YAML: rlrun train algorithm=sac env=cartpole",
+    epilog="In Python, rlrun.train and others do the same; rlrun.load(RUN_OR_FILE).predict(observation) acts.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: rich help would double the import time
