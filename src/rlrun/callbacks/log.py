@@ -209,6 +209,12 @@ class Logger(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         windows = {name: callback.store.windows.state_dict() for name, callback in self._callbacks.items()}
+        further = {
+            "missing": {feed.name: n for feed in self._feeds if (n := self._records - feed.records) > 0},
+            "samples": self.samples,
+            "windows": self._windows.state_dict(),
+            "callbacks": self._saved | {name: state for name, state in windows.items() if state},
+        }
         return {
             "last": dict(self._last),
             "seconds": self.seconds,
@@ -216,10 +222,7 @@ class Logger(Callback):
             "open": self._open and packed(self._open),
             "records": self._records,
             "newest": self._newest,
-            "missing": {feed.name: n for feed in self._feeds if (n := self._records - feed.records) > 0},
-            "samples": self.samples,
-            "windows": self._windows.state_dict(),
-            "callbacks": self._saved | {name: state for name, state in windows.items() if state},
+            **{name: value for name, value in further.items() if value},
         }
 
     def load_numbers(self, state: dict[str, Any]) -> None:
