@@ -583,7 +583,9 @@ def test_unknown_sink_gets_a_hint():
         make_sinks([{"wandb": {"projekt": "x"}}])
 
 
-@pytest.mark.parametrize(("sink", "module"), [("TensorBoard", "torch.utils.tensorboard"), ("Wandb", "wandb")])
+@pytest.mark.parametrize(
+    ("sink", "module"), [("TensorBoard", "torch.utils.tensorboard"), ("Wandb", "wandb"), ("Mlflow", "mlflow")]
+)
 def test_missing_package_names_the_extra(monkeypatch, sink, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"\[{sink.lower()}\]'"):

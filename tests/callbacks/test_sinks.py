@@ -1,12 +1,21 @@
 """What sinks keep of whole runs, read back by their own libraries."""
 
 import io
+import random
+import shutil
+import sqlite3
 
 import numpy as np
-from PIL import Image
+import PIL.Image
+import pytest
 
+from rlrun.callbacks.sinks import Mlflow
 from rlrun.commands.resume import resume
 from rlrun.commands.train import train
+from rlrun.runs.directory import RunDir
+from rlrun.runs.progress import values_of
+from rlrun.security import trust
+from rlrun.training.metrics import Histogram, Image, Text, Video, as_record
 
 SHORT = [
     *("algorithm=dqn", "env=cartpole", "preset=null", "seed=3", "algorithm.lr=0.002", "algorithm.warmup_steps=20"),
@@ -23,8 +32,6 @@ def trained(tmp_path, logger, *more):
 
 
 def returns(run):
-    from rlrun.runs.progress import values_of
-
     return values_of(run / "metrics.jsonl", "evaluation/mean_return")
 
 
@@ -49,6 +56,101 @@ def test_tensorboard_has_config_hparams_and_videos(tmp_path):
     assert [event.value for event in events.Scalars("evaluation/mean_return")] == returns(run)
     films = events.Images("evaluation/video")
     assert [film.step for film in films] == [40, 80, 100]
-    film = Image.open(io.BytesIO(films[0].encoded_image_string))
+    film = PIL.Image.open(io.BytesIO(films[0].encoded_image_string))
     assert (film.format, film.width, film.is_animated) == ("GIF", 320, True)
     assert np.asarray(film.convert("RGB")).std() > 1.0
+
+
+def mlflow_of(run):
+    """Return the only run in a run's database, and MLflow's own client of it."""
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{run / 'mlflow' / 'mlflow.db'}")
+    (experiment,) = client.search_experiments(filter_string="name = 'rlrun'")
+    (session,) = client.search_runs([experiment.experiment_id])
+    return session, client
+
+
+def test_mlflow_continues_its_run(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    random_state = random.getstate()
+    run = trained(tmp_path, "mlflow")
+    assert random.getstate() == random_state
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert "Creating" not in capfd.readouterr().err
+    session, client = mlflow_of(run)
+    history = client.get_metric_history(session.info.run_id, "evaluation/mean_return")
+    first, *others = returns(run)
+    assert [(entry.step, entry.value) for entry in history if entry.step != 60] == [
+        (step, value) for step, value in zip((40, 80, 100), (first, *others), strict=True)
+    ]
+    assert [entry.step for entry in client.get_metric_history(session.info.run_id, "updates")] == [21, 40, 60, 80, 100]
+    params = session.data.params
+    assert (params["algorithm"], params["algorithm.lr"], params["seed"]) == ("dqn", "0.002", "3")
+    assert (session.info.status, session.info.run_name[-3:]) == ("FINISHED", " s3")
+    assert [entry.path for entry in client.list_artifacts(session.info.run_id)] == ["config.yaml"]
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Return a run, and a function that opens a sink for it and writes a record."""
+    run = RunDir.claim(tmp_path / "run")
+    run.config.write_text("seed: 1\n")
+
+    def write(sink, at, **metrics):
+        sink.open(run, {}, records=0, axis=0)
+        sink.write({"env_steps": at, "updates": 1, "seconds": 0.0, **metrics})
+        sink.close(None)
+        return run.path
+
+    return write
+
+
+def test_mlflow_has_other_kinds_than_numbers(opened):
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    metrics = {"a/image": Image(pixels), "video": Video(pixels[None].repeat(2, 0)), "text": Text("<b>")}
+    run = opened(Mlflow(), 10, **metrics, **as_record({"histogram": Histogram([1.0, 2.0, 3.0]), "../x y!/": 1.0})[0])
+    session, client = mlflow_of(run)
+    folders = [client.list_artifacts(session.info.run_id, folder) for folder in ("a/image", "video", "text")]
+    assert {entry.path for folder in folders for entry in folder} == {
+        "a/image/0000000010.png",
+        "video/0000000010.gif",
+        "text/0000000010.txt",
+    }
+    assert session.data.metrics["histogram/q50"] == 2.0
+    assert session.data.metrics["x y_"] == 1.0
+
+
+@pytest.mark.parametrize("way", ["moved", "link"])
+def test_mlflow_writes_files_only_into_the_run(way, opened, tmp_path):
+    run = opened(Mlflow(), 10, text=Text("inside"))
+    session, _ = mlflow_of(run)
+    place = run / "mlflow" / "artifacts" / session.info.run_id / "artifacts" / "text"
+    if way == "moved":
+        with sqlite3.connect(run / "mlflow" / "mlflow.db") as database:
+            database.execute("UPDATE runs SET artifact_uri = ?", ((tmp_path / "elsewhere").as_uri(),))
+    else:
+        shutil.rmtree(place)
+        place.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    opened(Mlflow(), 20, text=Text("outside"), loss=0.5)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert mlflow_of(run)[0].data.metrics["loss"] == 0.5
+
+
+@pytest.mark.parametrize(("typed", "stays"), [({}, True), ({"logger": ["mlflow"]}, False)])
+def test_untrusted_run_stays_in_its_folder(typed, stays, opened, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/theirs.db")
+    with trust.limited(typed=typed):
+        run = opened(Mlflow(), 10)
+    assert (run / "mlflow" / "mlflow.db").exists() == stays
+    assert {path.name for path in tmp_path.iterdir()} == ({"run"} if stays else {"run", "theirs.db", "artifacts"})
+    assert ("logger mlflow stays in the run's folder" in caplog.text) == stays
+
+
+def test_mlflow_reports_no_usage():
+    Mlflow()
+    from mlflow.telemetry.utils import is_telemetry_disabled
+
+    assert is_telemetry_disabled()

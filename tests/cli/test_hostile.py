@@ -374,7 +374,7 @@ def test_a_pipe_in_place_of_the_checkpoints_is_not_waited_for(run, rlrun, canary
     refused(rlrun(*COMMANDS["resume"]), canary, "checkpoints")
 
 
-FOLDERS = ["checkpoints", "exports", "videos", "tensorboard", "wandb"]
+FOLDERS = ["checkpoints", "exports", "videos", "tensorboard", "wandb", "mlflow"]
 
 
 @pytest.mark.parametrize("name", FOLDERS)

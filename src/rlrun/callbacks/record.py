@@ -6,6 +6,7 @@ from typing import Any
 from rlrun.runs.directory import RunDir
 
 FINAL, BEST = "evaluation/mean_return", "evaluation/best_return"
+LETTERS = 128  # in a name or a group of W&B
 Record = dict[str, Any]  # env_steps, updates, seconds, and metrics by full name
 
 
@@ -26,8 +27,11 @@ def hyperparameters(run: RunDir, config: Mapping[str, Any]) -> dict[str, float |
     for override in run.read_overrides():
         key, _, text = override.lstrip("+~").partition("=")
         values.setdefault(key, text)
-    return {
-        name: float(value) if isinstance(value, int | float) else value
-        for name, value in values.items()
-        if isinstance(value, int | float | str)
-    }
+    return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+
+
+def titles(run: RunDir, config: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a run's group and the run are called at a service: its overrides, and those with its seed."""
+    overrides = run.overrides.read_text(encoding="utf-8").splitlines() if run.overrides.is_file() else []
+    group = " ".join(override for override in overrides if not override.startswith(("seed=", "logger=")))
+    return group[:LETTERS], f"{group[: LETTERS - 10]} s{config.get('seed')}" if group else run.path.name

@@ -1,36 +1,24 @@
 """Sinks of metric records: files, terminal and services."""
 
 import errno
-import html
 import json
-import logging
 import math
 import os
-import re
-import secrets
-import shlex
-import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from io import BytesIO
-from pathlib import Path
 from typing import Any, Protocol
 
+from rlrun.callbacks.pictures import as_gif, gif
 from rlrun.callbacks.progress import Terminal
 from rlrun.callbacks.record import BEST, FINAL, Record, axis_of, hyperparameters
-from rlrun.collect import video as videos
+from rlrun.callbacks.trackers import Mlflow, Wandb
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
-from rlrun.core.typing import Array
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import finite, head, reason, write_text
+from rlrun.runs.files import finite, reason
 from rlrun.runs.heartbeat import require_own
 from rlrun.runs.progress import values_of
-from rlrun.security import trust
 from rlrun.training.metrics import Distribution, Image, Text, Video
-
-NAME_LETTERS = 128  # in a name or group of wandb
-_messages = logging.getLogger("rlrun")
 
 LONGEST = 1 << 24  # bytes of a line
 
@@ -197,142 +185,13 @@ class TensorBoard:
         self._writer.close()
 
 
-class Wandb:
-    """Weights & Biases, by default offline; files are in the run's `wandb/`.
-
-    An active wandb run of this process stays active. An untrusted run sends nothing, unless the user typed `logger=…`.
-    No code is stored. Git is not called, as it runs programs that a repository names: the manifest has the commit.
-
-    Args:
-        project: on the server.
-        name: of the run there; WANDB_NAME unless given, else its overrides and its seed.
-        mode: `offline`, `online` or `disabled`; the variable WANDB_MODE unless given, else `offline`, but `online`
-            where an agent of a wandb sweep has started the run.
-        tags: of the run.
-        group: of runs; WANDB_RUN_GROUP unless given, else the overrides without the seed.
-        entity: user or team.
-        offline: updates before the first environment step; if there are some, the axis is `axis`, which counts them
-            before the steps, else that which is given.
-        axis: `env_steps`, `updates` or `samples`.
-    """
-
-    writes_files = media = True
-
-    def __init__(
-        self,
-        project: str = "rlrun",
-        *,
-        name: str | None = None,
-        mode: str | None = None,
-        tags: Iterable[str] = (),
-        group: str | None = None,
-        entity: str | None = None,
-        offline: int = 0,
-        axis: str = "env_steps",
-    ) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise MissingExtra("logger wandb", "wandb", "wandb") from None
-        self._wandb: Any = wandb
-        self._mode = mode or os.environ.get("WANDB_MODE", "online" if "WANDB_SWEEP_ID" in os.environ else "offline")
-        if self._mode not in ("offline", "disabled") and trust.is_foreign("logger"):
-            _messages.warning("logger wandb stays offline: mode %s comes with the run; say logger=… again", self._mode)
-            self._mode = "offline"
-        self._name, self._group = name or os.environ.get("WANDB_NAME"), group or os.environ.get("WANDB_RUN_GROUP")
-        self._arguments = {"project": project, "tags": list(tags), "entity": entity}
-        self._session: Any = None
-        self._next = 0
-        self._place = partial(axis_of, offline=offline, axis=axis)
-        self._axis = "axis" if offline and axis == "env_steps" else axis
-
-    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
-        assert run is not None
-        run.wandb.mkdir(exist_ok=True)
-        known = _identity(run.wandb / "id")
-        overrides = run.overrides.read_text(encoding="utf-8").splitlines() if run.overrides.is_file() else []
-        group = " ".join(override for override in overrides if not override.startswith(("seed=", "logger=")))
-        self._session = self._wandb.init(
-            **self._arguments,
-            name=self._name or (f"{group[: NAME_LETTERS - 10]} s{config.get('seed')}" if group else run.path.name),
-            group=self._group or group[:NAME_LETTERS] or None,
-            reinit="create_new" if self._wandb.run is not None else None,
-            id=known,
-            mode=self._mode,
-            resume="allow" if self._mode == "online" else None,
-            dir=str(run.path),
-            config=dict(config),
-            settings=self._wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
-        )
-        if self._mode == "offline":
-            run.echo(f"wandb: offline; to send the run: wandb sync {shlex.quote(str(Path(self._session.dir).parent))}")
-        elif self._mode == "online":
-            run.echo(f"wandb: online at {self._session.url}")
-        self._session.define_metric(self._axis)
-        self._session.define_metric("*", step_metric=self._axis)
-        # the service's counter must rise; a resumed session starts at 0 offline, and at its last value online
-        self._next = max(records, self._session.step)
-
-    def write(self, record: Record) -> None:
-        values = {name: self._of(value) if isinstance(value, tuple) else value for name, value in record.items()}
-        self._session.log({**values, self._axis: self._place(record)}, step=self._next)
-        self._next += 1
-
-    def _of(self, value: Any) -> Any:
-        if isinstance(value, Distribution):
-            return self._wandb.Histogram(np_histogram=(value.counts.tolist(), value.edges.tolist()))
-        if isinstance(value, Image):
-            return self._wandb.Image(pillow(value.pixels))
-        if isinstance(value, Video):
-            return self._wandb.Video(BytesIO(gif(value)), format="gif")
-        return self._wandb.Html(f"<pre>{html.escape(value.text)}</pre>", inject=False)
-
-    def close(self, error: BaseException | None) -> None:
-        self._session.finish(exit_code=0 if error is None else 1)
-
-
-def _identity(note: Path) -> str:
-    """Return the run's id at the service, stored in its folder for a resume."""
-    if note.is_file() and re.fullmatch("[0-9a-f]{8}", text := head(note, 9).decode(errors="replace")):
-        return text
-    identity = secrets.token_hex(4)  # not from a generator that training uses
-    write_text(note, identity)
-    return identity
-
-
-def gif(video: Video) -> bytes:
-    """Return a video in the format GIF."""
-    file, (first, *others) = BytesIO(), map(pillow, video.frames)
-    first.save(file, "GIF", save_all=True, append_images=others, duration=round(1000.0 / video.fps), loop=0)
-    return file.getvalue()
-
-
-def as_gif(path: Path) -> bytes:
-    """Return a small GIF of a video: its first minute, 10 frames per second, at most 320 pixels wide.
-
-    Raises:
-        RlrunError: it cannot be converted.
-    """
-    videos.require_encoder("a GIF of a video")
-    from imageio_ffmpeg import get_ffmpeg_exe
-
-    read = ("-protocol_whitelist", "file,pipe", "-f", "mp4", "-t", "60", "-i", str(path))  # no playlist, no address
-    filters = f"fps=10,scale='min(320,iw)':-2,{videos.PALETTE}"
-    command = [get_ffmpeg_exe(), "-v", "error", *read, "-filter_complex", filters, "-f", "gif", "-"]
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True)
-    if result.returncode:
-        raise RlrunError(f"{path} cannot be converted: {result.stderr.decode(errors='replace').strip()}")
-    return result.stdout
-
-
-def pillow(pixels: Array) -> Any:
-    """Return pixels [H, W, channels] as an image of pillow."""
-    from PIL import Image as Pillow
-
-    return Pillow.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-
-
-SINKS: dict[str, type[Any]] = {"terminal": Terminal, "jsonl": Jsonl, "tensorboard": TensorBoard, "wandb": Wandb}
+SINKS: dict[str, type[Any]] = {
+    "terminal": Terminal,
+    "jsonl": Jsonl,
+    "tensorboard": TensorBoard,
+    "wandb": Wandb,
+    "mlflow": Mlflow,
+}
 
 
 def make_sinks(
@@ -344,7 +203,7 @@ def make_sinks(
         names: each a name, a mapping of one name to its arguments, or a sink.
         total: the run's budget on the axis of records, for the terminal.
         offline: updates before the first environment step.
-        axis: of TensorBoard and W&B.
+        axis: of TensorBoard, W&B and MLflow.
 
     Raises:
         ConfigError: an unknown name, or one given twice.

@@ -100,7 +100,7 @@ def require_own_files(run: RunDir) -> None:
     Raises:
         RunDirError: naming the first.
     """
-    folders = (run.exports, run.videos, run.tensorboard)
+    folders = (run.exports, run.videos, run.tensorboard, run.mlflow)
     for folder in (run.checkpoints, run.wandb, *folders):
         require_own_folder(folder)
     listed = [folder.iterdir() for folder in (*places_in(run.checkpoints), *folders) if folder.is_dir()]

@@ -7,7 +7,7 @@ runs/<algorithm>-<env>/<date>_<time>_s<seed>[-k]/
 ├── lock                            locked by the process that works on the run; which one that is
 ├── metrics.jsonl, summary.json     what came out
 ├── checkpoints/<env_steps>-<updates>/, checkpoints/latest, checkpoints/best
-└── log.txt, trace.json, tensorboard/, wandb/, videos/, exports/
+└── log.txt, trace.json, tensorboard/, wandb/, mlflow/, videos/, exports/
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RunDir:
     Attributes:
         path: absolute.
         config, overrides, manifest, status, lock, metrics, summary, log, trace: files.
-        checkpoints, tensorboard, wandb, videos, exports: folders.
+        checkpoints, tensorboard, wandb, mlflow, videos, exports: folders.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -61,6 +61,7 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"
         self.tensorboard = self.path / "tensorboard"
         self.wandb = self.path / "wandb"
+        self.mlflow = self.path / "mlflow"
         self.videos = self.path / "videos"
         self.exports = self.path / "exports"
         self._owned = False  # made or claimed by this object, so that it may be discarded

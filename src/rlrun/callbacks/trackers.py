@@ -1,0 +1,243 @@
+"""Sinks that keep runs for a service: Weights & Biases, MLflow."""
+
+import html
+import logging
+import os
+import posixpath
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rlrun.callbacks.pictures import gif, pillow
+from rlrun.callbacks.record import Record, axis_of, hyperparameters, titles
+from rlrun.core.errors import MissingExtra
+from rlrun.runs.directory import RunDir
+from rlrun.runs.files import head, write_text
+from rlrun.security import trust
+from rlrun.training.metrics import Distribution, Image, Text, Video, numbers_of
+
+BATCH = 1000  # metrics that MLflow takes at once
+_messages = logging.getLogger("rlrun")
+
+
+class Wandb:
+    """Weights & Biases, by default offline; files are in the run's `wandb/`.
+
+    An active wandb run of this process stays active. An untrusted run sends nothing, unless the user typed `logger=…`.
+    No code is stored. Git is not called, as it runs programs that a repository names: the manifest has the commit.
+
+    Args:
+        project: on the server.
+        name: of the run there; WANDB_NAME unless given, else its overrides and its seed.
+        mode: `offline`, `online` or `disabled`; the variable WANDB_MODE unless given, else `offline`, but `online`
+            where an agent of a wandb sweep has started the run.
+        tags: of the run.
+        group: of runs; WANDB_RUN_GROUP unless given, else the overrides without the seed.
+        entity: user or team.
+        offline: updates before the first environment step; if there are some, the axis is `axis`, which counts them
+            before the steps, else that which is given.
+        axis: `env_steps`, `updates` or `samples`.
+    """
+
+    writes_files = media = True
+
+    def __init__(
+        self,
+        project: str = "rlrun",
+        *,
+        name: str | None = None,
+        mode: str | None = None,
+        tags: Iterable[str] = (),
+        group: str | None = None,
+        entity: str | None = None,
+        offline: int = 0,
+        axis: str = "env_steps",
+    ) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise MissingExtra("logger wandb", "wandb", "wandb") from None
+        self._wandb: Any = wandb
+        self._mode = mode or os.environ.get("WANDB_MODE", "online" if "WANDB_SWEEP_ID" in os.environ else "offline")
+        if self._mode not in ("offline", "disabled") and trust.is_foreign("logger"):
+            _messages.warning("logger wandb stays offline: mode %s comes with the run; say logger=… again", self._mode)
+            self._mode = "offline"
+        self._name, self._group = name or os.environ.get("WANDB_NAME"), group or os.environ.get("WANDB_RUN_GROUP")
+        self._arguments = {"project": project, "tags": list(tags), "entity": entity}
+        self._session: Any = None
+        self._next = 0
+        self._place = partial(axis_of, offline=offline, axis=axis)
+        self._axis = "axis" if offline and axis == "env_steps" else axis
+
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        assert run is not None
+        run.wandb.mkdir(exist_ok=True)
+        known = _identity(run.wandb / "id")
+        group, name = titles(run, config)
+        self._session = self._wandb.init(
+            **self._arguments,
+            name=self._name or name,
+            group=self._group or group or None,
+            reinit="create_new" if self._wandb.run is not None else None,
+            id=known,
+            mode=self._mode,
+            resume="allow" if self._mode == "online" else None,
+            dir=str(run.path),
+            config=dict(config),
+            settings=self._wandb.Settings(silent=True, console="off", disable_code=True, disable_git=True),
+        )
+        if self._mode == "offline":
+            run.echo(f"wandb: offline; to send the run: wandb sync {shlex.quote(str(Path(self._session.dir).parent))}")
+        elif self._mode == "online":
+            run.echo(f"wandb: online at {self._session.url}")
+        self._session.define_metric(self._axis)
+        self._session.define_metric("*", step_metric=self._axis)
+        # the service's counter must rise; a resumed session starts at 0 offline, and at its last value online
+        self._next = max(records, self._session.step)
+
+    def write(self, record: Record) -> None:
+        values = {name: self._of(value) if isinstance(value, tuple) else value for name, value in record.items()}
+        self._session.log({**values, self._axis: self._place(record)}, step=self._next)
+        self._next += 1
+
+    def _of(self, value: Any) -> Any:
+        if isinstance(value, Distribution):
+            return self._wandb.Histogram(np_histogram=(value.counts.tolist(), value.edges.tolist()))
+        if isinstance(value, Image):
+            return self._wandb.Image(pillow(value.pixels))
+        if isinstance(value, Video):
+            return self._wandb.Video(BytesIO(gif(value)), format="gif")
+        return self._wandb.Html(f"<pre>{html.escape(value.text)}</pre>", inject=False)
+
+    def close(self, error: BaseException | None) -> None:
+        self._session.finish(exit_code=0 if error is None else 1)
+
+
+class Mlflow:
+    """MLflow, by default the database `mlflow/mlflow.db` of the run; its artifacts are beside it.
+
+    MLflow forgets nothing: after a resume, records that it has already are not written again. A histogram is its
+    quantiles. An untrusted run stays in its folder, unless the user typed `logger=…`. Usage is not reported.
+
+    Args:
+        experiment: that the run is part of.
+        name: of the run; its overrides and its seed unless given.
+        uri: of a server or a database; the variable MLFLOW_TRACKING_URI unless given, else the run's own.
+        offline: updates before the first environment step; on the axis of steps they come before these.
+        axis: `env_steps`, `updates` or `samples`.
+    """
+
+    writes_files = media = True
+
+    def __init__(
+        self,
+        experiment: str = "rlrun",
+        *,
+        name: str | None = None,
+        uri: str | None = None,
+        offline: int = 0,
+        axis: str = "env_steps",
+    ) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        try:
+            import mlflow
+            import sqlalchemy  # noqa: F401
+        except ImportError:
+            raise MissingExtra("logger mlflow", "mlflow-skinny", "mlflow") from None
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says when it makes tables
+        self._mlflow: Any = mlflow
+        self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
+        if self._uri and trust.is_foreign("logger"):
+            _messages.warning("logger mlflow stays in the run's folder: say logger=… again to send it elsewhere")
+            self._uri = None
+        self._experiment, self._name = experiment, name
+        self._place = partial(axis_of, offline=offline, axis=axis)
+        self._client: Any = None
+        self._id = ""
+        self._newest = -1.0  # position of the newest record that the service has
+        self._takes_files = True
+
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        assert run is not None
+        run.mlflow.mkdir(exist_ok=True)
+        uri = self._uri or f"sqlite:///{run.mlflow / 'mlflow.db'}"
+        self._client = self._mlflow.MlflowClient(tracking_uri=uri)
+        files = (run.mlflow / "artifacts").as_uri()
+        note = run.mlflow / "id"
+        text = head(note, 33).decode(errors="replace")
+        if re.fullmatch("[0-9a-f]{32}", text):
+            self._id = text
+            self._client.update_run(self._id, status="RUNNING")
+        else:
+            experiment = self._client.get_experiment_by_name(self._experiment)
+            database = Path(uri.removeprefix("sqlite:///")).absolute()  # MLflow puts files into the working directory
+            place = (database.parent / "artifacts").as_uri() if uri.startswith("sqlite:///") else None
+            home = experiment.experiment_id if experiment else self._client.create_experiment(self._experiment, place)
+            self._id = self._client.create_run(home, run_name=self._name or titles(run, config)[1]).info.run_id
+            write_text(note, self._id)
+            run.echo(
+                f"mlflow: run {self._id} in {uri}; to see it, with all of MLflow: mlflow ui --backend-store-uri {uri}"
+            )
+        parameters = {_key(name): str(value)[:6000] for name, value in hyperparameters(run, config).items()}
+        known = self._client.get_run(self._id)
+        for name in parameters.keys() - known.data.params.keys():  # MLflow refuses another value
+            self._client.log_param(self._id, name, parameters[name])
+        self._newest = _position({"env_steps": 0, "updates": -1, **known.data.metrics})
+        # The database of a run that was moved, or made by others, may name any place for its artifacts.
+        links = any(path.is_symlink() for path in run.mlflow.rglob("*"))
+        inside = known.info.artifact_uri == f"{files}/{self._id}/artifacts" and not links
+        self._takes_files = inside or bool(self._uri)
+        if self._takes_files and run.config.is_file():
+            self._client.log_artifact(self._id, str(run.config))
+
+    def write(self, record: Record) -> None:
+        if _position(record) <= self._newest:
+            return
+        at, now, entry = self._place(record), round(time.time() * 1000), self._mlflow.entities.Metric
+        metrics = [entry(_key(name), float(value), now, at) for name, value in numbers_of(record).items()]
+        for first in range(0, len(metrics), BATCH):
+            self._client.log_batch(self._id, metrics[first : first + BATCH])
+        for name, value in record.items() if self._takes_files else ():
+            self._add(f"{_key(name)}/{at:010d}", value)
+        self._newest = _position(record)
+
+    def _add(self, path: str, value: Any) -> None:
+        if isinstance(value, Image):
+            self._client.log_image(self._id, pillow(value.pixels), f"{path}.png")
+        elif isinstance(value, Video):
+            with TemporaryDirectory() as folder:
+                file = Path(folder, f"{posixpath.basename(path)}.gif")
+                file.write_bytes(gif(value))
+                self._client.log_artifact(self._id, str(file), posixpath.dirname(path))
+        elif isinstance(value, Text):
+            self._client.log_text(self._id, value.text, f"{path}.txt")
+
+    def close(self, error: BaseException | None) -> None:
+        self._client.set_terminated(self._id, "FINISHED" if error is None else "FAILED")
+
+
+def _position(record: Mapping[str, float]) -> float:
+    """Return a number that grows with every record of a run."""
+    return record["env_steps"] + record["updates"]
+
+
+def _key(name: str) -> str:
+    """Return a name that MLflow accepts."""
+    parts = re.sub(r"[^/\w.\- :]", "_", name)[:250].split("/")
+    return "/".join(part for part in parts if part.strip("."))
+
+
+def _identity(note: Path) -> str:
+    """Return the run's id at the service, stored in its folder for a resume."""
+    if note.is_file() and re.fullmatch("[0-9a-f]{8}", text := head(note, 9).decode(errors="replace")):
+        return text
+    identity = secrets.token_hex(4)  # not from a generator that training uses
+    write_text(note, identity)
+    return identity
