@@ -1,5 +1,6 @@
 """`rlrun.load(…).predict`: it acts as `rlrun eval` and the exported file do, and names what does not fit."""
 
+import functools
 import json
 import shutil
 import time
@@ -192,10 +193,12 @@ def test_the_state_counts_and_begins_anew_where_an_episode_starts(runs):
     mixed, _ = policy.predict(observation, state, episode_start=[True, False])
     assert not np.array_equal(later, fresh)
     assert np.array_equal(mixed, np.stack([fresh[0], later[1]]))
-    with pytest.raises(RequestError, match=r"state has the shapes .*2, .*it expects .*1, "):
+    with pytest.raises(RequestError, match=r"the state is none that `predict` returned for as many: \[1, "):
         policy.predict(observation[0], state)
-    with pytest.raises(RequestError, match="3 flags for 2 observations"):
-        policy.predict(observation, state, episode_start=[True] * 3)
+    assert np.array_equal(policy.predict(observation, state.tolist())[0], later)
+    for flags in ([True] * 3, "no"):
+        with pytest.raises(RequestError, match="episode_start is a flag, or 2 of them"):
+            policy.predict(observation, state, episode_start=flags)
 
 
 def test_drawn_actions_differ_and_best_ones_do_not(runs):
@@ -204,11 +207,16 @@ def test_drawn_actions_differ_and_best_ones_do_not(runs):
     best = {policy.predict(observation)[0].tobytes() for _ in range(4)}
     drawn = {policy.predict(observation, deterministic=False)[0].tobytes() for _ in range(4)}
     assert (len(best), len(drawn)) == (1, 4)
+    with pytest.raises(RequestError, match="deterministic is True or False, got 'no'"):
+        policy.predict(observation, deterministic="no")
+    with pytest.raises(RequestError, match="the policy has no state"):
+        policy.predict(observation, np.zeros(3))
 
 
 @pytest.mark.slow
 def test_a_file_acts_in_its_own_way_only(runs):
     run, observation = runs.get("sac", "box"), np.ones(3, np.float32)
+    deep = functools.reduce(lambda form, _: [form], range(600), None)
     path = rlrun.export_onnx(run, episodes=0).path
     with pytest.raises(RequestError, match=r"policy.onnx knows its best actions only: predict\(…, deterministic=True"):
         rlrun.load(path).predict(observation, deterministic=False)
@@ -217,6 +225,16 @@ def test_a_file_acts_in_its_own_way_only(runs):
     with pytest.raises(RequestError, match=r"policy.onnx draws its actions: predict\(…, deterministic=False"):
         file.predict(observation)
     assert len({file.predict(observation, deterministic=False)[0].tobytes() for _ in range(4)}) == 4
+    with pytest.raises(RequestError, match="leave out device"):
+        rlrun.load(path, device="cpu")
+    about = path.with_name("policy.onnx.json")
+    for forms in ([], [{}], {}, deep):
+        about.write_text(json.dumps({**json.loads(about.read_text()), "action": forms}))
+        with pytest.raises(RequestError, match=r"policy.onnx.json is damaged"):
+            rlrun.load(path)
+    path.unlink()
+    with pytest.raises(RequestError, match=r"policy.onnx cannot be read: No such file"):
+        rlrun.load(path)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +250,11 @@ def test_a_file_acts_in_its_own_way_only(runs):
         ("box", [[1.0], [1.0, 2.0]], "the observation is no array"),
         ("image", np.full((8, 8, 1), 0.5), "the observation is float64; "),
         ("image", np.full((8, 8, 1), 256), "values from 256 to 256"),
-        ("dict", {"vector": np.zeros(2)}, "there is no observation's part '"),
+        ("dict", {"level": np.zeros(2)}, "there is no observation's part 'side'"),
+        ("dict", {"level": np.zeros(2), "side": 0, "more": 1}, "the observation has a part 'more'"),
+        ("box", (np.zeros(3), {}), r"got what env.reset\(\) returns, pass its first part"),
+        ("box", None, "the observation is None"),
+        ("box", {"a": np.zeros(3)}, "the observation is a dict"),
         ("dict", np.zeros(2), "there is no observation's part '"),
         ("tuple", (3, np.zeros(2, np.int8)), "part '0' has values from 3 to 3"),
         ("tuple", (1, np.full(2, 2, np.int8)), "part '1' has values from 2 to 2"),
@@ -264,6 +286,9 @@ def test_a_checkpoint_is_named_as_forks_name_it(tmp_path):
         rlrun.load(f"{run}@7")
     with pytest.raises(RunDirError, match="is in no run; a run's config names the networks"):
         rlrun.load(shutil.copytree(first, tmp_path / "alone"))
+    (tmp_path / "policy.zip").write_bytes(b"PK")
+    with pytest.raises(RequestError, match=r"policy.zip: wanted a run, a checkpoint of one, or a FILE.onnx"):
+        rlrun.load(tmp_path / "policy.zip")
 
 
 def test_a_run_without_recorded_spaces_makes_its_environment(runs, tmp_path):
@@ -277,7 +302,7 @@ def test_a_run_without_recorded_spaces_makes_its_environment(runs, tmp_path):
     assert all(np.array_equal(*parts) for parts in zip(flat(action), flat(expected), strict=True))
     spaces["action"]["parts"]["1"]["shape"] = "wide"
     (run / "manifest.json").write_text(json.dumps({**about, "spaces": spaces}))
-    with pytest.raises(RunDirError, match=r"manifest.json is damaged: it does not describe the space '1'"):
+    with pytest.raises(RunDirError, match=r"manifest.json is damaged: it does not describe the spaces"):
         rlrun.load(run)
 
 
@@ -314,11 +339,17 @@ def test_an_untrusted_network_is_refused_as_eval_refuses_it(runs, tmp_path, monk
         Box(np.array([-np.inf, 0.1, -2.0], np.float32), np.array([1.0, np.inf, 0.3], np.float32)),
         Box(0, 255, (8, 8, 3), np.uint8),
         Box(-np.inf, np.inf, (2,), np.float64),
+        Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64),
+        Box(0, np.iinfo(np.uint64).max, (2,), np.uint64),
+        Discrete(3, dtype=np.int32),
     ],
 )
 def test_recorded_spaces_are_those_of_the_environment(space):
+    class Choice(Discrete):
+        pass
+
     class Spaced:
-        outer = (space, Discrete(2))
+        outer = (space, Choice(2))
         spaces = type("Spaces", (), {"rewards": 2})
 
     recorded = RecordedSpaces(json.loads(json.dumps(describe_env(Spaced()))), "manifest.json")

@@ -1,10 +1,11 @@
 """A trained policy as an object that acts: `rlrun.load(RUN).predict(observation)`."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from torch import nn
 
 from rlrun.collect.agents import Agent, initial_state, restarted
@@ -12,7 +13,7 @@ from rlrun.commands.fork.parents import find
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.core.spaces import describe, map_tree, tree_of
 from rlrun.core.typing import Array, Tree
-from rlrun.env.descriptions import walk
+from rlrun.env.descriptions import containers, walk
 from rlrun.env.spaces import action_writer, batch_reader, from_gymnasium
 from rlrun.export.acting import FileAgent
 from rlrun.export.graph import Outer, flat
@@ -37,6 +38,7 @@ class Policy:
         self.recurrent = initial_state(agent, 1) is not None
         self._space = from_gymnasium(outer.observation, "the observation space")
         self._leaves = [_Leaf(path, leaf) for path, leaf in walk(outer.observation)]
+        self._keys = containers(outer.observation)
         self._count = 0  # observations of the newest batch, for which the next two are
         self._initial: Tree = None
         self._to_env: Any = None
@@ -48,6 +50,7 @@ class Policy:
         self,
         observation: Any,
         state: Tree | None = None,
+        *,
         deterministic: bool = True,
         episode_start: Any = None,
     ) -> tuple[Any, Tree | None]:
@@ -65,7 +68,11 @@ class Policy:
         rows, count, single = self._read(observation)
         if count != self._count:
             self._resize(count)
-        if isinstance(self.agent, FileAgent) and self.agent.stochastic is deterministic:
+        if not isinstance(deterministic, bool | np.bool_):
+            raise RequestError(f"{self.name}: deterministic is True or False, got {deterministic!r}")
+        if state is not None and not self.recurrent:
+            raise RequestError(f"{self.name}: the policy has no state; leave it out")
+        if isinstance(self.agent, FileAgent) and self.agent.stochastic == deterministic:
             kind, value = ("draws its actions", False) if deterministic else ("knows its best actions only", True)
             raise RequestError(f"{self.name} {kind}: predict(…, deterministic={value})")
         before = self._state(state, episode_start) if self.recurrent else None
@@ -82,10 +89,15 @@ class Policy:
     def _read(self, observation: Any) -> tuple[Tree, int, bool]:
         """Return the observation as networks read it [N, …], N, and whether it was a single one."""
         arrays, sizes = [], set()
+        if self._keys and (key := _surplus(observation, self._keys)):
+            raise self._refusal(f"the observation has a part '{key}'")
         for leaf in self._leaves:
             try:
                 array, size = leaf.read(observation)
             except ValueError as error:
+                pair = isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict)
+                if pair and not isinstance(self.observation_space, spaces.Tuple):
+                    raise self._refusal("got what env.reset() returns, pass its first part") from None
                 raise self._refusal(str(error)) from None
             arrays.append(array)
             sizes.add(size)
@@ -101,15 +113,23 @@ class Policy:
     def _state(self, state: Tree | None, episode_start: Any) -> Tree:
         if state is None:
             return self._initial
-        shapes = [{path: np.shape(value) for path, value in flat(tree)} for tree in (state, self._initial)]
-        if shapes[0] != shapes[1]:
-            raise RequestError(f"{self.name}: state has the shapes {shapes[0]}; it expects {shapes[1]}, from `predict`")
+        try:
+            state = map_tree(lambda before, value: np.asarray(value, before.dtype), self._initial, state)
+            fits = [value.shape for _, value in flat(state)] == [value.shape for _, value in flat(self._initial)]
+        except (LookupError, TypeError, ValueError, RuntimeError, AttributeError):
+            fits = False
+        if not fits:
+            shapes = ", ".join(f"{path} {list(value.shape)}".strip() for path, value in flat(self._initial))
+            raise RequestError(f"{self.name}: the state is none that `predict` returned for as many: {shapes}")
         if episode_start is None:
             return state
-        starts = np.asarray(episode_start, np.bool_).reshape(-1)
-        if len(starts) not in (1, self._count):
-            raise RequestError(f"{self.name}: episode_start has {len(starts)} flags for {self._count} observations")
-        return restarted(state, self._initial, np.broadcast_to(starts, self._count))
+        starts = np.asarray(episode_start).reshape(-1)
+        if len(starts) not in (1, self._count) or starts.dtype.kind not in "biuf":
+            raise RequestError(
+                f"{self.name}: episode_start is a flag, or {self._count} of them, one for each observation; "
+                f"got {episode_start!r}"
+            )
+        return restarted(state, self._initial, np.broadcast_to(starts.astype(np.bool_), self._count))
 
 
 class _Leaf:
@@ -139,6 +159,8 @@ class _Leaf:
             array = np.asarray(observation)
         except Exception as error:
             raise ValueError(f"{self.what} is no array: {str(error).splitlines()[0]}") from None
+        if array.dtype.kind == "O":
+            raise ValueError(f"{self.what} is {'None' if observation is None else 'a ' + type(observation).__name__}")
         single = array.shape == self.shape
         if not single and (array.ndim != len(self.shape) + 1 or array.shape[1:] != self.shape or not len(array)):
             raise ValueError(f"{self.what} has shape {list(array.shape)}")
@@ -154,6 +176,14 @@ class _Leaf:
             bounds = (0, 1) if self.dtype.kind == "b" else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
         if bounds is not None and ((array < bounds[0]) | (array > bounds[1])).any():
             raise ValueError(f"{self.what} has values from {array.min()} to {array.max()}")
+
+
+def _surplus(observation: Any, keys: Any) -> str:
+    """Return a key of dicts in an observation that its space has not; keys: as `containers` gives them."""
+    if not isinstance(keys, Mapping) or not isinstance(observation, Mapping):
+        return ""
+    own = next((str(key) for key in observation if key not in keys), "")
+    return own or next((name for key in keys if (name := _surplus(observation.get(key), keys[key]))), "")
 
 
 def _first(action: Any) -> Any:
@@ -175,8 +205,12 @@ def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str 
     """
     place = str(place_of(run))
     if is_export(place):
+        if device is not None:
+            raise RequestError(f"{place}: onnxruntime chooses where an exported policy runs; leave out device")
         agent, outer = file_policy(place)
         return Policy(agent, outer, os.path.basename(place))
+    if os.path.isfile(place):
+        raise RequestError(f"{place}: wanted a run, a checkpoint of one, or a FILE.onnx of rlrun export-onnx")
     parent = find(place)
     if parent.run is None:
         raise RunDirError(f"{parent.path} is in no run; a run's config names the networks: RUN, RUN@STEP or RUN@best")

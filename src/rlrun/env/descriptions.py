@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,7 @@ from rlrun.core.errors import RunDirError
 from rlrun.core.spaces import Spaces
 from rlrun.env.spaces import OuterSpaces, from_gymnasium, parts_of
 
+KINDS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 MOST = 10_000  # different bounds of a leaf; beyond that, nothing is recorded
 
 
@@ -33,7 +35,7 @@ def containers(space: gymnasium.Space[Any]) -> Any:
 
 def describe_leaf(space: Any) -> dict[str, Any]:
     """Return what is known of the numbers of a leaf."""
-    kind = type(space).__name__
+    kind = next((kind.__name__ for kind in KINDS if isinstance(space, kind)), type(space).__name__)
     if isinstance(space, spaces.Box):
         return {"kind": kind, "low": _listed(space.low), "high": _listed(space.high), "env_dtype": space.dtype.name}  # type: ignore[union-attr]
     known: dict[str, Any] = {"kind": kind, "env_dtype": space.dtype.name}
@@ -46,53 +48,75 @@ def describe_leaf(space: Any) -> dict[str, Any]:
 
 def _listed(bounds: Any) -> Any:
     """Return a bound as one number where it is the same everywhere, else as a list; infinite ones as null."""
-    plain = [value if math.isfinite(value) else None for value in bounds.astype(np.float64).reshape(-1).tolist()]
+    plain = [value if math.isfinite(value) else None for value in bounds.reshape(-1).tolist()]
     return plain[0] if len(set(plain)) == 1 else np.array(plain, dtype=object).reshape(bounds.shape).tolist()
 
 
 def describe_env(env: Any) -> dict[str, Any] | None:
-    """Return the spaces of an environment for the manifest of a run; None if it has none, or very many bounds."""
+    """Return the spaces of an environment for the manifest of a run.
+
+    None if it has none, or very many bounds, or if the description does not give the same space back.
+    """
     described = {}
     for role, space in zip(("observation", "action"), getattr(env, "outer", None) or (), strict=False):
-        parts = {path: {"shape": list(leaf.shape), **describe_leaf(leaf)} for path, leaf in walk(space)}
+        parts = _parts(space)
         if any(np.size(value) > MOST for part in parts.values() for value in part.values()):
             return None
-        described[role] = {"containers": containers(space), "parts": parts}
+        forms = containers(space)
+        with suppress(RunDirError):
+            if _parts(space_of(forms, parts, role)) == parts:
+                described[role] = {"containers": forms, "parts": parts}
+                continue
+        return None
     return {**described, "rewards": env.spaces.rewards} if described else None
 
 
-def space_of(forms: Any, parts: Mapping[str, Any], place: str, path: str = "") -> gymnasium.Space[Any]:
+def _parts(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    return {path: {"shape": list(leaf.shape), **describe_leaf(leaf)} for path, leaf in walk(space)}
+
+
+def space_of(forms: Any, parts: Mapping[str, Any], place: str) -> gymnasium.Space[Any]:
     """Return the space that descriptions of its leaves say; the inverse of `containers` and `describe_leaf`.
 
     Raises:
         RunDirError: they are damaged; the message names `place`.
     """
-    prefix = f"{path}." if path else ""
-    if isinstance(forms, Mapping):
-        named = [(name, space_of(form, parts, place, f"{prefix}{name}")) for name, form in forms.items()]
-        return spaces.Dict(named)  # a dict would be sorted, and networks read the parts in their order
-    if isinstance(forms, list):
-        return spaces.Tuple([space_of(form, parts, place, f"{prefix}{index}") for index, form in enumerate(forms)])
     try:
-        return _leaf(parts[path])
+        return _space(forms, parts, "")
     except Exception as error:
-        raise RunDirError(f"{place} is damaged: it does not describe the space '{path}'") from error
+        raise RunDirError(f"{place} is damaged: it does not describe the spaces") from error
+
+
+def _space(forms: Any, parts: Mapping[str, Any], path: str) -> gymnasium.Space[Any]:
+    if not isinstance(forms, Mapping | list):
+        return _leaf(parts[path])
+    if not forms:
+        raise ValueError("a container without parts")
+    prefix = f"{path}." if path else ""
+    if isinstance(forms, list):
+        return spaces.Tuple([_space(form, parts, f"{prefix}{index}") for index, form in enumerate(forms)])
+    # a dict would be sorted, and networks read the parts in their order
+    return spaces.Dict([(name, _space(form, parts, f"{prefix}{name}")) for name, form in forms.items()])
 
 
 def _leaf(part: Mapping[str, Any]) -> gymnasium.Space[Any]:
-    kind, shape = part["kind"], tuple(part["shape"])
+    kind, shape, dtype = part["kind"], tuple(part["shape"]), np.dtype(part.get("env_dtype", "int64"))
     if kind == "Discrete":
-        return spaces.Discrete(part["n"], start=part["start"])
+        return spaces.Discrete(part["n"], start=part["start"], dtype=dtype.type)
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(part["n"], dtype=part["env_dtype"], start=part["start"])
+        return spaces.MultiDiscrete(part["n"], dtype=dtype.type, start=part["start"])
     if kind == "MultiBinary":
         return spaces.MultiBinary(shape)
-    low, high = (
-        np.where(np.isnan(bound), limit, bound)
-        for bound, limit in ((np.array(part["low"], float), -np.inf), (np.array(part["high"], float), np.inf))
-    )
-    low, high = (np.broadcast_to(bound, shape).astype(part["env_dtype"]) for bound in (low, high))
-    return spaces.Box(low, high, shape, np.dtype(part["env_dtype"]).type)
+    bounds: list[Any] = []
+    for bound, limit in ((part["low"], -np.inf), (part["high"], np.inf)):
+        if dtype.kind == "f":
+            array = np.array(bound, float)
+            array[np.isnan(array)] = limit  # null in JSON
+        else:
+            array = np.array(bound, dtype)  # whole numbers beyond 2^53 are no floats
+        bounds.append(np.broadcast_to(array, shape).astype(dtype))
+    low, high = bounds
+    return spaces.Box(low, high, shape, dtype.type)
 
 
 class RecordedSpaces(OuterSpaces):
@@ -112,7 +136,7 @@ class RecordedSpaces(OuterSpaces):
         try:
             forms = [(about[role]["containers"], dict(about[role]["parts"])) for role in ("observation", "action")]
             rewards = int(about["rewards"])
-        except (TypeError, LookupError, ValueError) as error:
+        except (TypeError, LookupError, ValueError, OverflowError) as error:
             raise RunDirError(f"{place} is damaged: it does not describe the spaces") from error
         observation, action = (space_of(form, parts, place) for form, parts in forms)
         self.outer = observation, action

@@ -156,15 +156,16 @@ def file_policy(path: Path | str) -> tuple[FileAgent, Outer]:
     """
     path = place_of(path)
     _require_onnx(path)
+    data = read_bytes(path, most=LARGEST, follow=True)
     about, place = _about(path.with_name(f"{path.name}.json")), f"{path}.json"
     spaces = []
     for key, role in (("inputs", "observation"), ("outputs", "action")):
         if role not in about:
-            raise RequestError(f"{place} does not describe the {role}; export the policy again: rlrun export-onnx RUN")
+            raise RequestError(f"{place} does not describe the {role}; rlrun export-onnx RUN writes both files")
         ports = [port for port in read_ports(about, key) if port.get("role") == role]
         spaces.append(space_of(about[role], {port["name"].partition(".")[2]: port for port in ports}, place))
     outer = Outer(*spaces)
-    return FileAgent(_session(path, read_bytes(path, most=LARGEST, follow=True)), about, outer, path.name), outer
+    return FileAgent(_session(path, data), about, outer, path.name), outer
 
 
 def _require_onnx(path: Path) -> None:
