@@ -132,6 +132,7 @@ def test_metrics_jsonl_has_numbers_alone(run):
         (rlrun.Video(np.zeros((4, 6, 3))), None),
         (rlrun.Video(np.zeros((6, 3))), r"the shape \[6, 3\]; frames"),
         (rlrun.Histogram(["a"]), "values of the type str"),
+        (rlrun.Histogram([torch.ones((), requires_grad=True)] * 2), "values that are no array"),
     ],
 )
 def test_what_is_no_metric_is_left_out_in_one_line(value, fault, run, caplog):
@@ -157,6 +158,12 @@ def test_pixels_of_all_sorts_become_bytes():
     assert as_numbers({"a": rlrun.Histogram(torch.arange(5)), "b": rlrun.Text("x"), "c": torch.ones(1)}) == {
         "a/q05": 0.2, "a/q25": 1.0, "a/q50": 2.0, "a/q75": 3.0, "a/q95": pytest.approx(3.8), "c": 1.0
     }  # fmt: skip
+
+
+def test_tensors_in_a_list_lose_their_graph():
+    store = metrics.MetricStore()
+    store.put({"x": rlrun.Histogram([torch.tensor(shift, requires_grad=True) + 1.0 for shift in (0.0, 2.0)])})
+    assert as_numbers(store.read())["x/q50"] == 2.0
 
 
 class Mean(Callback):

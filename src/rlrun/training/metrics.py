@@ -192,6 +192,8 @@ def detached(value: Any) -> Any:
     """Return a metric without the graph of its tensors."""
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad else value
+    if isinstance(value, list):
+        return [detached(part) for part in value]
     if isinstance(value, tuple):
         return getattr(type(value), "_make", tuple)([detached(part) for part in value])
     return value
@@ -295,7 +297,10 @@ def _array(values: Any) -> Array:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = values.float() if values.is_floating_point() else values  # NumPy knows no bfloat16
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"values that are no array ({str(error).splitlines()[0]})") from None
     if array.dtype.kind not in "biuf":
         raise ValueError(f"values of the type {array.dtype.name}, wanted numbers")
     return array
