@@ -4,10 +4,12 @@ import io
 import random
 import shutil
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
+from tests.callbacks.wandb_files import history_of, records_of
 
 from rlrun.callbacks.sinks import Mlflow
 from rlrun.commands.resume import resume
@@ -59,6 +61,31 @@ def test_tensorboard_has_config_hparams_and_videos(tmp_path):
     film = PIL.Image.open(io.BytesIO(films[0].encoded_image_string))
     assert (film.format, film.width, film.is_animated) == ("GIF", 320, True)
     assert np.asarray(film.convert("RGB")).std() > 1.0
+
+
+def test_artifacts_have_the_best_checkpoint_and_videos(tmp_path):
+    loggers = "{wandb:{artifacts:true,mode:offline}},{mlflow:{artifacts:true}}"
+    run = tmp_path / "run"
+    train([*SHORT, f"logger=[{loggers}]", "stop.env_steps=50", "evaluation.video=true"], run_dir=run)
+    best = RunDir(run).checkpoint("best")
+    assert best.name.startswith("0000000050")  # saved after the logger's end
+    assert [path.name for path in sorted((run / "videos").iterdir())] == ["0000000040.mp4", "0000000050.mp4"]
+    expected = {
+        "checkpoint": {path.relative_to(best).as_posix() for path in best.rglob("*") if path.is_file()},
+        "videos": {"0000000040.mp4", "0000000050.mp4"},
+    }
+    (file,) = run.glob("wandb/offline-run-*/*.wandb")
+    history_of(file)  # waits for its end
+    artifacts = [record.artifact for record in records_of(file) if record.HasField("artifact")]
+    sent = {artifact.name.partition("-")[2]: artifact for artifact in artifacts}
+    assert {name: {entry.path for entry in artifact.manifest.contents} for name, artifact in sent.items()} == expected
+    assert all(Path(entry.local_path).is_relative_to(run) for entry in sent["videos"].manifest.contents)
+    session, client = mlflow_of(run)
+    assert {path.path for path in client.list_artifacts(session.info.run_id)} == {"config.yaml", *expected}
+    assert {path.path for path in client.list_artifacts(session.info.run_id, "videos")} == {
+        f"videos/{name}" for name in expected["videos"]
+    }
+    assert session.info.status == "FINISHED"
 
 
 def mlflow_of(run):

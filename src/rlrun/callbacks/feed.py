@@ -61,9 +61,16 @@ class Feed:
         if self.works or time.perf_counter() >= self._retry:
             self._attempt(record, records)
 
+    @property
+    def takes_files(self) -> bool:
+        """True if the sink gets files of the run, once all are there."""
+        return self.works and getattr(self.sink, "artifacts", False)
+
     def close(self, error: BaseException | None) -> None:
         """Finish; `error` is the run's failure, or None."""
         try:
+            if error is None and self.takes_files:
+                self.sink.send(self._run)  # type: ignore[attr-defined]
             self.sink.close(error)
         except RlrunError:
             raise

@@ -153,7 +153,14 @@ class Logger(Callback):
                 raise
         finally:
             for feed in self._feeds:
-                feed.close(None if in_order else error)
+                if not (in_order and feed.takes_files):
+                    feed.close(None if in_order else error)
+
+    def send_files(self) -> None:
+        """Close the sinks that take files; to be called when all callbacks have ended, the checkpointer among them."""
+        for feed in self._feeds:
+            if feed.takes_files:
+                feed.close(None)
 
     def _after(self, record: Mapping[str, Any]) -> int:
         return following(record["env_steps"] if self.offline else axis_of(record), self.every)

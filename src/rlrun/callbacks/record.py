@@ -1,8 +1,11 @@
 """A record of metrics, and what sinks say of its run."""
 
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+from rlrun.core.errors import RunDirError
 from rlrun.runs.directory import RunDir
 
 FINAL, BEST = "evaluation/mean_return", "evaluation/best_return"
@@ -28,6 +31,22 @@ def hyperparameters(run: RunDir, config: Mapping[str, Any]) -> dict[str, float |
         key, _, text = override.lstrip("+~").partition("=")
         values.setdefault(key, text)
     return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
+
+
+def files_of(run: RunDir) -> dict[str, list[tuple[Path, str]]]:
+    """Return the files of the best checkpoint, the exports and the videos, each with its path in there."""
+    folders = {"exports": run.exports, "videos": run.videos}
+    with suppress(RunDirError):
+        folders["checkpoint"] = run.checkpoint("best")
+    files = {
+        name: [(path, path.relative_to(folder).as_posix()) for path in sorted(folder.rglob("*"))]
+        for name, folder in folders.items()
+    }
+    plain = {
+        name: [(path, place) for path, place in paths if path.is_file() and not path.is_symlink()]
+        for name, paths in files.items()
+    }
+    return {name: paths for name, paths in plain.items() if paths}
 
 
 def titles(run: RunDir, config: Mapping[str, Any]) -> tuple[str, str]:

@@ -27,7 +27,7 @@ class Sink(Protocol):
     """Receives records in the order of time; after an error it is closed and opened again.
 
     With an attribute `media` that is True, records have `Distribution`, `Image`, `Video` and `Text` as well; otherwise
-    they have numbers alone.
+    they have numbers alone. With a true attribute `artifacts`, its method `send(run)` is called before `close`.
     """
 
     writes_files: bool  # left out of a run without a directory

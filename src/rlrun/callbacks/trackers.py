@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rlrun.callbacks.pictures import gif, pillow
-from rlrun.callbacks.record import Record, axis_of, hyperparameters, titles
+from rlrun.callbacks.record import Record, axis_of, files_of, hyperparameters, titles
 from rlrun.core.errors import MissingExtra
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import head, write_text
@@ -41,6 +41,7 @@ class Wandb:
         tags: of the run.
         group: of runs; WANDB_RUN_GROUP unless given, else the overrides without the seed.
         entity: user or team.
+        artifacts: send the best checkpoint, the exports and the videos, when the run ends in order.
         offline: updates before the first environment step; if there are some, the axis is `axis`, which counts them
             before the steps, else that which is given.
         axis: `env_steps`, `updates` or `samples`.
@@ -57,6 +58,7 @@ class Wandb:
         tags: Iterable[str] = (),
         group: str | None = None,
         entity: str | None = None,
+        artifacts: bool = False,
         offline: int = 0,
         axis: str = "env_steps",
     ) -> None:
@@ -71,6 +73,7 @@ class Wandb:
             self._mode = "offline"
         self._name, self._group = name or os.environ.get("WANDB_NAME"), group or os.environ.get("WANDB_RUN_GROUP")
         self._arguments = {"project": project, "tags": list(tags), "entity": entity}
+        self.artifacts = artifacts
         self._session: Any = None
         self._next = 0
         self._place = partial(axis_of, offline=offline, axis=axis)
@@ -116,6 +119,14 @@ class Wandb:
             return self._wandb.Video(BytesIO(gif(value)), format="gif")
         return self._wandb.Html(f"<pre>{html.escape(value.text)}</pre>", inject=False)
 
+    def send(self, run: RunDir) -> None:
+        """Send files of the run."""
+        for name, files in files_of(run).items():
+            artifact = self._wandb.Artifact(f"{self._session.id}-{name}", "video" if name == "videos" else "model")
+            for path, place in files:
+                artifact.add_file(str(path), place, policy="immutable")  # not copied to a folder of W&B
+            self._session.log_artifact(artifact)
+
     def close(self, error: BaseException | None) -> None:
         self._session.finish(exit_code=0 if error is None else 1)
 
@@ -129,6 +140,7 @@ class Mlflow:
     Args:
         experiment: that the run is part of.
         name: of the run; its overrides and its seed unless given.
+        artifacts: add the best checkpoint, the exports and the videos, when the run ends in order.
         uri: of a server or a database; the variable MLFLOW_TRACKING_URI unless given, else the run's own.
         offline: updates before the first environment step; on the axis of steps they come before these.
         axis: `env_steps`, `updates` or `samples`.
@@ -142,6 +154,7 @@ class Mlflow:
         *,
         name: str | None = None,
         uri: str | None = None,
+        artifacts: bool = False,
         offline: int = 0,
         axis: str = "env_steps",
     ) -> None:
@@ -157,7 +170,7 @@ class Mlflow:
         if self._uri and trust.is_foreign("logger"):
             _messages.warning("logger mlflow stays in the run's folder: say logger=… again to send it elsewhere")
             self._uri = None
-        self._experiment, self._name = experiment, name
+        self._experiment, self._name, self.artifacts = experiment, name, artifacts
         self._place = partial(axis_of, offline=offline, axis=axis)
         self._client: Any = None
         self._id = ""
@@ -218,6 +231,12 @@ class Mlflow:
                 self._client.log_artifact(self._id, str(file), posixpath.dirname(path))
         elif isinstance(value, Text):
             self._client.log_text(self._id, value.text, f"{path}.txt")
+
+    def send(self, run: RunDir) -> None:
+        """Add files of the run."""
+        for name, files in files_of(run).items() if self._takes_files else ():
+            for path, place in files:
+                self._client.log_artifact(self._id, str(path), posixpath.dirname(f"{name}/{place}"))
 
     def close(self, error: BaseException | None) -> None:
         self._client.set_terminated(self._id, "FINISHED" if error is None else "FAILED")

@@ -253,6 +253,8 @@ class Experiment:
                 run_dir.echo(line, logging.WARNING)
             with Heartbeat(run_dir), self._together(run_dir), exits.refused():
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
+                if logger := self.part(Logger):
+                    logger.send_files()
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:
             status = "stopped"
@@ -386,11 +388,9 @@ def explain_as_data(overrides: Iterable[str] | Composed = (), *, config_dir: Pat
 
 def composed_of(overrides: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:
     """Return the composed config of overrides; a composed config is returned unchanged."""
-    return (
-        overrides
-        if isinstance(overrides, Composed)
-        else configuration.compose(listed(overrides), config_dir=config_dir)
-    )
+    if isinstance(overrides, Composed):
+        return overrides
+    return configuration.compose(listed(overrides), config_dir=config_dir)
 
 
 def path_of(built: dict[str, Any], part: object) -> str:
