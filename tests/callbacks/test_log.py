@@ -188,6 +188,7 @@ def test_end_writes_new_metrics_once():
 
 def test_failing_sink_is_left_out(caplog, monkeypatch):
     monkeypatch.setattr(feed, "PAUSE", 0.0)
+    monkeypatch.setattr(feed, "LEAST", 0.0)
     bad, good = Memory("no network"), Memory()
     logger = begun(bad, good)
     with caplog.at_level(logging.WARNING, "rlrun"):
@@ -224,6 +225,7 @@ class Filed(Memory):
 @pytest.mark.parametrize("resumed", [False, True])
 def test_sink_that_comes_back_gets_what_it_missed(resumed, run, caplog, monkeypatch):
     monkeypatch.setattr(feed, "PAUSE", 0.0)
+    monkeypatch.setattr(feed, "LEAST", 0.0)
     filed, terminal = Filed(), Memory()
     logger = begun(Jsonl(), filed, terminal, run=run)
     with caplog.at_level(logging.WARNING, "rlrun"):
@@ -251,6 +253,7 @@ def test_tensorboard_comes_back_from_a_full_disk(run, monkeypatch):
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     monkeypatch.setattr(feed, "PAUSE", 0.0)
+    monkeypatch.setattr(feed, "LEAST", 0.0)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)  # of tensorboard's own thread
     original, left = RecordWriter.write, [20]
 

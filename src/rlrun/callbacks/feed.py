@@ -15,6 +15,7 @@ from rlrun.core.errors import RlrunError
 from rlrun.runs.directory import RunDir
 
 PAUSE = 20.0  # a sink that fails is left alone for as many times as long as the last attempt took
+LEAST = 1.0  # and for so many seconds: TensorBoard's files of one second have no order
 _messages = logging.getLogger("rlrun")
 
 
@@ -110,7 +111,7 @@ class Feed:
 
     def _fail(self, error: Exception, began: float) -> None:
         now = time.perf_counter()
-        self.works, self._retry = False, now + PAUSE * (now - began)
+        self.works, self._retry = False, now + max(PAUSE * (now - began), LEAST)
         if not self._warned:
             self._warned = True
             text = f"{type(error).__name__}: {error}"

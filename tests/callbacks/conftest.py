@@ -1,0 +1,11 @@
+"""For tests of callbacks."""
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ordered_event_files():
+    """Let TensorBoard read files of one second in the order of writing: by their names, 10 would come before 9."""
+    from tensorboard.summary.writer import event_file_writer
+
+    event_file_writer._global_uid = event_file_writer.AtomicCounter(1_000)
