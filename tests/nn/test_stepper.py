@@ -1,6 +1,7 @@
 """Steps of optimizers without the overhead of torch equal those of torch."""
 
 import copy
+import inspect
 import subprocess
 import sys
 
@@ -38,7 +39,11 @@ RULES = [
     (torch.optim.Adam, {"fused": True, "weight_decay": 0.1, "betas": (0.5, 0.9), "eps": 0.1}),
     (torch.optim.Adam, {"fused": True, "amsgrad": True}),
     (torch.optim.Adam, {"fused": True, "maximize": True}),
-    (torch.optim.Adam, {"fused": True, "decoupled_weight_decay": True, "weight_decay": 0.1}),
+    *[
+        (torch.optim.Adam, {"fused": True, name: True, "weight_decay": 0.1})
+        for name in inspect.signature(torch.optim.Adam).parameters
+        if name == "decoupled_weight_decay"  # torch 2.6 has none
+    ],
     (torch.optim.Adam, {}),
     (torch.optim.AdamW, {"fused": True}),
     (torch.optim.SGD, {"momentum": 0.9}),

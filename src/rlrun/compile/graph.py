@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import NoneType
 from typing import Any
 
@@ -186,8 +186,9 @@ def traced(
         aten._local_scalar_dense.default: _refuse_number,
     }
     mode: Any = "fake" if sizes is None else "symbolic"
+    session = getattr(torch.compiler, "_compile_session_context", nullcontext)  # earlier versions have none
     # a stand-in draws nothing; what is not one must not draw for it
-    with torch.random.fork_rng(devices=[]), torch.compiler._compile_session_context(), _no_traceback():
+    with torch.random.fork_rng(devices=[]), session(), _no_traceback():
         module = make_fx(function, table, tracing_mode=mode, _allow_non_fake_inputs=True)(
             *(map(_bare, inputs) if sizes is None else sizes.stand_ins)
         )
@@ -249,8 +250,10 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
     if device == "cpu" and fast_linear.in_use() == "onednn":
         use_onednn(module.graph)
     module.recompile()
-    from torch._inductor import standalone_compile
-
+    try:
+        from torch._inductor import standalone_compile
+    except ImportError:
+        raise Untraceable(None, f"torch {torch.__version__} is too old (pip install -U torch)") from None
     # drawn as ever, so that a run is the same as without compiling but for rounding
     settings: Mapping[str, Any] = {
         "fallback_random": True,

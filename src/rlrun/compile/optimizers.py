@@ -22,7 +22,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer] | N
         return None
     group = optimizer.param_groups[0]
     hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    fixed = isinstance(group["lr"], Tensor) or any(group[name] for name in variants)
+    fixed = isinstance(group["lr"], Tensor) or any(group.get(name) for name in variants)
     return None if hooked or fixed else type(optimizer)
 
 
