@@ -103,7 +103,8 @@ def test_open_names_the_nearest_run(tmp_path):
     for folder, message in (
         (tmp_path / "runs", re.escape(str(run.path))),
         (run.checkpoints, re.escape(f"did you mean '{run.path}'?")),
-        (tmp_path / "none", "does not exist"),
+        (tmp_path / "none", "does not exist$"),
+        (f"{run.path}@best", re.escape(f"(did you mean '{run.path}' with --checkpoint best?)")),
         (tmp_path / "empty", r"is not a run directory.*manifest\.json$"),
     ):
         with pytest.raises(RunDirError, match=message):

@@ -165,7 +165,9 @@ class RunDir:
         if is_run(place):
             return cls(place)
         if not place.exists():
-            raise RunDirError(f"{place} does not exist")
+            run, _, checkpoint = str(place).rpartition("@")
+            hint = f" (did you mean '{run}' with --checkpoint {checkpoint}?)" if run and is_run(Path(run)) else ""
+            raise RunDirError(f"{place} does not exist{hint}")
         for parent in place.parents:
             if is_run(parent):
                 raise RunDirError(f"{place} is inside a run, not a run itself (did you mean '{parent}'?)")
