@@ -1,5 +1,6 @@
 """A run from config to files: what it leaves behind, and that it can be repeated."""
 
+import logging
 import os
 import random
 import re
@@ -47,6 +48,19 @@ def sac(tmp_path_factory):
 
 
 # --- what a run directory holds
+
+
+class Odd(Callback):
+    metrics = {"odd/text": "a text"}
+
+
+def test_the_log_has_warnings_once(tmp_path):
+    run = rlrun.train([*DQN, *TINY, f"+callbacks.odd._target_={__name__}.Odd"], run_dir=tmp_path / "run").run_dir
+    log = (run / "log.txt").read_text()
+    assert log.count("metric 'odd/text' has the type str") == 1
+    assert log.count("preset: ") == 1
+    logging.getLogger("rlrun").warning("later")
+    assert (run / "log.txt").read_text() == log
 
 
 def test_run_directory_holds_what_is_promised(dqn):

@@ -251,7 +251,7 @@ class Experiment:
         try:
             for line in self.budget_notes():
                 run_dir.echo(line, logging.WARNING)
-            with Heartbeat(run_dir), self._together(run_dir), exits.refused():
+            with Heartbeat(run_dir), self._together(run_dir), exits.refused(), run_dir.noting_warnings():
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
                 if logger := self.part(Logger):
                     logger.send_files()

@@ -18,6 +18,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -245,6 +246,23 @@ class RunDir:
         """Append to the log, and print for the user; a warning is printed from Python, too."""
         self.note(text)
         _output.log(level, "%s", text)
+
+    @contextmanager
+    def noting_warnings(self) -> Iterator[None]:
+        """Append the warnings of rlrun to the log, too, while the context lasts."""
+        messages, notes = logging.getLogger("rlrun"), logging.Handler(logging.WARNING)
+
+        def emit(record: logging.LogRecord) -> None:
+            if record.name != _output.name:  # `echo` has written it
+                with suppress(RlrunError):
+                    self.note(record.getMessage())
+
+        notes.emit = emit  # type: ignore[method-assign]
+        messages.addHandler(notes)
+        try:
+            yield
+        finally:
+            messages.removeHandler(notes)
 
     def checkpoint_dirs(self, place: Path | None = None) -> list[Path]:
         """Return all checkpoints, oldest step first; or those of another learner, in its folder."""
