@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -86,6 +87,15 @@ def quick_imports() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def plain_loggers() -> None:
+    """Take off what a command before has put on: its messages go to a standard error that is closed by now."""
+    for name in ("rlrun", "rlrun.output", "rlrun.commands.fork"):
+        messages = logging.getLogger(name)
+        messages.handlers, messages.propagate = [], True
+        messages.setLevel(logging.NOTSET)
 
 
 class Lent:

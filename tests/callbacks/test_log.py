@@ -143,7 +143,7 @@ def test_record_says_what_the_process_takes():
     logger.end_training(None, update=3, step=30)
     first, *_, last = sink.records
     assert first["system/memory_growth"] == 0.0
-    assert 120.0 < last["system/memory_growth"] < 300.0
+    assert 60.0 < last["system/memory_growth"] < 300.0  # others may give memory back
     assert last["system/memory"] == pytest.approx(first["system/memory"] + last["system/memory_growth"])
     assert 0.0 < last["system/cpu"] < 100.0
 
