@@ -166,6 +166,22 @@ def test_tensors_in_a_list_lose_their_graph():
     assert as_numbers(store.read())["x/q50"] == 2.0
 
 
+@pytest.mark.parametrize("values", [[10.0, math.nextafter(10.0, 9.0)], [0.0, 5e-324], [1.7e308, -1.7e308]])
+def test_any_finite_numbers_have_a_histogram(values):
+    record, faults = as_record({"x": rlrun.Histogram(values)})
+    assert faults == {}
+    assert record["x"].counts.sum() == 2
+    assert np.isfinite(record["x"].edges).all()
+
+
+def test_infinities_of_both_signs_have_no_mean():
+    windows = Windows()
+    for value in (math.inf, -math.inf):
+        windows.take({"windowed[2]:x": value})
+    assert math.isnan(windows.read()["x"])
+    assert list(windows.state_dict()) == ["windowed[2]:x"]
+
+
 class Mean(Callback):
     """Metrics of every update in a window, by the store; those of records, by the property."""
 

@@ -211,6 +211,32 @@ def test_long_attempts_are_repeated_late(monkeypatch):
     assert (bad.tries, next(times, None)) == (2, None)
 
 
+def test_last_record_tries_a_sink_once_more(run):
+    filed = Filed("full")
+    logger = begun(Jsonl(), filed, run=run)
+    for update in (1, 2, 3):
+        logger.write(update * 10, update, {"loss/q": 0.5})
+    assert filed.tries == 1  # and a second later at the earliest
+    filed.fails = ""
+    logger.end_training(None, update=3, step=30)
+    assert [record["env_steps"] for record in filed.records] == [10, 20, 30]
+
+
+def test_sink_that_cannot_send_files_is_closed(run):
+    class Sends(Memory):
+        artifacts = True
+
+        def send(self, run):
+            raise ConnectionError("too large")
+
+    sink = Sends()
+    logger = begun(sink, run=run)
+    logger.end_training(None, update=0)
+    assert sink.closed == []
+    logger.send_files()
+    assert sink.closed == [None]
+
+
 class Filed(Memory):
     """A sink like `Memory` that keeps what it was opened with."""
 

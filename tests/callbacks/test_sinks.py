@@ -148,18 +148,23 @@ def test_mlflow_has_other_kinds_than_numbers(opened):
     assert session.data.metrics["x y_"] == 1.0
 
 
-@pytest.mark.parametrize("way", ["moved", "link"])
+@pytest.mark.parametrize("way", ["moved", "trigger", "link"])
 def test_mlflow_writes_files_only_into_the_run(way, opened, tmp_path):
+    from mlflow.tracking import _tracking_service as tracking
+
     run = opened(Mlflow(), 10, text=Text("inside"))
     session, _ = mlflow_of(run)
     place = run / "mlflow" / "artifacts" / session.info.run_id / "artifacts" / "text"
-    if way == "moved":
-        with sqlite3.connect(run / "mlflow" / "mlflow.db") as database:
-            database.execute("UPDATE runs SET artifact_uri = ?", ((tmp_path / "elsewhere").as_uri(),))
+    if way != "link":
+        move = f"UPDATE runs SET artifact_uri = '{(tmp_path / 'elsewhere').as_uri()}'"
+        with sqlite3.connect(run / "mlflow" / "mlflow.db") as database:  # the trigger moves it after it was looked at
+            database.execute(move if way == "moved" else f"CREATE TRIGGER t AFTER INSERT ON params BEGIN {move}; END")
     else:
         shutil.rmtree(place)
         place.symlink_to(tmp_path / "elsewhere")
     (tmp_path / "elsewhere").mkdir()
+    (run / "overrides.txt").write_text("stop.env_steps=1\n")
+    tracking.utils._artifact_repos_cache.clear()  # another process has none
     opened(Mlflow(), 20, text=Text("outside"), loss=0.5)
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert mlflow_of(run)[0].data.metrics["loss"] == 0.5

@@ -244,6 +244,7 @@ def test_learners_share_the_memory_length_that_nobody_set():
     [
         ("algorithm.lr=0.1", "algorithm.lr cannot change when a run is resumed, only stop, .* can; a new run"),
         ("algorithm=sac", r"algorithm cannot change.*: rlrun train --from .* algorithm=sac$"),
+        ("log.axis=samples", "log.axis cannot change from env_steps to samples when a run is resumed"),
         ("sttop=1", "sttop"),
         ("+callbacks.x=3", "callbacks.x cannot change"),
         ("+stop.x=3", r"'\+stop\.x=3': a resumed run takes KEY=VALUE"),

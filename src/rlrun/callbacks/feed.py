@@ -62,6 +62,10 @@ class Feed:
         if self.works or time.perf_counter() >= self._retry:
             self._attempt(record, records)
 
+    def retry_now(self) -> None:
+        """Let the next record try a sink that failed: it is the last one."""
+        self._retry = -math.inf
+
     @property
     def takes_files(self) -> bool:
         """True if the sink gets files of the run, once all are there."""
@@ -70,9 +74,11 @@ class Feed:
     def close(self, error: BaseException | None) -> None:
         """Finish; `error` is the run's failure, or None."""
         try:
-            if error is None and self.takes_files:
-                self.sink.send(self._run)  # type: ignore[attr-defined]
-            self.sink.close(error)
+            try:
+                if error is None and self.takes_files:
+                    self.sink.send(self._run)  # type: ignore[attr-defined]
+            finally:
+                self.sink.close(error)
         except RlrunError:
             raise
         except Exception as failure:

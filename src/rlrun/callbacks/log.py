@@ -146,6 +146,8 @@ class Logger(Callback):
                 self._uncounted = {**self._uncounted, **record}
             elif self._open is not None:  # the last evaluation came after it was collected
                 self._open = {**self._open, **self._spent.shares(again=True)}
+            for feed in self._feeds:
+                feed.retry_now()
             if record := {**self._uncounted, **(self._open or {})}:
                 self._emit(record, deepcopy(self._windows))
         except Exception:

@@ -21,7 +21,7 @@ from rlrun.core.errors import MissingExtra
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import head, write_text
 from rlrun.security import trust
-from rlrun.training.metrics import Distribution, Image, Text, Video, numbers_of
+from rlrun.training.metrics import MEDIA, Distribution, Image, Video, numbers_of
 
 BATCH = 1000  # metrics that MLflow takes at once
 _messages = logging.getLogger("rlrun")
@@ -176,8 +176,11 @@ class Mlflow:
         self._id = ""
         self._newest = -1.0  # position of the newest record that the service has
         self._takes_files = True
+        self._folder: Any = None  # of files, if it is the run's own
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
         assert run is not None
         run.mlflow.mkdir(exist_ok=True)
         uri = self._uri or f"sqlite:///{run.mlflow / 'mlflow.db'}"
@@ -195,9 +198,8 @@ class Mlflow:
             home = experiment.experiment_id if experiment else self._client.create_experiment(self._experiment, place)
             self._id = self._client.create_run(home, run_name=self._name or titles(run, config)[1]).info.run_id
             write_text(note, self._id)
-            run.echo(
-                f"mlflow: run {self._id} in {uri}; to see it, with all of MLflow: mlflow ui --backend-store-uri {uri}"
-            )
+            how = f" in {uri}; to see it, with all of MLflow: mlflow ui --backend-store-uri {shlex.quote(uri)}"
+            run.echo(f"mlflow: run {self._id}{'' if self._uri else how}")  # an address may hold a password
         parameters = {_key(name): str(value)[:6000] for name, value in hyperparameters(run, config).items()}
         known = self._client.get_run(self._id)
         for name in parameters.keys() - known.data.params.keys():  # MLflow refuses another value
@@ -207,8 +209,9 @@ class Mlflow:
         links = any(path.is_symlink() for path in run.mlflow.rglob("*"))
         inside = known.info.artifact_uri == f"{files}/{self._id}/artifacts" and not links
         self._takes_files = inside or bool(self._uri)
+        self._folder = None if self._uri else LocalArtifactRepository(f"{files}/{self._id}/artifacts")
         if self._takes_files and run.config.is_file():
-            self._client.log_artifact(self._id, str(run.config))
+            self._store(run.config, "")
 
     def write(self, record: Record) -> None:
         if _position(record) <= self._newest:
@@ -218,25 +221,33 @@ class Mlflow:
         for first in range(0, len(metrics), BATCH):
             self._client.log_batch(self._id, metrics[first : first + BATCH])
         for name, value in record.items() if self._takes_files else ():
-            self._add(f"{_key(name)}/{at:010d}", value)
+            if isinstance(value, MEDIA):
+                self._add(_key(name), f"{at:010d}", value)
         self._newest = _position(record)
 
-    def _add(self, path: str, value: Any) -> None:
-        if isinstance(value, Image):
-            self._client.log_image(self._id, pillow(value.pixels), f"{path}.png")
-        elif isinstance(value, Video):
-            with TemporaryDirectory() as folder:
-                file = Path(folder, f"{posixpath.basename(path)}.gif")
-                file.write_bytes(gif(value))
-                self._client.log_artifact(self._id, str(file), posixpath.dirname(path))
-        elif isinstance(value, Text):
-            self._client.log_text(self._id, value.text, f"{path}.txt")
+    def _add(self, place: str, name: str, value: Any) -> None:
+        with TemporaryDirectory() as folder:
+            file = Path(folder, name)
+            if isinstance(value, Image):
+                pillow(value.pixels).save(file := file.with_suffix(".png"))
+            elif isinstance(value, Video):
+                (file := file.with_suffix(".gif")).write_bytes(gif(value))
+            else:
+                (file := file.with_suffix(".txt")).write_text(value.text, encoding="utf-8")
+            self._store(file, place)
+
+    def _store(self, file: Path, place: str) -> None:
+        """Add a file; in the run's own folder without asking its database, which another person may have made."""
+        if self._folder is None:
+            self._client.log_artifact(self._id, str(file), place or None)
+        else:
+            self._folder.log_artifact(str(file), place or None)
 
     def send(self, run: RunDir) -> None:
         """Add files of the run."""
         for name, files in files_of(run).items() if self._takes_files else ():
             for path, place in files:
-                self._client.log_artifact(self._id, str(path), posixpath.dirname(f"{name}/{place}"))
+                self._store(path, posixpath.dirname(f"{name}/{place}"))
 
     def close(self, error: BaseException | None) -> None:
         self._client.set_terminated(self._id, "FINISHED" if error is None else "FAILED")

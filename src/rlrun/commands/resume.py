@@ -116,6 +116,11 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
             f"env.vectorization cannot change from {kinds[0]} to {kinds[1]} when a run is resumed, "
             f"only between {_list(IN_PROCESS)}: others draw other random numbers"
         )
+    axes = [OmegaConf.select(version, "log.axis") or "env_steps" for version in (before, config)]
+    if axes[0] != axes[1]:
+        raise ConfigError(
+            f"log.axis cannot change from {axes[0]} to {axes[1]} when a run is resumed: its records are there"
+        )
     return config
 
 

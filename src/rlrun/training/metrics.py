@@ -4,7 +4,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from rlrun.core.typing import Array
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 BINS = 64  # of a histogram
+LARGEST = 1e300  # number of a histogram, whose range is finite then
 WINDOWED = re.compile(r"windowed\[[1-9]\d{0,8}\]:.+")
 UNREAD = 256  # values of a window that wait on their device, at most
 WANTED = "a metric is one number, or a Histogram, Image, Video or Text of rlrun"
@@ -138,12 +138,13 @@ class Windows:
         for whole, window in self._windows.items():
             window.catch_up()
             name = whole.partition(":")[2]
-            metrics |= {name: fmean(window.newest), f"{name}/cumulative": window.total}
+            metrics |= {name: sum(window.newest) / len(window.newest), f"{name}/cumulative": window.total}
         return metrics
 
     def state_dict(self) -> dict[str, list[float]]:
         """Return the sum and the newest numbers of each window."""
-        self.read()
+        for window in self._windows.values():
+            window.catch_up()
         return {name: [window.total, *window.newest] for name, window in self._windows.items()}
 
     def load_state_dict(self, state: Mapping[str, list[float]]) -> None:
@@ -311,7 +312,10 @@ def _distribution(values: Array) -> Distribution:
     values = values[np.isfinite(values)]
     if not values.size:
         return Distribution(np.zeros(1, np.int64), np.array([0.0, 1.0]), [np.nan] * len(QUANTILES))
-    counts, edges = np.histogram(values, BINS)
+    values = values.clip(-LARGEST, LARGEST)
+    low, high = values.min(), values.max()
+    margin = 1e-6 * max(1.0, abs(low), abs(high))  # numbers that are nearly equal leave no space for bins
+    counts, edges = np.histogram(values, BINS, (low - margin, high + margin) if high - low < margin else (low, high))
     return Distribution(counts, edges, np.quantile(values, list(QUANTILES.values())).tolist())
 
 
