@@ -224,7 +224,7 @@ def test_training_tells_what_its_budget_is_too_small_for(overrides, message, rlr
         ("override /nope: none", "its defaults override 'nope', which is not a group\n"),
     ],
 )
-def test_an_algorithm_that_chooses_its_environment_is_told_the_way_out(line, message, rlrun, write):
+def test_an_algorithm_that_chooses_its_environment_names_the_way_out(line, message, rlrun, write):
     write("conf/algorithm/mine.yaml", f"# @package _global_\ndefaults: [rlrun/algorithm/bc, {line}]\n")
     outcome = rlrun("check", "algorithm=mine")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)

@@ -1,4 +1,4 @@
-"""Parts as the documentation of other libraries shows them, written anew in the same shape.
+"""Parts as the documentation of other libraries shows them, in code of our own of the same shape.
 
 The base classes of the other libraries are stand-ins: the shape is what counts, and none of them is installed.
 """

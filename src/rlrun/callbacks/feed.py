@@ -22,7 +22,7 @@ _messages = logging.getLogger("rlrun")
 class Feed:
     """Write records to a sink. Leave it out while it fails, with one warning.
 
-    Later records try it again, for at most a twentieth of the time. It is opened anew at the first record that it
+    Later records try it again, for at most a twentieth of the time. It is opened again at the first record that it
     lacks. A sink that writes files gets what it missed from `metrics.jsonl`, where a record holds numbers only.
 
     Args:
