@@ -10,6 +10,7 @@ import random
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from rlrun.callbacks import feed, sinks
-from rlrun.callbacks.log import Logger
+from rlrun.callbacks.log import Logger, sending_files
 from rlrun.callbacks.progress import Terminal
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
 from rlrun.core.clock import Spent
@@ -230,11 +231,14 @@ def test_sink_that_cannot_send_files_is_closed(run):
             raise ConnectionError("too large")
 
     sink = Sends()
-    logger = begun(sink, run=run)
-    logger.end_training(None, update=0)
-    assert sink.closed == []
-    logger.send_files()
+    with sending_files(logger := begun(sink, run=run)):
+        logger.end_training(None, update=0)
+        assert sink.closed == []
     assert sink.closed == [None]
+    with suppress(ZeroDivisionError), sending_files(logger := begun(sink := Sends(), run=run)):
+        logger.end_training(None, update=0)
+        raise ZeroDivisionError  # of a callback after the logger
+    assert [type(error) for error in sink.closed] == [ZeroDivisionError]
 
 
 class Filed(Memory):

@@ -138,7 +138,7 @@ def test_a_short_run_writes_its_trace(tmp_path):
     profile.end_training(KeyboardInterrupt())
     assert "traceEvents" in json.loads(run.trace.read_text())
     profile = Profile(first=1, last=9)  # of a resume
-    profile.begin_training(run.path)
+    profile.begin_training(run.path, 4)
     for update in (5, 6):
         profile.begin_cycle(update)
         profile.end_cycle(update)

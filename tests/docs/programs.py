@@ -95,7 +95,7 @@ EXCUSES = [
     Excuse(r"launcher=slurm", "wants Slurm; its jobs run locally: tests/sweep/test_launchers.py", _listed),
     Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
     Excuse(r"rlrun watch", "wants a terminal: tests/cli/test_watch.py", _listing),
-    Excuse(r"--expect", "a run of a moment keeps no promise: tests/commands/test_expect.py", _without_promise),
+    Excuse(r"--expect", "a run of a moment keeps no promise: tests/cli/test_expect.py", _without_promise),
     Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
     Excuse(
         r"plugin test",

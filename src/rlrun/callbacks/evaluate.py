@@ -181,8 +181,7 @@ class Evaluator(Callback):
                 message = f"the evaluation at {clock} has a mean return of nan: it is never the best"
                 self._run.echo(message, logging.WARNING)
             if self.video and self._run is not None:
-                offline = step == 0 and self.offline > 0  # its evaluations differ in updates, not in steps
-                self._film(self._run, self._run.evaluation_video(step or 0, update, offline=offline))
+                self._film(self._run, self._run.evaluation_video(step or 0, update, offline=self.offline > 0))
         return result
 
     def _play(self, envs: Env, *, episodes: int, watch: Watcher | None = None) -> Evaluation:

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rlrun.callbacks.schedule import due_offline, following
 from rlrun.callbacks.sinks import Sink
 from rlrun.callbacks.system import System
 from rlrun.core.clock import Spent
-from rlrun.core.spaces import map_tree
+from rlrun.core.spaces import row_count
 from rlrun.core.typing import Batch
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Hook, Stop
@@ -54,6 +55,7 @@ class Logger(Callback):
         self.samples = 0
         self._all = list(sinks)
         self._feeds: list[Feed] = []
+        self.unsent: list[Feed] = []  # open at the end, for files
         self._missing: Mapping[str, int] = {}  # records that sinks lacked at the checkpoint of a resume
         self.approximate: str | None = None
         self._callbacks: Mapping[str, Callback] = {}
@@ -154,15 +156,10 @@ class Logger(Callback):
             if in_order:
                 raise
         finally:
+            self.unsent = [feed for feed in self._feeds if in_order and feed.takes_files]
             for feed in self._feeds:
-                if not (in_order and feed.takes_files):
+                if feed not in self.unsent:
                     feed.close(None if in_order else error)
-
-    def send_files(self) -> None:
-        """Close the sinks that take files; to be called when all callbacks have ended, the checkpointer among them."""
-        for feed in self._feeds:
-            if feed.takes_files:
-                feed.close(None)
 
     def _after(self, record: Mapping[str, Any]) -> int:
         return following(record["env_steps"] if self.offline else axis_of(record), self.every)
@@ -246,11 +243,23 @@ class Logger(Callback):
         self._due = self._after(self._last)
 
 
+@contextmanager
+def sending_files(logger: Logger | None) -> Iterator[None]:
+    """Close the sinks that take files when all callbacks have ended; after an error of one, nothing is sent."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as failure:
+        error = failure
+        raise
+    finally:
+        for feed in logger.unsent if logger else ():
+            feed.close(error)
+
+
 def rows_in(batch: Batch) -> int:
     """Return the rows of a batch, each step of a window counted."""
     for name in ("terminated", "discount", "advantage", "valid"):  # one number a row
         if name in batch:
             return int(batch[name].numel())
-    leaves: list[Any] = []
-    map_tree(leaves.append, dict(batch))
-    return len(leaves[0]) if leaves else 0
+    return row_count(batch) if batch else 0

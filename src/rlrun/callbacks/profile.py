@@ -34,17 +34,15 @@ class Profile(Callback):
         self.last = last
         self._run: RunDir | None = None
         self._profiler: Any = None
-        self._starts = True
 
-    def begin_training(self, run_dir: Path | None) -> None:
+    def begin_training(self, run_dir: Path | None, update: int = 0) -> None:
         self._run = None if run_dir is None else RunDir(run_dir)
+        if self._run is not None and self.first <= update < self.last:
+            self._run.echo(
+                f"profile: no trace: the run was resumed at update {update + 1}, after profile.first={self.first}"
+            )
 
     def begin_cycle(self, update: int) -> None:
-        starts, self._starts = self._starts, False
-        if starts and self._run is not None and self.first < update <= self.last:
-            self._run.echo(
-                f"profile: no trace: the run was resumed at update {update}, after profile.first={self.first}"
-            )
         if update != self.first or self._run is None:
             return
         from torch.profiler import profile

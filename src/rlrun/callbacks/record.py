@@ -51,6 +51,5 @@ def files_of(run: RunDir) -> dict[str, list[tuple[Path, str]]]:
 
 def titles(run: RunDir, config: Mapping[str, Any]) -> tuple[str, str]:
     """Return what a run's group and the run are called at a service: its overrides, and those with its seed."""
-    overrides = run.overrides.read_text(encoding="utf-8").splitlines() if run.overrides.is_file() else []
-    group = " ".join(override for override in overrides if not override.startswith(("seed=", "logger=")))
+    group = " ".join(override for override in run.read_overrides() if not override.startswith(("seed=", "logger=")))
     return group[:LETTERS], f"{group[: LETTERS - 10]} s{config.get('seed')}" if group else run.path.name

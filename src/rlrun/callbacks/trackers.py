@@ -82,7 +82,8 @@ class Wandb:
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
         run.wandb.mkdir(exist_ok=True)
-        known = _identity(run.wandb / "id")
+        if not (known := _noted(run.wandb / "id", 8)):
+            write_text(run.wandb / "id", known := secrets.token_hex(4))  # not from a generator that training uses
         group, name = titles(run, config)
         self._session = self._wandb.init(
             **self._arguments,
@@ -187,9 +188,8 @@ class Mlflow:
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
         files = (run.mlflow / "artifacts").as_uri()
         note = run.mlflow / "id"
-        text = head(note, 33).decode(errors="replace")
-        if re.fullmatch("[0-9a-f]{32}", text):
-            self._id = text
+        self._id = _noted(note, 32)
+        if self._id:
             self._client.update_run(self._id, status="RUNNING")
         else:
             experiment = self._client.get_experiment_by_name(self._experiment)
@@ -264,10 +264,7 @@ def _key(name: str) -> str:
     return "/".join(part for part in parts if part.strip("."))
 
 
-def _identity(note: Path) -> str:
-    """Return the run's id at the service, stored in its folder for a resume."""
-    if note.is_file() and re.fullmatch("[0-9a-f]{8}", text := head(note, 9).decode(errors="replace")):
-        return text
-    identity = secrets.token_hex(4)  # not from a generator that training uses
-    write_text(note, identity)
-    return identity
+def _noted(note: Path, letters: int) -> str:
+    """Return the run's id at the service, which its folder keeps for a resume; empty before the first start."""
+    text = head(note, letters + 1).decode(errors="replace")
+    return text if re.fullmatch(f"[0-9a-f]{{{letters}}}", text) else ""

@@ -15,7 +15,6 @@ from rlrun.export.opening import exported, is_export, refuse_overrides
 from rlrun.loading.policy import Frozen, frozen
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import counted, finite, place_of
-from rlrun.security.trust import require_of_use
 
 ALL = "all"  # checkpoints
 Run = os.PathLike[str] | str
@@ -145,7 +144,7 @@ def evaluate(
     """
     run, film = place_of(run), _film(video, videos, form)
     if is_export(run):
-        with exported(run, overrides, require_of_use(trust)) as file:
+        with exported(run, overrides, trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
                 evaluation, files = stage.play(file.agent)

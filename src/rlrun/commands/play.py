@@ -19,7 +19,6 @@ from rlrun.export.opening import Exported, exported, is_export, refuse_overrides
 from rlrun.loading.policy import Frozen, frozen
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted
-from rlrun.security.trust import require_of_use
 
 COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")  # the only control sequence that is harmless: it styles text
 PLAIN = "\x1b[0m"
@@ -79,7 +78,7 @@ def _policy(
     run: Path | str, checkpoint: str, trust: Iterable[str], overrides: Iterable[str], *, stochastic: bool
 ) -> Iterator[Frozen | Exported]:
     if is_export(run):
-        with exported(run, overrides, require_of_use(trust)) as file:
+        with exported(run, overrides, trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             yield file
         return

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
 from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
+from rlrun.callbacks.log import sending_files
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.collect.agents import require_actions
 from rlrun.commands.fork.parents import started
@@ -251,10 +252,9 @@ class Experiment:
         try:
             for line in self.budget_notes():
                 run_dir.echo(line, logging.WARNING)
-            with Heartbeat(run_dir), self._together(run_dir), exits.refused(), run_dir.noting_warnings():
+            files = sending_files(self.part(Logger))
+            with Heartbeat(run_dir), self._together(run_dir), exits.refused(), run_dir.noting_warnings(), files:
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
-                if logger := self.part(Logger):
-                    logger.send_files()
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:
             status = "stopped"

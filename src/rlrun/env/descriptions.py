@@ -48,7 +48,9 @@ def describe_leaf(space: Any) -> dict[str, Any]:
 
 def _listed(bounds: Any) -> Any:
     """Return a bound as one number where it is the same everywhere, else as a list; infinite ones as null."""
-    plain = [value if math.isfinite(value) else None for value in bounds.reshape(-1).tolist()]
+    numbers = bounds.reshape(-1)
+    numbers = numbers[:1] if (numbers == numbers[:1]).all() else numbers  # those of an image take a loop otherwise
+    plain = [value if math.isfinite(value) else None for value in numbers.tolist()]
     return plain[0] if len(set(plain)) == 1 else np.array(plain, dtype=object).reshape(bounds.shape).tolist()
 
 
@@ -59,20 +61,16 @@ def describe_env(env: Any) -> dict[str, Any] | None:
     """
     described = {}
     for role, space in zip(("observation", "action"), getattr(env, "outer", None) or (), strict=False):
-        parts = _parts(space)
+        parts = {path: {"shape": list(leaf.shape), **describe_leaf(leaf)} for path, leaf in walk(space)}
         if any(np.size(value) > MOST for part in parts.values() for value in part.values()):
             return None
         forms = containers(space)
         with suppress(RunDirError):
-            if _parts(space_of(forms, parts, role)) == parts:
+            if space_of(forms, parts, role) == space:
                 described[role] = {"containers": forms, "parts": parts}
                 continue
         return None
     return {**described, "rewards": env.spaces.rewards} if described else None
-
-
-def _parts(space: gymnasium.Space[Any]) -> dict[str, Any]:
-    return {path: {"shape": list(leaf.shape), **describe_leaf(leaf)} for path, leaf in walk(space)}
 
 
 def space_of(forms: Any, parts: Mapping[str, Any], place: str) -> gymnasium.Space[Any]:
@@ -106,7 +104,7 @@ def _leaf(part: Mapping[str, Any]) -> gymnasium.Space[Any]:
     if kind == "MultiDiscrete":
         return spaces.MultiDiscrete(part["n"], dtype=dtype.type, start=part["start"])
     if kind == "MultiBinary":
-        return spaces.MultiBinary(shape)
+        return spaces.MultiBinary(shape if len(shape) > 1 else shape[0])
     bounds: list[Any] = []
     for bound, limit in ((part["low"], -np.inf), (part["high"], np.inf)):
         if dtype.kind == "f":

@@ -127,9 +127,9 @@ def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable
         RequestError: the file cannot be read or acts in another environment, this cannot be made, or a package is
             missing.
     """
-    path, packages, parsed = place_of(path), list(packages), parse(_settings(overrides))
+    path, parsed = place_of(path), parse(_settings(overrides))
     _require_onnx(path)
-    trust.require_of_use(packages)
+    packages = trust.require_of_use(packages)
     for override in parsed:
         if override.key.partition(".")[0] != "env" and override.key != LIMIT:
             raise RequestError(f"{override.text}: an exported policy takes env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")

@@ -312,11 +312,12 @@ def _distribution(values: Array) -> Distribution:
     values = values[np.isfinite(values)]
     if not values.size:
         return Distribution(np.zeros(1, np.int64), np.array([0.0, 1.0]), [np.nan] * len(QUANTILES))
-    values = values.clip(-LARGEST, LARGEST)
-    low, high = values.min(), values.max()
+    values = np.sort(values).clip(-LARGEST, LARGEST)
+    low, high = values[0], values[-1]
     margin = 1e-6 * max(1.0, abs(low), abs(high))  # numbers that are nearly equal leave no space for bins
     counts, edges = np.histogram(values, BINS, (low - margin, high + margin) if high - low < margin else (low, high))
-    return Distribution(counts, edges, np.quantile(values, list(QUANTILES.values())).tolist())
+    places = np.array([*QUANTILES.values()]) * (len(values) - 1)
+    return Distribution(counts, edges, np.interp(places, np.arange(len(values)), values).tolist())
 
 
 def _bytes(frames: Array, dimensions: int) -> Array:
