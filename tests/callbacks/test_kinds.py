@@ -123,6 +123,13 @@ def test_metrics_jsonl_has_numbers_alone(run):
     assert named == pytest.approx({**QUANTILES, "own/spread/q95": 3.8, "own/number": 0.5})
 
 
+@pytest.mark.parametrize("name", ["env_steps", "windowed[0]:x", "windowed[3]: ", "Windowed[3]:x", "window(3):x"])
+def test_names_that_mean_something_else_are_left_out(name, run, caplog):
+    logged(run, Jsonl(), metrics={name: 7.0})
+    assert re.fullmatch(rf"metric '{re.escape(name)}' has (the|a) name .*; it is left out", caplog.messages[-1])
+    assert records(run)[0].get(name) != 7.0
+
+
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
@@ -131,6 +138,8 @@ def test_metrics_jsonl_has_numbers_alone(run):
         (rlrun.Image(np.zeros((3, 8, 8))), r"the shape \[3, 8, 8\]; frames have \[H, W, channels\]"),
         (rlrun.Video(np.zeros((4, 6, 3))), None),
         (rlrun.Video(np.zeros((6, 3))), r"the shape \[6, 3\]; frames"),
+        (rlrun.Video(FRAMES, fps=0), r"fps=0; frames a second are above 0"),
+        (rlrun.Text(3), "a Text of the type int"),
         (rlrun.Histogram(["a"]), "values of the type str"),
         (rlrun.Histogram([torch.ones((), requires_grad=True)] * 2), "values that are no array"),
     ],
@@ -207,6 +216,15 @@ def test_windows_are_means_of_the_newest_and_sums_of_all(through):
     assert windows.read() == resumed.read()
     expected = {"a/b": np.mean(values[-5:]), "a/b/cumulative": sum(values)} if values else {}
     assert windows.read() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("state", [{"a": [1.0, 2.0]}, {"windowed[5]:a": [1.0]}])
+def test_damaged_windows_are_refused(state):
+    with pytest.raises(ValueError, match="no window: "):
+        Windows().load_state_dict(state)
+    logger = Logger([], every=1)
+    with pytest.raises(ValueError, match="no window: "):
+        logger.load_state_dict({**logger.state_dict(), "callbacks": {"own": state}})
 
 
 def test_a_window_copies_a_buffer():

@@ -531,7 +531,10 @@ def test_wandb_offline_draws_no_number(run, capfd):
         ({}, "online", "offline"),
         ({"stop.env_steps": 60}, None, "offline"),
         ({}, "disabled", "disabled"),
-        ({"logger": ["wandb"]}, "online", "online"),
+        ({"logger": ["terminal"]}, "online", "offline"),
+        ({"logger": ["wandb"]}, None, "online"),
+        ({"logger": ["wandb"]}, "run", "offline"),
+        ({"logger": [{"wandb": {"mode": "online"}}]}, "online", "online"),
     ],
 )
 def test_untrusted_run_sends_nothing_unasked(typed, given, mode, monkeypatch, caplog):
@@ -541,6 +544,8 @@ def test_untrusted_run_sends_nothing_unasked(typed, given, mode, monkeypatch, ca
     assert sink._mode == mode
     assert ("logger wandb stays offline" in caplog.text) == (mode == "offline")
     assert Wandb(mode="online")._mode == "online"
+    with pytest.raises(ConfigError, match=r"logger\.wandb\.mode: wanted one of offline, online, .*, got 'onlin'"):
+        Wandb(mode="onlin")
 
 
 @pytest.mark.parametrize(
@@ -612,8 +617,14 @@ def test_terminal_shows_offline_updates():
 def test_unknown_sink_gets_a_hint():
     with pytest.raises(ConfigError, match=r"logger 'tensorbord' is unknown.*did you mean 'tensorboard'"):
         make_sinks(["tensorbord"])
-    with pytest.raises(BuildError, match=r"logger\.wandb: .*'projekt'"):
+    with pytest.raises(BuildError, match=r"^logger\.wandb: no setting 'projekt' \(did you mean 'project'\?\)$"):
         make_sinks([{"wandb": {"projekt": "x"}}])
+    with pytest.raises(
+        BuildError, match=r"^logger\.mlflow: no setting 'zz'; it takes experiment, name, uri, artifacts$"
+    ):
+        make_sinks([{"mlflow": {"zz": "x"}}])
+    with pytest.raises(BuildError, match=r"^logger\.wandb\.artifacts: wanted true or false, got 'yes'"):
+        make_sinks([{"wandb": {"artifacts": "yes"}}])
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,9 @@ def test_mlflow_writes_files_only_into_the_run(way, opened, tmp_path):
     assert mlflow_of(run)[0].data.metrics["loss"] == 0.5
 
 
-@pytest.mark.parametrize(("typed", "stays"), [({}, True), ({"logger": ["mlflow"]}, False)])
+@pytest.mark.parametrize(
+    ("typed", "stays"), [({}, True), ({"logger": ["terminal"]}, True), ({"logger": ["mlflow"]}, False)]
+)
 def test_untrusted_run_stays_in_its_folder(typed, stays, opened, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/theirs.db")

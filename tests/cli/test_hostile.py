@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.cli.attacks import HONEST
 from tests.identical import stamps
 
 from rlrun.runs.directory import RunDir
+from rlrun.runs.files import SHARED
 
 EVIL = """
 import os, pathlib
@@ -339,9 +341,14 @@ def test_something_else_in_place_of_a_file_is_refused(name, kind, run, rlrun, ca
         refused(rlrun(*COMMANDS[command]), canary, "run")
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "log.txt"])
-@pytest.mark.parametrize("kind", ["a link", "a hard link", "a pipe"])
-def test_a_run_does_not_write_into_files_of_the_user(name, kind, run, rlrun, canary, project):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *product(("metrics.jsonl", "log.txt"), ("a link", "a hard link", "a pipe")),
+        ("overrides.txt", "a link"),  # which a service gets
+    ],
+)
+def test_a_run_does_not_use_files_of_the_user(name, kind, run, rlrun, canary, project):
     mine = project / "mine.txt"
     mine.write_text("mine\n" * 1000)
     {"a link": link_to(str(mine)), "a hard link": hard_link_to(mine), "a pipe": fifo}[kind](run / name)
@@ -392,7 +399,8 @@ def test_a_run_does_not_write_into_folders_of_the_user(name, run, rlrun, canary,
 
 
 @pytest.mark.parametrize(
-    "place", ["checkpoints/segments", "checkpoints/learner-1/segments", "tensorboard/x", "exports/memory.zip"]
+    "place",
+    ["checkpoints/segments", "checkpoints/learner-1/segments", "tensorboard/x", "exports/memory.zip", "wandb/settings"],
 )
 def test_nor_by_way_of_a_link_in_a_folder(place, run, rlrun, canary, project):
     (project / "mine").mkdir()
@@ -402,6 +410,12 @@ def test_nor_by_way_of_a_link_in_a_folder(place, run, rlrun, canary, project):
     (run / place).symlink_to(project / "mine")
     refused(rlrun(*COMMANDS["resume"]), canary, place)
     assert list((project / "mine").iterdir()) == []
+
+
+def test_a_journal_beside_its_database_names_no_file(run, rlrun, canary):
+    (run / "mlflow").mkdir()
+    (run / "mlflow" / "mlflow.db-journal").write_bytes(b"journal" + SHARED)
+    refused(rlrun(*COMMANDS["resume"]), canary, "mlflow.db-journal", "it names another file; delete the journal")
 
 
 # --- checkpoints

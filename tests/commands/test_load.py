@@ -287,7 +287,7 @@ def test_a_checkpoint_is_named_as_forks_name_it(tmp_path):
     with pytest.raises(RunDirError, match="is in no run; a run's config names the networks"):
         rlrun.load(shutil.copytree(first, tmp_path / "alone"))
     (tmp_path / "policy.zip").write_bytes(b"PK")
-    with pytest.raises(RequestError, match=r"policy.zip: wanted a run, a checkpoint of one, or a FILE.onnx"):
+    with pytest.raises(RequestError, match=r"policy.zip: wanted RUN, RUN@best, a checkpoint's folder, or a FILE.onnx"):
         rlrun.load(tmp_path / "policy.zip")
 
 

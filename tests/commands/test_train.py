@@ -51,13 +51,16 @@ def sac(tmp_path_factory):
 
 
 class Odd(Callback):
-    metrics = {"odd/text": "a text"}
+    metrics = {"odd/text": "a text", "odd/\x1b[2J": "a text"}
 
 
-def test_the_log_has_warnings_once(tmp_path):
+def test_the_log_and_the_terminal_have_warnings_once(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a script without logging of its own
     run = rlrun.train([*DQN, *TINY, f"+callbacks.odd._target_={__name__}.Odd"], run_dir=tmp_path / "run").run_dir
     log = (run / "log.txt").read_text()
-    assert log.count("metric 'odd/text' has the type str") == 1
+    for text in (log, capsys.readouterr().err):
+        assert text.count("metric 'odd/text' has the type str") == 1
+        assert "\x1b" not in text
     assert log.count("preset: ") == 1
     logging.getLogger("rlrun").warning("later")
     assert (run / "log.txt").read_text() == log

@@ -181,7 +181,7 @@ def test_a_journal_that_names_another_file_is_not_played_back(tmp_path):
     page = int.from_bytes(hot[24:28], "big")
     end = [(1 << 30) // page + 1, name, len(name), sum(name), bytes.fromhex("d9d505f920a163d7")]
     journal.write_bytes(hot + b"".join(part if isinstance(part, bytes) else part.to_bytes(4, "big") for part in end))
-    with pytest.raises(RunDirError, match=r"jobs\.sqlite-journal is not of this sweep: it names another file"):
+    with pytest.raises(RunDirError, match=r"jobs\.sqlite-journal was not left by rlrun: it names another file"):
         JobStore(tmp_path / "jobs.sqlite")
     assert precious.read_text() == "precious"
     journal.write_bytes(hot)  # one that a killed process left

@@ -1,6 +1,7 @@
 """Sinks of metric records: files, terminal and services."""
 
 import errno
+import inspect
 import json
 import math
 import os
@@ -228,8 +229,11 @@ def make_sinks(
 
 
 def _make(name: str, arguments: Mapping[str, Any]) -> Sink:
-    try:
-        sink: Sink = SINKS[name](**arguments)
-    except TypeError as error:
-        raise BuildError(f"logger.{name}: {error}") from None
+    settings = [key for key in inspect.signature(SINKS[name]).parameters if key not in ("total", "offline", "axis")]
+    for key in arguments.keys() - {*settings, "total", "offline", "axis"}:
+        listed = f"; it takes {', '.join(settings) or 'none'}"
+        raise BuildError(f"logger.{name}: no setting '{key}'{did_you_mean(key, settings) or listed}")
+    if not isinstance(arguments.get("artifacts", False), bool):
+        raise BuildError(f"logger.{name}.artifacts: wanted true or false, got {arguments['artifacts']!r}")
+    sink: Sink = SINKS[name](**arguments)
     return sink

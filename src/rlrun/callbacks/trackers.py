@@ -17,12 +17,13 @@ from typing import Any
 
 from rlrun.callbacks.pictures import gif, pillow
 from rlrun.callbacks.record import Record, axis_of, files_of, hyperparameters, titles
-from rlrun.core.errors import MissingExtra
+from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import head, write_text
+from rlrun.runs.files import head, require_own_database, write_text
 from rlrun.security import trust
 from rlrun.training.metrics import MEDIA, Distribution, Image, Video, numbers_of
 
+MODES = ("offline", "online", "disabled", "shared", "dryrun", "run")  # of W&B
 BATCH = 1000  # metrics that MLflow takes at once
 _messages = logging.getLogger("rlrun")
 
@@ -62,14 +63,18 @@ class Wandb:
         offline: int = 0,
         axis: str = "env_steps",
     ) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends durations and versions offline, too
         try:
             import wandb
         except ImportError:
             raise MissingExtra("logger wandb", "wandb", "wandb") from None
         self._wandb: Any = wandb
         self._mode = mode or os.environ.get("WANDB_MODE", "online" if "WANDB_SWEEP_ID" in os.environ else "offline")
-        if self._mode not in ("offline", "disabled") and trust.is_foreign("logger"):
-            _messages.warning("logger wandb stays offline: mode %s comes with the run; say logger=… again", self._mode)
+        if self._mode not in MODES:
+            raise ConfigError(f"logger.wandb.mode: wanted one of {', '.join(MODES)}, got {self._mode!r}")
+        chosen = () if mode in (None, os.environ.get("WANDB_MODE")) else (str(mode),)
+        if self._mode not in ("offline", "disabled") and trust.is_foreign("logger", "wandb", *chosen):
+            _messages.warning("logger wandb stays offline: mode %r comes with the run; say logger=… again", self._mode)
             self._mode = "offline"
         self._name, self._group = name or os.environ.get("WANDB_NAME"), group or os.environ.get("WANDB_RUN_GROUP")
         self._arguments = {"project": project, "tags": list(tags), "entity": entity}
@@ -168,7 +173,8 @@ class Mlflow:
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it says when it makes tables
         self._mlflow: Any = mlflow
         self._uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
-        if self._uri and trust.is_foreign("logger"):
+        chosen = () if uri in (None, os.environ.get("MLFLOW_TRACKING_URI")) else (str(uri),)
+        if self._uri and trust.is_foreign("logger", "mlflow", *chosen):
             _messages.warning("logger mlflow stays in the run's folder: say logger=… again to send it elsewhere")
             self._uri = None
         self._experiment, self._name, self.artifacts = experiment, name, artifacts
@@ -185,6 +191,8 @@ class Mlflow:
         assert run is not None
         run.mlflow.mkdir(exist_ok=True)
         uri = self._uri or f"sqlite:///{run.mlflow / 'mlflow.db'}"
+        if not self._uri:
+            require_own_database(run.mlflow / "mlflow.db")
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
         files = (run.mlflow / "artifacts").as_uri()
         note = run.mlflow / "id"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlrun.cli.output import print_json
+from rlrun.core.errors import printable
 
 if TYPE_CHECKING:
     from rlrun.commands.train import Result
@@ -69,11 +70,18 @@ Trust = Annotated[
 ]
 
 
+class _Printable(logging.Formatter):
+    """Messages without control characters: texts of a run, and its path, may come from another person."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
 def show(*names: str) -> None:
     """Print the messages of these loggers on standard error, without a prefix."""
     for name in names:
         messages, handler = logging.getLogger(name), logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(_Printable("%(message)s"))
         messages.handlers, messages.propagate = [handler], False
         messages.setLevel(logging.INFO)
 

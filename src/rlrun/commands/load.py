@@ -210,7 +210,7 @@ def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str 
         agent, outer = file_policy(place)
         return Policy(agent, outer, os.path.basename(place))
     if os.path.isfile(place):
-        raise RequestError(f"{place}: wanted a run, a checkpoint of one, or a FILE.onnx of rlrun export-onnx")
+        raise RequestError(f"{place}: wanted RUN, RUN@best, a checkpoint's folder, or a FILE.onnx of rlrun export-onnx")
     parent = find(place)
     if parent.run is None:
         raise RunDirError(f"{parent.path} is in no run; a run's config names the networks: RUN, RUN@STEP or RUN@best")

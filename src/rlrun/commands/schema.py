@@ -24,6 +24,7 @@ from rlrun.config.schema import KINDS, NUMBER, OPEN
 from rlrun.config.targets import find_target, parameters
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.core.layers import PARTS
+from rlrun.loading.untrusted import require_own_folder
 from rlrun.runs.files import write_text
 
 FOLDER = ".schema"  # in the config folder
@@ -59,6 +60,7 @@ def schema(folder: Path | str | None = None) -> list[Path]:
     if not place.is_dir():
         raise RequestError(f"schema: there is no folder {place}; --config-dir names the one whose files you edit")
     target = place / FOLDER
+    require_own_folder(target)
     target.mkdir(exist_ok=True)
     paths = []
     for name, content in schemas(place).items():

@@ -139,7 +139,7 @@ class Experiment:
             return []
         uses_up = f"takes all of stop.env_steps={steps:,}: there will be"
         if getattr(loader, "start", 0) is None and (first := warm_up - len(table)) >= steps:
-            return [f"a warm-up of {first:,} steps (algorithm.warmup_steps) {uses_up} no update"]
+            return [f"a warm-up of {first:,} steps (algorithm.warmup_steps) {uses_up} one update at most"]
         if (rollout := horizon * self.config.num_envs) >= steps:
             return [f"a rollout of {rollout:,} steps (algorithm.horizon × num_envs) {uses_up} one update"]
         if (rows := batch * length) > steps:

@@ -15,7 +15,7 @@ from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import read_json, require_own_file
+from rlrun.runs.files import read_json, require_own_database, require_own_file
 from rlrun.runs.learners import places_in
 from rlrun.security import trust
 
@@ -91,7 +91,7 @@ def require_own_folder(folder: Path) -> None:
         RunDirError: it is one.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise RunDirError(f"{folder} is no folder of the run; a run is written to files of its own only")
+        raise RunDirError(f"{folder} is a link or a file; rlrun writes into folders and files of its own only")
 
 
 def require_own_files(run: RunDir) -> None:
@@ -103,6 +103,11 @@ def require_own_files(run: RunDir) -> None:
     folders = (run.exports, run.videos, run.tensorboard, run.mlflow)
     for folder in (run.checkpoints, run.wandb, *folders):
         require_own_folder(folder)
+    require_own_database(run.mlflow / "mlflow.db")
+    for path in filter(Path.is_symlink, (run.config, run.overrides, run.manifest)):
+        require_own_file(path)  # its content may go to a service
+    if (settings := run.wandb / "settings").exists():
+        raise RunDirError(f"{settings} cannot be used: W&B would take its settings from it; delete the file")
     listed = [folder.iterdir() for folder in (*places_in(run.checkpoints), *folders) if folder.is_dir()]
     for path in (run.metrics, run.log, *sorted(chain.from_iterable(listed))):
         if path.is_symlink() or not path.is_dir():

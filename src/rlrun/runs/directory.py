@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rlrun.core import renames
-from rlrun.core.errors import RlrunError, RunDirError
+from rlrun.core.errors import RlrunError, RunDirError, printable
 from rlrun.runs import lock as locks
 from rlrun.runs.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
 
@@ -251,11 +251,15 @@ class RunDir:
     def noting_warnings(self) -> Iterator[None]:
         """Append the warnings of rlrun to the log, too, while the context lasts."""
         messages, notes = logging.getLogger("rlrun"), logging.Handler(logging.WARNING)
+        silent = not messages.hasHandlers()  # then Python prints warnings, unless there is a handler
 
         def emit(record: logging.LogRecord) -> None:
+            text = printable(" ".join(record.getMessage().split()))
             if record.name != _output.name:  # `echo` has written it
                 with suppress(RlrunError):
-                    self.note(record.getMessage())
+                    self.note(text)
+            if silent and logging.lastResort is not None:
+                logging.lastResort.handle(logging.makeLogRecord({**vars(record), "msg": text, "args": None}))
 
         notes.emit = emit  # type: ignore[method-assign]
         messages.addHandler(notes)

@@ -122,7 +122,7 @@ class Limit:
         project: Path | None = None,
         run: Path | None = None,
     ) -> None:
-        self.keys = frozenset(typed)
+        self.typed = dict(typed)
         self.texts = frozenset([*(text for _, text in typed_texts(typed)), *filter(is_place, packages)])
         self.paths = frozenset(map(_absolute, self.texts))
         self.packages = (*packages, *typed_names(typed))
@@ -228,9 +228,16 @@ def is_limited() -> bool:
     return bool(limits)
 
 
-def is_foreign(block: str) -> bool:
-    """Return True if configs are restricted now and the user typed no key of a block."""
-    return any(not any(within(key, [block]) for key in limit.keys) for limit in limits)
+def is_foreign(block: str, *words: str) -> bool:
+    """Return True if configs are restricted now and the user did not type all of these words in a block of keys."""
+    typed = [[value for key, value in limit.typed.items() if within(key, [block])] for limit in limits]
+    return not all(_words(values).issuperset(words) for values in typed)
+
+
+def _words(typed: Any) -> set[str]:
+    if isinstance(typed, Mapping):
+        typed = [*typed, *typed.values()]
+    return set[str]().union(*map(_words, typed)) if isinstance(typed, list) else {str(typed)}
 
 
 def within(name: str, packages: Iterable[str]) -> bool:

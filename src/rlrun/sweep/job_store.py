@@ -7,7 +7,6 @@ Another may claim them, and later reports of the first are ignored.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sqlite3
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from rlrun.core.errors import RunDirError, printable
-from rlrun.runs.files import require_own_file
+from rlrun.runs.files import require_own_database
 
 if TYPE_CHECKING:
     from rlrun.config.expansion import Job
@@ -28,7 +27,6 @@ JOB_STORE = "jobs.sqlite"  # of a sweep's folder
 State = Literal["pending", "queued", "running", "completed", "failed", "pruned"]
 SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
-SHARED = bytes.fromhex("d9d505f920a163d7")  # ends a journal that names another file; no sweep leaves one
 KEY = re.compile(r"[0-9A-Za-z_-]+")  # which names a folder
 COLUMNS = "key, label, words, state, owner, attempts, code, error"
 LAYOUT = """
@@ -104,7 +102,7 @@ class JobStore:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _require_own(path)
+        require_own_database(path)
         with self._writing() as job_store:
             job_store.execute(LAYOUT)
 
@@ -250,27 +248,12 @@ def look(path: Path) -> list[Entry]:
     Raises:
         RunDirError: the file cannot be read, or is being written.
     """
-    _require_own(path)
+    require_own_database(path)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=1.0, uri=True)) as job_store:
             return [_entry(row, path) for row in job_store.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
     except sqlite3.Error as error:
         raise RunDirError(f"{path} cannot be read: {error}") from error
-
-
-def _require_own(path: Path) -> None:
-    """Refuse SQLite files that refer to other files: SQLite deletes a file that a journal names.
-
-    Raises:
-        RunDirError: naming the file.
-    """
-    journal, *sidecars = [path.with_name(f"{path.name}-{name}") for name in ("journal", "wal", "shm")]
-    for file in (path, journal, *sidecars):
-        require_own_file(file)
-    with suppress(FileNotFoundError), open(journal, "rb") as content:
-        content.seek(-min(len(SHARED), content.seek(0, os.SEEK_END)), os.SEEK_END)
-        if content.read() == SHARED:
-            raise RunDirError(f"{journal} is not of this sweep: it names another file; delete the journal")
 
 
 def _entry(row: tuple[Any, ...], path: Path) -> Entry:

@@ -16,7 +16,9 @@ from rlrun.core.typing import Array
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 BINS = 64  # of a histogram
 LARGEST = 1e300  # number of a histogram, whose range is finite then
-WINDOWED = re.compile(r"windowed\[[1-9]\d{0,8}\]:.+")
+AXES = ("env_steps", "updates", "seconds", "samples")  # of a record, which metrics must not replace
+WINDOWED = re.compile(r"windowed\[[1-9]\d{0,8}\]:\S.*")
+LIKE_WINDOWED = re.compile(r"window\w*[\[(]", re.IGNORECASE)
 UNREAD = 256  # values of a window that wait on their device, at most
 WANTED = "a metric is one number, or a Histogram, Image, Video or Text of rlrun"
 
@@ -151,6 +153,8 @@ class Windows:
         """Restore the result of `state_dict`."""
         self._windows = {}
         for name, (total, *newest) in state.items():
+            if not (WINDOWED.fullmatch(name) and newest):
+                raise ValueError(f"no window: {name}")
             self._window(name).newest.extend(newest)
             self._window(name).total = total
 
@@ -226,7 +230,11 @@ def _in_record(value: Any) -> Any:
     if isinstance(value, Image):
         return Image(_bytes(_array(value.pixels), dimensions=3))
     if isinstance(value, Video):
+        if not 0.0 < value.fps < 1e6:
+            raise ValueError(f"fps={value.fps}; frames a second are above 0")
         return Video(_bytes(_array(value.frames), dimensions=4), float(value.fps))
+    if isinstance(value, Text) and not isinstance(value.text, str):
+        raise ValueError(f"a Text of the type {type(value.text).__name__}")
     if isinstance(value, Distribution | Text):
         return value
     if isinstance(value, Tensor):
@@ -244,10 +252,18 @@ def as_record(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
     values, faults = {}, {}
     for name, value in metrics.items():
         try:
+            _check_name(name, value)
             values[name] = _in_record(value)
         except ValueError as fault:
             faults[name] = str(fault)
     return to_host(values), faults
+
+
+def _check_name(name: str, value: Any) -> None:
+    if name in AXES:
+        raise ValueError("the name of an axis")
+    if LIKE_WINDOWED.match(name) and not (WINDOWED.fullmatch(name) and is_number(reduced(value))):
+        raise ValueError("a name like windowed[100]:NAME, which needs a whole number in brackets and a number as value")
 
 
 def to_host(metrics: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -291,6 +307,9 @@ def packed(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def unpacked(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics that `packed` took."""
     kinds = {kind.__name__: kind for kind in KINDS}
+    for value in metrics.values():
+        if isinstance(value, list) and value[0] == Distribution.__name__ and len(value[3]) != len(QUANTILES):
+            raise ValueError("a distribution of other quantiles")
     return {name: kinds[value[0]](*value[1:]) if isinstance(value, list) else value for name, value in metrics.items()}
 
 
