@@ -628,7 +628,8 @@ def test_unknown_sink_gets_a_hint():
 
 
 @pytest.mark.parametrize(
-    ("sink", "module"), [("TensorBoard", "torch.utils.tensorboard"), ("Wandb", "wandb"), ("Mlflow", "mlflow")]
+    ("sink", "module"),
+    [("TensorBoard", "torch.utils.tensorboard"), ("Wandb", "wandb"), ("Mlflow", "mlflow"), ("Trackio", "trackio")],
 )
 def test_missing_package_names_the_extra(monkeypatch, sink, module):
     monkeypatch.setitem(sys.modules, module, None)

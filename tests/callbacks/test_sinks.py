@@ -11,7 +11,7 @@ import PIL.Image
 import pytest
 from tests.callbacks.wandb_files import history_of, records_of
 
-from rlrun.callbacks.sinks import Mlflow
+from rlrun.callbacks.sinks import Mlflow, Trackio
 from rlrun.commands.resume import resume
 from rlrun.commands.train import train
 from rlrun.runs.directory import RunDir
@@ -123,6 +123,7 @@ def opened(tmp_path):
     """Return a run, and a function that opens a sink for it and writes a record."""
     run = RunDir.claim(tmp_path / "run")
     run.config.write_text("seed: 1\n")
+    run.manifest.write_text("{}")
 
     def write(sink, at, **metrics):
         sink.open(run, {}, records=0, axis=0)
@@ -188,3 +189,71 @@ def test_mlflow_reports_no_usage():
     from mlflow.telemetry.utils import is_telemetry_disabled
 
     assert is_telemetry_disabled()
+
+
+@pytest.fixture
+def trackio(tmp_path_factory):
+    """Return trackio's interface to what it has; it reads the name of its folder once a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(tmp_path_factory.getbasetemp() / "trackio"))
+        import trackio
+    return trackio.Api()
+
+
+def logs_of(trackio, project):
+    """Return the only run of a project, and its logs."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    (session,) = trackio.runs(project)
+    return session, SQLiteStorage.get_logs(project, session.name, run_id=session.id)
+
+
+def test_trackio_continues_its_run(trackio, tmp_path, capfd):
+    project = f"continued-{tmp_path.name}"
+    random_state = random.getstate()
+    run = trained(tmp_path, f"{{trackio:{{project:{project}}}}}")
+    assert random.getstate() == random_state
+    session, logs = logs_of(trackio, project)
+    assert [log["step"] for log in logs] == [21, 40, 60, 80, 100]
+    evaluated = [log for log in logs if "evaluation/mean_return" in log and log["step"] != 60]  # where it was stopped
+    assert [log["evaluation/mean_return"] for log in evaluated] == returns(run)
+    assert (session.config["seed"], session.config["algorithm"]["lr"]) == (3, 0.002)
+    assert session.name.startswith("algorithm=dqn env=cartpole")
+    assert "Uploading" not in capfd.readouterr().out
+
+
+def test_trackio_has_other_kinds_than_numbers(trackio, opened, tmp_path):
+    pixels, project = np.zeros((4, 4, 3), np.uint8), f"kinds-{tmp_path.name}"
+    metrics = {"image": Image(pixels), "video": Video(pixels[None].repeat(2, 0)), "text": Text("<b>")}
+    for at in (10, 10, 20):  # the second is there already
+        opened(Trackio(project, name="../x"), at, **metrics, **as_record({"histogram": Histogram([1.0, 2.0])})[0])
+    _, logs = logs_of(trackio, project)
+    assert [log["step"] for log in logs] == [10, 20]
+    assert (logs[0]["text"]["_value"], sum(logs[0]["histogram"]["values"])) == ("<b>", 2)
+    media = tmp_path.parent / "trackio" / "media"
+    for name, kind in (("image", "PNG"), ("video", "GIF")):
+        assert PIL.Image.open(media / logs[0][name]["file_path"]).format == kind
+        assert logs[0][name]["file_path"].startswith(f"{project}/.._x/10/")
+
+
+def test_untrusted_run_is_not_added_to_trackio(trackio, opened, tmp_path, caplog):
+    project, store = f"theirs-{tmp_path.name}", tmp_path.parent / "trackio"
+    for typed in ({}, {"logger": ["mlflow"]}):
+        with trust.limited(typed=typed):
+            opened(Trackio(project), 10)
+        assert caplog.text.count("logger trackio is left out") == 1
+        assert not (store / f"{project}.db").exists()
+        caplog.clear()
+    for typed in ({"logger": ["trackio"]}, {}):  # from then on it is the user's
+        with trust.limited(typed=typed):
+            opened(Trackio(project), 20 if typed else 30)
+    assert [log["step"] for log in logs_of(trackio, project)[1]] == [20, 30]
+
+
+def test_a_folder_that_trackio_cannot_write_to_is_told(trackio, tmp_path, monkeypatch, caplog):
+    from trackio import sqlite_storage
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "file" / "folder")
+    train([*SHORT, "logger=[trackio]", "stop.env_steps=60"], run_dir=tmp_path / "run")
+    assert "logger trackio failed and is left out until it works again: NotADirectoryError" in caplog.text

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from rlrun.callbacks.pictures import as_gif, gif
 from rlrun.callbacks.progress import Terminal
 from rlrun.callbacks.record import BEST, FINAL, Record, axis_of, hyperparameters
-from rlrun.callbacks.trackers import Mlflow, Wandb
+from rlrun.callbacks.trackers import Mlflow, Trackio, Wandb
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import finite, reason
@@ -192,6 +192,7 @@ SINKS: dict[str, type[Any]] = {
     "tensorboard": TensorBoard,
     "wandb": Wandb,
     "mlflow": Mlflow,
+    "trackio": Trackio,
 }
 
 
@@ -204,7 +205,7 @@ def make_sinks(
         names: each a name, a mapping of one name to its arguments, or a sink.
         total: the run's budget on the axis of records, for the terminal.
         offline: updates before the first environment step.
-        axis: of TensorBoard, W&B and MLflow.
+        axis: of TensorBoard, W&B, MLflow and trackio.
 
     Raises:
         ConfigError: an unknown name, or one given twice.

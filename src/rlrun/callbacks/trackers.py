@@ -1,5 +1,6 @@
-"""Sinks that keep runs for a service: Weights & Biases, MLflow."""
+"""Sinks that keep runs for a service: Weights & Biases, MLflow, trackio."""
 
+import hashlib
 import html
 import logging
 import os
@@ -9,8 +10,9 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
 from functools import partial
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +21,7 @@ from rlrun.callbacks.pictures import gif, pillow
 from rlrun.callbacks.record import Record, axis_of, files_of, hyperparameters, titles
 from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.runs.directory import RunDir
-from rlrun.runs.files import head, require_own_database, write_text
+from rlrun.runs.files import head, read_json, require_own_database, write_text
 from rlrun.security import trust
 from rlrun.training.metrics import MEDIA, Distribution, Image, Video, numbers_of
 
@@ -259,6 +261,89 @@ class Mlflow:
 
     def close(self, error: BaseException | None) -> None:
         self._client.set_terminated(self._id, "FINISHED" if error is None else "FAILED")
+
+
+class Trackio:
+    """trackio: all runs of the user in one folder, TRACKIO_DIR, which `trackio show` displays.
+
+    trackio forgets nothing: after a resume, records that it has already are not written again. Nothing leaves the
+    machine before `trackio sync`. An untrusted run that is new to it writes nothing, unless the user typed `logger=…`.
+
+    Args:
+        project: in trackio.
+        name: of the run there; its overrides and its seed unless given.
+        group: of runs; the overrides without the seed unless given.
+        offline: updates before the first environment step; on the axis of steps they come before these.
+        axis: `env_steps`, `updates` or `samples`.
+    """
+
+    writes_files = media = True
+
+    def __init__(
+        self,
+        project: str = "rlrun",
+        *,
+        name: str | None = None,
+        group: str | None = None,
+        offline: int = 0,
+        axis: str = "env_steps",
+    ) -> None:
+        try:
+            import trackio
+        except ImportError:
+            raise MissingExtra("logger trackio", "trackio", "trackio") from None
+        self._trackio: Any = trackio
+        self._project, self._name, self._group = project, name, group
+        self._place = partial(axis_of, offline=offline, axis=axis)
+        self._foreign = trust.is_foreign("logger", "trackio")
+        self._session: Any = None
+        self._newest = -1.0  # position of the newest record that trackio has
+
+    def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
+        from trackio.run import Run
+        from trackio.sqlite_storage import SQLiteStorage
+
+        assert run is not None
+        group, name = titles(run, config)
+        name = (self._name or name).replace("/", "_")  # it is a folder of images
+        facts = repr([read_json(run.manifest).get("created"), run.path.name])
+        id = hashlib.sha256(facts.encode()).hexdigest()[:32]  # the same after a resume, also elsewhere
+        known = SQLiteStorage.get_logs(self._project, name, run_id=id)
+        if self._foreign and not known:
+            _messages.warning("logger trackio is left out: it comes with the run; say logger=… again")
+            return
+        SQLiteStorage.init_db(self._project)  # raises what trackio would only warn of later
+        self._newest = max((_position(record) for record in known), default=-1.0)
+        self._session = Run(
+            None, self._project, None, name=name, run_id=id, group=self._group or group or None, config=dict(config)
+        )
+        run.echo(f"trackio: to see the run: trackio show --project {shlex.quote(self._project)}")
+
+    def write(self, record: Record) -> None:
+        if self._session is None or _position(record) <= self._newest:
+            return
+        with TemporaryDirectory() as folder:
+            values = {
+                name: self._of(value, Path(folder, f"{number}.gif")) if isinstance(value, tuple) else value
+                for number, (name, value) in enumerate(record.items())
+            }
+            self._session.log(values, step=self._place(record))  # which copies the files
+        self._newest = _position(record)
+
+    def _of(self, value: Any, file: Path) -> Any:
+        if isinstance(value, Distribution):
+            return self._trackio.Histogram(np_histogram=(value.counts, value.edges))
+        if isinstance(value, Image):
+            return self._trackio.Image(pillow(value.pixels))
+        if isinstance(value, Video):
+            file.write_bytes(gif(value))
+            return self._trackio.Video(file)
+        return self._trackio.Markdown(value.text)
+
+    def close(self, error: BaseException | None) -> None:
+        if self._session is not None:
+            with redirect_stdout(StringIO()):  # where it says that it is at work
+                self._session.finish()
 
 
 def _position(record: Mapping[str, float]) -> float:
