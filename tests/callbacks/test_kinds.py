@@ -175,7 +175,9 @@ def test_tensors_in_a_list_lose_their_graph():
     assert as_numbers(store.read())["x/q50"] == 2.0
 
 
-@pytest.mark.parametrize("values", [[10.0, math.nextafter(10.0, 9.0)], [0.0, 5e-324], [1.7e308, -1.7e308]])
+@pytest.mark.parametrize(
+    "values", [[10.0, math.nextafter(10.0, 9.0)], [0.0, 5e-324], [1e-295, 1e-295], [1.7e308, -1.7e308]]
+)
 def test_any_finite_numbers_have_a_histogram(values):
     record, faults = as_record({"x": rlrun.Histogram(values)})
     assert faults == {}
@@ -189,6 +191,20 @@ def test_infinities_of_both_signs_have_no_mean():
         windows.take({"windowed[2]:x": value})
     assert math.isnan(windows.read()["x"])
     assert list(windows.state_dict()) == ["windowed[2]:x"]
+    windows.take({"windowed[2]:x": 3.0})
+    assert windows.read()["x/cumulative"] == 3.0
+
+
+def test_small_numbers_spread_over_the_bins():
+    distribution = as_record({"x": rlrun.Histogram([1e-12, 2e-9, 5e-9])})[0]["x"]
+    assert distribution.edges[[0, -1]].tolist() == [1e-12, 5e-9]
+
+
+def test_arrays_of_a_store_may_be_used_again():
+    store, array = metrics.MetricStore(), np.ones(2)
+    store.put({"x": rlrun.Histogram(array)})
+    array[:] = 5.0
+    assert as_numbers(store.read())["x/q50"] == 1.0
 
 
 class Mean(Callback):

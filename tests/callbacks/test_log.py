@@ -134,6 +134,19 @@ def test_record_says_where_time_goes():
     )
 
 
+def test_reading_metrics_counts_as_writing():
+    class Slow(Loss):
+        @property
+        def metrics(self):
+            time.sleep(0.02)
+            return {}
+
+    logger, spent = Logger([Memory()], every=10), Spent()
+    logger.begin_training({"slow": Slow()}, None, spent=spent)
+    logger.end_cycle(1, step=10)
+    assert spent["write"] >= 0.02
+
+
 def test_record_says_what_the_process_takes():
     sink = Memory()
     logger = begun(sink)

@@ -101,7 +101,11 @@ def test_metrics_may_be_no_numbers(interpreted):
     class Spread(Distance):
         def loss(self, x: Tensor, y: Tensor) -> Any:
             loss = super().loss(x, y)
-            kinds = {"own/spread": Histogram(loss), "own/view": Image(loss.reshape(1, -1)), "own/note": Text("new")}
+            kinds = {
+                "own/spread": Histogram([loss.mean(), loss.amax()]),
+                "own/view": Image(loss.reshape(1, -1)),
+                "own/note": Text("new"),
+            }
             return loss, {}, {**kinds, "windowed[3]:own/loss": loss}
 
     plain, fused = (

@@ -166,15 +166,17 @@ class Logger(Callback):
 
     def _collect(self, step: int | None, update: int) -> Record:
         metrics: dict[str, Any] = {}
-        for callback in self._callbacks.values():
-            metrics.update(callback.metrics)
+        with self._spent.during("write"):
+            for callback in self._callbacks.values():
+                metrics.update(callback.metrics)
+            metrics = self._values(metrics)
         counts, last = self._counts(step, update), self._last
         elapsed = max(counts["seconds"] - last["seconds"], 1e-9)
         rates = {"time/updates_per_second": (update - last["updates"]) / elapsed}
         if step is not None:
             rates["time/env_steps_per_second"] = (step - last["env_steps"]) / elapsed
         rates |= self._spent.shares() | self._system.metrics()
-        return {**counts, **self._values(metrics), **rates}
+        return {**counts, **metrics, **rates}
 
     def _counts(self, step: int | None, update: int) -> Record:
         samples = {"samples": self.samples} if self.axis == "samples" else {}

@@ -5,6 +5,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -176,7 +177,7 @@ def _numbers_in(info: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if isinstance(name, str) and len(name) <= LETTERS and re.fullmatch(r"[^\W_][\w-]*", name) and name not in OWN:
             with suppress(OverflowError):  # no float is as large
-                number = value if kind else float(np.ravel(value)[0])
+                number = deepcopy(value) if kind else float(np.ravel(value)[0])  # environments use arrays again
                 if kind or math.isfinite(number):
                     numbers[name] = number
     return numbers

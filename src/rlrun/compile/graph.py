@@ -114,8 +114,9 @@ class Results:
         if isinstance(tree, dict):
             entries = [(name, self.of(entry)) for name, entry in tree.items()]
             return lambda outputs, inputs: {name: entry(outputs, inputs) for name, entry in entries}
-        if isinstance(tree, tuple):  # also a metric that is no tensor
-            parts, make = [self.of(part) for part in tree], getattr(type(tree), "_make", tuple)
+        if isinstance(tree, tuple | list):  # also a metric that is no tensor
+            parts, plain = [self.of(part) for part in tree], tuple if isinstance(tree, tuple) else list
+            make = getattr(type(tree), "_make", plain)
             return lambda outputs, inputs: make([part(outputs, inputs) for part in parts])
         if isinstance(tree, functools.partial):  # its arguments may be tensors, as those of a schedule are
             function, places, named = tree.func, list(map(self.of, tree.args)), self.of(tree.keywords)

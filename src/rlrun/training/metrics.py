@@ -1,5 +1,6 @@
 """Metrics of an update: tensors as hooks return them, reduced when somebody reads them; and other kinds of metrics."""
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -100,7 +101,7 @@ REDUCTIONS: Mapping[str, Callable[..., Tensor]] = {
 
 @dataclass
 class Window:
-    """The newest numbers of a metric, and the sum of all; they stay on their device until they are read."""
+    """The newest numbers of a metric, and the sum of all finite ones; they stay on their device until they are read."""
 
     newest: deque[float]
     total: float = 0.0
@@ -110,7 +111,7 @@ class Window:
         """Count the unread numbers; it does not matter when."""
         for number in to_host(dict(enumerate(self.unread))).values():
             self.newest.append(number)
-            self.total += number
+            self.total += number if math.isfinite(number) else 0.0
         self.unread = []
 
 
@@ -197,6 +198,8 @@ def detached(value: Any) -> Any:
     """Return a metric without the graph of its tensors."""
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad else value
+    if isinstance(value, np.ndarray):
+        return value.copy()  # its owner may use it again
     if isinstance(value, list):
         return [detached(part) for part in value]
     if isinstance(value, tuple):
@@ -333,7 +336,8 @@ def _distribution(values: Array) -> Distribution:
         return Distribution(np.zeros(1, np.int64), np.array([0.0, 1.0]), [np.nan] * len(QUANTILES))
     values = np.sort(values).clip(-LARGEST, LARGEST)
     low, high = values[0], values[-1]
-    margin = 1e-6 * max(1.0, abs(low), abs(high))  # numbers that are nearly equal leave no space for bins
+    largest = max(abs(low), abs(high))
+    margin = max(1e-6 * largest, 1e-300) if largest else 1e-6  # nearly equal numbers leave no space for bins
     counts, edges = np.histogram(values, BINS, (low - margin, high + margin) if high - low < margin else (low, high))
     places = np.array([*QUANTILES.values()]) * (len(values) - 1)
     return Distribution(counts, edges, np.interp(places, np.arange(len(values)), values).tolist())
