@@ -3,10 +3,10 @@
 import importlib.util
 import json
 import os
+import pickle
 import signal
 import stat
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,6 +79,7 @@ def test_a_job_outlives_its_coordinator_is_preempted_and_goes_on(begun, rlrun):
     until(lambda: "completed:" in log.read_text(), 120.0)
     assert len(resumed()) == 1
     assert resumed()[0] is not None
+    until(lambda: list(Path("s/launches").glob("*/*_result.pkl")))
 
     outcome = rlrun("resume", "s")
     assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "1 job: 1 completed")
@@ -185,13 +186,13 @@ def test_a_search_has_to_say_how_many_jobs_slurm_has_at_a_time(played):
     assert Slurm(Tasks(played), parallel=4).workers([entry("a")]) == 4
 
 
-def test_a_job_is_heard_of_by_its_markers(played):
+def test_a_job_is_heard_of_by_marker_and_result(played):
     _, (first, second), look = submitted(played)
     assert (first.waits(), second.waits()) == (True, True)
     first.runner.marker("begun").touch()
     assert look() is None
     assert (first.waits(), second.waits()) == (False, True)
-    first.runner.marker("ended.2").touch()
+    first.handle.paths.result_pickle.write_bytes(pickle.dumps(("success", 2)))
     assert look() == 2
 
 
@@ -266,57 +267,23 @@ def test_a_remote_runner_that_comes_too_late_starts_nothing(override, remote_run
     monkeypatch.setattr(children, "start", None)
     remote_runner.marker(override).touch()
     assert remote_runner() == 75
-    assert {path.name for path in project.iterdir()} == {f"a-1.{override}", "a-1.ended.75"}
-
-
-SENT, CAME = "7_0_submitted.pkl", "7_0_0_result.pkl"
-
-
-@pytest.fixture
-def launch(tmp_path):
-    """The folder of a launch, which has submitted a job."""
-    (tmp_path / "launches" / "one" / "notes").mkdir(parents=True)
-    (tmp_path / "launches" / "one" / SENT).touch()
-    return tmp_path / "launches" / "one"
-
-
-def test_launches_stay_once_jobs_are_added(launch, job_store, monkeypatch):
-    # while the result is awaited
-    monkeypatch.setattr(remote.time, "sleep", lambda seconds: job_store.add([Job("a", ("seed=1",), "a")]))
-    remote.remove_launches(launch.parent, job_store)
-    assert launch.is_dir()
+    assert {path.name for path in project.iterdir()} == {f"a-1.{override}"}
 
 
 @pytest.mark.parametrize(
-    ("names", "state", "kept"),
-    [
-        ([CAME], "completed", False),
-        ([CAME, "7_1_submitted.pkl"], "completed", False),  # a queued job that starts later has nothing to do
-        ([CAME], "failed", True),  # it may show why
-        ([CAME], "pending", True),
-    ],
+    ("state", "kept"),
+    [("completed", False), ("failed", True), ("pending", True)],  # those of a failed job may show why
 )
-def test_launches_are_removed_with_completion(names, state, kept, launch, job_store, monkeypatch):
-    monkeypatch.setattr(remote, "LATE", 0.1)
+def test_launches_are_removed_with_completion(state, kept, tmp_path, job_store):
+    launch, elsewhere = tmp_path / "launches" / "one", tmp_path / "elsewhere"
+    for folder in (launch / "notes", elsewhere):
+        folder.mkdir(parents=True)
+    launch.with_name("link").symlink_to(elsewhere)
     job_store.add([Job("a", (), "")])
     job_store.claim("me")
     job_store.end("me", "a", state, code=0)
-    for name in names:
-        (launch / name).touch()
-    elsewhere = launch.parent.with_name("elsewhere")
-    elsewhere.mkdir()
-    launch.with_name("link").symlink_to(elsewhere)
     remote.remove_launches(launch.parent, job_store)
     assert (launch.exists(), elsewhere.is_dir()) == (kept, True)
-
-
-def test_last_result_of_a_launch_is_awaited(launch, job_store):
-    written = []
-    late = threading.Timer(0.2, lambda: written.append((launch / CAME).touch()))
-    late.start()
-    remote.remove_launches(launch.parent, job_store)
-    assert (written, launch.exists()) == ([None], False)
-    late.join()
 
 
 @pytest.mark.parametrize(

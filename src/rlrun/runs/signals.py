@@ -4,7 +4,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 # The interrupt that a handler raises is lost where python swallows what is raised, in a finaliser for one;
 # so the handlers of a run look here, too.
@@ -26,6 +29,18 @@ def repeated(number: int) -> bool:
 def restart() -> None:
     """Let the next signal count, whatever came before."""
     _counted.clear()
+
+
+@contextmanager
+def handled(handler: Any, *numbers: int) -> Iterator[None]:
+    """Handle signals as long as the block lasts; in the main thread only, as python allows it nowhere else."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if main}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def listen() -> None:

@@ -64,6 +64,7 @@ class Child:
         self.pid: int = self._process.pid
 
     def waits(self) -> bool:
+        """Return True if it has not begun, as in a scheduler's queue: then its silence means nothing."""
         return False
 
     def poll(self) -> int | None:

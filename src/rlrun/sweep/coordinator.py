@@ -8,23 +8,24 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
-from rlrun.config.expansion import Job, changeable
+from rlrun.config.expansion import changeable
 from rlrun.core.errors import RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import NOTE_BYTES, head, known
 from rlrun.runs.progress import last_line, number_of, quiet_for
-from rlrun.runs.signals import TWICE
+from rlrun.runs.signals import TWICE, handled
 from rlrun.runs.subprocesses import describe_exit
-from rlrun.sweep.children import STOPPED
+from rlrun.sweep.children import STOPPED, Child
 from rlrun.sweep.job_store import SILENT, Entry, JobStore, State
-from rlrun.sweep.local import BUDGET
+from rlrun.sweep.local import BUDGET, Local
+from rlrun.sweep.remote import Remote, Submitted
 
 if TYPE_CHECKING:
     from rlrun.sweep.search import Search
@@ -37,20 +38,7 @@ WATCH = 1.0  # seconds between two looks at the heartbeat of a job
 LATE = 5.0  # seconds that files may take from one machine to another
 
 
-class Process(Protocol):
-    """The process of a job, running or queued."""
-
-    def waits(self) -> bool:
-        """Return True if it has not begun, as in a scheduler's queue: then its silence means nothing."""
-
-    def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
-
-    def terminate(self) -> None:
-        """Ask it to save and stop, so that it can be resumed."""
-
-    def kill(self) -> None:
-        """End it at once."""
+Launcher: TypeAlias = Local | Remote
 
 
 @dataclass
@@ -68,7 +56,7 @@ class Working:
     """
 
     entry: Entry
-    process: Process
+    process: Child | Submitted
     run: RunDir
     log: Path
     begun: float = field(default_factory=time.time)
@@ -115,19 +103,6 @@ class Working:
         if code < 0:
             return describe_exit(code).removeprefix("it was ")
         return last_line(self.log) or f"exit code {code}"
-
-
-class Launcher(Protocol):
-    """Starts jobs."""
-
-    def start(self, entry: Entry, slot: int) -> Process:
-        """Start a job in one of `workers` slots."""
-
-    def workers(self, jobs: Iterable[Entry | Job]) -> int:
-        """Return how many of these jobs can run at a time."""
-
-    def close(self) -> None:
-        """Release what was opened for the jobs."""
 
 
 @dataclass
@@ -193,7 +168,8 @@ class Coordinator:
 
         0: every job is completed, or another coordinator works on it. 1: some failed. 75: a signal came.
         """
-        with self._signals():
+        # Signals are handled between two steps of the loop. During a step a job may be started and not be listed yet.
+        with handled(self._hear, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             self.job_store.free(_is_gone)
             while True:
                 self._heed()
@@ -321,26 +297,11 @@ class Coordinator:
             self._heeded += 1
             self._ask_to_leave(again=self._heeded > 1)
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Stop on a signal, with all jobs; a second one is passed on to them, too.
-
-        Signals are handled between two steps of the loop. During a step a job may be started and not be listed yet.
-        """
-
-        def leave(number: int, frame: FrameType | None) -> None:
-            self.left, now = number, time.monotonic()
-            if now - self._heard_at > TWICE:
-                self._heard, self._heard_at = self._heard + 1, now
-
-        before: dict[int, Any] = {
-            number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        """Stop on a signal, with all jobs; a second one is passed on to them, too."""
+        self.left, now = number, time.monotonic()
+        if now - self._heard_at > TWICE:
+            self._heard, self._heard_at = self._heard + 1, now
 
 
 def _is_gone(owner: str) -> bool:

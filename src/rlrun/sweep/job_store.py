@@ -135,10 +135,8 @@ class JobStore:
             ).fetchone()
             if row is None:
                 return None
-            job_store.execute(
-                "UPDATE jobs SET state = 'running', owner = ?, beat = ? WHERE key = ?",
-                (owner, now, row[0]),
-            )
+            changed = "UPDATE jobs SET state = 'running', owner = ?, beat = ? WHERE key = ?"
+            job_store.execute(changed, (owner, now, row[0]))
         return replace(_entry(row, self.path), owner=owner)
 
     def is_owner(self, owner: str, key: str) -> bool:
@@ -196,13 +194,10 @@ class JobStore:
     def free(self, gone: Callable[[str], bool]) -> None:
         """Free the jobs of coordinators that are known to have ended."""
         with self._writing() as job_store:
-            owners = [
-                owner for (owner,) in job_store.execute("SELECT DISTINCT owner FROM jobs WHERE state = 'running'")
-            ]
-            freed = [(owner,) for owner in owners if gone(owner)]
+            owners = job_store.execute("SELECT DISTINCT owner FROM jobs WHERE state = 'running'").fetchall()
             job_store.executemany(
                 "UPDATE jobs SET state = 'pending', owner = NULL, beat = NULL WHERE owner = ? AND state = 'running'",
-                freed,
+                [owner for owner in owners if gone(*owner)],
             )
 
     def retry(self) -> int:

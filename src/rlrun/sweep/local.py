@@ -84,14 +84,16 @@ class Local:
         self.tasks = tasks
 
     def start(self, entry: Entry, slot: int) -> children.Child:
+        """Start a job in one of `workers` slots."""
         task = self.tasks.task(entry)
         return children.start(work, task, log=task.log, variables=share(slot))
 
     def workers(self, jobs: Iterable[Entry | Job]) -> int:
+        """Return how many of these jobs can run at a time."""
         return room(jobs)
 
     def close(self) -> None:
-        pass
+        """Release what was opened for the jobs: nothing."""
 
 
 def threads(jobs: Iterable[Entry | Job]) -> int:

@@ -73,11 +73,11 @@ class Ray(Remote):
             for runner, entry in zip(runners, entries, strict=True)
         ]
 
-    def fate(self, handle: Any) -> str | None:
+    def outcome(self, handle: Any) -> int | str | None:
         if not self._ray.wait([handle], timeout=0)[0]:
             return None
         try:
-            return f"exit code {self._ray.get(handle)}"
+            return int(self._ray.get(handle))
         except Exception as error:
             return f"Ray lost it: {type(error).__name__}"
 

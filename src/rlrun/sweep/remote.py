@@ -4,10 +4,11 @@ The scheduler starts a remote runner, which starts the job's process. The machin
 The coordinator and the remote runners communicate by marker files: empty files in a launch's folder, named
 `<job id>.<marker>`. A marker exists or not, so it is never half written. One listing of the folder covers all jobs.
 
-    begun            the job's process runs                                 made by the remote runner
-    again            it was stopped and saved; the scheduler starts it again
-    ended.CODE       it ended with this exit code
-    leave, kill      it shall save and end; it shall be killed              made by the coordinator
+    begun         the job's process runs                                     made by the remote runner
+    again         it ended before its machine is taken away; see its run
+    leave, kill   it shall save and end; it shall be killed                  made by the coordinator
+
+The scheduler keeps what a remote runner returns, the job's exit code.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -30,6 +30,7 @@ from typing import Any
 from rlrun.config.expansion import Job
 from rlrun.core.errors import RunDirError
 from rlrun.runs.files import open_own, reason
+from rlrun.runs.signals import handled
 from rlrun.sweep import children
 from rlrun.sweep.children import STOPPED
 from rlrun.sweep.job_store import Entry, JobStore, Task
@@ -38,11 +39,9 @@ from rlrun.sweep.local import VISIBLE, Tasks, work
 PAUSE = 0.1  # seconds between two polls of a job's process
 HEAR = 1.0  # … of its markers
 LOOK = 0.5  # … of the markers of all jobs, by the coordinator
-LATE = 5.0  # seconds that a marker may take from one machine to another
+LATE = 5.0  # seconds that a result may take from one machine to another
 GRACE = 10.0  # seconds in which a remote runner ends a process; then the scheduler is asked to
 FAILED, KILLED = 1, -9
-ENDED = "ended."
-SUBMITTED, RESULT = "_submitted.pkl", "_result.pkl"  # as submitit names them
 
 
 @dataclass
@@ -79,17 +78,16 @@ class RemoteRunner:
         sys.path += [path for path in self.paths if path not in sys.path]
         sys.argv[:] = self.command
         if self.marker("leave").exists() or self.marker("kill").exists():
-            return self._end(STOPPED)
-        before = _on_terminate(lambda number, frame: self._ask())
-        try:
-            # A scheduler that starts several jobs in one process gives each its own accelerators.
-            variables = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
-            self._child = children.start(work, self.task, log=self.task.log, variables=variables)
-            self.marker("begun").touch()  # it has imported everything
-            return self._end(self._watch(self._child))
-        finally:
-            self._ask()  # if it still runs, after an error
-            _on_terminate(before)
+            return STOPPED
+        with handled(lambda number, frame: self._ask(), signal.SIGTERM):
+            try:
+                # A scheduler that starts several jobs in one process gives each its own accelerators.
+                variables = {name: os.environ[name] for name in (VISIBLE,) if name in os.environ}
+                self._child = children.start(work, self.task, log=self.task.log, variables=variables)
+                self.marker("begun").touch()  # it has imported everything
+                return self._watch(self._child)
+            finally:
+                self._ask()  # if it still runs, after an error
 
     def _watch(self, child: children.Child) -> int:
         """Return the exit code of a process when it ended; follow the coordinator's markers."""
@@ -100,11 +98,6 @@ class RemoteRunner:
                 for name in [name for name in pending if self.marker(name).exists()]:
                     pending.pop(name)()
             time.sleep(PAUSE)
-        return code
-
-    def _end(self, code: int) -> int:
-        self.marker("begun").unlink(missing_ok=True)
-        self.marker(f"{ENDED}{code}").touch()
         return code
 
     def _ask(self) -> None:
@@ -118,24 +111,15 @@ class RemoteRunner:
 
         None: the job ended by itself meanwhile.
         """
-        if self._child is not None:
-            self._ask()
-            code = self._child.wait()
-            if code not in (STOPPED, -signal.SIGTERM):
-                self._end(code)
-                return None
+        self._ask()
+        code = STOPPED if self._child is None else self._child.wait()
         self.marker("again").touch()
         self.marker("begun").unlink(missing_ok=True)
+        if code not in (STOPPED, -signal.SIGTERM):
+            return None
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(replace(self))
-
-
-def _on_terminate(handler: Any) -> Any:
-    """Set what SIGTERM does; return what it did. Python allows it in the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        return handler
-    return signal.signal(signal.SIGTERM, handler)
 
 
 class Submitted:
@@ -151,7 +135,7 @@ class Submitted:
         self.cancelled = False
         self._launcher = launcher
         self._killed: float | None = None  # when it was asked for
-        self._missed: float | None = None  # when the scheduler first no longer had it, without a marker of its end
+        self._missed: float | None = None  # when the scheduler first no longer had it, without a result
 
     def waits(self) -> bool:
         return "begun" not in self.markers
@@ -169,27 +153,24 @@ class Submitted:
         return self.code
 
     def look(self) -> int | None:
-        """Return the exit code by the job's markers, else by the scheduler; None while it runs."""
-        for marker in self.markers:
-            if marker.startswith(ENDED):
-                return int(marker.removeprefix(ENDED))
+        """Return the exit code; None while it runs."""
+        outcome = None if self.handle is None else self._launcher.outcome(self.handle)
+        if isinstance(outcome, int):
+            return outcome
         if self._killed is not None and time.monotonic() - self._killed > GRACE:
             self._launcher.cancel([self.handle])
             return KILLED
         if self.leaving and self.waits() and (self.handle is None or self.cancelled):
             return STOPPED
-        fate = None if self.handle is None else self._launcher.fate(self.handle)
-        return None if fate is None else self._gone(fate)
-
-    def _gone(self, fate: str) -> int | None:
-        """Return how a job ended that the scheduler no longer has; None while its marker may still arrive."""
+        if outcome is None:
+            return None
         self._missed = self._missed or time.monotonic()
-        if time.monotonic() - self._missed < LATE:
+        if time.monotonic() - self._missed < LATE:  # its result may still arrive
             return None
         if self.waits() and (self.leaving or "again" in self.markers):
             return STOPPED
         with suppress(RunDirError), os.fdopen(open_own(self.runner.task.log), "a", encoding="utf-8") as log:
-            log.write(f"rlrun: {fate}\n")
+            log.write(f"rlrun: {outcome}\n")
         return FAILED
 
 
@@ -218,8 +199,8 @@ class Remote(ABC):
         """Have remote runners started; return a handle for each."""
 
     @abstractmethod
-    def fate(self, handle: Any) -> str | None:
-        """Return how a remote runner ended; None while it waits or runs."""
+    def outcome(self, handle: Any) -> int | str | None:
+        """Return what a remote runner returned, or how the scheduler lost it; None while it waits or runs."""
 
     @abstractmethod
     def cancel(self, handles: Sequence[Any]) -> None:
@@ -267,22 +248,9 @@ class Remote(ABC):
 
 
 def remove_launches(launches: Path, job_store: JobStore) -> None:
-    """Remove the files of launchers once all jobs of the sweep are done; those of a failed job may show why.
-
-    A remote runner may still be about to write its result, for which this waits some seconds.
-    """
-
-    def is_done() -> bool:
-        return all(entry.state in ("completed", "pruned") for entry in job_store.entries())
-
+    """Remove the files of launchers once all jobs of the sweep are done; those of a failed job may show why."""
     # Listed first: a coordinator adds its jobs before it makes a folder.
     folders = [path for path in launches.glob("*") if path.is_dir() and not path.is_symlink()]
-    until = time.monotonic() + LATE
-    for folder in folders:
-        while is_done() and time.monotonic() < until:
-            if len([*folder.glob(f"*{SUBMITTED}")]) <= len([*folder.glob(f"*{RESULT}")]):
-                break
-            time.sleep(PAUSE)
-        if not is_done():  # a search added jobs meanwhile
-            return
-        shutil.rmtree(folder, ignore_errors=True)  # a file that is open on a network's disk may stay
+    if all(entry.state in ("completed", "pruned") for entry in job_store.entries()):
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)  # a file that is open on a network's disk may stay

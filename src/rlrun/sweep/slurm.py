@@ -7,12 +7,13 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError, require_one_of
+from rlrun.runs.signals import handled
 from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks, room, threads
 from rlrun.sweep.remote import Remote, RemoteRunner
@@ -114,7 +115,8 @@ class Slurm(Remote):
         self._executor.update_parameters(cpus_per_task=self.cpus or threads(entries))
         jobs: list[Any] = []
         try:
-            with _deaf() if self.here else nullcontext():
+            # Processes of this machine ignore Ctrl-C: the coordinator stops the jobs.
+            with handled(signal.SIG_IGN, signal.SIGINT) if self.here else nullcontext():
                 for first in range(0, len(runners), ARRAY):
                     jobs += self._executor.submit_array(runners[first : first + ARRAY])
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
@@ -122,7 +124,12 @@ class Slurm(Remote):
             raise RequestError(f"launcher=slurm: the jobs cannot be submitted: {lines[-1]}") from error
         return jobs
 
-    def fate(self, handle: Any) -> str | None:
+    def outcome(self, handle: Any) -> int | str | None:
+        if handle.paths.result_pickle.exists():
+            try:
+                return int(handle.result())
+            except Exception as error:  # its remote runner's
+                return f"its remote runner failed: {[type(error).__name__, *str(error).splitlines()][-1]}"
         state = handle.state.upper().split()[0] if self._knows else ""
         return f"{'submitit' if self.here else 'Slurm'} no longer has it: {state}" if state in OVER else None
 
@@ -137,13 +144,3 @@ class Slurm(Remote):
     def workers(self, jobs: Iterable[Entry | Job]) -> int:
         jobs = list(jobs)
         return room(jobs) if self.here else max(1, len(jobs), self.parallel or 1)
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Let processes that are started meanwhile ignore Ctrl-C: the coordinator stops the jobs."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
