@@ -1,14 +1,11 @@
 """What a person sees of a sweep."""
 
-import io
 from dataclasses import replace
-
-from rich.console import Console
 
 from rlrun.runs.directory import RunDir
 from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import threads
-from rlrun.sweep.showing import Show, rows, summary
+from rlrun.sweep.showing import Show, rows
 
 
 def entry(key, state="pending", error=None, overrides=()):
@@ -23,12 +20,6 @@ def begun(folder, *records):
     run.path.mkdir(parents=True)
     run.config.write_text("stop: {env_steps: 1000, updates: null}\n")
     run.metrics.write_text("\n".join(records))
-
-
-def drawn(show, entries):
-    stream = io.StringIO()
-    Console(file=stream, width=120).print(show._table(entries))
-    return [line.split() for line in stream.getvalue().splitlines()]
 
 
 def test_lines_tell_what_changed_once(tmp_path, capsys):
@@ -72,26 +63,6 @@ def test_the_last_table_has_overrides_return_and_state(tmp_path):
         ("b", "seed=b", "failed", "", "", "the arm ? broke"),
         ("c", "x=1 y=2", "pending", "", "", ""),
     ]
-
-
-def test_the_live_table_has_the_same_columns_and_a_title(tmp_path):
-    begun(tmp_path, '{"env_steps": 250, "episode/return": 5.0, "evaluation/mean_return": 7.125}', '{"env_st')
-    assert drawn(Show(tmp_path), ENTRIES) == [
-        ["4", "jobs:", "1", "running,", "1", "failed,", "1", "pending,", "1", "completed"],
-        ["job", "overrides", "state", "steps", "return", "why"],
-        ["a", "seed=a", "running", "250", "7.12"],
-        ["b", "seed=b", "failed", "the", "arm", "broke"],
-        ["c", "seed=c", "pending"],
-        ["d", "seed=d", "completed"],
-    ]
-
-
-def test_a_long_table_shows_those_that_matter(tmp_path):
-    entries = [entry(str(number), "completed") for number in range(40)] + [entry("z", "failed", "bad")]
-    rows = drawn(Show(tmp_path), entries)
-    assert rows[2][:3] == ["z", "seed=z", "failed"]
-    assert rows[-1] == ["…", "11", "more"]
-    assert summary(entries) == "41 jobs: 1 failed, 40 completed"
 
 
 def test_jobs_that_use_several_threads_are_fewer_at_a_time():

@@ -156,7 +156,9 @@ def list_jobs(jobs: Sequence[Job], *, as_json: bool) -> None:
 
 def _exit_code(outcome: SweepOutcome, *, as_json: bool) -> int:
     """Print a sweep's jobs on standard error and its result on standard output; return the exit code."""
-    for line in aligned(outcome.table(), left=("job", "overrides", "state", "why")):
+    from rlrun.sweep.showing import rows
+
+    for line in aligned(rows(outcome.folder, outcome.entries), left=("job", "overrides", "state", "why")):
         typer.echo(line, err=True)
     if as_json:
         print_json(outcome.to_json())

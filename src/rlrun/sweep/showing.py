@@ -1,8 +1,5 @@
-"""What a person sees of a sweep: a live table on a terminal, elsewhere a line for whatever changed."""
+"""What a person sees of a sweep: a line for whatever changed, and a table at its end. `rlrun watch` is a live view."""
 
-from __future__ import annotations
-
-import os
 import sys
 import time
 from collections import Counter
@@ -17,7 +14,6 @@ from rlrun.runs.progress import progress
 from rlrun.sweep.job_store import Entry, State
 
 ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed", "pruned")
-ROWS = 30  # of a live table, at most
 
 
 class Show:
@@ -31,31 +27,13 @@ class Show:
     def __init__(self, folder: Path, *, grows: bool = False) -> None:
         self.folder = folder
         self.grows = grows
-        self.stream = sys.stderr
         self._printed: dict[str, tuple[Any, ...]] = {}
         self._since: dict[str, float] = {}  # when a job was first seen running
         self._took: list[float] = []  # seconds of jobs that were seen to begin and to end
         self._workers = 1  # jobs that run at a time, at most so far
-        self._live: Any = None
-
-    def __enter__(self) -> Show:
-        if self.stream.isatty() and os.environ.get("TERM") != "dumb":
-            from rich.console import Console
-            from rich.live import Live
-
-            self._live = Live(console=Console(file=self.stream), auto_refresh=False, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def __call__(self, entries: list[Entry]) -> None:
         self._follow(entries)
-        if self._live is not None:
-            self._live.update(self._table(entries), refresh=True)
-            return
         for number, entry in enumerate(entries, start=1):
             news = (entry.state, entry.error)
             if self._printed.get(entry.key, ("pending", None)) != news:
@@ -65,31 +43,12 @@ class Show:
                     value = figures(self.folder, entry)[1]
                     texts = (f"return {value}" if value else "", self._to_go(entries))
                     details = "".join(f", {text}" for text in texts if text)
-                print(f"{place}: {entry.state}{details}", file=self.stream, flush=True)
+                self.say(f"{place}: {entry.state}{details}")
             self._printed[entry.key] = news
 
     def say(self, line: str) -> None:
-        """Print a line; above the table, where there is one."""
-        if self._live is not None:
-            self._live.console.print(printable(line), markup=False, highlight=False)
-        else:
-            print(printable(line), file=self.stream, flush=True)
-
-    def _table(self, entries: list[Entry]) -> Any:
-        from rich.table import Table
-        from rich.text import Text
-
-        shown = sorted(entries, key=lambda entry: ORDER.index(entry.state))
-        head, *lines = rows(self.folder, shown[:ROWS])
-        title = "; ".join(filter(None, (summary(entries), self._to_go(entries))))
-        table = Table(box=None, title=title, title_justify="left")
-        for name in head:
-            table.add_column(name, no_wrap=True, justify="right" if name in ("steps", "return") else "left")
-        for line in lines:
-            table.add_row(*map(Text, line))
-        if len(shown) > ROWS:
-            table.add_row("…", f"{len(shown) - ROWS} more")
-        return table
+        """Print a line."""
+        print(printable(line), file=sys.stderr, flush=True)
 
     def _follow(self, entries: Sequence[Entry]) -> None:
         """Note how long jobs take that begin and end while this looks on."""
@@ -125,13 +84,9 @@ def rows(folder: Path, entries: Sequence[Entry]) -> list[tuple[str, ...]]:
     table: list[tuple[str, ...]] = [("job", "overrides", "state", "steps", "return", "why")]
     for entry in entries:
         steps, value = figures(folder, entry)
-        overrides, why = (
-            entry.label or " ".join(entry.overrides),
-            "" if entry.state == "completed" else entry.error or "",
-        )
-        table.append(
-            (entry.key, printable(overrides), entry.state, f"{steps:,}" if steps else "", value, printable(why))
-        )
+        overrides = printable(entry.label or " ".join(entry.overrides))
+        why = printable("" if entry.state == "completed" else entry.error or "")
+        table.append((entry.key, overrides, entry.state, f"{steps:,}" if steps else "", value, why))
     return table
 
 

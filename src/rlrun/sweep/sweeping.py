@@ -31,7 +31,7 @@ from rlrun.sweep.remote import remove_launches
 from rlrun.sweep.search import Optuna, Search, SearchPlan
 from rlrun.sweep.search.search import ANSWER
 from rlrun.sweep.search.settings import ABOUT as SEARCH
-from rlrun.sweep.showing import Show, rows, summary
+from rlrun.sweep.showing import Show, summary
 
 ABOUT = "sweep.json"
 PRIMARY = "multirun"  # the config file that lists the groups of a sweep's own overrides
@@ -137,10 +137,6 @@ class SweepOutcome:
             "search": known(self.folder / ANSWER) or None,
         }
 
-    def table(self) -> list[tuple[str, ...]]:
-        """Return a head, then a row for each job: its overrides, how it ended, and with which return."""
-        return rows(self.folder, self.entries)
-
 
 def is_sweep(path: Path) -> bool:
     """Return True if a folder is a sweep's."""
@@ -240,8 +236,8 @@ def _coordinate(
     typed: dict[str, Job] | None = None,
     preset: str = "",
 ) -> SweepOutcome:
+    show = Show(folder, grows=plan is not None)
     with (
-        Show(folder, grows=plan is not None) as show,
         closing(launcher),
         nullcontext() if plan is None else Search(plan, folder, job_store, typed, show.say) as source,
     ):
