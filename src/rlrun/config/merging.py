@@ -14,7 +14,7 @@ from rlrun.config.interpolation import Path, child, children, dotted, leaves, pl
 from rlrun.config.overrides import Override
 from rlrun.config.peers import hint
 from rlrun.config.reading import admit_all_resolvers
-from rlrun.config.schema import CLOSED, KINDS, OPEN, TRUTH, Kind, instead, number, shown, whole
+from rlrun.config.schema import CLOSED, KINDS, OPEN, TRUTH, Kind, converted, instead, number, whole
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.core.errors import ConfigError, did_you_mean
 
@@ -120,12 +120,11 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
     try:
         if override.sign == "~":
             _delete(config, override)
-        elif override.value is None or not isinstance(override.value, (dict, list)):
-            OmegaConf.update(
-                config, override.key, override.value, merge=False, force_add=bool(override.sign or is_open)
-            )
         else:
-            OmegaConf.update(config, override.key, override.value, merge=True, force_add=bool(override.sign or is_open))
+            merge = isinstance(override.value, (dict, list))
+            OmegaConf.update(
+                config, override.key, override.value, merge=merge, force_add=bool(override.sign or is_open)
+            )
     except OmegaConfBaseException as error:
         raise ConfigError(f"{override.key}: {_inner(config, override) or one_line(error)}") from error
 
@@ -154,7 +153,7 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
 def _delete(config: DictConfig, override: Override) -> None:
     *parents, last = split(override.key)
     parent = OmegaConf.select(config, dotted(tuple(parents))) if parents else config
-    if override.conditional and parent[last] != override.value:
+    if "=" in override.text and parent[last] != override.value:  # ~key=value deletes only that value
         raise ConfigError(f"~{override.key}: its value is {parent[last]}, not {override.value}")
     if not isinstance(parent, DictConfig):
         raise ConfigError(f"~{override.key}: an entry of a list cannot be deleted; give the whole list")
@@ -194,12 +193,9 @@ def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
         kind, value = _kind(*file_values[path]), reduce(child, path, tree)
         if kind is None or value is None or (isinstance(value, str) and ("${" in value or value == "???")):
             continue
-        try:
-            converted = kind.convert(value)
-        except (ValueError, OverflowError):
-            raise ConfigError(f"{key}: wanted {kind.wanted}, got {shown(value)}") from None
-        if type(converted) is not type(value):
-            changed[key] = converted
+        result = converted(key, value, kind)
+        if type(result) is not type(value):
+            changed[key] = result
     return changed
 
 

@@ -111,12 +111,7 @@ def each(kind: Kind) -> Kind:
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError
-        for name, entry in value.items():
-            try:
-                kind.convert(entry)
-            except ValueError:
-                raise ConfigError(f"'{name}': wanted {kind.wanted}, got {shown(entry)}{_near(entry, kind)}") from None
-        return {str(name): kind.convert(entry) for name, entry in value.items()}
+        return {str(name): converted(f"'{name}'", entry, kind) for name, entry in value.items()}
 
     json = {"type": "object", "additionalProperties": kind.json}
     return Kind(f"names, each with {kind.wanted}", convert, json)
@@ -247,19 +242,25 @@ def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any
         value = _value(tree, key)
         if value is _UNKNOWN:
             continue
-        try:
-            converted = kind.convert(value)
-        except (ValueError, OverflowError):
-            raise ConfigError(f"{key}: wanted {kind.wanted}, got {shown(value)}{_near(value, kind)}") from None
-        except ConfigError as error:  # of an entry
-            raise ConfigError(f"{key}: {error}") from None
-        if type(converted) is not type(value):
-            changed[key] = converted
+        result = converted(key, value, kind)
+        if type(result) is not type(value):
+            changed[key] = result
     return changed
 
 
-def _near(value: Any, kind: Kind) -> str:
-    return did_you_mean(value, kind.wanted.removeprefix("one of ").split(", ")) if isinstance(value, str) else ""
+def converted(key: str, value: Any, kind: Kind) -> Any:
+    """Return a value as its key takes it.
+
+    Raises: ConfigError if it has the wrong type or is out of range.
+    """
+    try:
+        return kind.convert(value)
+    except (ValueError, OverflowError):
+        choices = kind.wanted.removeprefix("one of ").split(", ")
+        near = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise ConfigError(f"{key}: wanted {kind.wanted}, got {shown(value)}{near}") from None
+    except ConfigError as error:  # of an entry
+        raise ConfigError(f"{key}: {error}") from None
 
 
 def _check_closed(tree: Any) -> None:

@@ -36,31 +36,19 @@ WAIT = 2.0  # seconds until a coordinator tries again to get the lock
 
 
 @dataclass
-class _Open:
-    """A trial whose jobs are not all at their end.
+class Runs:
+    """The runs of a trial: those of the search, or those of one that is run again.
 
     Attributes:
-        runs: by the keys of their jobs.
+        trial: with its result in the search, if it is run again.
+        by_key: the runs, by the keys of their jobs.
         reports: evaluations that were compared.
+        scores: of completed runs with fresh seeds, a list for each objective.
     """
 
     trial: Trial
-    runs: Mapping[str, RunDir]
+    by_key: Mapping[str, RunDir]
     reports: int = 0
-
-
-@dataclass
-class Candidate:
-    """A trial that is run again.
-
-    Attributes:
-        trial: with its result in the search.
-        runs: with fresh seeds, by the keys of their jobs.
-        scores: of the completed ones, a list for each objective.
-    """
-
-    trial: Trial
-    runs: Mapping[str, RunDir]
     scores: list[list[float]] = field(default_factory=list)
 
 
@@ -97,9 +85,9 @@ class Search:
         self.result: str | None = None  # the answer, in words
         self.fruitless = False  # no trial has a number as its result
         self._study: Study | None = None  # of the coordinator that holds the lock
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, Runs] = {}
         self._failed: dict[int, tuple[Trial, set[str]]] = {}  # trials, with the keys of their failed jobs
-        self._candidates: list[Candidate] | None = None
+        self._candidates: list[Runs] | None = None
         self._handle: int | None = None
         self._looked = self._tried = -math.inf
 
@@ -191,7 +179,7 @@ class Search:
             self._end(trial, None, "failed", str(error))
             return
         reports = max(0, self.study.reports(trial.number) - 1)  # the last one may not have been judged
-        self._open[trial.number] = _Open(trial, runs, reports)
+        self._open[trial.number] = Runs(trial, runs, reports)
 
     def _add(self, trial: Trial, seeds: list[int]) -> dict[str, RunDir]:
         """Have jobs done with the values of a trial; return their runs."""
@@ -201,9 +189,9 @@ class Search:
         self.job_store.add(jobs)
         return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
 
-    def _conclude_trial(self, open_trial: _Open, entries: Mapping[str, Entry]) -> set[str]:
+    def _conclude_trial(self, open_trial: Runs, entries: Mapping[str, Entry]) -> set[str]:
         """Report to the study how a trial ended, if it has; return the keys of jobs that are to leave."""
-        trial, keys = open_trial.trial, set(open_trial.runs)
+        trial, keys = open_trial.trial, set(open_trial.by_key)
         states = {entries[key].state for key in keys if key in entries}
         if "failed" in states:
             failed = {key for key in keys if key in entries and entries[key].state == "failed"}
@@ -215,7 +203,7 @@ class Search:
         if states == {"completed"}:
             if self.plan.settings.prunes:
                 deque(self._report(open_trial), maxlen=0)  # others are compared with it
-            runs, settings = list(open_trial.runs.values()), self.plan.settings
+            runs, settings = list(open_trial.by_key.values()), self.plan.settings
             results = [over_seeds(values, settings, at) for at, values in enumerate(self._scores(runs))]
             if any(map(math.isnan, results)):
                 self._require_objectives(runs)
@@ -238,7 +226,7 @@ class Search:
             if name not in names and next(values, None) is None:
                 raise ConfigError(f"sweep.objective: a run has no metric '{name}'{did_you_mean(name, names)}")
 
-    def _compare(self, open_trial: _Open, keys: set[str]) -> set[str]:
+    def _compare(self, open_trial: Runs, keys: set[str]) -> set[str]:
         """Leave a trial where others were better by then, and which has further evaluations before it."""
         last = self.plan.evaluations or math.inf
         for step, value in self._report(open_trial):
@@ -248,13 +236,13 @@ class Search:
                 return self._leave(open_trial.trial, keys, "pruned", f"{value:.4g} after evaluation {step}")
         return set()
 
-    def _report(self, open_trial: _Open) -> Iterator[tuple[int, float]]:
+    def _report(self, open_trial: Runs) -> Iterator[tuple[int, float]]:
         """Report a trial's score after each evaluation that all its runs have made; yield step, from 1, and score.
 
         That is less noisy than the evaluation alone, and what trials are ordered by in the end.
         """
         settings = self.plan.settings
-        values = [values_of(run.metrics, settings.objectives[0]) for run in open_trial.runs.values()]
+        values = [values_of(run.metrics, settings.objectives[0]) for run in open_trial.by_key.values()]
         for step in range(open_trial.reports + 1, min(map(len, values)) + 1):
             value = over_seeds([of_values(series[:step], settings, 0) for series in values], settings, 0)
             if math.isfinite(value):
@@ -284,20 +272,20 @@ class Search:
         if self._candidates is None:
             best = self.study.best()
             again = best[: self.plan.settings.top]
-            self._candidates = [Candidate(trial, self._add(trial, self.plan.fresh)) for trial in again]
-            self._candidates = self._candidates or [Candidate(trial, {}) for trial in best[:1]]
+            self._candidates = [Runs(trial, self._add(trial, self.plan.fresh)) for trial in again]
+            self._candidates = self._candidates or [Runs(trial, {}) for trial in best[:1]]
             entries = {entry.key: entry for entry in self.job_store.entries()}
-        keys = [key for candidate in self._candidates for key in candidate.runs]
+        keys = [key for candidate in self._candidates for key in candidate.by_key]
         if any(entries[key].state in ("pending", "running") for key in keys):
             return
         for candidate in self._candidates:
-            completed = [run for key, run in candidate.runs.items() if entries[key].state == "completed"]
+            completed = [run for key, run in candidate.by_key.items() if entries[key].state == "completed"]
             candidate.scores = self._scores(completed)
         content = answer(self.plan, self.study.trials, self._candidates, self.folder / ANSWER)
         self.result, self.fruitless = describe(self.plan, content), content["best"] is None
 
 
-def answer(plan: SearchPlan, trials: Sequence[Trial], candidates: Sequence[Candidate], path: Path) -> dict[str, Any]:
+def answer(plan: SearchPlan, trials: Sequence[Trial], candidates: Sequence[Runs], path: Path) -> dict[str, Any]:
     """Return what was found, and write it into a file; the best candidate over fresh seeds is the first one."""
     sign = plan.settings.signs[0]
     rows = [_about(plan, rank, candidate) for rank, candidate in enumerate(candidates, start=1)]
@@ -307,7 +295,7 @@ def answer(plan: SearchPlan, trials: Sequence[Trial], candidates: Sequence[Candi
         "direction": plan.settings.directions,
         "trials": dict(Counter(trial.state for trial in trials)),
         "seeds": plan.seeds,
-        "fresh_seeds": plan.fresh if any(candidate.runs for candidate in candidates) else [],
+        "fresh_seeds": plan.fresh if any(candidate.by_key for candidate in candidates) else [],
         "best": rows[0] if rows else None,
         "candidates": rows,
     }
@@ -315,10 +303,10 @@ def answer(plan: SearchPlan, trials: Sequence[Trial], candidates: Sequence[Candi
     return content
 
 
-def _about(plan: SearchPlan, rank: int, candidate: Candidate) -> dict[str, Any]:
+def _about(plan: SearchPlan, rank: int, candidate: Runs) -> dict[str, Any]:
     """Return what is known of a candidate; it has no mean where one of its runs failed."""
-    whole = bool(candidate.runs) and all(
-        len(values) == len(candidate.runs) and not any(map(math.isnan, values)) for values in candidate.scores
+    whole = bool(candidate.by_key) and all(
+        len(values) == len(candidate.by_key) and not any(map(math.isnan, values)) for values in candidate.scores
     )
     return {
         "words": plan.overrides_of(candidate.trial.values),

@@ -20,8 +20,8 @@ from rlrun import config as configuration
 from rlrun.config import renames
 from rlrun.config.expansion import Job, job_of
 from rlrun.config.overrides import parse
-from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, either, one_of, shown, whole
-from rlrun.core.errors import ConfigError, MissingExtra, RunDirError, did_you_mean
+from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, converted, either, list_of, one_of, whole
+from rlrun.core.errors import ConfigError, MissingExtra, RunDirError
 from rlrun.runs.files import counted, read_json, write_json
 from rlrun.security import trust
 from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
@@ -47,13 +47,7 @@ def _names(value: Any) -> Any:
     return value
 
 
-def _directions(value: Any) -> Any:
-    for name in value if isinstance(value, list) else [value]:
-        one_of(*DIRECTIONS).convert(name)
-    return value
-
-
-DIRECTIONS = ("maximize", "minimize")
+DIRECTION = one_of("maximize", "minimize")
 KINDS = {
     **dict.fromkeys(("trials", "compare", "fresh_seeds"), whole(1)),
     **dict.fromkeys(("startup", "seed", "top"), whole()),
@@ -66,7 +60,7 @@ KINDS = {
     "over_seeds": one_of("mean", "iqm", "worst"),
     "seeds": Kind("a whole number from 1, or a list of different seeds", _seeds),
     "objective": Kind("the name of a metric, or a list of several", _names),
-    "direction": Kind(f"one of {', '.join(DIRECTIONS)}", _directions),
+    "direction": either(DIRECTION, list_of("a list of these", DIRECTION)),
 }
 
 
@@ -99,16 +93,7 @@ class Optuna:
     def __post_init__(self) -> None:
         self.package()
         for name, kind in KINDS.items():
-            value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, kind.convert(value))
-            except (ValueError, OverflowError):
-                near = (
-                    did_you_mean(value, kind.wanted.removeprefix("one of ").split(", "))
-                    if isinstance(value, str)
-                    else ""
-                )
-                raise ConfigError(f"sweep.{name}: wanted {kind.wanted}, got {shown(value)}{near}") from None
+            object.__setattr__(self, name, converted(f"sweep.{name}", getattr(self, name), kind))
         count = len(self.objectives)
         if len(self.directions) != count:
             raise ConfigError(f"sweep.direction: {count} objectives have one direction each, or one for all")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -143,7 +144,9 @@ class Study:
 
     def _opened(self) -> Any:
         storages = self._optuna.storages
-        backend = storages.journal.JournalFileBackend(str(self.path), lock_obj=_Free())
+        # It needs no lock: the process that opens a study holds that of the search.
+        no_lock: Any = SimpleNamespace(acquire=lambda: True, release=lambda: None)
+        backend = storages.journal.JournalFileBackend(str(self.path), lock_obj=no_lock)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             storage, named = storages.JournalStorage(backend), {"study_name": NAME, "pruner": self._pruner()}
@@ -267,16 +270,6 @@ class Study:
             most = "auto" if known is None else max(first, known)
             return pruners.HyperbandPruner(min_resource=first, max_resource=most, reduction_factor=3)
         return pruners.MedianPruner(n_startup_trials=config.compare, n_warmup_steps=wait, n_min_trials=config.compare)
-
-
-class _Free:
-    """A lock that does nothing: the process that opens a study holds the lock of the search."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        pass
 
 
 def numbers_of(run: RunDir) -> set[str]:
