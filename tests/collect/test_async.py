@@ -466,11 +466,11 @@ def test_missing_ray_names_its_extra(counting, monkeypatch):
     "name", ["links.ProcessLink", "links.ThreadLink", "unroll._Thawer", "links.RayLink", "links.Host"]
 )
 def test_untrusted_config_starts_no_worker(name):
-    from rlrun.config.build import build
+    from rlrun.config.build import Builder
     from rlrun.core.errors import BuildError
 
     with limited(), pytest.raises(BuildError, match="not trusted"):
-        build({"part": {"_target_": f"rlrun.collect.{name}", "_partial_": True}}, "part")
+        Builder({"part": {"_target_": f"rlrun.collect.{name}", "_partial_": True}}).get("part")
 
 
 # --- Ray

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rlrun.config import compose as compose_with
+from rlrun.config import places
 from rlrun.core.errors import ConfigError
 
 PACKAGED = Path(__file__).parent / "fixture_conf"
@@ -35,9 +36,15 @@ def write(project: Path) -> Callable[[str, str], Path]:
 
 
 @pytest.fixture
-def compose() -> Callable[..., Any]:
+def miniature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the folder in miniature for the packaged one."""
+    monkeypatch.setattr(places, "packaged_dir", lambda: PACKAGED)
+
+
+@pytest.fixture
+def compose(miniature: None) -> Callable[..., Any]:
     """Compose from the packaged folder in miniature."""
-    return lambda *overrides, **options: compose_with([*overrides], packaged=PACKAGED, **options)
+    return lambda *overrides, **options: compose_with([*overrides], **options)
 
 
 @pytest.fixture

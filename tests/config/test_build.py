@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config.build import Builder, build
+from rlrun.config.build import Builder
 from rlrun.core.errors import BuildError, MissingExtra, SpaceError
 
 HERE, TEXT = __name__, "text"
@@ -48,9 +48,13 @@ def strict(**arguments: Any) -> dict[str, Any]:
     return {"_target_": f"{HERE}.Strict", **arguments}
 
 
-def refusal(config: Any, path: str = "a", **options: Any) -> str:
+def build(config: Any, path: str) -> Any:
+    return Builder(config).get(path)
+
+
+def refusal(config: Any, path: str = "a") -> str:
     with pytest.raises(BuildError) as caught:
-        build(config, path, **options)
+        build(config, path)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

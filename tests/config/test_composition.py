@@ -12,6 +12,7 @@ from omegaconf.errors import ConfigAttributeError
 from tests.pace import within
 
 from rlrun.config import compose as packaged_compose
+from rlrun.config import places
 from rlrun.config.interpolation import plain
 from rlrun.core.errors import ConfigError
 
@@ -215,7 +216,8 @@ def test_an_option_may_have_the_name_of_a_number(write, compose):
     assert compose("algorithm=nan", "env=pendulum").choices["algorithm"] == "nan"
 
 
-def test_missing_primary_config_is_named(tmp_path):
+def test_missing_primary_config_is_named(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
+    monkeypatch.setattr(places, "packaged_dir", lambda: tmp_path / "empty")
     with pytest.raises(ConfigError, match=r"^no 'train\.yaml' on the search path: .*empty$"):
-        packaged_compose([], packaged=tmp_path / "empty")
+        packaged_compose([])

@@ -1,7 +1,6 @@
 """Where config files are looked for, and what is listed without reading YAML."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -9,28 +8,29 @@ from rlrun.config import places
 from rlrun.config.places import ConfigFolder, choices, group_names, packaged_dir, search_path
 from rlrun.core.errors import ConfigError
 
-PACKAGED = Path(__file__).parent / "fixture_conf"
 
-
+@pytest.mark.usefixtures("miniature")
 def test_options_are_listed_with_their_first_comment():
-    assert choices("algorithm", packaged=PACKAGED) == {
+    assert choices("algorithm") == {
         "dqn": "Deep Q-learning in miniature (arXiv 1312.5602)",
         "sac": "Soft actor-critic in miniature",
     }
 
 
+@pytest.mark.usefixtures("miniature")
 def test_the_users_options_come_first_and_are_merged(write):
     write("conf/algorithm/mine.yaml", "a: 1\n")
     write("conf/algorithm/sac.yaml", "# @package _global_\n# Mine\na: 1\n")
-    options = choices("algorithm", packaged=PACKAGED)
+    options = choices("algorithm")
     assert [*options] == ["dqn", "mine", "sac"]
     assert (options["mine"], options["sac"]) == ("", "Mine")
-    assert choices("nothing", packaged=PACKAGED) == {}
+    assert choices("nothing") == {}
 
 
+@pytest.mark.usefixtures("miniature")
 def test_groups_are_the_folders(write):
     write("conf/launcher/local.yaml", "a: 1\n")
-    assert group_names(packaged=PACKAGED) == ["algorithm", "env", "launcher", "memory", "preset", "with"]
+    assert group_names() == ["algorithm", "env", "launcher", "memory", "preset", "with"]
 
 
 def test_the_packaged_folder_is_nobodys_own(monkeypatch):
@@ -69,5 +69,5 @@ def test_a_link_leads_out_of_no_folder_but_the_installed_one(tmp_path):
         assert place.inside("with/outer.yaml").read_text() == "# Inner\n"
         assert place.inside("").is_dir()
     assert ConfigFolder(folder, packaged=True).inside("with/x.yaml").is_file()
-    assert choices("with", folder, packaged=PACKAGED)["inner"] == "Inner"
-    assert "x" not in choices("with", folder, packaged=PACKAGED)
+    assert choices("with", folder)["inner"] == "Inner"
+    assert "x" not in choices("with", folder)

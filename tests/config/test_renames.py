@@ -25,7 +25,6 @@ DQN = ("algorithm=dqn", "env=cartpole")
 @pytest.fixture(autouse=True)
 def advice(caplog):
     renames.advise.cache_clear()
-    renames.advise_removed.cache_clear()
     caplog.set_level(logging.WARNING)
     return caplog
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.build import build
+from rlrun.config.build import Builder
 from rlrun.config.files import read_yaml
 from rlrun.config.places import packaged_dir
 from rlrun.config.reading import admit_all_resolvers
@@ -314,7 +314,7 @@ def test_what_a_run_says_of_its_folder_may_be_anything(project):
 def test_what_is_filled_in_names_no_resolver_either():
     box = {"_target_": "rlrun.memory.Column", "_args_": ["$", [], "float32"]}
     with trust.limited(), pytest.raises(BuildError, match=r"oc\.env"):
-        build({"a": box, "b": "${a.name}{oc.env:HOME}"}, "b")
+        Builder({"a": box, "b": "${a.name}{oc.env:HOME}"}).get("b")
 
 
 # --- allow lists, where a list of what is refused would be open

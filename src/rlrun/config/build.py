@@ -144,20 +144,15 @@ class Builder:
                 admit_resolvers(filled, dotted(path))  # what was filled in is text of the config, too
                 node = OmegaConf.create({"value": filled})["value"]
             else:
-                node = self._resolved(path)
+                if not OmegaConf.is_config(self._config):
+                    self._config = OmegaConf.create(self._config)
+                node = self._config
+                for key in path:
+                    node = node[int(key)] if isinstance(node, ListConfig) else node[key]
         except (OmegaConfBaseException, ConfigError) as error:
-            raise BuildError(_placed(str(error).splitlines()[0], path)) from error
+            message, place = str(error).splitlines()[0], f"{dotted(path)}:"
+            raise BuildError(message if message.startswith(place) else f"{place} {message}") from error
         return OmegaConf.to_container(node, resolve=True) if isinstance(node, (DictConfig, ListConfig)) else node
-
-    def _resolved(self, path: Path) -> Any:
-        from omegaconf import ListConfig, OmegaConf
-
-        if not OmegaConf.is_config(self._config):
-            self._config = OmegaConf.create(self._config)
-        node = self._config
-        for key in path:
-            node = node[int(key)] if isinstance(node, ListConfig) else node[key]
-        return node
 
     def _attribute(self, value: Any, place: Location, referrer: Path) -> Any:
         """Go on beyond an object: an attribute, or an entry where there is a dict."""
@@ -174,13 +169,3 @@ class Builder:
                 raise BuildError(f"{asker}'{so_far}' ({type(value).__name__}) has no '{name}'{near}")
             admit_attribute(name, value, dotted(referrer or place.path))
         return value
-
-
-def build(config: Any, path: str) -> Any:
-    """Return the object at one path of a config, built with all that it leads to."""
-    return Builder(config).get(path)
-
-
-def _placed(message: str, path: Path) -> str:
-    place = dotted(path)
-    return message if message.startswith(f"{place}:") else f"{place}: {message}"

@@ -1,6 +1,5 @@
 """Compose a run's config: overrides, the user's files and the packaged ones."""
 
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
@@ -33,7 +32,6 @@ from rlrun.config.places import ConfigFolder, readable_places
 from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.core.errors import ConfigError, did_you_mean
 
-Stamp: TypeAlias = tuple[tuple[str, int, int, int], ...]
 PRIMARY = "train"
 NAMES_OF_ENV = ("env.id", "env.target")
 OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
@@ -60,7 +58,6 @@ def compose(
     overrides: Sequence[str] = (),
     config_dir: str | Path | None = None,
     *,
-    packaged: Path | None = None,
     roots: Sequence[str] = reading.ROOTS,
     check: bool = True,
     primary: str = PRIMARY,
@@ -68,22 +65,20 @@ def compose(
     """Compose `train.yaml` with the overrides of a command line, and check the result.
 
     Precedence: packaged files < the tuned preset < the user's files < overrides. Nothing is built and no
-    class imported. `packaged` replaces the folder that comes with rlrun; `roots` are the keys
-    that are read whatever is built; `primary` names another file than `train.yaml`.
+    class imported. `roots` are the keys that are read whatever is built; `primary` names another file than
+    `train.yaml`.
 
     Raises: ConfigError, in one line, for whatever is wrong.
     """
-    return Composer(config_dir, packaged=packaged, primary=primary).compose(overrides, roots=roots, check=check)
+    return Composer(config_dir, primary=primary).compose(overrides, roots=roots, check=check)
 
 
 class Composer:
     """Compose any number of command lines from one search path; each file is read once."""
 
-    def __init__(
-        self, config_dir: str | Path | None = None, *, packaged: Path | None = None, primary: str = PRIMARY
-    ) -> None:
+    def __init__(self, config_dir: str | Path | None = None, *, primary: str = PRIMARY) -> None:
         folder = Path(config_dir) if config_dir is not None else None
-        self._library = library(readable_places(folder, packaged=packaged), primary)
+        self._library = library(readable_places(folder), primary)
         self._project = places.project_dir(folder)
         self._primary = primary
         places.add_to_path(self._project)
@@ -120,9 +115,8 @@ class Composer:
         overrides = [today.get(override.key, override) for override in present]
         settings = [*today.values()]
         preset = tuned_preset(repository, overrides, choices)
-        naming = [
-            override for override in settings if override.key in ("env", *NAMES_OF_ENV)
-        ]  # others may set keys of the preset
+        # Others may set keys of the preset.
+        naming = [override for override in settings if override.key in ("env", *NAMES_OF_ENV)]
         if preset is not None and not _env_changed(*self._assemble(chosen, naming)):
             chosen = [*chosen, Override(f"{TUNED}={preset}", "" if TUNED in listed else "+", TUNED, preset)]
             choices = self._library.files(chosen).choices
@@ -133,18 +127,17 @@ class Composer:
         """Return overrides that choose from groups as Hydra wants them; what they choose may list further groups."""
         repository, listed = self._library.repository, dict(self._library.listed)
         settled = {
-            override.key: settle(repository, [override], listed) for override in overrides if override.key in listed
+            override.key: settle(repository, override, listed) for override in overrides if override.key in listed
         }
         waiting = [override for override in overrides if override.key not in listed]
-        waiting.sort(
-            key=lambda override: (override.key != ADDITIONS, override.sign != "+")
-        )  # what adds may list groups, too
+        # What adds may list groups, too.
+        waiting.sort(key=lambda override: (override.key != ADDITIONS, override.sign != "+"))
         while waiting:
             with suppress(ConfigError):  # the error is raised when all overrides are there
                 listed |= self._library.files([*chain.from_iterable(settled.values())]).choices
             override = next((override for override in waiting if override.key in listed), waiting[0])
             waiting.remove(override)
-            settled[override.key] = settle(repository, [override], listed)
+            settled[override.key] = settle(repository, override, listed)
         return [*chain.from_iterable(settled[override.key] for override in overrides)]
 
     def _assemble(self, chosen: Sequence[Override], settings: Sequence[Override]) -> tuple[DictConfig, list[Layer]]:
@@ -198,24 +191,16 @@ class Library:
 def library(places: Sequence[ConfigFolder], primary: str) -> Library:
     """Return the library of a search path.
 
-    What comes with rlrun alone is shared by all who compose in this process, as long as none of its files changes;
-    so is the work of a process with those that are forked from it.
+    What comes with rlrun alone is shared by all who compose in this process; so is the work of a process with those
+    that are forked from it.
     """
-    if [place.packaged for place in places] == [True]:
-        return _shared(places[0], primary, _stamp(places[0].path))
-    return Library(places, primary)
+    packaged = [place.packaged for place in places] == [True]
+    return _shared(places[0], primary) if packaged else Library(places, primary)
 
 
 @lru_cache(maxsize=4)
-def _shared(place: ConfigFolder, primary: str, stamp: Stamp) -> Library:
+def _shared(place: ConfigFolder, primary: str) -> Library:
     return Library([place], primary)
-
-
-def _stamp(folder: Path) -> Stamp:
-    """Return a stamp of a folder that changes with any of its files."""
-    paths = [os.path.join(top, name) for top, _, names in os.walk(folder) for name in names]
-    entries = [(path, os.stat(path, follow_symlinks=False)) for path in paths]
-    return tuple((path, about.st_ino, about.st_size, about.st_mtime_ns) for path, about in entries)
 
 
 def _names(chosen: Sequence[Override]) -> tuple[str, ...]:
@@ -241,11 +226,8 @@ def _is_group(repository: Repository, override: Override) -> bool:
 def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
     """Return True if the environment is not the one that the env file names."""
     setters = origins(config, layers)
-    for key in NAMES_OF_ENV:
-        origin = setters.get(split(key))
-        if origin is not None and not origin.config_path.startswith("env/"):
-            return True
-    return False
+    named_by = [setters[split(key)] for key in NAMES_OF_ENV if split(key) in setters]
+    return not all(layer.config_path.startswith("env/") for layer in named_by)
 
 
 def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
@@ -254,7 +236,12 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     Raises: ConfigError for the first thing that is wrong.
     """
     config = composed.config
-    _check_env(composed)
+    env = plain(config).get("env")
+    if isinstance(env, dict) and "_target_" not in env:
+        file = f"env/{composed.choices.get('env')}.yaml"
+        raise ConfigError(f"env: {file} has no `_target_`; let it begin with `defaults: [gym, _self_]`")
+    if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
+        raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
     try:
         for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
             OmegaConf.update(config, key, value, merge=False)
@@ -265,15 +252,6 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
     _check_unread(composed, read)
-
-
-def _check_env(composed: Composed) -> None:
-    env = plain(composed.config).get("env")
-    if isinstance(env, dict) and "_target_" not in env:
-        file = f"env/{composed.choices.get('env')}.yaml"
-        raise ConfigError(f"env: {file} has no `_target_`; let it begin with `defaults: [gym, _self_]`")
-    if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
-        raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
 
 
 def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:

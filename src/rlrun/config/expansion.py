@@ -67,13 +67,14 @@ def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job
         key = identity(composed.config)
         if key not in jobs:
             jobs[key] = job_of(composed, label, key)
-        elif keys := _differing(composed_of(jobs[key].composed), composed):
+            continue
+        before, now = (dict(leaves(plain(both.config))) for both in (composed_of(jobs[key].composed), composed))
+        if keys := [dotted(path) for path in before | now if before.get(path) != now.get(path)]:
             raise ConfigError(
                 f"{label} differs from {jobs[key].label} only in {', '.join(keys)}, which may change when a run is "
                 "resumed, so both are the same run: start a sweep for each value"
             )
-        else:
-            duplicates.append(label)
+        duplicates.append(label)
     if duplicates:
         _messages.warning("left out, since an earlier combination has the same config: %s", ", ".join(duplicates))
     return list(jobs.values())
@@ -103,12 +104,6 @@ def identity(config: DictConfig) -> str:
             node.pop(last, None)
     text = json.dumps(tree, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
-
-
-def _differing(first: Composed, second: Composed) -> list[str]:
-    """Return the keys that differ between two configs."""
-    before, after = (dict(leaves(plain(composed.config))) for composed in (first, second))
-    return [dotted(path) for path in before | after if before.get(path) != after.get(path)]
 
 
 def changeable(overrides: Sequence[str]) -> list[str]:

@@ -63,33 +63,25 @@ def places(repository: Repository) -> str:
     return ", ".join(str(place.path) for place in repository.places)
 
 
-def settle(repository: Repository, overrides: Sequence[Override], listed: dict[str, Any]) -> list[Override]:
-    """Write the overrides that choose from a group as Hydra wants them.
+def settle(repository: Repository, override: Override, listed: dict[str, Any]) -> list[Override]:
+    """Return an override that chooses from a group as Hydra wants it; nothing if there is nothing to take out.
 
     Whether `+` is needed follows from the defaults list, so both `with=rnd` and `+with=rnd` work;
     `group=null` takes the group out.
 
     Raises: ConfigError if an option does not exist.
     """
-    settled = []
-    for override in overrides:
-        if override.sign == "~" or override.value is None:
-            if override.key in listed:
-                settled.append(override._replace(sign="~"))
-            elif override.sign == "~":
-                raise ConfigError(f"~{override.key}: nothing was chosen for it")
-            continue
-        if not isinstance(override.value, str | list):  # a name that reads as a number, nan say
-            override = override._replace(value=override.text.partition("=")[2])
-        for option in override.value if isinstance(override.value, list) else [override.value]:
-            if (
-                not isinstance(option, str)
-                or "${" in option
-                or not repository.config_exists(f"{override.group}/{option}")
-            ):
-                raise ConfigError(f"{override.key}: {unknown_option(repository, override.group, str(option))}")
-        settled.append(override._replace(sign="" if override.key in listed else "+"))
-    return settled
+    if override.sign == "~" or override.value is None:
+        if override.sign == "~" and override.key not in listed:
+            raise ConfigError(f"~{override.key}: nothing was chosen for it")
+        return [override._replace(sign="~")] if override.key in listed else []
+    if not isinstance(override.value, str | list):  # a name that reads as a number, nan say
+        override = override._replace(value=override.text.partition("=")[2])
+    for option in override.value if isinstance(override.value, list) else [override.value]:
+        known = isinstance(option, str) and "${" not in option
+        if not known or not repository.config_exists(f"{override.group}/{option}"):
+            raise ConfigError(f"{override.key}: {unknown_option(repository, override.group, str(option))}")
+    return [override._replace(sign="" if override.key in listed else "+")]
 
 
 def unknown_option(repository: Repository, group: str, option: str) -> str:

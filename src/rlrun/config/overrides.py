@@ -33,11 +33,6 @@ class Override(NamedTuple):
         """The key without its package."""
         return self.key.split("@")[0]
 
-    @property
-    def conditional(self) -> bool:
-        """Whether this is `~key=value`: delete only if the value is that."""
-        return self.sign == "~" and "=" in self.text
-
 
 def parse(overrides: Iterable[str]) -> list[Override]:
     """Return the overrides, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.

@@ -64,10 +64,7 @@ def project_dir(config_dir: Path | None = None) -> Path:
 
 
 def search_path(
-    config_dir: Path | None = None,
-    *,
-    packaged: Path | None = None,
-    installed: Sequence[plugins.Plugin] | None = None,
+    config_dir: Path | None = None, *, installed: Sequence[plugins.Plugin] | None = None
 ) -> list[ConfigFolder]:
     """Return the folders in which config files are looked for; the first match wins.
 
@@ -75,7 +72,7 @@ def search_path(
 
     Raises: ConfigError if `config_dir` is not a folder.
     """
-    ours = Path(packaged or packaged_dir()).resolve()
+    ours = packaged_dir().resolve()
     by_path = {path: ConfigFolder(path) for path in own_dirs(config_dir)}
     for plugin in plugins.installed() if installed is None else installed:
         if plugin.folder is not None:
@@ -106,18 +103,18 @@ def add_to_path(project: Path) -> None:
         sys.path.append(str(project))
 
 
-def group_names(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[str]:
+def group_names(config_dir: Path | None = None) -> list[str]:
     """Return the names of all config groups."""
     names = set()
-    for place in search_path(config_dir, packaged=packaged):
+    for place in search_path(config_dir):
         with os.scandir(place.path) as entries:
             names |= {entry.name for entry in entries if entry.is_dir() and entry.name[0] not in "._"}
     return sorted(names)
 
 
-def choices(group: str, config_dir: Path | None = None, *, packaged: Path | None = None) -> dict[str, str]:
+def choices(group: str, config_dir: Path | None = None) -> dict[str, str]:
     """Return each option of a group with the first comment of its file."""
-    return {name: offer.line for name, offer in offers(group, search_path(config_dir, packaged=packaged)).items()}
+    return {name: offer.line for name, offer in offers(group, search_path(config_dir)).items()}
 
 
 def offers(group: str, places: Sequence[ConfigFolder]) -> dict[str, Offer]:
@@ -144,7 +141,7 @@ def first_comment(path: str | Path) -> str:
     return ""
 
 
-def readable_places(config_dir: Path | None = None, *, packaged: Path | None = None) -> list[ConfigFolder]:
+def readable_places(config_dir: Path | None = None) -> list[ConfigFolder]:
     """Return the search path without plugins that have an unreadable file; warn of each.
 
     One bad file excludes the whole plugin: half a plugin would not be what was installed.
@@ -154,7 +151,7 @@ def readable_places(config_dir: Path | None = None, *, packaged: Path | None = N
     """
     installed = plugins.installed()
     plugins.warn_of_broken(installed)
-    places = search_path(config_dir, packaged=packaged, installed=installed)
+    places = search_path(config_dir, installed=installed)
     faults = {place: fault(place.path) for place in places if place.plugin is not None}
     plugins.warn_of_broken(plugins.Plugin(place.plugin or "", "", problem=text) for place, text in faults.items())
     return [place for place in places if faults.get(place) is None]

@@ -18,19 +18,14 @@ from rlrun.core.renames import group, last, removed, table, target
 LOGGER = logging.getLogger(__name__)
 _LINK = re.compile(r"(\$\{\s*)(\.*)([\w.\[\]]+)(\s*\})")
 _DEFAULT = re.compile(r"((?:override |optional )*/?)([^@]+)(.*)")
+_REMOVED = "%s%s no longer exists and is ignored: %s"
 _OWN = ("env.kwargs", "env.reset_options")  # what a user's environment calls its arguments
 
 
 @cache
-def advise(place: str, before: str, now: str) -> None:
-    """Log once that a name has changed."""
-    LOGGER.warning("%s%s is called %s now", f"{place}: " if place else "", printable(before), printable(now))
-
-
-@cache
-def advise_removed(place: str, before: str, now: str) -> None:
-    """Log once that a key is ignored."""
-    LOGGER.warning("%s%s no longer exists and is ignored: %s", f"{place}: " if place else "", printable(before), now)
+def advise(place: str, before: str, now: str, message: str = "%s%s is called %s now") -> None:
+    """Log once that a name has changed, or a key is ignored."""
+    LOGGER.warning(message, f"{place}: " if place else "", printable(before), printable(now))
 
 
 def choices(overrides: Sequence[str]) -> list[str]:
@@ -102,9 +97,8 @@ def saved(node: Any, place: str) -> Any:
     renaming = _Renaming([node])
     result = renaming.of(node)
     if renaming.changes:
-        before, now = next(iter(renaming.changes.items()))
-        more = f", {len(renaming.changes) - 1} more" if len(renaming.changes) > 1 else ""
-        advise(place, before, f"{now}{more}")
+        (before, now), *rest = renaming.changes.items()
+        advise(place, before, f"{now}{f', {len(rest)} more' if rest else ''}")
     renaming.advise_removed(place)
     return result
 
@@ -146,7 +140,7 @@ class _Renaming:
         """Log in one line which keys are ignored."""
         if self.removed:
             (first, now), *rest = self.removed.items()
-            advise_removed(place, f"{first}{f', {len(rest)} more' if rest else ''}", now)
+            advise(place, f"{first}{f', {len(rest)} more' if rest else ''}", now, _REMOVED)
 
     def path(self, path: Keys) -> Keys:
         """Return the path of a key with today's names, and note what changed."""
@@ -193,7 +187,7 @@ def setting(key: str, value: Any, configs: Sequence[Any]) -> tuple[str, Any] | N
     """
     config, path = configs[0], split(key)
     if (instead := removed(path)) and not _has(config, path) and _Renaming(configs).drops(path):
-        advise_removed("", key, instead)
+        advise("", key, instead, _REMOVED)
         return None
     now = tuple(last(path[: end + 1]) for end in range(len(path)))
     if now != path and not _has(config, path) and _has(config, now):

@@ -34,84 +34,67 @@ _HEADER = re.compile(r"#\s*@package\s+(\S+)\s*$")
 
 
 class FolderSource(ConfigSource):  # type: ignore[misc]
-    """A user's or a plugin's folder of config files."""
+    """A folder of config files; only in the packaged one `rlrun/` leads to its files."""
 
     def __init__(self, place: ConfigFolder) -> None:
         super().__init__(provider=OURS if place.packaged else "project", path=f"{self.scheme()}://{place.path}")
         self.place = place
-        self.folder = place.path
 
     @staticmethod
     def scheme() -> str:
         return "file"
 
     def available(self) -> bool:
-        return self.folder.is_dir()
+        return self.place.path.is_dir()
+
+    def named(self, config_path: str) -> str:
+        """Return a config path as this folder has it."""
+        return _inside(config_path)[0] if self.place.packaged else config_path
+
+    def _path(self, config_path: str, suffix: str = "") -> Path:
+        """Return the path of a file or group; presets are those of the group `tuned`, too."""
+        return self.place.inside(re.sub(rf"^{TUNED}(?=/|$)", PRESETS, self.named(config_path)) + suffix)
 
     def file(self, config_path: str) -> Path:
         """Return the file behind a config path."""
-        return self.place.inside(f"{_preset(config_path).removesuffix('.yaml')}.yaml")
+        return self._path(config_path.removesuffix(".yaml"), ".yaml")
 
     def label(self, config_path: str) -> str:
         """Return the name under which messages and provenance show a file."""
-        return f"{self.file(config_path)}{_found(config_path)}"
+        path: Any = self.file(config_path)
+        label = f"{OURS}/{path.relative_to(self.place.path)}" if self.place.packaged else path
+        return f"{label}{' (found by algorithm and env)' if self.named(config_path).startswith(f'{TUNED}/') else ''}"
 
     def is_group(self, config_path: str) -> bool:
-        return os.path.isdir(self.place.inside(_preset(config_path)))
+        return os.path.isdir(self._path(config_path))
 
     def is_config(self, config_path: str) -> bool:
         return os.path.isfile(self.file(config_path))
 
     def list(self, config_path: str, results_filter: ObjectType | None = None) -> Names:
-        entries = sorted(self.place.inside(_preset(config_path)).iterdir())
+        entries = sorted(self._path(config_path).iterdir())
         groups = [entry.name for entry in entries if entry.is_dir()]
         configs = [entry.stem for entry in entries if entry.suffix == ".yaml"]
         if results_filter is None:
             return groups + configs
         return groups if results_filter == ObjectType.GROUP else configs
 
-    def read(self, config_path: str) -> dict[str, Any]:
-        """Return the content of a file."""
-        return read_yaml(self.file(config_path), self.label(config_path))
-
     def load_config(self, config_path: str) -> ConfigResult:
-        place = self.label(config_path)
+        place, (inside, reached) = self.label(config_path), _inside(config_path)
         try:
-            content = self.read(config_path)
+            content = read_yaml(self.file(config_path), place)
             if not self.place.packaged and isinstance(content.get("defaults"), list):
                 content["defaults"] = renames.defaults(content["defaults"], self.is_config, place)
-            if _inside(config_path)[0].startswith(f"{TUNED}/"):
+            if inside.startswith(f"{TUNED}/"):
                 content["defaults"] = [item for item in content.get("defaults", ()) if not _chooses(item, _CHOSEN)]
             config = OmegaConf.create(content)
         except OmegaConfBaseException as error:
             raise ConfigError(f"{place}: {one_line(error)}") from error
-        header = {"package": package_header(self.file(config_path))}
-        return ConfigResult(provider=self.provider, path=place, config=config, header=header)
-
-
-class PackagedSource(FolderSource):
-    """The folder that comes with rlrun."""
-
-    def file(self, config_path: str) -> Path:
-        return super().file(_inside(config_path)[0])
-
-    def label(self, config_path: str) -> str:
-        path = self.file(config_path).relative_to(self.folder)
-        return f"{OURS}/{path}{_found(_inside(config_path)[0])}"
-
-    def is_group(self, config_path: str) -> bool:
-        return super().is_group(_inside(config_path)[0])
-
-    def list(self, config_path: str, results_filter: ObjectType | None = None) -> Names:
-        return super().list(_inside(config_path)[0], results_filter)
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        inside, reached = _inside(config_path)
-        result = super().load_config(config_path)
-        if reached and result.header["package"] is None:
+        package = package_header(self.file(config_path))
+        if package is None and reached and self.place.packaged:
             # A packaged file keeps its own package, whichever file includes it.
-            result.header["package"] = inside.rpartition("/")[0].replace("/", ".") or "_global_"
-        return result
+            package = inside.rpartition("/")[0].replace("/", ".") or "_global_"
+        return ConfigResult(provider=self.provider, path=place, config=config, header={"package": package})
 
 
 class Repository(ConfigRepository):  # type: ignore[misc]
@@ -119,7 +102,7 @@ class Repository(ConfigRepository):  # type: ignore[misc]
 
     def __init__(self, places: Sequence[ConfigFolder]) -> None:
         self.places = places
-        self.sources = [PackagedSource(place) if place.packaged else FolderSource(place) for place in places]
+        self.sources = [FolderSource(place) for place in places]
         self.cache: dict[str, ConfigResult | None] = {}
 
     def load_config(self, config_path: str) -> ConfigResult | None:
@@ -129,8 +112,8 @@ class Repository(ConfigRepository):  # type: ignore[misc]
 
     def is_ours(self, config_path: str) -> bool:
         """Return True if a config path leads to the packaged folder."""
-        source = self._find_object_source(config_path, ObjectType.CONFIG)
-        return isinstance(source, PackagedSource)
+        source: Any = self._find_object_source(config_path, ObjectType.CONFIG)
+        return source is not None and bool(source.place.packaged)
 
     def _load(self, config_path: str) -> ConfigResult | None:
         try:
@@ -186,15 +169,6 @@ def _inside(config_path: str) -> tuple[str, bool]:
     if OURS in parts[:-1]:
         return "/".join(parts[len(parts) - parts[::-1].index(OURS) :]), True
     return config_path, False
-
-
-def _preset(config_path: str) -> str:
-    """Return the config path of a preset, given one of the group `tuned`."""
-    return re.sub(rf"^{TUNED}(?=/|$)", PRESETS, config_path)
-
-
-def _found(config_path: str) -> str:
-    return " (found by algorithm and env)" if config_path.startswith(f"{TUNED}/") else ""
 
 
 def _chooses(item: Any, groups: tuple[str, ...]) -> bool:

@@ -28,7 +28,12 @@ def find_target(text: Any, place: str) -> Any:
     target: Any = _import(name, text, place)
     for index, part in enumerate(rest):
         name = f"{name}.{part}"
-        inner = _attribute(target, part, name, place)
+        try:
+            inner = getattr(target, part, _ABSENT)
+        except RlrunError:
+            raise
+        except Exception as error:  # a module that imports on first use
+            raise BuildError(f"{place}: importing {name} failed: {explain(error)}") from error
         if inner is _ABSENT and isinstance(target, ModuleType) and _is_module(name):
             inner = _import(name, text, place)
         if inner is _ABSENT:
@@ -40,15 +45,6 @@ def find_target(text: Any, place: str) -> Any:
         raise BuildError(f"{place}: {text} is a {type(target).__name__}, wanted a class or function")
     trust.admit_object(target, text, place)
     return target
-
-
-def _attribute(owner: Any, part: str, name: str, place: str) -> Any:
-    try:
-        return getattr(owner, part, _ABSENT)
-    except RlrunError:
-        raise
-    except Exception as error:  # a module that imports on first use
-        raise BuildError(f"{place}: importing {name} failed: {explain(error)}") from error
 
 
 def _is_module(name: str) -> bool:
