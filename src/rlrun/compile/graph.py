@@ -3,20 +3,22 @@
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from types import NoneType
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
-from rlrun.nn import fast_linear
+from rlrun.nn import Follow, fast_linear
 from rlrun.runs.machine_cache import folder
 from rlrun.runs.manifest import instructions
 
 Compiled = Callable[..., Sequence[Tensor]]
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
+Place = tuple[dict[str, Any], str]  # a module's parameters or buffers, and a name
+OUTSIDE = ("rlrun.memory", "rlrun.collect", "rlrun.env", "rlrun.core", "torch.optim", "torch.utils")
 
 
 class Untraceable(Exception):
@@ -126,6 +128,51 @@ class Results:
         return lambda outputs, inputs: tree
 
 
+def modules_of(owners: Iterable[Any]) -> list[nn.Module]:
+    """Return the modules that callbacks or others hold, directly or through other objects, in a fixed order."""
+    return [part for part in parts_of(owners) if isinstance(part, nn.Module)]
+
+
+def parts_of(owners: Iterable[Any]) -> list[Any]:
+    """Return what callbacks or others hold, but for tensors and what belongs to memory, collection and environments."""
+    parts: dict[int, Any] = {}
+    pending: list[Any] = list(owners)[::-1]
+    while pending:
+        part = pending.pop()
+        if id(part) in parts or isinstance(part, Tensor | str | int | float | type | Follow) or part is None:
+            continue
+        parts[id(part)] = part
+        pending += _parts(part)[::-1]
+    return list(parts.values())
+
+
+def _parts(part: Any) -> list[Any]:
+    if isinstance(part, Mapping):
+        return list(part.values())
+    if isinstance(part, list | tuple):
+        return list(part)
+    if isinstance(part, functools.partial):
+        return [part.func, *part.args, *part.keywords.values()]
+    if hasattr(part, "__self__"):  # a bound method
+        return [part.__self__]
+    if type(part).__module__.startswith(OUTSIDE) or not hasattr(part, "__dict__"):
+        return []
+    return list(vars(part).values())
+
+
+@contextmanager
+def swapped(places: Sequence[Place], stand_in: Mapping[int, Tensor]) -> Iterator[None]:
+    """Have modules hold other tensors, by the id of the ones that they hold."""
+    before = [holder[name] for holder, name in places]
+    try:
+        for (holder, name), tensor in zip(places, before, strict=True):
+            holder[name] = stand_in[id(tensor)]
+        yield
+    finally:
+        for (holder, name), tensor in zip(places, before, strict=True):
+            holder[name] = tensor
+
+
 def keep_compiled() -> None:
     """Have torch's compiler keep what it makes among the user's caches, so that the next run starts sooner.
 
@@ -224,7 +271,7 @@ def constants(module: fx.GraphModule) -> list[Tensor]:
         tensor = getattr(module, node.target, None)
         if not isinstance(tensor, Tensor):
             continue
-        if isinstance(tensor, torch.nn.Parameter) or _written(node):
+        if isinstance(tensor, nn.Parameter) or _written(node):
             raise Untraceable(None, "they learn from tensors, or write to some, that are in no module of theirs")
         tensors.append(tensor)
     return tensors

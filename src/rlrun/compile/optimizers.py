@@ -26,6 +26,11 @@ def rule_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer] | N
     return None if hooked or fixed else type(optimizer)
 
 
+def is_hooked(parameter: Any) -> bool:
+    """Return True if somebody sees, or changes, the gradient of a parameter."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
 class OptimizerRule:
     """What an optimizer keeps of its parameters, and its step.
 
@@ -87,8 +92,7 @@ class OptimizerRule:
         Raises:
             Untraceable: its step can no longer be compiled.
         """
-        hooked = any(tensor._backward_hooks or tensor._post_accumulate_grad_hooks for tensor in self.parameters)
-        if hooked or rule_of(self.optimizer) is not self.kind:
+        if any(map(is_hooked, self.parameters)) or rule_of(self.optimizer) is not self.kind:
             raise Untraceable(None, "somebody sees gradients, or the optimizer has other settings by now")
         kept = not self._names or all(
             self.state.get(self.parameters[number]) is self._entries[number] for number in self._moved

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from rlrun.callbacks.loss import LossCallback, dead_units, weighted
 from rlrun.callbacks.target import TargetCallback
 from rlrun.compile import graph
-from rlrun.compile.graph import Untraceable, first_line
-from rlrun.compile.modules import Place, modules_of, parts_of, swapped
-from rlrun.compile.optimizers import OptimizerRule, rule_of
+from rlrun.compile.graph import Place, Untraceable, first_line, modules_of, parts_of, swapped
+from rlrun.compile.optimizers import OptimizerRule, is_hooked, rule_of
 from rlrun.core.errors import ConfigError, RlrunError, printable
 from rlrun.core.typing import Groups
 from rlrun.runs import learners
@@ -73,7 +72,7 @@ class FusedUpdate:
             return True
         if step.label == "loss":
             assert isinstance(callback, LossCallback)
-            if callback.veto is not None or any(map(_is_hooked, callback.parameters)):
+            if callback.veto is not None or any(map(is_hooked, callback.parameters)):
                 return False
             if callback.optimizer is not None and rule_of(callback.optimizer) is None:
                 return False
@@ -93,11 +92,6 @@ class FusedUpdate:
     def region(self, steps: Sequence[HookCall], due: Mapping[int, bool]) -> Function:
         """Return hooks as one function."""
         return Region(steps, due, self)
-
-
-def _is_hooked(parameter: Any) -> bool:
-    """Return True if somebody sees, or changes, the gradient of a parameter."""
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 class Region:
@@ -135,7 +129,9 @@ class Region:
             batch = groups[self.group]
             try:
                 inputs = graph.Inputs([batch[name] for name in self.names])
-                compiled = self._graph(inputs, batch)
+                compiled = self._graphs.get(inputs.form)
+                if compiled is None or not compiled.is_current():
+                    compiled = self._graphs[inputs.form] = self._new(inputs, batch)
             except Untraceable as error:
                 self._refuse(error)
             else:
@@ -145,12 +141,6 @@ class Region:
                 return
         assert self._plain is not None
         self._plain(groups, state)
-
-    def _graph(self, inputs: graph.Inputs, batch: Mapping[str, Any]) -> CompiledGraph:
-        known = self._graphs.get(inputs.form)
-        if known is None or not known.is_current():
-            known = self._graphs[inputs.form] = self._new(inputs, batch)
-        return known
 
     def _new(self, inputs: graph.Inputs, batch: Mapping[str, Any]) -> CompiledGraph:
         """Return a graph; one for any size of what comes in more than one size."""

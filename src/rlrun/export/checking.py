@@ -2,8 +2,8 @@
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from rlrun.env import Env
 from rlrun.env.descriptions import containers
 from rlrun.env.spaces import action_writer, batch_reader
 from rlrun.export import play_onnx
-from rlrun.export.graph import Dealer, Graph, Port, flat, named, nested
+from rlrun.export.graph import Graph, Port, dealing, flat, named, nested
 from rlrun.ops import distributions
 
 TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones
@@ -30,8 +30,7 @@ Columns = dict[str, Array]  # name of an input or output -> [N, …]
 Run = Callable[[Columns], Columns]
 
 
-@dataclass
-class Parity:
+class Parity(NamedTuple):
     """Largest difference between a file and its policy.
 
     Attributes:
@@ -74,7 +73,7 @@ class Reference:
             response = self.agent(observation, state, explore=False)
             return response["action"], response.get("state")
         noises = {port: torch.from_numpy(inputs[port]) for port in self.graph.widths}
-        with torch.no_grad(), distributions.given(Dealer(noises)):
+        with torch.no_grad(), distributions.given(dealing(noises)):
             seen, before = to_tensors(observation), None if state is None else to_tensors(state)
             action, after = self.agent.respond(seen, before, True)
         return to_arrays(action), None if after is None else to_arrays(after)
@@ -145,7 +144,8 @@ def compare(run: Run, reference: Reference, rows: Sequence[Columns], *, seed: in
             try:
                 outputs = run(inputs)
             except Exception as error:
-                raise RlrunError(f"the exported policy fails on {size} observations: {_first(error)}") from error
+                first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                raise RlrunError(f"the exported policy fails on {size} observations: {first}") from error
             near = [reference(_changed(inputs, generator)) for _ in range(CHANGES if lenient else 0)]
             largest = max(largest, differing(outputs, reference(inputs), near))
     return Parity(len(rows), largest)
@@ -196,10 +196,6 @@ def _apart(value: Array, reference: Array) -> Array:
     """Return the difference of numbers, as a share of those whose size is above 1."""
     distance: Array = np.abs(value.astype(np.float64) - reference) / np.maximum(1.0, np.abs(reference))
     return distance
-
-
-def _first(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> list[Columns]:
@@ -254,52 +250,35 @@ def played(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any]
     """
     seed, limits = about["seed"], about["env"]
     policy = play_onnx.Policy(data, about, seed)
-    watch = _Watch(policy, reference)
+    run, differences = policy.session.run, [0.0]
+
+    def compared(names: list[str], inputs: Columns) -> list[Any]:
+        outputs, wanted = run(names, inputs), reference(inputs)
+        for name, value in zip(names, outputs, strict=True):
+            if name.startswith("action"):
+                differences.append(_action_difference(name, value, wanted[name]))
+        return list(outputs)
+
+    policy.session = SimpleNamespace(run=compared)
     with restored_generators():
         env.renew()
         results = [
-            play_onnx.episode(watch, env.envs[0], seed + index, limits["max_steps"], limits["reset_options"])
+            play_onnx.episode(policy, env.envs[0], seed + index, limits["max_steps"], limits["reset_options"])
             for index in range(count)
         ]
     return {
         "seeds": [seed + index for index in range(count)],
         "returns": [total for total, _ in results],
         "lengths": [steps for _, steps in results],
-        "largest": watch.largest,
+        "largest": max(differences),
     }
 
 
-class _Watch:
-    """Acts as the file does, and compares each action with the policy."""
-
-    def __init__(self, policy: Any, reference: Reference) -> None:
-        self.policy, self.reference = policy, reference
-        self.largest = 0.0
-        self._given: Columns = {}
-        self._run = policy.session.run
-        policy.session = self  # so that its inputs are seen
-
-    def reset(self) -> None:
-        self.policy.reset()
-
-    def act(self, observation: Any) -> Any:
-        return self.policy.act(observation)
-
-    def run(self, names: list[str], inputs: Columns) -> list[Any]:
-        """Return the outputs of the file, if the policy's are the same."""
-        outputs = self._run(names, inputs)
-        wanted = self.reference(inputs)
-        for name, value in zip(names, outputs, strict=True):
-            if name.startswith("action"):
-                self._compare(name, value, wanted[name])
-        return list(outputs)
-
-    def _compare(self, name: str, value: Any, wanted: Any) -> None:
-        whole = np.issubdtype(wanted.dtype, np.integer)
-        apart = _apart(value, wanted)
-        if (whole and apart.any()) or not (apart < APART).all():
-            raise RlrunError(
-                f"the exported policy disagrees in an episode: '{name}' is {value[0].tolist()}, "
-                f"not {wanted[0].tolist()}"
-            )
-        self.largest = max(self.largest, float(apart.max(initial=0.0)))
+def _action_difference(name: str, value: Array, wanted: Array) -> float:
+    """Return by how much an action of a file differs from the policy's; refuse too much."""
+    apart = _apart(value, wanted)
+    if (np.issubdtype(wanted.dtype, np.integer) and apart.any()) or not (apart < APART).all():
+        raise RlrunError(
+            f"the exported policy disagrees in an episode: '{name}' is {value[0].tolist()}, not {wanted[0].tolist()}"
+        )
+    return float(apart.max(initial=0.0))

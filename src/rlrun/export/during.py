@@ -1,12 +1,12 @@
 """Export the policy during training, in a separate process."""
 
-import json
 import logging
 import os
+import pickle
 import queue
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +17,7 @@ from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
 from rlrun.export import writing
 from rlrun.export.graph import Outer
-from rlrun.export.worker import request
+from rlrun.export.worker import Request, request
 from rlrun.export.writing import environment
 from rlrun.runs.items import Item, Items
 from rlrun.training.callback import Callback, Stop
@@ -173,14 +173,13 @@ class OnnxExport(Callback):
         self._due = following(self._newest, self.every)
 
 
-def start() -> subprocess.Popen[str]:
+def start() -> subprocess.Popen[bytes]:
     """Start a process that exports."""
     return subprocess.Popen(
         [sys.executable, "-m", "rlrun.export.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
         start_new_session=True,  # a signal to the terminal's group is for the run, which ends this in order
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
@@ -196,36 +195,22 @@ class _Worker:
 
     def __init__(self, items: ExportedFiles, keep: int | None) -> None:
         self.items, self.keep = items, keep
-        for path in items.folder.glob(f".{PREFIX}*.request"):  # by a run that was killed
-            path.unlink(missing_ok=True)
         self.process = start()
         self._newest = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="export")
 
-    def send(self, handle: int, parts: Iterable[bytes], *, spare: bool) -> Future[Item]:
+    def send(self, handle: int, parts: Request, *, spare: bool) -> Future[Item]:
         """Hand over a request; return the future of its file.
 
         spare: whether to leave the file out if newer requests would remove it at once.
         """
-        place = self.items.folder / f".{PREFIX}{handle}.request"
-        try:
-            with place.open("wb") as file:
-                file.writelines(parts)
-        except BaseException:
-            place.unlink(missing_ok=True)
-            raise
         self._newest = handle
-        return self._thread.submit(self._write, handle, place, spare=spare)
+        return self._thread.submit(self._write, handle, parts, spare=spare)
 
-    def _write(self, handle: int, place: Path, *, spare: bool) -> Item:
+    def _write(self, handle: int, parts: Request, *, spare: bool) -> Item:
         if spare and self.keep is not None and self._newest - handle >= self.keep:
-            with suppress(OSError):
-                place.unlink()
             raise RlrunError("newer files replace this one")
-        try:
-            problem, item = self._carry_out(place), self.items.get(handle)
-        except OSError as error:
-            problem, item = str(error), None
+        problem, item = self._carry_out(parts), self.items.get(handle)
         if problem or item is None:
             raise _failure(handle, problem or f"{self.items.path_of(handle)} is not there")
         try:
@@ -235,15 +220,14 @@ class _Worker:
             _messages.warning("%s", error)
         return item
 
-    def _carry_out(self, place: Path) -> str:
+    def _carry_out(self, parts: Request) -> str:
         """Let the process write the file of a request; return what went wrong, or an empty text."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with suppress(OSError):  # it has ended
-            print(json.dumps(str(place)), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line:
-            place.unlink(missing_ok=True)
+            pickle.dump(parts, self.process.stdin)
+            self.process.stdin.flush()
+        line = self.process.stdout.readline().decode()
         return line.strip() if line else "the process that exports has ended"
 
     def close(self) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlrun.compile.graph import modules_of
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Space, leaves, leaves_of, tree_of
-from rlrun.core.typing import Tree
+from rlrun.core.typing import Array, Tree
 from rlrun.env.descriptions import describe_leaf, walk
 from rlrun.env.spaces import from_gymnasium
 from rlrun.memory import episodes
@@ -104,11 +105,14 @@ class Graph(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return actions, and the state after them where there is one."""
-        count, states = len(self._readers), len(self._state)
+        count = len(self._readers) + len(self._state)
+        return self._respond(inputs[:count], dealing(dict(zip(self.widths, inputs[count:], strict=True))))
+
+    def _respond(self, inputs: Sequence[Tensor], noise: distributions.Source) -> tuple[Tensor, ...]:
+        count = len(self._readers)
         values = [read(value) for read, value in zip(self._readers, inputs[:count], strict=True)]
-        state = nested([path for path, _ in self._state], inputs[count : count + states])
-        noises = dict(zip(self.widths, inputs[count + states :], strict=True))
-        with distributions.given(Dealer(noises)):
+        state = nested([path for path, _ in self._state], inputs[count:])
+        with distributions.given(noise):
             action, after = self.agent.respond(tree_of(self.spaces[0], values), state, self.stochastic)
         leaves = leaves_of(self.spaces[1], action)
         written = [write(value) for write, value in zip(self._writers, leaves, strict=True)]
@@ -131,50 +135,31 @@ class Graph(nn.Module):
             widths[name] = widths.get(name, 0) + math.prod(like.shape[1:])
             return torch.zeros_like(like)
 
-        blank = self.blank(1)
-        values = [read(value) for read, value in zip(self._readers, blank, strict=False)]
-        state = nested([path for path, _ in self._state], blank[len(values) :])
-        with torch.no_grad(), distributions.given(count):
-            self.agent.respond(tree_of(self.spaces[0], values), state, True)
+        with torch.no_grad():
+            self._respond(self.blank(1), count)
         return dict(sorted(widths.items()))
 
 
-class Dealer:
-    """Deals out the columns of given noise, in the order in which a policy asks for them."""
+def dealing(noises: dict[Role, Tensor]) -> distributions.Source:
+    """Return a function that deals out the columns of given noise, in the order in which a policy asks for them."""
+    dealt = dict.fromkeys(noises, 0)
 
-    def __init__(self, noises: dict[Role, Tensor]) -> None:
-        self.noises = noises
-        self.dealt = dict.fromkeys(noises, 0)
-
-    def __call__(self, kind: distributions.Kind, like: Tensor) -> Tensor:
+    def deal(kind: distributions.Kind, like: Tensor) -> Tensor:
         name = NAMES[kind]
-        if name not in self.noises:
+        if name not in noises:
             raise RequestError("the policy draws random numbers even where it is asked for its best action")
-        width = math.prod(like.shape[1:])
-        begin = self.dealt[name]
-        self.dealt[name] = begin + width
-        return self.noises[name][:, begin : begin + width].reshape(like.shape)
+        begin, width = dealt[name], math.prod(like.shape[1:])
+        dealt[name] = begin + width
+        return noises[name][:, begin : begin + width].reshape(like.shape)
+
+    return deal
 
 
 def _modules(agent: Any) -> list[nn.Module]:
     """Return the modules that an agent holds, those that networks only borrow among them, each once."""
-    modules: dict[int, nn.Module] = {}
-    waiting: list[Any] = list(vars(agent).values())
-    seen: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, nn.Module):
-            modules[id(value)] = value
-            for module in value.modules():
-                waiting += [part for part in vars(module).values() if isinstance(part, tuple | list)]
-        elif isinstance(value, tuple | list):
-            waiting += value
-        elif hasattr(value, "__self__"):  # a method of a module
-            waiting.append(value.__self__)
-    return list(modules.values())
+    modules = modules_of(vars(agent).values())
+    inner = {id(part) for module in modules for part in module.modules() if part is not module}
+    return [module for module in modules if id(module) not in inner]
 
 
 def flat(tree: Tree) -> list[tuple[str, Any]]:
@@ -201,17 +186,14 @@ def observations(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:
     for path, leaf in walk(space):
         inside = getattr(torch, ours[path].dtype)
         dtype = ours[path].dtype if leaf.dtype.name in UNKNOWN else leaf.dtype.name
-        start = getattr(leaf, "start", None)
         port = Port(named("observation", path), "observation", tuple(leaf.shape), dtype, describe_leaf(leaf))
-        pairs.append((port, _reader(inside, start if start is not None and np.any(start) else None)))
+        pairs.append((port, _reader(inside, np.asarray(getattr(leaf, "start", 0)))))
     return pairs
 
 
-def _reader(dtype: torch.dtype, start: Any) -> Convert:
-    if start is None:
-        return lambda value: value.to(dtype)
-    first = torch.as_tensor(np.asarray(start))
-    return lambda value: (value - first).to(dtype)
+def _reader(dtype: torch.dtype, start: Array) -> Convert:
+    first = torch.as_tensor(start)
+    return (lambda value: (value - first).to(dtype)) if start.any() else lambda value: value.to(dtype)
 
 
 def actions(space: gymnasium.Space[Any]) -> list[tuple[Port, Convert]]:

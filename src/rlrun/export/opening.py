@@ -133,8 +133,7 @@ def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable
     for override in parsed:
         if override.key.partition(".")[0] != "env" and override.key != LIMIT:
             raise RequestError(f"{override.text}: an exported policy takes env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")
-    data = read_bytes(path, most=LARGEST, follow=True)
-    about = _about(path.with_name(f"{path.name}.json"))
+    data, about = _read(path)
     own = any(override.key in NAMING for override in parsed)  # then nothing is imported that the file names
     limits = trust.limited(packages, run=path, typed={override.key: override.value for override in parsed})
     with contextlib.nullcontext() if own else limits:
@@ -156,8 +155,7 @@ def file_policy(path: Path | str) -> tuple[FileAgent, Outer]:
     """
     path = place_of(path)
     _require_onnx(path)
-    data = read_bytes(path, most=LARGEST, follow=True)
-    about, place = _about(path.with_name(f"{path.name}.json")), f"{path}.json"
+    (data, about), place = _read(path), f"{path}.json"
     spaces = []
     for key, role in (("inputs", "observation"), ("outputs", "action")):
         if role not in about:
@@ -189,13 +187,13 @@ def _session(path: Path, data: bytes) -> Any:
         raise RequestError(f"{path} is no ONNX file, or is damaged: {message}") from error
 
 
-def _about(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    about = read_json(path)
+def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """Return a file, and the content of FILE.json, empty without one."""
+    data, beside = read_bytes(path, most=LARGEST, follow=True), path.with_name(f"{path.name}.json")
+    about = read_json(beside) if beside.exists() else {}
     if not isinstance(about, dict) or not isinstance(about.get("env", {}), dict):
-        raise RunDirError(f"{path} is damaged: wanted what an export writes")
-    return about
+        raise RunDirError(f"{beside} is damaged: wanted what an export writes")
+    return data, about
 
 
 def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override]) -> DictConfig:

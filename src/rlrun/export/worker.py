@@ -1,10 +1,8 @@
 """A process that writes policies as files while another one trains: `python -m rlrun.export.worker`.
 
-Each line of its input is the path of a request, and each line of its output the answer: empty, or an error. It ends
-with its input.
+Its input are pickled requests, and each line of its output is the answer: empty, or an error. It ends with its input.
 """
 
-import json
 import os
 import pickle
 import sys
@@ -22,28 +20,24 @@ from rlrun.export.graph import Graph, Outer
 from rlrun.export.writing import interface
 from rlrun.runs.files import replace, write_json
 
-
-def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """Return a request for a worker, in parts, with a copy of the agent; the graph is built by the worker."""
-    header = {"stochastic": stochastic, "path": str(path), "about": json.dumps(about), "paths": sys.path}
-    return pickle.dumps(header), pickle.dumps(tuple(outer)), freeze(agent)
+Request = tuple[tuple[str, ...], bytes, bytes]  # paths of classes; pickled: what is wanted, the agent
 
 
-def carry_out(place: Path) -> None:
-    """Write the file of a request, which is removed.
+def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> Request:
+    """Return a request for a worker, with a copy of the agent; the graph is built by the worker."""
+    return tuple(sys.path), pickle.dumps((outer, stochastic, path, about)), freeze(agent)
+
+
+def carry_out(request: Request) -> None:
+    """Write the file of a request.
 
     Raises:
         RlrunError: the policy cannot be exported, or the file would act otherwise.
     """
-    try:
-        with place.open("rb") as file:  # of our own process, by which this one was started
-            header = pickle.load(file)
-            sys.path[:] = header["paths"]  # where the classes of the rest are
-            outer, frozen = pickle.load(file), file.read()
-    finally:
-        place.unlink(missing_ok=True)
-    agent, path, metadata = thaw(frozen), Path(header["path"]), json.loads(header["about"])
-    graph = Graph(agent, Outer(*outer), stochastic=header["stochastic"])
+    sys.path[:], wanted, frozen = request
+    outer, stochastic, path, metadata = pickle.loads(wanted)
+    agent = thaw(frozen)
+    graph = Graph(agent, outer, stochastic=stochastic)
     about = {**metadata, **interface(graph)}
     data = writing.onnx_bytes(graph, writing.traced(graph), about=metadata, version=about["model_version"])
     parity = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
@@ -60,9 +54,13 @@ def main() -> None:
     writing.keep_operators()
     answers = sys.stdout
     sys.stdout = sys.stderr  # what exporters print is no answer
-    for line in sys.stdin:
+    while True:
         try:
-            carry_out(Path(json.loads(line)))
+            request = pickle.load(sys.stdin.buffer)  # of the process that has started this one
+        except EOFError:
+            return
+        try:
+            carry_out(request)
             answer = ""
         except RlrunError as error:
             answer = str(error)

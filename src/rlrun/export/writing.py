@@ -61,7 +61,7 @@ def traced(graph: Graph) -> torch.export.ExportedProgram:
     except RequestError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        first = next(iter(str(error).strip().splitlines()), "")
         raise RequestError(
             f"the policy cannot be exported: {type(error).__name__}: {first} (an exported policy may not branch on "
             "values of tensors, nor leave torch)"
@@ -93,21 +93,16 @@ def onnx_bytes(graph: Graph, program: torch.export.ExportedProgram, *, about: Ma
     proto = onnx_program.model_proto
     proto.producer_name, proto.producer_version, proto.domain = DOMAIN, __version__, DOMAIN
     proto.model_version, proto.doc_string = version, f"a policy after {about['env_steps']:,} environment steps"
-    _name_envs(proto.graph)
+    ports = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
+    symbol = ports[0].type.tensor_type.shape.dim[0].dim_param  # the number of envs; its name does not survive
+    for dim in (dim for port in ports for dim in port.type.tensor_type.shape.dim):
+        if dim.dim_param == symbol != "":
+            dim.dim_param = ENVS
     del proto.metadata_props[:]
     for key, text in _texts(about).items():
         proto.metadata_props.add(key=key, value=text)
     serialized: bytes = proto.SerializeToString()
     return serialized
-
-
-def _name_envs(graph: Any) -> None:
-    """Give the number of envs its name, which does not survive the exporter."""
-    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param == symbol != "":
-                dim.dim_param = ENVS
 
 
 def program_bytes(program: torch.export.ExportedProgram, *, about: Mapping[str, Any]) -> bytes:
