@@ -21,7 +21,6 @@ import json
 import shlex
 from collections.abc import Collection, Iterable
 from importlib import metadata
-from itertools import takewhile
 from pathlib import Path
 
 
@@ -111,12 +110,8 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
         return None
     alike = [difflib.SequenceMatcher(None, choice, name).ratio() for choice in matches]
     best = [choice for choice, share in zip(matches, alike, strict=True) if share == alike[0]]
-    return max(best, key=lambda choice: _begun_alike(choice, name))  # mistyped names usually begin right
-
-
-def _begun_alike(choice: str, name: str) -> int:
-    """Return how many letters both begin with."""
-    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(choice, name, strict=False))])
+    # Mistyped names usually begin right: the most letters that both begin with.
+    return max(best, key=lambda choice: sum(name.startswith(choice[: end + 1]) for end in range(len(choice))))
 
 
 def did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:

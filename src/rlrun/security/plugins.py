@@ -109,8 +109,14 @@ def warn_of_broken(plugins: Iterable[Plugin]) -> None:
 def _entries() -> list[Plugin]:
     key = metadata.entry_points, _installations()
     if _known.get("key") != key:
-        _known.update(key=key, found=_read_entries())
-    return list(_known["found"])
+        plugins = []
+        for entry in metadata.entry_points(group=GROUP):
+            about = getattr(entry, "dist", None)
+            # An installation that was broken off may have no metadata.
+            package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
+            plugins.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
+        _known.update(key=key, plugins=plugins)
+    return list(_known["plugins"])
 
 
 def _installations() -> tuple[tuple[str, int, int], ...]:
@@ -126,16 +132,6 @@ def _installations() -> tuple[tuple[str, int, int], ...]:
                 about = os.stat(path)
                 stamps.append((path, about.st_mtime_ns, about.st_size))
     return tuple(stamps)
-
-
-def _read_entries() -> list[Plugin]:
-    plugins = []
-    for entry in metadata.entry_points(group=GROUP):
-        about = getattr(entry, "dist", None)
-        # An installation that was broken off may have no metadata.
-        package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
-        plugins.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
-    return plugins
 
 
 def _located(plugin: Plugin) -> Plugin:

@@ -175,7 +175,7 @@ class _Writer:
         lines += [f"    {name} = groups[{group!r}]" for group, name in self.batches.items() if group in used]
         for fits, run in itertools.groupby(self.steps, self._fits):
             steps = list(run)
-            if fits and self.compiler is not None and any(map(_is_pure, steps)):
+            if fits and self.compiler is not None and any(step.label in ("target", "loss") for step in steps):
                 name = self._free_name("compiled")
                 self.names[name] = self.compiler.region(steps, self.due)
                 lines.append(f"    {name}(groups, state)")
@@ -275,7 +275,3 @@ def _kind(result: Any) -> str:
 def _arguments(step: HookCall, batch: str) -> str:
     required = [f"{batch}[{name!r}]" for name in step.required]
     return ", ".join(required + [f"{name}={batch}[{name!r}]" for name in step.optional])
-
-
-def _is_pure(step: HookCall) -> bool:
-    return step.label in ("target", "loss")

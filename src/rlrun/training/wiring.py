@@ -97,8 +97,6 @@ def _picker(names: tuple[str, ...]) -> Callable[[Any], Iterable[Any]]:
 
 CYCLES = ("begin_cycle", "end_cycle")
 
-__all__ = ["Call", "DataGroup", "HookCall", "Plan", "State", "explain", "plan"]
-
 
 @dataclass
 class Plan:
@@ -258,17 +256,12 @@ def _ordered(plan: Plan, steps: list[HookCall]) -> list[HookCall]:
         for index, step in enumerate(steps):
             if name in step.asks and index not in chain:
                 graph[index] |= {i for i in chain if steps[i].callback.data_group in (None, step.callback.data_group)}
-        _check_source(plan, name, [steps[i] for i in sources], [steps[i] for i in rewriters])
+        for step in [] if sources else [steps[i] for i in rewriters]:
+            if name in step.required and name not in plan.names.get(step.callback.data_group or "", ()):
+                raise WiringError(
+                    f"callbacks.{step.callback.name}.{step.label} rewrites '{name}', but nobody provides it first"
+                )
     return [steps[index] for index in _sort(graph, steps)]
-
-
-def _check_source(plan: Plan, name: str, sources: list[HookCall], rewriters: list[HookCall]) -> None:
-    for step in rewriters:
-        group = step.callback.data_group
-        if not sources and name in step.required and name not in plan.names.get(group or "", ()):
-            raise WiringError(
-                f"callbacks.{step.callback.name}.{step.label} rewrites '{name}', but nobody provides it first"
-            )
 
 
 def _sort(graph: dict[int, set[int]], steps: list[HookCall]) -> list[int]:
@@ -300,14 +293,9 @@ def _check_backward_order(plan: Plan) -> None:
     provided: set[str] = set()
     for step in plan.steps["begin_batch"] + plan.steps["backward"]:
         for name in step.required:
-            provider = provided_by.get(name)
-            fields = plan.names.get(step.callback.data_group or "", ())
-            if (
-                provider is not None
-                and provider.name not in provided
-                and provider is not step.callback
-                and name not in fields
-            ):
+            provider = provided_by.get(name, step.callback)
+            in_batch = name in plan.names.get(step.callback.data_group or "", ())
+            if provider is not step.callback and provider.name not in provided and not in_batch:
                 raise WiringError(
                     f"callbacks.{step.callback.name}.{step.label} asks for '{name}', which "
                     f"callbacks.{provider.name} provides only later; put '{provider.name}' first"
