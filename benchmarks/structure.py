@@ -139,7 +139,9 @@ def _bound(tree: ast.AST) -> Iterator[str]:
 
 def _lost_commands(source: Path) -> list[str]:
     """Return the commands for which there is no file of their name in cli/."""
-    commands = re.findall(r'app\.command\("([a-z-]+)"\)', (source / "cli" / "main.py").read_text())
+    text = (source / "cli" / "main.py").read_text()
+    commands = re.findall(r'app\.command\("([a-z-]+)"\)', text)
+    commands += re.findall('"([a-z-]+)"', text.partition("\nCOMMANDS = (")[2].partition("\n)")[0])
     return [name for name in commands if not (source / "cli" / f"{name.replace('-', '_')}.py").exists()]
 
 

@@ -29,7 +29,7 @@ Checkpoints = Annotated[
 ]
 
 
-def evaluate(
+def eval(
     run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
     overrides: EnvOverrides = None,
     episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 20,

@@ -17,7 +17,7 @@ KINDS = {
 }
 
 
-def listing(
+def list(
     kind: Annotated[
         str | None,
         typer.Argument(help="algorithms, envs, memories, with or presets.", show_default=False),

@@ -1,6 +1,7 @@
 """The `rlrun` command: one file a command, nothing heavy imported before a command needs it."""
 
 import functools
+import importlib
 import os
 import select
 import signal
@@ -14,32 +15,15 @@ from typing import Annotated, Any
 import typer
 
 from rlrun import __version__
-from rlrun.cli import (
-    check,
-    checkpoints,
-    config,
-    diff,
-    doctor,
-    explain,
-    init,
-    ls,
-    play,
-    plugin,
-    query,
-    report,
-    resume,
-    schema,
-    train,
-    watch,
-    why,
-)
-from rlrun.cli import eval as evaluate
-from rlrun.cli import export_onnx as export
-from rlrun.cli import list as listing
+from rlrun.cli import plugin
 from rlrun.core.errors import RlrunError, did_you_mean
 from rlrun.runs import exits, signals
 
 INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
+COMMANDS = (  # in the order of the help
+    *("train", "resume", "eval", "export-onnx", "play", "checkpoints", "ls", "query", "diff", "report", "watch", "why"),
+    *("check", "config", "explain", "schema", "list", "doctor", "init"),
+)
 
 app = typer.Typer(
     name="rlrun",
@@ -50,25 +34,9 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: rich help would double the import time
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("train")(train.train)
-app.command("resume")(resume.resume)
-app.command("eval")(evaluate.evaluate)
-app.command("export-onnx")(export.export_onnx)
-app.command("play")(play.play)
-app.command("checkpoints")(checkpoints.checkpoints)
-app.command("ls")(ls.ls)
-app.command("query")(query.query)
-app.command("diff")(diff.diff)
-app.command("report")(report.report)
-app.command("watch")(watch.watch)
-app.command("why")(why.why)
-app.command("check")(check.check)
-app.command("config")(config.config)
-app.command("explain")(explain.explain)
-app.command("schema")(schema.schema)
-app.command("list")(listing.listing)
-app.command("doctor")(doctor.doctor)
-app.command("init")(init.init)
+for name in COMMANDS:
+    module = importlib.import_module(f"rlrun.cli.{name.replace('-', '_')}")
+    app.command(name)(getattr(module, name.replace("-", "_")))
 app.add_typer(plugin.app, name="plugin")
 
 

@@ -7,18 +7,7 @@ import typer
 
 from rlrun.cli.common import Trust, print_result, show
 from rlrun.cli.output import AsJson
-from rlrun.cli.sweeping import (
-    FailFast,
-    Launcher,
-    MaxFailures,
-    Retries,
-    Stall,
-    Workers,
-    limits_of,
-    refuse,
-    resume_sweep,
-    with_launcher,
-)
+from rlrun.cli.sweeping import FailFast, Launcher, MaxFailures, Retries, Stall, Workers, limits_of, refuse, resume_sweep
 from rlrun.core.errors import Left
 
 
@@ -52,24 +41,10 @@ def resume(
     """Continue a stopped, killed or failed run from its newest good checkpoint, or a sweep."""
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if (run / "sweep.json").is_file():
-        raise typer.Exit(
-            resume_sweep(
-                run,
-                with_launcher(overrides or [], launcher),
-                retry_failed=retry_failed,
-                config_dir=config_dir,
-                workers=workers,
-                limits=limits_of(**options),
-                trust=trust or [],
-                as_json=as_json,
-            )
-        )
-    of_sweeps: dict[str, Any] = {
-        "config_dir": config_dir,
-        "retry_failed": retry_failed,
-        "workers": workers,
-        "launcher": launcher,
-    }
+        overrides = [*(overrides or []), *([f"launcher={launcher}"] if launcher else [])]
+        how: dict[str, Any] = {"retry_failed": retry_failed, "workers": workers, "limits": limits_of(**options)}
+        raise typer.Exit(resume_sweep(run, overrides, config_dir, as_json=as_json, trust=trust or [], **how))
+    of_sweeps = {"config_dir": config_dir, "retry_failed": retry_failed, "workers": workers, "launcher": launcher}
     refuse(f"a sweep, and {run} is none", **of_sweeps, **options)
 
     from rlrun.commands import resume as resuming

@@ -50,18 +50,12 @@ def limits_of(*, fail_fast: bool, max_failures: int | None, retries: int, stall:
     return Limits(failures=1 if fail_fast else max_failures, retries=retries, stall=stall)
 
 
-def with_launcher(overrides: list[str], launcher: str | None) -> list[str]:
-    """Return overrides with the launcher that an option names."""
-    return overrides if launcher is None else [f"launcher={launcher}", *overrides]
-
-
 def refuse(why: str, **options: Any) -> None:
     """Refuse options that were given and have no meaning here.
 
     Raises:
         ConfigError: naming the option.
     """
-
     for name, value in options.items():
         if value:
             raise ConfigError(f"--{name.replace('_', '-')} is for {why}")
@@ -98,18 +92,11 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
     return 0
 
 
-def resume_sweep(
-    folder: Path,
-    overrides: list[str],
-    *,
-    retry_failed: bool,
-    config_dir: Path | None,
-    workers: int | None,
-    limits: Limits,
-    trust: list[str],
-    as_json: bool,
-) -> int:
-    """Resume a sweep; return the exit code."""
+def resume_sweep(folder: Path, overrides: list[str], config_dir: Path | None, *, as_json: bool, **options: Any) -> int:
+    """Resume a sweep; return the exit code.
+
+    options: workers, limits, trust and retry_failed of `rlrun.sweep.sweeping.resume`.
+    """
     from rlrun.sweep import sweeping as sweeps
 
     overrides, own = sweeps.apart(overrides)
@@ -124,15 +111,7 @@ def resume_sweep(
             "a search is resumed with its own settings; more trials: "
             f"rlrun train -m … sweep.trials=… --sweep-dir {folder}"
         )
-    outcome = sweeps.resume(
-        folder,
-        retry_failed=retry_failed,
-        config_dir=config_dir,
-        workers=workers,
-        limits=limits,
-        trust=trust,
-        means=means,
-    )
+    outcome = sweeps.resume(folder, means=means, config_dir=config_dir, **options)
     return _exit_code(outcome, as_json=as_json)
 
 

@@ -1,32 +1,15 @@
 """`rlrun train`."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from rlrun.cli.common import ConfigDir, Expect, Overrides, Trust, print_data_flow, print_result, show
 from rlrun.cli.output import AsJson
-from rlrun.cli.sweeping import (
-    FailFast,
-    Launcher,
-    MaxFailures,
-    Retries,
-    Stall,
-    Workers,
-    limits_of,
-    refuse,
-    sweep,
-    with_launcher,
-)
+from rlrun.cli.sweeping import FailFast, Launcher, MaxFailures, Retries, Stall, Workers, limits_of, refuse, sweep
 from rlrun.core.errors import ConfigError, Left
-
-if TYPE_CHECKING:
-    from rlrun.config import Composed
 
 RunFolder = Annotated[
     Path | None, typer.Option(help="Directory of the run (default: runs/<algorithm>-<env>/…).", show_default=False)
@@ -80,11 +63,18 @@ def train(
         single = {"run_dir": run_dir, "from": start, "trust": trust, "expect": expect}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
         where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
-        overrides = with_launcher(overrides or [], launcher)
+        overrides = [*([f"launcher={launcher}"] if launcher else []), *(overrides or [])]
         raise typer.Exit(sweep(overrides, config_dir, dry_run=dry_run, as_json=as_json, **where))
     of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
     refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
-    with _composed(overrides or [], start, config_dir, trust or []) as composed:
+    if trust and start is None:
+        raise ConfigError("--trust goes with --from; what you type yourself is trusted")
+    from rlrun.commands.fork.parents import started
+    from rlrun.config import compose
+
+    overrides = overrides or []
+    fork = None if start is None else started(overrides, start, config_dir, trust or [])
+    with fork or nullcontext(compose(overrides, config_dir=config_dir)) as composed:
         from rlrun.commands.expect import promises
 
         bounds = promises(composed.config) if expect else {}
@@ -102,22 +92,3 @@ def train(
         except Left as error:
             raise typer.Exit(75) from error
         print_result(result, bounds, as_json=as_json)
-
-
-@contextmanager
-def _composed(overrides: list[str], start: str | None, config_dir: Path | None, trust: list[str]) -> Iterator[Composed]:
-    """Yield the composed config of a run; imports by another run's overrides are limited until the context ends.
-
-    Raises:
-        ConfigError: an override is wrong, or `--trust` is given without `--from`.
-    """
-    from rlrun.commands.fork.parents import started
-    from rlrun.config import compose
-
-    if start is not None:
-        with started(overrides, start, config_dir, trust) as composed:
-            yield composed
-    elif trust:
-        raise ConfigError("--trust goes with --from; what you type yourself is trusted")
-    else:
-        yield compose(overrides, config_dir=config_dir)
