@@ -45,13 +45,8 @@ class EvaluationReport(Evaluation):
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `rlrun eval --json` prints."""
-        about = {
-            "run": str(self.run),
-            "checkpoint": self.checkpoint,
-            "env_steps": self.env_steps,
-            "latest": self.latest,
-            "best": self.best,
-        }
+        about = {name: getattr(self, name) for name in ("checkpoint", "env_steps", "latest", "best")}
+        about["run"] = str(self.run)
         if self.damage is not None:
             return about | {"damage": self.damage}
         several = {"totals": self.totals} if self.totals else {}
@@ -151,16 +146,14 @@ def evaluate(
         report = EvaluationReport(**vars(evaluation), run=file.path, checkpoint=file.checkpoint, seed=seed)
         return replace(report, env_steps=file.env_steps, videos=files)
     refuse_overrides(overrides)
-    wanted = _chosen(RunDir.open(run), checkpoint)
+    single, wanted = isinstance(checkpoint, str), _chosen(RunDir.open(run), checkpoint)
     with frozen(run, trust) as policy:
-        if isinstance(checkpoint, str):
+        if single:
             policy.take_only(wanted[0])
         limit = policy.max_steps
         with Stage(policy.env, episodes=episodes, seed=seed, max_steps=limit, explore=stochastic, film=film) as stage:
-            if isinstance(checkpoint, str):
-                return _report(policy, wanted[0], stage)
-            reports = {where: _report_or_damage(policy, where, stage) for where in dict.fromkeys(wanted)}
-    return [reports[where] for where in wanted]
+            reports = {where: _report(policy, where, stage, single=single) for where in dict.fromkeys(wanted)}
+    return reports[wanted[0]] if single else [reports[where] for where in wanted]
 
 
 def _film(folder: Path | None, videos: int | None, form: str | None) -> Film | None:
@@ -183,22 +176,16 @@ def _chosen(run: RunDir, overrides: str | list[str]) -> list[Path]:
     return [where for override in overrides for where in (folders if override == ALL else [run.checkpoint(override)])]
 
 
-def _report(policy: Frozen, where: Path, stage: Stage, folder: str = "") -> EvaluationReport:
-    evaluation, videos = stage.play(policy.agent, folder)
-    return _of_checkpoint(policy, where, EvaluationReport(**vars(evaluation), seed=stage.seed, videos=videos))
-
-
-def _report_or_damage(policy: Frozen, where: Path, stage: Stage) -> EvaluationReport:
+def _report(policy: Frozen, where: Path, stage: Stage, *, single: bool) -> EvaluationReport:
+    """Play the episodes of a checkpoint; one of several is taken first, and its damage is reported."""
+    run, evaluation, videos, damage = policy.directory, Evaluation([], [], []), list[Path](), None
     try:
-        policy.take(where)
+        if not single:
+            policy.take(where)
     except RunDirError as error:
-        return _of_checkpoint(policy, where, EvaluationReport([], [], [], seed=stage.seed, damage=str(error)))
-    return _report(policy, where, stage, where.name)
-
-
-def _of_checkpoint(policy: Frozen, where: Path, report: EvaluationReport) -> EvaluationReport:
-    """Return a report with the data of its checkpoint."""
-    run = policy.directory
+        damage = str(error)
+    else:
+        evaluation, videos = stage.play(policy.agent, "" if single else where.name)
     latest, best = (run.pointed(name) == where.name for name in ("latest", "best"))
-    steps = checkpoint_key(where)[0]
-    return replace(report, run=run.path, checkpoint=where.name, env_steps=steps, latest=latest, best=best)
+    report = EvaluationReport(**vars(evaluation), run=run.path, checkpoint=where.name, latest=latest, best=best)
+    return replace(report, env_steps=checkpoint_key(where)[0], seed=stage.seed, videos=videos, damage=damage)
