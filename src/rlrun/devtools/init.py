@@ -33,23 +33,28 @@ def init(folder: Path | str = ".") -> Path:
     """
     place = place_of(folder)
     place = place.resolve() if not place.name else place
-    require_name(place.name)
-    _require_empty(place)
+    _require_name(place.name)
+    exists = os.path.lexists(place)
+    if exists and not place.is_dir():
+        raise RequestError(f"init: {place} is a file")
+    if exists and any(place.iterdir()):
+        raise RequestError(f"init: {place} is not empty, and no file is ever replaced; name a new folder")
+    built = place if exists else place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        built = (place if place.is_dir() else place.parent) / f".{place.name}.{os.getpid()}.tmp"
-        try:
-            _write(built, place.name)
-            _publish(built, place)
-        finally:
-            shutil.rmtree(built, ignore_errors=True)
+        _write(built, place.name)
+        if not exists:
+            built.rename(place)
         sync_directory(place.parent)
-    except OSError as error:
-        raise RlrunError(f"{place} cannot be written: {reason(error)}") from error
+    except BaseException as error:
+        for path in built.glob("*") if exists else [built]:  # the folder was empty
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise RlrunError(f"{place} cannot be written: {reason(error)}") from error
+        raise
     return place
 
 
-def require_name(name: str) -> None:
+def _require_name(name: str) -> None:
     """Refuse a name under which a project's modules could not be imported.
 
     Raises:
@@ -82,35 +87,10 @@ def _is_taken(name: str) -> bool:
     return spec is not None and spec.origin is not None  # not a mere folder of the working directory
 
 
-def _require_empty(place: Path) -> None:
-    if not os.path.lexists(place):
-        return
-    if not place.is_dir():
-        raise RequestError(f"init: {place} is a file")
-    if any(place.iterdir()):
-        raise RequestError(f"init: {place} is not empty, and no file is ever replaced; name a new folder")
-
-
-def _write(built: Path, name: str) -> None:
+def _write(folder: Path, name: str) -> None:
     for path in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         parts = [name if part == PACKAGE else part for part in path.relative_to(TEMPLATE).parts]
-        file = built.joinpath(*parts).with_suffix("")
+        file = folder.joinpath(*parts).with_suffix("")
         file = file.with_name(f".{file.name}") if file.name == "gitignore" else file
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, path.read_text(encoding="utf-8").replace(WORD, name).replace(INSTALL, installing()))
-
-
-def _publish(built: Path, place: Path) -> None:
-    """Move what was built to where it belongs; where that fails, nothing of it stays."""
-    if not place.is_dir():
-        built.rename(place)
-        return
-    moved: list[Path] = []
-    try:
-        for path in sorted(built.iterdir()):
-            path.rename(place / path.name)
-            moved.append(place / path.name)
-    except OSError:
-        for path in moved:
-            path.rename(built / path.name)
-        raise

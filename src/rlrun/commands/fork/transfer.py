@@ -22,7 +22,7 @@ from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
 from rlrun.runs.directory import RunDir, checkpoint_name
-from rlrun.runs.files import write_text
+from rlrun.runs.files import aligned, write_text
 from rlrun.training.trainer import Trainer
 
 Fate = Literal["loaded", "skipped", "missing", "misfit"]
@@ -64,10 +64,7 @@ class ForkReport:
             fates = [entry.fate for entry in self.entries if entry.part == part]
             rows.append((part, *(str(fates.count(fate) or "") for fate in FATES)))
         rows.append(("total", *(str(len(self.of(fate))) for fate in FATES)))
-        first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-        for part, *counts in rows:
-            cells = (count.rjust(width) for count, width in zip(counts, widths, strict=True))
-            yield "  ".join([part.ljust(first), *cells]).rstrip()
+        yield from aligned(rows, left=("part",))
         yield from (f"{entry.name}: {entry.why}" for entry in self.of("loaded") if entry.why)
         for fate in FATES[1:] if most is not None else FATES:
             if entries := self.of(fate):
