@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rlrun.config.interpolation import dotted, leaves, plain
@@ -13,7 +12,6 @@ from rlrun.runs.files import known
 CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "matmul", "resume", "parent")
 FIGURES = ("status", "env_steps", "updates", "episodes", "seconds", "objective")
 ABSENT = "absent"
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Side(NamedTuple):
@@ -74,8 +72,8 @@ def diff(left: Path | str, right: Path | str) -> Difference:
     figures = [{name: summary.get(name) for name in FIGURES} for summary in summaries]
     return Difference(
         config=_pairs(settings[0], settings[1], *set_by),
-        circumstances=_pairs(versions[0], versions[1]),
-        outcome=_pairs(figures[0], figures[1]),
+        circumstances=_pairs(versions[0], versions[1], {}, {}),
+        outcome=_pairs(figures[0], figures[1], {}, {}),
     )
 
 
@@ -88,12 +86,12 @@ def _flat(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(
-    left: Mapping[str, Any],
-    right: Mapping[str, Any],
-    first: Mapping[str, Any] = NOTHING,
-    second: Mapping[str, Any] = NOTHING,
+    left: Mapping[str, Any], right: Mapping[str, Any], first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> dict[str, Pair]:
-    """Return the pairs in which two mappings differ, in the order of the first, then of the second."""
+    """Return the pairs in which two mappings differ, in the order of the first, then of the second.
+
+    first, second: what set each value, where that is known.
+    """
     pairs = {}
     for name in dict.fromkeys([*left, *right]):
         values = left.get(name, ABSENT), right.get(name, ABSENT)

@@ -1,9 +1,9 @@
 """What `rlrun watch` draws: one frame as lines of text with styles."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from rich.cells import set_cell_size
 from rich.text import Text
 
@@ -136,21 +136,13 @@ def chart(curve: Curve, width: int, height: int, *, braille: bool = True) -> lis
 
 def _dots(xs: Sequence[float], values: Sequence[float], width: int, height: int) -> Iterator[tuple[int, int]]:
     """Yield the dots (column, row from the top) of a line through the mean of each column's points."""
-    low, first = min(values), min(xs)
-    rise, span = max(values) - low or 1.0, max(xs) - first or 1.0
-    sums: dict[int, list[float]] = {}
-    every = max(len(xs) // (2 * width), 1)  # more than two points a column cost time, and are not seen
-    for x, value in [*zip(xs[::every], values[::every], strict=True), (xs[-1], values[-1])]:
-        sums.setdefault(round((x - first) / span * (width - 1)), []).append(value)
-    place: tuple[int, int] | None = None
-    for column in sorted(sums):
-        mean = math.fsum(sums[column]) / len(sums[column])
-        row = min(max(round((1.0 - (mean - low) / rise) * (height - 1)), 0), height - 1)
-        start, level = place or (column - 1, row)
-        before = level
-        for passed in range(start + 1, column + 1):
-            now = level + round((row - level) * (passed - start) / (column - start))
-            for dot in range(min(before, now), max(before, now) + 1):
-                yield passed, dot
-            before = now
-        place = column, row
+    places, heights = (np.subtract(numbers, min(numbers)) for numbers in (xs, values))
+    columns = np.rint(places / (places.max() or 1.0) * (width - 1)).astype(int)
+    counts = np.bincount(columns)
+    known = np.flatnonzero(counts)
+    means = np.bincount(columns, heights)[known] / counts[known] / (heights.max() or 1.0)
+    shown = np.arange(known[0], known[-1] + 1)
+    rows = np.rint(np.interp(shown, known, np.rint((1.0 - means) * (height - 1)))).astype(int).clip(0, height - 1)
+    for column, before, now in zip(shown.tolist(), [rows[0], *rows], rows, strict=False):
+        for dot in range(min(before, now), max(before, now) + 1):
+            yield column, dot

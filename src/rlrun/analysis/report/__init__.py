@@ -74,24 +74,18 @@ class Report:
         ]
         runs = [
             {
+                **{name: getattr(fate, name) for name in ("group", "score", "why_not")},
+                **{name: getattr(fate.run, name) for name in ("task", "seed", "status")},
                 "path": str(fate.run.path),
-                "group": fate.group,
-                "task": fate.run.task,
-                "seed": fate.run.seed,
-                "status": fate.run.status,
-                "score": fate.score,
-                "why_not": fate.why_not,
             }
             for fate in findings.fates
         ]
         pairs = [
             {
-                "first": pair.first,
-                "second": pair.second,
+                **{name: getattr(pair, name) for name in ("first", "second", "verdict")},
                 "difference": pair.difference._asdict(),
                 "improvement": pair.improvement._asdict(),
                 "p": pair.chance,
-                "verdict": pair.verdict,
             }
             for pair in findings.comparisons
         ]
@@ -172,7 +166,12 @@ def _findings(places: Sequence[Path], options: ReportOptions, by: list[str]) -> 
     if metric and not _measured(runs, metric):
         raise RequestError(f"--metric {metric}: no run has a value of it{_near(metric, runs)}")
     metric = metric or (PLAYED if not _measured(runs, EVALUATED) and _measured(runs, PLAYED) else EVALUATED)
-    _require_bounds(options.bounds, runs)
+    tasks = {run.task for run in runs}
+    for task, (low, high) in options.bounds.items():
+        if task not in tasks:
+            raise RequestError(f"--bounds {task}: no run is on this task{did_you_mean(task, tasks)}")
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise RequestError(f"--bounds {task}={low:g},{high:g}: wanted two finite numbers, the lower one first")
     groups, overrides = groups_of(runs, metric, by)
     return find(groups, options._replace(metric=metric), overrides, troubles)
 
@@ -204,12 +203,3 @@ def _measured(runs: Iterable[Run], metric: str) -> bool:
 def _near(metric: str, runs: list[Run]) -> str:
     names = {name for run in runs[:ASKED] for name in progress(run.path / "metrics.jsonl") if "/" in name}
     return did_you_mean(metric, names) or (f"; there are {', '.join(sorted(names))}" if names else "")
-
-
-def _require_bounds(bounds: Mapping[str, tuple[float, float]], runs: Iterable[Run]) -> None:
-    tasks = {run.task for run in runs}
-    for task, (low, high) in bounds.items():
-        if task not in tasks:
-            raise RequestError(f"--bounds {task}: no run is on this task{did_you_mean(task, tasks)}")
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise RequestError(f"--bounds {task}={low:g},{high:g}: wanted two finite numbers, the lower one first")

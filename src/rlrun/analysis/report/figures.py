@@ -209,11 +209,8 @@ class Figure:
             f'<title id="{self.name}-t">{escape(self.title)}</title>'
             f'<desc id="{self.name}-d">{escape(self.description)}</desc>'
         )
-        about, content, height = (
-            f'role="img" aria-labelledby="{self.name}-t {self.name}-d"',
-            "".join(self._parts),
-            self.height,
-        )
+        about = f'role="img" aria-labelledby="{self.name}-t {self.name}-d"'
+        content, height = "".join(self._parts), self.height
         if alone:
             height += TITLE
             about += f' xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}"'

@@ -212,12 +212,7 @@ def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) 
     pairs = list(combinations(scores, 2))
     chances = [statistics.permutation(left, right, **settings) for (_, left), (_, right) in pairs]
     return [
-        Comparison(
-            first,
-            second,
-            *statistics.compare(left, right, **settings),
-            chance,
-        )
+        Comparison(first, second, *statistics.compare(left, right, **settings), chance)
         for ((first, left), (second, right)), chance in zip(pairs, statistics.holm(chances, family), strict=True)
     ]
 

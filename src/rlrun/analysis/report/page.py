@@ -110,8 +110,9 @@ def finals(findings: Findings) -> ReportTable:
     for res in findings.results:
         estimates = [interval(res.aggregates[name]) if name in res.aggregates else NONE for name in wanted]
         runs = [fate.run for fate in res.group.fates if fate.score is not None]
-        steps, speed = between((run.steps for run in runs), whole), _middle(run.speed for run in runs)
-        rows.append([res.group.label, _counts(res.group), *estimates, steps, speed])
+        speeds = [run.speed for run in runs if run.speed is not None]
+        columns = between((run.steps for run in runs), whole), number(median(speeds) if speeds else None)
+        rows.append([res.group.label, _counts(res.group), *estimates, *columns])
     head = ["group", "runs that count", *(names[name] for name in wanted), "steps", "steps/s"]
     return ReportTable("Final scores" + (", normalized" if findings.bounds else ""), head, rows, 2)
 
@@ -207,12 +208,6 @@ def _counts(group: Group) -> str:
     counting = len(group.fates) - statuses.total()
     text = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
     return f"{counting} of {len(group.fates)} ({text})" if statuses else str(counting)
-
-
-def _middle(values: Iterable[float | None]) -> str:
-    """Return the median of the values that are not None."""
-    known = [value for value in values if value is not None]
-    return number(median(known) if known else None)
 
 
 def _seed(run: Run) -> str:

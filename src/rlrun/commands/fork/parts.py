@@ -82,21 +82,6 @@ def part_of(part: Stateful) -> ForkedPart:
     return next((taker for kind, taker in takers.items() if isinstance(part, kind)), Counters)(part)
 
 
-class Network(ForkedPart):
-    """A module: its parameters and buffers."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__(part)
-        self.state = part.state_dict()
-        self.kinds = dict.fromkeys(self.state, "weights")
-
-    def misfit(self, name: str, value: Any) -> str | None:
-        return _difference(self.state[name], value)
-
-    def load(self, values: Mapping[str, Any]) -> None:
-        self.part.load_state_dict(values, strict=False)
-
-
 class Pace(ForkedPart):
     """A loader that collects: loads whether the warm-up is over. The ratio of updates to steps continues from here."""
 
@@ -196,6 +181,14 @@ class Counters(ForkedPart):
             if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
                 flags = {name: wanted for name, wanted in flags.items() if name in parameters}
         self.part.load_state_dict(state, **flags)
+
+
+class Network(Counters):
+    """A module: its parameters and buffers, all of them weights."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__(part)
+        self.kinds = dict.fromkeys(self.kinds, "weights")
 
 
 class Loss(Counters):
