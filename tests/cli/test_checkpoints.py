@@ -64,6 +64,9 @@ def test_each_checkpoint_has_one_aligned_line(run, rlrun, monkeypatch):
     assert re.fullmatch(r" *1_000_000 +7 +- .* latest +2", third)
     assert re.fullmatch(r"3 checkpoints, \S+ k?B on disk", total)
     assert len({line.index("2026-01-02") + len("2026-01-02 03:04:05") for line in (first, second, third)}) == 1
+    verified = rlrun("checkpoints", "run", "--verify")
+    assert (verified.code, verified.err) == (0, "")
+    assert all(line.endswith("  ok") for line in verified.out.splitlines()[1:4])
 
 
 def test_parts_are_named_on_request(run, rlrun, monkeypatch):
@@ -95,23 +98,10 @@ def test_json_holds_what_the_twin_returns(run, rlrun):
     }
 
 
-def test_json_without_digests_reads_manifests_only(run, rlrun):
-    for where in run.checkpoint_dirs():
-        (where / "tensors.safetensors").unlink()
-    reports = json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)
-    assert [(entry["parts"], entry["damage"]) for entry in reports] == [({"loader": None, "networks.q": None}, [])] * 3
-
-
 @pytest.mark.parametrize(("overrides", "out"), [((), "run has no checkpoints\n"), (("--json",), "[]\n")])
 def test_a_run_without_checkpoints_is_none_to_fail_for(overrides, out, rlrun, empty):
     assert rlrun("checkpoints", "run", "--verify", *overrides) == (0, out, "")
     assert inspection.disk_used(empty.path) == 0
-
-
-def test_good_checkpoints_are_said_to_be(run, rlrun):
-    outcome = rlrun("checkpoints", "run", "--verify")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert all(line.endswith("  ok") for line in outcome.out.splitlines()[1:4])
 
 
 @pytest.mark.parametrize("overrides", [(), ("--json",)])
@@ -140,8 +130,10 @@ def test_without_verify_damage_is_told_and_nothing_fails(run, rlrun):
     assert (outcome.code, outcome.err, [report["damage"] for report in good]) == (0, "", [[], []])
     assert "state.json" in newest["damage"][0]
     assert set(newest["parts"].values()) == {None}
-    unread = json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)
-    assert [report["damage"] for report in unread] == [[], [], []]
+    for where in run.checkpoint_dirs():
+        (where / "tensors.safetensors").unlink()
+    unread = json.loads(rlrun("checkpoints", "run", "--json", "--no-digest").out)  # which reads manifests only
+    assert [(entry["parts"], entry["damage"]) for entry in unread] == [({"loader": None, "networks.q": None}, [])] * 3
 
 
 def test_an_older_evaluation_is_no_return_of_a_later_checkpoint(run, rlrun):
@@ -150,15 +142,12 @@ def test_an_older_evaluation_is_no_return_of_a_later_checkpoint(run, rlrun):
     assert [line.split()[2] for line in lines[1:5]] == ["-", "12.50", "-", "-"]
 
 
-def test_further_damage_is_counted(run, rlrun):
+def test_further_damage_is_counted_and_damage_without_a_way_out_is_told(run, rlrun):
     for name in ("state.json", "tensors.safetensors"):
         (run.checkpoint("latest") / name).write_bytes(b"{}")
     outcome = rlrun("checkpoints", "run", "--verify")
     assert "1 of 3 checkpoints is damaged" in outcome.err
     assert outcome.out.splitlines()[3].endswith(" (and 1 more)")
-
-
-def test_damage_without_a_way_out_is_told(run, rlrun):
     for where in run.checkpoint_dirs():
         (where / "manifest.json").write_text("{}")
     outcome = rlrun("checkpoints", "run", "--verify")
@@ -202,10 +191,11 @@ def test_the_page_names_what_a_resume_may_change():
     assert set(re.findall(r"`([\w.]+)`", " ".join(rows))) == set(CHANGEABLE)
 
 
-@pytest.mark.parametrize("overrides", [["run", "--parts"], ["run", "--json", "--no-digest"]])
-def test_what_reads_manifests_only_loads_nothing_heavy(overrides, run):
-    code = f"import sys\nfrom rlrun.cli.main import main\nsys.argv = {['rlrun', 'checkpoints', *overrides]}\n"
-    code += "try: main()\nexcept SystemExit as left: print('\\n', left.code, *sys.modules)"
+def test_what_reads_manifests_only_loads_nothing_heavy(run):
+    code = "import sys\nfrom rlrun.cli.main import main\n"
+    for options in (["--parts"], ["--json", "--no-digest"]):
+        code += f"sys.argv = {['rlrun', 'checkpoints', 'run', *options]}\n"
+        code += "try: main()\nexcept SystemExit as left: print('\\n', left.code, *sys.modules)\n"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     code, *modules = process.stdout.splitlines()[-1].split()
     assert (code, set(modules) & HEAVY) == ("0", set())

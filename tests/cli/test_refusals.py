@@ -134,7 +134,6 @@ COMMANDS = {
     ("eval", "old", "--checkpoint", "77"): ["no checkpoint '77'"],
     ("eval", "old", "--episodes", "0"): ["eval: Invalid value for '--episodes'"],
     ("eval", "old", "env=pendulum"): ["env=pendulum: a run plays in its own environment"],
-    ("config", *DQN[1:], "--cfg", "hydra"): ["--cfg hydra: only 'job' is understood"],
     ("config", *DQN[1:], "--package", "stop.env_step"): [
         "stop.env_step: no such key",
         "did you mean 'stop.env_steps'?",

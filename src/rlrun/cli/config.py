@@ -7,7 +7,6 @@ import typer
 
 from rlrun.cli.common import ConfigDir, Overrides
 from rlrun.cli.output import AsJson, print_json
-from rlrun.core.errors import ConfigError
 
 
 def config(
@@ -15,15 +14,12 @@ def config(
     resolve: Annotated[bool, typer.Option("--resolve", help="Replace interpolations by their values.")] = False,
     package: Annotated[str | None, typer.Option(help="Only this part, such as algorithm.", show_default=False)] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Print each key = value   # file.")] = False,
-    cfg: Annotated[str, typer.Option(help="Accepted for compatibility with Hydra: job.")] = "job",
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the composed YAML after a check of keys, choices and interpolations."""
     from rlrun import config as configuration
 
-    if cfg != "job":
-        raise ConfigError(f"--cfg {cfg}: only 'job' is understood")
     composed = configuration.compose(overrides or [], config_dir=config_dir)
     if provenance:
         from rlrun.config.interpolation import dotted, leaves, plain

@@ -37,6 +37,7 @@ WITH_FILE = {  # overrides of a command that tests a file of a group
     "env": ["algorithm=sac"],
     "memory": ["algorithm=sac", "env=cartpole"],
     "with": ["algorithm=sac", "env=pendulum"],
+    "preset": [],
 }
 SMALL = {  # of some updates
     "algorithm.hidden": "[8,8]",
