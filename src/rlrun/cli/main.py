@@ -16,7 +16,7 @@ import typer
 
 from rlrun import __version__
 from rlrun.cli import plugin
-from rlrun.core.errors import RlrunError, did_you_mean
+from rlrun.core.errors import RlrunError, did_you_mean, printable
 from rlrun.runs import exits, signals
 
 INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
@@ -119,7 +119,7 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     line = " ".join(message.split())
-    print("rlrun:", "".join(char if char.isprintable() else "?" for char in line), file=sys.stderr)
+    print("rlrun:", printable(line), file=sys.stderr)
     return code
 
 

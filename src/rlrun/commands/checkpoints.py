@@ -12,7 +12,7 @@ from typing import Any
 from rlrun.core.errors import RunDirError
 from rlrun.runs import checkpoint_manifest as stored
 from rlrun.runs.directory import RunDir, checkpoint_key
-from rlrun.runs.files import finite, read_bytes, reason
+from rlrun.runs.files import finite, reason
 from rlrun.runs.learners import places_in
 
 
@@ -65,7 +65,7 @@ def checkpoints(run: Path | str, *, verify: bool = False, digest: bool = False) 
         RunDirError: it is not a run, or its folder cannot be read. Damaged checkpoints are in the list.
     """
     directory = RunDir.open(run)
-    latest, best = _pointed(directory, "latest"), _pointed(directory, "best")
+    latest, best = directory.pointed("latest"), directory.pointed("best")
     try:
         folders = directory.checkpoint_dirs()
     except OSError as error:
@@ -138,11 +138,3 @@ def _size(path: str) -> int:
         return os.lstat(path).st_size
     except OSError:
         return 0
-
-
-def _pointed(run: RunDir, pointer: str) -> str:
-    """Return the name in a pointer; empty where there is none."""
-    try:
-        return read_bytes(run.checkpoints / pointer).decode(errors="replace").strip()
-    except RunDirError:
-        return ""

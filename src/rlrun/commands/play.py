@@ -13,7 +13,7 @@ import torch
 
 from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_generators
 from rlrun.collect.video import fps_of, rendered_copy, unset_headless
-from rlrun.core.errors import RequestError
+from rlrun.core.errors import RequestError, printable
 from rlrun.env import Env
 from rlrun.export.opening import Exported, exported, is_export, refuse_overrides
 from rlrun.loading.policy import Frozen, frozen
@@ -175,8 +175,5 @@ def lines_of(env: Env) -> list[str]:
 def harmless(line: str) -> str:
     """Return a line in which control sequences except colors are replaced; it ends without color."""
     parts = COLOUR.split(line)
-    shown = (
-        part if COLOUR.fullmatch(part) else "".join(char if char.isprintable() else "?" for char in part)
-        for part in parts
-    )
+    shown = (part if COLOUR.fullmatch(part) else printable(part) for part in parts)
     return "".join(shown) + (PLAIN if len(parts) > 1 else "")

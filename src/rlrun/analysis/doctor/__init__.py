@@ -130,7 +130,7 @@ class Package:
 
 def wanted() -> dict[str | None, list[Package]]:
     """Return the packages of each extra; the key None has those that rlrun itself requires."""
-    requirements = _requirements(OURS)
+    requirements = [*map(Requirement, _fields("Requires-Dist"))]
     core = [requirement for requirement in requirements if _applies(requirement)]
     packages: dict[str | None, list[Package]] = {None: _packages(core)}
     for extra in _fields("Provides-Extra"):
@@ -164,13 +164,11 @@ def core(packages: Mapping[str | None, Sequence[Package]], results: Mapping[str,
     for pkg in packages[None]:
         fault = pkg.fault(results)
         if fault is None:
-            yield HealthFinding(
-                "ok", "package", pkg.name, f"{pkg.version} ({pkg.range})" if pkg.range else f"{pkg.version}"
-            )
+            text = f"{pkg.version} ({pkg.range})" if pkg.range else f"{pkg.version}"
+            yield HealthFinding("ok", "package", pkg.name, text)
         else:
-            yield HealthFinding(
-                "problem", "package", pkg.name, fault, f"pip install {_reinstall_option([pkg])}'{pkg.name}{pkg.range}'"
-            )
+            remedy = f"pip install {_reinstall_option([pkg])}'{pkg.name}{pkg.range}'"
+            yield HealthFinding("problem", "package", pkg.name, fault, remedy)
 
 
 def extras(packages: Mapping[str | None, Sequence[Package]], results: Mapping[str, Import]) -> Iterator[HealthFinding]:
@@ -191,18 +189,10 @@ def _reinstall_option(packages: Iterable[Package]) -> str:
     return "--force-reinstall " if all(pkg.fits for pkg in packages) else ""
 
 
-def _fields(name: str) -> list[str]:
-    """Return the values of a field of rlrun's metadata; none where it is not installed."""
+def _fields(name: str, package: str = OURS) -> list[str]:
+    """Return the values of a field of a package's metadata; none where it is not installed."""
     try:
-        return metadata.metadata(OURS).get_all(name) or []
-    except metadata.PackageNotFoundError:
-        return []
-
-
-def _requirements(name: str) -> list[Requirement]:
-    """Return a package's requirements, with its extras; nothing where it is not installed."""
-    try:
-        return [Requirement(text) for text in metadata.requires(name) or []]
+        return metadata.metadata(package).get_all(name) or []
     except metadata.PackageNotFoundError:
         return []
 
@@ -215,10 +205,8 @@ def _packages(requirements: Iterable[Requirement]) -> list[Package]:
     """Return packages, and the requirements of their extras, such as `gymnasium[box2d]`."""
     packages: dict[str, Package] = {}
     for requirement in requirements:
-        inner = [dependency for dependency in _requirements(requirement.name) if not _applies(dependency)]
-        chosen = [
-            dependency for dependency in inner if any(_applies(dependency, extra) for extra in requirement.extras)
-        ]
+        inner = [need for need in map(Requirement, _fields("Requires-Dist", requirement.name)) if not _applies(need)]
+        chosen = [need for need in inner if any(_applies(need, extra) for extra in requirement.extras)]
         for dependency in (requirement, *chosen):
             packages.setdefault(canonicalize_name(dependency.name), _package(dependency))
     return list(packages.values())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from rlrun.commands.ls import about as summarized
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import dotted, leaves
 from rlrun.config.schema import CHANGEABLE
@@ -121,18 +122,16 @@ def is_circumstance(key: str) -> bool:
 
 def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
     """Return a run as its files describe it; one whose config cannot be read is `damaged`."""
-    about, summary, overrides = known(directory.manifest), known(directory.summary), dict[str, str]()
-    with suppress(RlrunError):
-        overrides = _by_key(_text(directory.overrides).splitlines())
-    status, reason = str(directory.read_status()["status"]), None
+    row, about = summarized(directory), known(directory.manifest)
+    overrides, status, reason = _by_key(row.overrides), row.status, None
     try:
-        settings, task = _settings(SEED.sub("", _text(directory.config)))
+        text = read_bytes(directory.config, most=CONFIG_BYTES, follow=True).decode(errors="replace")
+        settings, task = _settings(SEED.sub("", text))
     except RlrunError as error:
         settings, task, status, reason = {}, _task_of(overrides), "damaged", str(error)
     if status == "failed":
         reason = last_line(directory.log)
-    curves, broken, last = _curves(directory.metrics, metrics)
-    counts = {name: _count(summary.get(name, last.get(name))) for name in ("env_steps", "updates", "seconds")}
+    curves, broken = _curves(directory.metrics, metrics)
     seed, packages = about.get("seed"), about.get("packages")
     circumstances = {**about, **(packages if isinstance(packages, dict) else {})}
     return Run(
@@ -147,14 +146,10 @@ def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
         broken=broken,
         settings=settings,
         circumstances={name: circumstances.get(name) for name in MACHINE},
-        created=str(about.get("created") or ""),
+        created=row.created or "",
         videos=tuple(sorted(path for path in directory.videos.glob("*") if path.suffix in VIDEOS)),
-        **counts,
+        **{name: _count(getattr(row, name)) for name in ("env_steps", "updates", "seconds")},
     )
-
-
-def _text(path: Path) -> str:
-    return read_bytes(path, most=CONFIG_BYTES, follow=True).decode(errors="replace")
 
 
 def _by_key(lines: Iterable[str]) -> dict[str, str]:
@@ -176,21 +171,19 @@ def _env_overrides(overrides: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(text for key, text in overrides.items() if key.split(".")[0] in ("env", "preset")))
 
 
-def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str], dict[str, Any]]:
-    """Return the values of some metrics in a file, which of them end in NaN, and the last whole record.
+def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], frozenset[str]]:
+    """Return the values of some metrics in a file, and which of them end in NaN.
 
     Lines that are not JSON, cut off or without a step are ignored.
     """
     needles = {metric: json.dumps(metric).encode() for metric in metrics}
     curves: dict[str, Curve] = {metric: {} for metric in metrics}
     broken: set[str] = set()
-    line, last = b"", dict[str, Any]()
     with suppress(RlrunError):
         for line in lines_of(path, METRIC_BYTES):
             named = [metric for metric, needle in needles.items() if needle in line]
             record = (record_of(line) if named else None) or {}
             place = _count(record.get("env_steps") or record.get("updates"))
-            last = record or last
             for metric in named if place is not None else ():
                 value = number_of(record.get(metric))
                 if value is not None and place is not None:
@@ -198,8 +191,7 @@ def _curves(path: Path, metrics: tuple[str, ...]) -> tuple[dict[str, Curve], fro
                     broken.discard(metric)
                 elif metric in record:
                     broken.add(metric)
-    ordered = {metric: dict(sorted(curve.items())) for metric, curve in curves.items() if curve}
-    return ordered, frozenset(broken), record_of(line) or last
+    return {metric: dict(sorted(curve.items())) for metric, curve in curves.items() if curve}, frozenset(broken)
 
 
 def _count(value: Any) -> float | None:
