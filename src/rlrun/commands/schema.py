@@ -11,7 +11,7 @@ import pkgutil
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -135,6 +135,7 @@ class _Schemas:
         self._find_targets(self.root)
         self._find_targets(envs)
         self._add_public()
+        self.arguments = {name: arguments_of(entry) for name, entry in sorted(self.targets.items())}
 
     def _add_own(self, trees: Sequence[Mapping[str, Any]]) -> None:
         """Add keys that some file reads, and objects; a key that nobody reads may be misspelt."""
@@ -211,11 +212,13 @@ class _Schemas:
                 LINK,
             ]
         }
-        by_target = {name: self.arguments(entry) for name, entry in sorted(self.targets.items())}
-        definitions: Schema = {"target": known, "anything": self.anything()}
+        entries = {"items": _ref("anything"), "additionalProperties": _ref("anything")}
+        is_object = {"type": "object", "required": ["_target_"]}
+        anything = {"if": is_object, "then": _ref("object"), "else": entries}  # a value in which objects are checked
+        definitions: Schema = {"target": known, "anything": anything}
         for kind in ("object", "override"):  # the arguments of an override may come from the file that it overrides
             choices = []
-            for name, (given, required) in by_target.items():
+            for name, (given, required) in self.arguments.items():
                 then: Schema = _ref(name) if given else {}
                 if kind == "object" and required:
                     lacks = {"not": {"anyOf": [{"required": ["_partial_"]}, {"required": ["_args_"]}]}}
@@ -228,33 +231,7 @@ class _Schemas:
                 "properties": {"_target_": _ref("target")},
                 "allOf": choices,
             }
-        return definitions | {name: given for name, (given, _) in by_target.items() if given}
-
-    @staticmethod
-    def anything() -> Schema:
-        """Return the schema of a value of any kind, in which objects are checked."""
-        entries = {"items": _ref("anything"), "additionalProperties": _ref("anything")}
-        is_object = {"type": "object", "required": ["_target_"]}
-        return {"if": is_object, "then": _ref("object"), "else": entries}
-
-    @staticmethod
-    def arguments(target: Any) -> tuple[Schema, list[str]]:
-        """Return the schema of a target's arguments, empty where it takes any, and the required names."""
-        try:
-            given = parameters(target, heirs=True)
-        except (ValueError, TypeError):  # some classes written in C have none
-            return {}, []
-        hints: dict[str, Any] = {}
-        for owner in reversed(target.__mro__) if inspect.isclass(target) else [target]:
-            with suppress(Exception):  # a name that only type checkers import
-                hints |= typing.get_type_hints(owner.__init__ if inspect.isclass(owner) else owner)
-        named = [entry for entry in given if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
-        required = [entry.name for entry in named if entry.default is entry.empty]
-        if any(entry.kind is entry.VAR_KEYWORD for entry in given):
-            return {}, required
-        properties = {entry.name: of_hint(hints.get(entry.name)) for entry in named}
-        body = {"properties": properties, "patternProperties": PRIVATE, "additionalProperties": False}
-        return {**body, "description": (inspect.getdoc(target) or "").split("\n\n")[0]}, required
+        return definitions | {name: given for name, (given, _) in self.arguments.items() if given}
 
     def mapping(self, node: _Node, path: tuple[str, ...]) -> Schema:
         """Return the schema of a mapping at a path."""
@@ -262,41 +239,35 @@ class _Schemas:
         for name in properties.keys() & node.recipes:  # entries get a part before them
             entries = {"type": ["array", "object"], "items": _ref("override"), "additionalProperties": _ref("override")}
             properties[name] = {"anyOf": [entries, LINK]}
-        for name, hinted in self._arguments_of(node):
-            if name not in node.children or not node.children[name].says_something:
-                properties[name] = hinted
+        for target in sorted(node.targets & self.targets.keys()):
+            for name, hinted in self.arguments[target][0].get("properties", {}).items():
+                if name not in node.children or not node.children[name].says_something:
+                    properties[name] = hinted
         if node.targets:
             properties["_target_"] = _ref("target")
         body: Schema = {"properties": properties, "patternProperties": PRIVATE}
-        if any(name not in self.targets or not self.arguments(self.targets[name])[0] for name in node.targets):
+        children = node.children.values()
+        objects = any(below.targets for below in children)
+        if any(name not in self.targets or not self.arguments[name][0] for name in node.targets):
             body["additionalProperties"] = _ref("anything")
-        elif not node.targets and self._holds_objects(node):
+        elif not node.targets and objects and all(below.targets or below.values for below in children):
+            # callbacks, networks and the like, to which a file may add entries by any name
             body["additionalProperties"] = _ref("object")
         else:
             body["additionalProperties"] = dotted(path) in OPEN
         if path == ("env",):
             body["allOf"] = [
-                {"if": {"properties": {"target": {"const": name}}, "required": ["target"]}, "then": then}
+                {
+                    "if": {"properties": {"target": {"const": name}}, "required": ["target"]},
+                    "then": {"properties": {"kwargs": _ref(name)}},
+                }
                 for name, entry in sorted(self.targets.items())
-                if (hasattr(entry, "step") or not inspect.isclass(entry)) and self.arguments(entry)[0]
-                for then in [{"properties": {"kwargs": _ref(name)}}]
+                if (hasattr(entry, "step") or not inspect.isclass(entry)) and self.arguments[name][0]
             ]
         if path == ():
             properties |= {key.split(".")[0]: {} for key in KINDS if key.split(".")[0] not in properties}
             properties["hydra"] = {}
         return {"type": ["object", "null"], **body}
-
-    def _arguments_of(self, node: _Node) -> Iterator[tuple[str, Schema]]:
-        for target in sorted(node.targets & self.targets.keys()):
-            given, _ = self.arguments(self.targets[target])
-            yield from given.get("properties", {}).items()
-
-    @staticmethod
-    def _holds_objects(node: _Node) -> bool:
-        """Return True for callbacks, networks and the like, to which a file may add entries by any name."""
-        return bool(node.children) and all(child.targets or child.values for child in node.children.values()) and any(
-            child.targets for child in node.children.values()
-        )  # fmt: skip
 
     def value(self, node: _Node, path: tuple[str, ...]) -> Schema:
         """Return the schema of a value at a path."""
@@ -340,6 +311,25 @@ class _Schemas:
         entry: Schema = {"type": "object", "patternProperties": properties, "additionalProperties": False}
         items = [{"const": "_self_"}, {"type": "string", "pattern": pattern}, entry]
         return {"type": "array", "items": {"anyOf": items}}
+
+
+def arguments_of(target: Any) -> tuple[Schema, list[str]]:
+    """Return the schema of a target's arguments, empty where it takes any, and the required names."""
+    try:
+        given = parameters(target, heirs=True)
+    except (ValueError, TypeError):  # some classes written in C have none
+        return {}, []
+    hints: dict[str, Any] = {}
+    for owner in reversed(target.__mro__) if inspect.isclass(target) else [target]:
+        with suppress(Exception):  # a name that only type checkers import
+            hints |= typing.get_type_hints(owner.__init__ if inspect.isclass(owner) else owner)
+    named = [entry for entry in given if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
+    required = [entry.name for entry in named if entry.default is entry.empty]
+    if any(entry.kind is entry.VAR_KEYWORD for entry in given):
+        return {}, required
+    properties = {entry.name: of_hint(hints.get(entry.name)) for entry in named}
+    body = {"properties": properties, "patternProperties": PRIVATE, "additionalProperties": False}
+    return {**body, "description": (inspect.getdoc(target) or "").split("\n\n")[0]}, required
 
 
 def of_type(kind: type) -> Schema:
