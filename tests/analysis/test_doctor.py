@@ -7,11 +7,11 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+from tests.command import code_of
 
 import rlrun
 from rlrun.analysis import doctor as health
 from rlrun.analysis.doctor.imports import Import, try_import, try_imports
-from rlrun.cli.main import main
 from rlrun.core.errors import installing
 from rlrun.runs import manifest
 
@@ -238,33 +238,17 @@ def test_what_videos_lack_is_named():
 # --- the command
 
 
-@pytest.fixture
-def ask(tmp_path, monkeypatch, capsys):
-    """Call the command in an empty folder, without importing anything anew."""
+def test_a_machine_that_trains_is_healthy_and_one_that_cannot_write_is_not(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(health, "try_imports", lambda modules: {})
-
-    def call(*options):
-        monkeypatch.setattr(sys, "argv", ["rlrun", "doctor", *options])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        return exit_info.value.code, capsys.readouterr().out
-
-    return call
-
-
-def test_a_machine_that_trains_is_healthy(ask, tmp_path):
-    code, out = ask()
+    monkeypatch.setattr(health, "try_imports", lambda modules: {})  # nothing is imported anew
+    monkeypatch.setattr(health, "find_library", lambda name: None)  # which asks a linker
+    code, out = code_of("doctor"), capsys.readouterr().out
     assert code == 0
     assert {text.split()[0] for text in out.splitlines()} <= {"ok", "note"}
     assert "can be written" in out
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_written_is_a_problem(ask, tmp_path):
     Path(tmp_path / "runs").write_text("a file in its place")
-    code, out = ask("--json")
-    report = json.loads(out)
+    code, report = code_of("doctor", "--json"), json.loads(capsys.readouterr().out)
     assert (code, report["ok"]) == (1, False)
     (problem,) = [finding for finding in report["findings"] if finding["status"] == "problem"]
     assert problem["name"] == "runs/"

@@ -67,12 +67,6 @@ def test_a_preset_that_applies_is_named_once(rlrun, project, overrides, presets)
         assert [line for line in noted if "preset" in line] == lines
 
 
-def test_python_names_a_preset_on_standard_error_too(project):
-    code = f"import rlrun\nrlrun.train({[*DQN, *TINY, 'logger=[]']}, run_dir='run')"
-    outcome = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert (outcome.stdout, outcome.stderr.splitlines()) == ("", [PRESET.format("dqn_cartpole")])
-
-
 def test_a_dry_run_of_a_sweep_names_its_presets(rlrun):
     outcome = rlrun("train", "-m", "algorithm=dqn,sac", "env=cartpole", "--dry-run")
     assert outcome.err.splitlines()[-1] == PRESET.format("dqn_cartpole, sac_cartpole")

@@ -555,9 +555,9 @@ def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):
     (tmp_path / "conf" / "with").mkdir(parents=True)
     (tmp_path / "conf" / "with" / "mine.yaml").write_text("# @package _global_\nlogger: [jsonl]\n")
     with started([MORE, "+with=mine"], str(dqn)):
-        assert trust.is_foreign("logger")
-    with started([MORE, "logger=[]"], str(dqn)):
-        assert not trust.is_foreign("logger")
+        assert trust.is_foreign("logger", "jsonl")
+    with started([MORE, "logger=[jsonl]"], str(dqn)):
+        assert [trust.is_foreign("logger", name) for name in ("jsonl", "wandb")] == [False, True]
 
 
 def test_ppg_is_forked(tmp_path):
