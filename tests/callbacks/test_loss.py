@@ -233,7 +233,10 @@ def restored(state, weights, **what):
 def test_restored_optimizer_continues_exactly(tmp_path):
     loss = adam_loss()
     train(loss, range(3))
-    storage.save(tmp_path / "saved", {"loss": loss.state_dict(), "network": loss.network.state_dict()}, about={})
+    storage.write(
+        tmp_path / "saved",
+        storage.snapshot({"loss": loss.state_dict(), "network": loss.network.state_dict()}, about={}),
+    )
     saved = storage.load(tmp_path / "saved")
     expected = train(loss, (3, 4))
     assert torch.equal(train(restored(saved["loss"], saved["network"]), (3, 4)), expected)

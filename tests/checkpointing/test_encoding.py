@@ -11,7 +11,7 @@ from rlrun.core.errors import RlrunError, RunDirError
 
 
 def there_and_back(tmp_path, state):
-    storage.save(tmp_path / "state", {"part": state})
+    storage.write(tmp_path / "state", storage.snapshot({"part": state}))
     return storage.load(tmp_path / "state")["part"]
 
 
@@ -92,12 +92,12 @@ def test_generators_go_on_where_they_were(tmp_path, kind):
 
 def test_foreign_object_is_refused_by_place(tmp_path):
     with pytest.raises(RlrunError, match=r"'loader/order/0' is a builtins\.set"):
-        storage.save(tmp_path / "state", {"loader": {"order": [{1}]}})
+        storage.write(tmp_path / "state", storage.snapshot({"loader": {"order": [{1}]}}))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_part_gets_a_hint(tmp_path):
-    storage.save(tmp_path / "state", {"networks.policy": {}, "networks.critics": {}})
+    storage.write(tmp_path / "state", storage.snapshot({"networks.policy": {}, "networks.critics": {}}))
     assert storage.load(tmp_path / "state", ["networks.policy"]) == {"networks.policy": {}}
     with pytest.raises(RunDirError, match=r"did you mean 'networks\.critics'"):
         storage.load(tmp_path / "state", ["networks.critic"])
@@ -105,15 +105,15 @@ def test_unknown_part_gets_a_hint(tmp_path):
 
 def test_same_state_gives_the_same_bytes(tmp_path):
     state = {"part": {"b": torch.arange(3), "a": torch.ones(2), "n": np.float32(1)}}
-    storage.save(tmp_path / "a", state)
-    storage.save(tmp_path / "b", state)
+    storage.write(tmp_path / "a", storage.snapshot(state))
+    storage.write(tmp_path / "b", storage.snapshot(state))
     for name in (storage.TENSORS, storage.STATE, storage.MANIFEST):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
 def test_stored_state_is_replaced_whole(tmp_path):
-    storage.save(tmp_path / "state", {"part": 1})
-    storage.save(tmp_path / "state", {"part": 2}, about={"env_steps": 5})
+    storage.write(tmp_path / "state", storage.snapshot({"part": 1}))
+    storage.write(tmp_path / "state", storage.snapshot({"part": 2}, about={"env_steps": 5}))
     assert storage.load(tmp_path / "state") == {"part": 2}
     assert storage.read_manifest(tmp_path / "state").env_steps == 5
     assert [entry.name for entry in tmp_path.iterdir()] == ["state"]

@@ -123,7 +123,7 @@ def test_a_loaded_state_can_be_saved_as_it_is(tmp_path):
     before = sizes(tmp_path / "here")
     states = storage.load(tmp_path / "here" / "1")
     for place in ("here", "there"):
-        storage.save(tmp_path / place / "2", states, apart=["memory"])
+        storage.write(tmp_path / place / "2", storage.snapshot(states, apart=["memory"]))
         assert storage.digest(storage.load(tmp_path / place / "2")) == storage.digest(states)
     assert sizes(tmp_path / "here") == before
 

@@ -29,7 +29,9 @@ CANARY = "from pathlib import Path\nPath(__file__).with_name('sung').touch()\n"
 def save(run: RunDir, step: int, **about: object) -> Path:
     where = run.checkpoints / checkpoint_name(step, 7)
     note = {"env_steps": step, "updates": 7, "evaluation": None, "created": "2026-01-02T03:04:05+00:00", **about}
-    storage.save(where, {"networks.q": {"weight": torch.zeros(3)}, "loader": {"drawn": step}}, about=note)
+    storage.write(
+        where, storage.snapshot({"networks.q": {"weight": torch.zeros(3)}, "loader": {"drawn": step}}, about=note)
+    )
     return where
 
 
@@ -157,7 +159,8 @@ def test_further_damage_is_counted_and_damage_without_a_way_out_is_told(run, rlr
 
 def test_a_line_cannot_command_the_terminal(run, rlrun):
     where = run.checkpoints / checkpoint_name(30, 7)
-    storage.save(where, {"\x1b[2J": {}, "a\nb": {}}, about={"created": "\x1b[31mred"})
+    states = {"\x1b[2J": {}, "a\nb": {}}
+    storage.write(where, storage.snapshot(states, about={"created": "\x1b[31mred"}))
     outcome = rlrun("checkpoints", "run", "--parts")
     assert (outcome.code, "\x1b" in outcome.out, len(outcome.out.splitlines())) == (0, False, 6)
 

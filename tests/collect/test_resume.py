@@ -39,7 +39,9 @@ def parts(collector):
 
 def saved(collector, folder):
     """Return the states of a collector's parts as a checkpoint holds them."""
-    storage.save(folder / "checkpoint", {name: part.state_dict() for name, part in parts(collector).items()})
+    storage.write(
+        folder / "checkpoint", storage.snapshot({name: part.state_dict() for name, part in parts(collector).items()})
+    )
     return storage.load(folder / "checkpoint")
 
 

@@ -124,7 +124,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(change, message, left):
     run = left(60)
     states = storage.load(run.checkpoint(60))
     change(states)
-    storage.save(run.checkpoint(60), states)
+    storage.write(run.checkpoint(60), storage.snapshot(states))
     before = stamps(run.path)
     with pytest.raises(RunDirError, match=f"0000000060-0000000020.* {message}"):
         rlrun.resume(run.path)

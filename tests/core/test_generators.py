@@ -33,7 +33,7 @@ def test_any_state_comes_back(kind, drawn):
 @pytest.mark.parametrize("drawn", [0, 1, 623, 624, 625, 2000])
 def test_the_generators_of_the_process_come_back(drawn, tmp_path):
     seeded(drawn)
-    storage.save(tmp_path / "state", {"generators": Generators().state_dict()})
+    storage.write(tmp_path / "state", storage.snapshot({"generators": Generators().state_dict()}))
     expected = numbers()
     Generators().load_state_dict(storage.load(tmp_path / "state")["generators"])
     assert numbers() == expected

@@ -64,7 +64,7 @@ def frozen(value):
 
 def through_disk(state, folder):
     """Return a state as it comes back from a checkpoint."""
-    storage.save(folder / "state", {"env": state})
+    storage.write(folder / "state", storage.snapshot({"env": state}))
     return storage.load(folder / "state")["env"]
 
 

@@ -64,10 +64,9 @@ def test_next_values_use_next_observations(batch):
 
 def test_images_may_go_through_in_pieces(batch):
     networks = Sum(), Sum()
-    whole, pieces = (
-        Advantages(network, discount=0.9, lambda_=0.8, chunk=chunk)(batch, None)
-        for network, chunk in zip(networks, (4096, 4), strict=True)
-    )
+    adaptors = [Advantages(network, discount=0.9, lambda_=0.8) for network in networks]
+    adaptors[1].chunk = 4
+    whole, pieces = (adaptor(batch, None) for adaptor in adaptors)
     assert networks[0].rows == [15, 5]  # all rows; the ends of three windows, a terminated and a truncated step
     assert max(networks[1].rows) == 4
     for name in ("value", "log_prob", "advantage", "return_"):

@@ -45,7 +45,6 @@ def test_epochs_serve_every_row_shuffled():
     ("settings", "wanted"),
     [
         ({}, [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]),
-        ({"drop_last": True}, [[0, 1, 2, 3], [4, 5, 6, 7]]),
         ({"adaptors": {"scale": Scale("x", factor=10)}}, [[0, 10, 20, 30], [40, 50, 60, 70], [80, 90]]),
     ],
 )
@@ -210,7 +209,6 @@ class Endless(IterableDataset):
         (DATA, {"columns": ["x", "x"]}, "'x' is given twice"),
         (DATA, {"batch": 0}, "loader.batch must be at least 1"),
         (DATA, {"epochs": 0}, "loader.epochs must be at least 1"),
-        (DATA, {"batch": 11, "drop_last": True}, "11 with drop_last leaves nothing of 10 rows"),
         (Pairs(), {}, "every item of the data set has 2 parts, one name each; given: none"),
         (Pairs(), {"columns": ["a"]}, "has 2 parts, one name each; given: a"),
         (Pairs(lambda row: ([0] * (row + 1),)), {"columns": ["a"]}, r"'a' of item 1 is int64 \[2\]; that of item 0"),

@@ -166,7 +166,9 @@ def test_wrong_uses_are_refused():
 
 @pytest.mark.parametrize("chunk", [1, 5, 4096])
 def test_rollouts_pay_for_last_observations(chunk):
-    batch = batch_of(rollout(Intrinsic({"linear": Linear(chunk=chunk)}, extrinsic_weight=0.0), ends=(2,)))
+    bonus = Linear()
+    bonus.chunk = chunk
+    batch = batch_of(rollout(Intrinsic({"linear": bonus}, extrinsic_weight=0.0), ends=(2,)))
     expected = {env_index + i: bonus_of(i, env_index) for env_index in (0, 100) for i in range(6)}
     expected[2] += 0.5  # where env 0 arrived, not where its next episode begins
     assert by_observation(batch, batch["reward"]) == expected

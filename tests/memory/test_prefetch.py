@@ -97,7 +97,7 @@ LOADERS: dict[str, Any] = {
     "windows": lambda: replay(length=3),
     "data": dataset,
     "epochs": lambda: dataset(epochs=2),
-    "order": lambda: dataset(shuffle=False, drop_last=True, epochs=3),
+    "order": lambda: dataset(shuffle=False, epochs=3),
     "joint": joint,
 }
 
@@ -107,7 +107,7 @@ LOADERS: dict[str, Any] = {
 def test_prefetch_gives_the_same_batches(name, depth):
     seen, _ = learn(LOADERS[name](), 40, depth)
     assert seen == learn(LOADERS[name](), 40)[0]
-    assert len(seen) == {"epochs": 8, "order": 9}.get(name, 40)
+    assert len(seen) == {"epochs": 8, "order": 12}.get(name, 40)
 
 
 def test_batches_are_drawn_during_updates():

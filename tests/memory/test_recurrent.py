@@ -45,7 +45,8 @@ def parts(env, kind="gru", *, unroll=4, shared=False, discount=0.9, lambda_=0.8,
     agent = Telling(network)
     agent.outputs = ("action", "state", "acted")
     collector = Collector(env, agent, table)
-    advantages = Advantages(network, discount=discount, lambda_=lambda_, chunk=2 * HORIZON)
+    advantages = Advantages(network, discount=discount, lambda_=lambda_)
+    advantages.chunk = 2 * HORIZON
     settings = {"horizon": HORIZON, "minibatch": 3 * unroll, "unroll": unroll, "adaptors": [advantages], **settings}
     loader = RolloutLoader(table=table, collector=collector, **settings)
     collector.begin_training()

@@ -36,28 +36,19 @@ class MemoryImport(Callback):
         table: its rows are replaced.
         path: a file that rlrun or Emote (V1) stored, or minari:DATASET; several: one after another; None = nothing.
         append: keep what the table holds.
-        ignore_extra: leave out columns that the table does not have, in place of refusing them.
 
     Raises:
         ConfigError: the memory is not a table; or an untrusted run names a source outside its directory.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        path: str | Sequence[str] | None = None,
-        *,
-        append: bool = False,
-        ignore_extra: bool = False,
-    ) -> None:
+    def __init__(self, table: Table, path: str | Sequence[str] | None = None, *, append: bool = False) -> None:
         if path is not None:
             _require_table(table, "memory.import")
         self.table = table
         self.one_learner = "" if path is None else "each learner would load all of it (memory.import)"
         self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
         self.append = append
-        self.ignore_extra = ignore_extra
         self._imported = False
 
     def restore_state(self) -> None:
@@ -72,7 +63,7 @@ class MemoryImport(Callback):
     def _take(self, source: str, *, append: bool) -> None:
         trust.admit_place(source, None if source.startswith(MINARI) else Path(source), "memory.import")
         try:
-            restored = import_rows(self.table, source, append=append, ignore_extra=self.ignore_extra)
+            restored = import_rows(self.table, source, append=append)
         except RequestError as error:
             if not isinstance(error, MissingExtra):
                 error.args = (f"memory.import: {error}",)

@@ -11,9 +11,9 @@ Rows of memories are next to such folders, in `segments/`, shared by those that 
 """
 
 from rlrun.checkpointing.encoding import digest, merge, split
-from rlrun.checkpointing.rows import home_of
-from rlrun.checkpointing.states import Snapshot, collect, load, remove, save, snapshot, sweep, verify, write
+from rlrun.checkpointing.segments import home_of
+from rlrun.checkpointing.states import Snapshot, collect, load, remove, snapshot, sweep, verify, write
 from rlrun.runs.checkpoint_manifest import FORMAT, MANIFEST, STATE, TENSORS, read_manifest
 
 __all__ = ["FORMAT", "MANIFEST", "STATE", "TENSORS", "Snapshot", "collect", "digest", "home_of", "load", "merge"]
-__all__ += ["read_manifest", "remove", "save", "snapshot", "split", "sweep", "verify", "write"]
+__all__ += ["read_manifest", "remove", "snapshot", "split", "sweep", "verify", "write"]

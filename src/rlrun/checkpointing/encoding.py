@@ -2,21 +2,19 @@
 
 import hashlib
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.checkpointing.rows import StoredColumn, StoredRows
-from rlrun.checkpointing.tensorfiles import bytes_of
+from rlrun.checkpointing.segments import StoredColumn, StoredRows
+from rlrun.checkpointing.tensorfiles import DTYPE, bits, bytes_of
 from rlrun.core.clock import is_clock
 from rlrun.core.errors import RlrunError
 
-DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SUV]\d{1,6}|[mM]8(\[\d{0,9}[a-zA-Z]{1,2}\])?)")
 PACKED = 64  # numbers from which on truths are kept as bits
 
 
@@ -33,22 +31,7 @@ def split(state: Any, prefix: str = "") -> tuple[dict[str, Tensor], Any]:
     return taker.tensors, tree
 
 
-def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, Any] | None] = ()) -> Any:
-    """Put together what `split` took apart.
-
-    Args:
-        tensors: by name.
-        tree: what JSON held.
-        rows: of memories: their columns by name.
-
-    Raises:
-        ValueError: a marker in the tree has no value.
-    """
-    return _Putter(tensors, rows).put(tree)
-
-
-@dataclass
-class HeldRows:
+class HeldRows(NamedTuple):
     """Rows that a state holds, and the name of the tensor that says which slots are in use."""
 
     rows: StoredRows
@@ -104,7 +87,7 @@ class Taker:
 
     def _take_column(self, column: StoredColumn, place: str) -> Any:
         if self.rows is None:
-            return self._take_tensor(column.tensor(), place)
+            return self._take_tensor(torch.from_numpy(column.numpy()), place)
         for number, entry in enumerate(self.rows):
             if entry.rows is column.rows:
                 return {"$rows": [number, column.name]}
@@ -151,98 +134,72 @@ class Taker:
         return place
 
 
-class _Putter:
-    """Rebuild a state from its tree; every marker is checked as if an attacker had written it."""
+def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, Any] | None] = ()) -> Any:
+    """Put together what `split` took apart; every marker is checked as if an attacker had written it.
 
-    def __init__(self, tensors: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any] | None]) -> None:
-        self._tensors = tensors
-        self._rows = rows
+    Args:
+        tensors: by name.
+        tree: what JSON held.
+        rows: of memories: their columns by name.
 
-    def put(self, tree: Any) -> Any:
-        if isinstance(tree, list):
-            return [self.put(part) for part in tree]
-        if not isinstance(tree, dict):
-            return tree
-        if len(tree) == 1:
-            ((kind, content),) = tree.items()
-            if kind in _KINDS:
-                return _KINDS[kind](self, content)
-        return {key: self.put(part) for key, part in tree.items()}
-
-    def _tensor(self, name: Any) -> Tensor:
-        if not isinstance(name, str) or name not in self._tensors:
-            raise ValueError(f"there is no tensor {str(name)[:200]!r}")
-        return self._tensors[name]
-
-    def _complex(self, name: Any) -> Tensor:
-        tensor = self._tensor(name)
-        if tensor.dtype not in (torch.float16, torch.float32, torch.float64) or tensor.shape[-1:] != (2,):
-            raise ValueError(f"tensor {name[:200]!r} is no pair of numbers")
-        return torch.view_as_complex(tensor)
-
-    def _raw(self, name: Any) -> np.ndarray[Any, Any]:
-        tensor = self._tensor(name)
-        if tensor.dtype != torch.uint8 or tensor.ndim != 1:
-            raise ValueError(f"tensor {name[:200]!r} holds no bytes")
-        return tensor.numpy()
-
-    def _bits(self, content: Any) -> Tensor:
-        name, shape = content
-        raw, count = self._raw(name), math.prod(_shape(shape))
-        return torch.from_numpy(bits(raw, count).reshape(shape))
-
-    def _array(self, content: Any) -> Any:
-        name, note = content
-        if not isinstance(note["dtype"], str) or not DTYPE.fullmatch(note["dtype"]):
-            raise ValueError(f"{str(note['dtype'])[:200]!r} is no type of numbers or text")
-        dtype, shape, raw = np.dtype(note["dtype"]), _shape(note["shape"]), self._raw(name)
-        if len(raw) != math.prod(shape) * dtype.itemsize:
-            raise ValueError(f"array {name[:200]!r} has {len(raw)} bytes, which its shape does not fit")
-        array = np.empty(shape, dtype)
-        if array.nbytes:
-            array.reshape(-1).view(np.uint8)[:] = raw
-        return array[()] if note["scalar"] else array
-
-    def _float(self, text: Any) -> float:
-        if text not in ("inf", "-inf", "nan"):
-            raise ValueError(f"{str(text)[:200]!r} is no number that JSON lacks")
-        return float(text)
-
-    def _dict(self, pairs: Any) -> dict[Any, Any]:
-        return {self.put(key): self.put(part) for key, part in pairs}
-
-    def _column(self, content: Any) -> Any:
+    Raises:
+        ValueError: a marker in the tree has no value.
+    """
+    if isinstance(tree, list):
+        return [merge(tensors, part, rows) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    kind = next(iter(tree)) if len(tree) == 1 else ""
+    content: Any = tree.get(kind)
+    if kind in ("$tensor", "$complex", "$bits", "$array"):
+        return _tensor_of(kind, content, tensors)
+    if kind == "$float":
+        if content not in ("inf", "-inf", "nan"):
+            raise ValueError(f"{str(content)[:200]!r} is no number that JSON lacks")
+        return float(content)
+    if kind == "$bytes":
+        return bytes.fromhex(content)
+    if kind == "$tuple":
+        return tuple([merge(tensors, part, rows) for part in content])
+    if kind == "$dict":
+        return {merge(tensors, key, rows): merge(tensors, part, rows) for key, part in content}
+    if kind == "$rows":
         number, name = content
-        if type(number) is not int or not 0 <= number < len(self._rows):
+        if type(number) is not int or not 0 <= number < len(rows):
             raise ValueError("there are no such rows")
-        columns = self._rows[number]
+        columns = rows[number]
         if columns is None or name not in columns:
             raise ValueError(f"there is no column {str(name)[:200]!r} of rows")
         return columns[name]
+    return {key: merge(tensors, part, rows) for key, part in tree.items()}
 
 
-_KINDS: dict[str, Callable[[_Putter, Any], Any]] = {
-    "$tensor": _Putter._tensor,
-    "$complex": _Putter._complex,
-    "$bits": _Putter._bits,
-    "$array": _Putter._array,
-    "$float": _Putter._float,
-    "$bytes": lambda putter, text: bytes.fromhex(text),
-    "$tuple": lambda putter, parts: tuple([putter.put(part) for part in parts]),
-    "$dict": _Putter._dict,
-    "$rows": _Putter._column,
-}
-
-
-def bits(raw: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    """Return truths that were packed eight to a byte.
-
-    Raises:
-        ValueError: there is another number of them.
-    """
-    if len(raw) != -(-count // 8):
-        raise ValueError(f"{count} truths do not fit in {len(raw)} bytes")
-    return np.unpackbits(raw, count=count).view(np.bool_)
+def _tensor_of(kind: str, content: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Return the tensor or array of a marker."""
+    name, note = content if kind in ("$bits", "$array") else (content, {})
+    if not isinstance(name, str) or name not in tensors:
+        raise ValueError(f"there is no tensor {str(name)[:200]!r}")
+    tensor = tensors[name]
+    if kind == "$tensor":
+        return tensor
+    if kind == "$complex":
+        if tensor.dtype not in (torch.float16, torch.float32, torch.float64) or tensor.shape[-1:] != (2,):
+            raise ValueError(f"tensor {name[:200]!r} is no pair of numbers")
+        return torch.view_as_complex(tensor)
+    if tensor.dtype != torch.uint8 or tensor.ndim != 1:
+        raise ValueError(f"tensor {name[:200]!r} holds no bytes")
+    raw = tensor.numpy()
+    if kind == "$bits":
+        return torch.from_numpy(bits(raw, math.prod(_shape(note))).reshape(note))
+    if not isinstance(note["dtype"], str) or not DTYPE.fullmatch(note["dtype"]):
+        raise ValueError(f"{str(note['dtype'])[:200]!r} is no type of numbers or text")
+    dtype, shape = np.dtype(note["dtype"]), _shape(note["shape"])
+    if len(raw) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"array {name[:200]!r} has {len(raw)} bytes, which its shape does not fit")
+    array = np.empty(shape, dtype)
+    if array.nbytes:
+        array.reshape(-1).view(np.uint8)[:] = raw
+    return array[()] if note["scalar"] else array
 
 
 def _shape(shape: Any) -> list[int]:
@@ -276,11 +233,11 @@ def _take(hash_: Any, value: Any) -> None:
     elif isinstance(value, StoredColumn):
         _put(hash_, "tensor", f"{value.dtype} {tuple(value.shape)}".encode())
         for piece in value.pieces():
-            hash_.update(_bytes(piece))
+            hash_.update(bytes_of(piece).data)
     elif isinstance(value, np.ndarray | np.generic):
         kind = "array" if isinstance(value, np.ndarray) else "number"
         _put(hash_, kind, f"{value.dtype.str} {value.shape}".encode())
-        hash_.update(_bytes(np.asarray(value)))
+        hash_.update(bytes_of(np.asarray(value)).data)
     elif isinstance(value, Mapping):
         entries = [(key, part) for key, part in value.items() if not (isinstance(key, str) and is_clock(key))]
         _put(hash_, "dict", str(len(entries)).encode())
@@ -300,7 +257,3 @@ def _take(hash_: Any, value: Any) -> None:
 def _put(hash_: Any, kind: str, data: bytes) -> None:
     hash_.update(f"{kind}:{len(data)}:".encode())
     hash_.update(data)
-
-
-def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

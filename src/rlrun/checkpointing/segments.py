@@ -1,4 +1,4 @@
-"""Rows of memories on disk: segments, files that never change and that checkpoints share.
+"""Rows of memories on their way to disk and back: segments, files that never change and that checkpoints share.
 
 Each checkpoint adds one segment with the rows that changed. What a table holds is a chain of them: of a slot that
 is in several the last one counts. A segment without a row that counts leaves the chain; when the chain becomes
@@ -7,43 +7,216 @@ long, or more of it is dead than alive, some segments are merged into the one th
     slots               [n] ascending
     rows/<column>       [n, …]
 
-The name of a segment is the hash of its bytes.
+The name of a segment is the hash of its bytes. A state holds rows as columns. A column stands for a tensor [n, …], the
+rows of all slots in use. It is read into main memory as a whole only on request.
 """
+
+from __future__ import annotations
 
 import contextlib
 import math
 import os
-import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rlrun.checkpointing import tensorfiles
-from rlrun.checkpointing.encoding import DTYPE, bits
-from rlrun.checkpointing.rows import (
-    Changes,
-    Kinds,
-    RowSource,
-    SegmentChain,
-    SegmentLink,
-    StoredColumn,
-    StoredRows,
-    gather,
-    home_of,
-)
-from rlrun.checkpointing.tensorfiles import CODES, StoredTensor, TensorFile
-from rlrun.core.errors import RunDirError
+from rlrun.checkpointing.tensorfiles import CODES, DTYPE, StoredTensor, TensorFile, bits
+from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.core.typing import Array
 from rlrun.runs.checkpoint_manifest import CheckpointManifest, is_count
 from rlrun.runs.files import sync_directory
 
 LONGEST = 64  # segments of a chain
+PIECE = 1 << 24  # bytes that are gathered at a time
+SLOTS = ""  # the column of the slots' numbers
+
+Kinds = Mapping[str, tuple[np.dtype, tuple[int, ...]]]
+
+
+class StoredRows:
+    """The rows of a table at some moment.
+
+    Args:
+        used: [size] whether a slot holds a row.
+        kinds: dtype and shape of a row, by column.
+        sources: of later ones the rows count.
+        home: the folder in which the sources are files; None where they are not.
+    """
+
+    def __init__(self, used: Array, kinds: Kinds, sources: Sequence[RowSource], home: Path | None = None) -> None:
+        self.used = used
+        self.kinds = kinds
+        self.sources = sources
+        self.home = home
+        self.count = int(np.count_nonzero(used))
+
+    @cached_property
+    def slots(self) -> Array:
+        """The slots in use, ascending."""
+        return np.flatnonzero(self.used)
+
+    def columns(self) -> dict[str, StoredColumn]:
+        """Return all columns by name, the slots' numbers included."""
+        return {name: StoredColumn(self, name) for name in (*self.kinds, SLOTS)}
+
+
+class Live:
+    """Rows in main memory: blocks of all slots, or copies of some rows of them."""
+
+    def __init__(self, slots: Array, blocks: Mapping[str, Array]) -> None:
+        self.slots = slots
+        self.blocks = blocks
+        self._copied = False
+
+    def read(self, name: str, begin: int, end: int) -> Array:
+        block, slots = self.blocks[name], self.slots[begin:end]
+        if self._copied:
+            return block[begin:end]
+        if len(slots) and slots[-1] - slots[0] == len(slots) - 1:  # neighbors: no copy
+            return block[slots[0] : slots[-1] + 1]
+        return block.take(slots, axis=0)
+
+    def copy(self) -> None:
+        """Copy the rows, so that later changes of the blocks do not matter."""
+        self.blocks = {name: np.array(self.read(name, 0, len(self.slots))) for name in self.blocks}
+        self._copied = True
+
+
+class Changes(StoredRows):
+    """The rows of a table as a checkpoint takes them: those that changed since the one before.
+
+    Args:
+        used: [size] whether a slot holds a row.
+        live: the rows that changed.
+        chain: the segments that have all others; they are brought up to date when this is written.
+    """
+
+    def __init__(self, used: Array, live: Live, chain: SegmentChain) -> None:
+        kinds = {name: (block.dtype, block.shape[1:]) for name, block in live.blocks.items()}
+        super().__init__(used, kinds, (live,), chain.home)
+        self.live = live
+        self.chain = chain
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that changed."""
+        return len(self.live.slots) * sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.kinds.values())
+
+
+class SegmentLink(NamedTuple):
+    """A segment in a chain."""
+
+    number: int
+    name: str
+    size: int
+    rows: int
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """Its size and hash, as in a manifest."""
+        return {"size": self.size, "sha256": self.name.partition(".")[0]}
+
+
+class SegmentChain:
+    """The segments that together hold the rows of a table, oldest first, and which of them holds each slot's row.
+
+    Args:
+        home: the folder of the segments.
+        size: slots of the table.
+    """
+
+    def __init__(self, home: Path, size: int) -> None:
+        self.home = home
+        self.owner: Array = np.full(size, -1, np.int32)  # number of a link
+        self.links: list[SegmentLink] = []
+        self.next = 0
+        self.pending = False  # what changed was taken, and is not known to be on disk
+
+    def __len__(self) -> int:
+        return len(self.links)
+
+    def fits(self, home: Path, size: int) -> bool:
+        """Return True if this chain holds all rows that did not change."""
+        return not self.pending and self.home == home and len(self.owner) == size
+
+    def add(self, name: str, size: int, slots: Array) -> None:
+        """Append a segment that holds rows of these slots."""
+        self.owner[slots] = self.next
+        self.links.append(SegmentLink(self.next, name, size, len(slots)))
+        self.next += 1
+
+
+class StoredColumn:
+    """A tensor [n, …] of which no more than a piece is in main memory."""
+
+    def __init__(self, rows: StoredRows, name: str) -> None:
+        self.rows = rows
+        self.name = name
+        kind, inner = (np.dtype(np.int64), ()) if name == SLOTS else rows.kinds[name]
+        self.kind = kind
+        self.shape = (rows.count, *inner)
+        self.dtype = torch.from_numpy(np.empty(0, kind)).dtype
+
+    def pieces(self) -> Iterator[Array]:
+        """Yield the rows, in the order of their slots.
+
+        Raises:
+            RlrunError: they are on their way to disk, and only those that changed are at hand.
+        """
+        if isinstance(self.rows, Changes):
+            raise RlrunError(
+                "rows that a checkpoint takes from a memory can be written only; state_dict() has all of them"
+            )
+        if self.name == SLOTS:
+            yield self.rows.slots
+        else:
+            yield from gather(self.rows.sources, self.name, self.rows.slots, self.kind, self.shape[1:])
+
+    def numpy(self) -> Array:
+        """Return the whole as an array."""
+        array = np.empty(self.shape, self.kind)
+        begin = 0
+        for piece in self.pieces():
+            array[begin : begin + len(piece)] = piece
+            begin += len(piece)
+        return array
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+def gather(
+    sources: Sequence[RowSource], name: str, slots: Array, kind: np.dtype, shape: tuple[int, ...]
+) -> Iterator[Array]:
+    """Yield a column's rows at slots, which ascend, some at a time; of several sources the last one counts."""
+    step = max(1, PIECE // max(1, math.prod(shape) * kind.itemsize))
+    whole = len(sources) == 1 and np.array_equal(sources[0].slots, slots)
+    for begin in range(0, len(slots), step):
+        wanted = slots[begin : begin + step]
+        if whole:
+            yield sources[0].read(name, begin, begin + len(wanted))
+            continue
+        rows = np.empty((len(wanted), *shape), kind)
+        for source in sources:
+            first, last = np.searchsorted(source.slots, (wanted[0], wanted[-1] + 1)).tolist()
+            if first < last:
+                source_slots = source.slots[first:last]
+                place = np.searchsorted(wanted, source_slots)
+                same = wanted[np.minimum(place, len(wanted) - 1)] == source_slots
+                rows[place[same]] = source.read(name, first, last)[same]
+        yield rows
+
+
+def home_of(checkpoints: Path) -> Path:
+    """Return the folder of the segments of a folder of checkpoints, by its one true name."""
+    return Path(os.path.realpath(checkpoints)) / "segments"
 
 
 class Segment:
@@ -83,6 +256,9 @@ class Segment:
         return self._file.read(f"rows/{name}", begin, end).view(kind).reshape(end - begin, *shape)
 
 
+RowSource = Live | Segment  # some rows: those of `slots`, which ascend; `read` returns those of some of them
+
+
 def _described(count: int, kind: np.dtype, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Return a column's entry in the header: bytes, if the format lacks its dtype."""
     with contextlib.suppress(TypeError):
@@ -93,7 +269,7 @@ def _described(count: int, kind: np.dtype, shape: tuple[int, ...]) -> tuple[str,
 
 
 def write(rows: StoredRows, home: Path) -> SegmentChain:
-    """Bring rows to disk, those that are not there yet, and return the chain that holds all of them now.
+    """Bring rows to disk, those that are not there yet, and return the chain that has all of them now.
 
     Raises:
         OSError: the disk does not take them.
@@ -108,12 +284,6 @@ def write(rows: StoredRows, home: Path) -> SegmentChain:
     else:
         chain, fresh = SegmentChain(home, len(rows.used)), rows.slots
     chain.pending = True
-    _write(chain, rows, fresh)
-    chain.pending = False
-    return chain
-
-
-def _write(chain: SegmentChain, rows: StoredRows, fresh: Array) -> None:
     number = chain.next
     chain.owner[~rows.used] = -1
     chain.owner[fresh] = number
@@ -123,19 +293,23 @@ def _write(chain: SegmentChain, rows: StoredRows, fresh: Array) -> None:
         path = chain.home / link.name
         if not path.is_file() or path.stat().st_size != link.size:
             raise RunDirError(f"{path} is damaged: it is gone, or has another size than when it was written")
-    merged = _worn(links, alive, len(fresh))
+    merged = _worn(links, alive)
     if merged:
         taken = np.zeros(number + 1, np.bool_)
         taken[[*(link.number for link in merged), number]] = True
         fresh = rows.slots[taken[chain.owner[rows.slots]]]
-    sources: list[RowSource] = [_open(chain.home, link, rows) for link in merged]
+    sources: list[RowSource] = [
+        Segment(chain.home / link.name, link.entry, rows.kinds, len(rows.used)) for link in merged
+    ]
     chain.links = [link for link in links if link not in merged]
     if len(fresh):
         name, size = _put(chain.home, [*sources, *rows.sources], fresh, rows)
         chain.add(name, size, fresh)
+    chain.pending = False
+    return chain
 
 
-def _worn(links: Sequence[SegmentLink], alive: Array, fresh: int) -> list[SegmentLink]:
+def _worn(links: Sequence[SegmentLink], alive: Array) -> list[SegmentLink]:
     """Return which segments are to be merged, oldest first."""
     merged: set[int] = set()
     if len(links) >= LONGEST:
@@ -150,17 +324,12 @@ def _worn(links: Sequence[SegmentLink], alive: Array, fresh: int) -> list[Segmen
     return [link for link in links if link.number in merged]
 
 
-def _open(home: Path, link: SegmentLink, rows: StoredRows) -> Segment:
-    entry = {"size": link.size, "sha256": link.name.partition(".")[0]}
-    return Segment(home / link.name, entry, rows.kinds, len(rows.used))
-
-
 def _put(home: Path, sources: Sequence[RowSource], slots: Array, rows: StoredRows) -> tuple[str, int]:
     """Write a segment and return its name and size."""
     number = slots.astype(np.int32 if len(rows.used) < 1 << 31 else np.int64)
     items = {"slots": tensorfiles.item(torch.from_numpy(number))}
     for name, (kind, shape) in rows.kinds.items():
-        pieces = partial(_pieces, sources, name, slots, kind, shape)
+        pieces = partial(gather, sources, name, slots, kind, shape)
         items[f"rows/{name}"] = StoredTensor(*_described(len(slots), kind, shape), pieces)
     if not home.is_dir():
         home.mkdir(parents=True, exist_ok=True)
@@ -178,12 +347,6 @@ def _put(home: Path, sources: Sequence[RowSource], slots: Array, rows: StoredRow
     return name, entry["size"]
 
 
-def _pieces(sources: Sequence[RowSource], name: str, slots: Array, kind: np.dtype, shape: Any) -> Iterator[Any]:
-    """Yield a column's bytes, piece by piece."""
-    for piece in gather(sources, name, slots, kind, shape):
-        yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
-
-
 def chain_of(rows: StoredRows) -> SegmentChain:
     """Return the chain of rows that were read from a checkpoint."""
     assert rows.home is not None
@@ -195,49 +358,35 @@ def chain_of(rows: StoredRows) -> SegmentChain:
     return chain
 
 
-def require_folder(home: Path) -> None:
-    """Refuse a link to somewhere else in place of the folder of the segments.
-
-    Raises:
-        RunDirError: it is one.
-    """
-    if home.is_symlink() or (home.exists() and not stat.S_ISDIR(home.stat().st_mode)):
-        raise RunDirError(f"{home} is no folder")
-
-
 def open_rows(
     directory: Path, note: CheckpointManifest, rows: Any, tensors: Mapping[str, Tensor], wanted: Iterable[str]
 ) -> list[dict[str, StoredColumn] | None]:
     """Open the rows of memories; those of parts that are not wanted are None.
 
     Raises:
-        RunDirError: a segment is missing, damaged, or does not fit.
+        RunDirError: a segment is missing, damaged, or does not fit; or a link leads away from the folder of segments.
         KeyError, TypeError, ValueError: what is said of the rows is wrong.
     """
-    home, columns = home_of(directory.parent), []
-    wanted = set(wanted)
+    home, wanted = home_of(directory.parent), set(wanted)
+    columns: list[dict[str, StoredColumn] | None] = []
     for entry in rows:
-        columns.append(_open_rows(home, note, entry, tensors).columns() if entry["part"] in wanted else None)
-    return columns
-
-
-def _open_rows(
-    home: Path, note: CheckpointManifest, entry: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> StoredRows:
-    size, packed = entry["size"], tensors[entry["used"]].numpy()
-    if not is_count(size) or packed.dtype != np.uint8 or packed.ndim != 1:
-        raise ValueError("of some rows it does not say which slots they are in")
-    used, kinds = bits(packed, size), _kinds(entry["blocks"])
-    sources: Sequence[Segment] = ()
-    if entry["segments"]:
-        require_folder(home)
+        if entry["part"] not in wanted:
+            columns.append(None)
+            continue
+        size, packed = entry["size"], tensors[entry["used"]].numpy()
+        if not is_count(size) or packed.dtype != np.uint8 or packed.ndim != 1:
+            raise ValueError("of some rows it does not say which slots they are in")
+        used, kinds = bits(packed, size), _kinds(entry["blocks"])
+        if entry["segments"] and (home.is_symlink() or (home.exists() and not home.is_dir())):
+            raise RunDirError(f"{home} is no folder")
         sources = [Segment(home / name, note.segments[name], kinds, size) for name in entry["segments"]]
-    covered = np.zeros(size, np.bool_)
-    for source in sources:
-        covered[source.slots] = True
-    if (used & ~covered).any():
-        raise ValueError(f"{int(np.count_nonzero(used & ~covered)):,} of its rows are in no segment")
-    return StoredRows(used, kinds, sources, home)
+        missing = used.copy()
+        for source in sources:
+            missing[source.slots] = False
+        if missing.any():
+            raise ValueError(f"{int(np.count_nonzero(missing)):,} of its rows are in no segment")
+        columns.append(StoredRows(used, kinds, sources, home).columns())
+    return columns
 
 
 def _kinds(blocks: Mapping[str, Any]) -> Kinds:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from torch import Tensor
 
 from rlrun.checkpointing import segments, tensorfiles
 from rlrun.checkpointing.encoding import HeldRows, Taker, merge
-from rlrun.checkpointing.rows import Changes, home_of
-from rlrun.checkpointing.segments import open_rows
+from rlrun.checkpointing.segments import Changes, home_of, open_rows
 from rlrun.checkpointing.tensorfiles import StoredTensor, TensorFile
 from rlrun.core import renames
 from rlrun.core.errors import RlrunError, RunDirError, did_you_mean
@@ -78,18 +77,12 @@ def snapshot(
             taker.part = part
             result.tree[part] = taker.take(states[part], part)
         result.files[name] = (parts, {key: tensorfiles.item(tensor) for key, tensor in taker.tensors.items()})
-    if copy:
-        result.copied = _copy([memory.rows for memory in result.rows if isinstance(memory.rows, Changes)])
+    changed = [memory.rows for memory in result.rows if isinstance(memory.rows, Changes)]
+    if copy and COPIED * sum(rows.nbytes for rows in changed) <= main_memory():  # which has room for them twice
+        for rows in changed:
+            rows.live.copy()
+        result.copied = True
     return result
-
-
-def _copy(rows: Sequence[Changes]) -> bool:
-    """Copy rows that changed, unless main memory may be too small for them twice."""
-    if COPIED * sum(changes.nbytes for changes in rows) > main_memory():
-        return False
-    for changes in rows:
-        changes.live.copy()
-    return True
 
 
 def write(directory: Path, taken: Snapshot) -> None:
@@ -103,9 +96,16 @@ def write(directory: Path, taken: Snapshot) -> None:
         RlrunError: the disk does not take it; what was there before stays.
         RunDirError: a segment that earlier states share is gone or damaged.
     """
-    temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
+    temporary, home = directory.with_name(f".{directory.name}.{os.getpid()}.tmp"), home_of(directory.parent)
+    rows: list[dict[str, Any]] = []  # how to find those of each memory
+    entries: dict[str, Any] = {}  # of the segments for the manifest
     try:
-        rows, entries = _write_rows(home_of(directory.parent), taken.rows)
+        for memory in taken.rows:
+            links = segments.write(memory.rows, home).links
+            blocks = {name: [kind.str, list(shape)] for name, (kind, shape) in memory.rows.kinds.items()}
+            note = {"part": memory.part, "size": len(memory.rows.used), "used": memory.used, "blocks": blocks}
+            rows.append({**note, "segments": [link.name for link in links]})
+            entries |= {link.name: link.entry for link in links}
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         _write_files(temporary, taken, rows, entries)
@@ -117,26 +117,6 @@ def write(directory: Path, taken: Snapshot) -> None:
         raise RlrunError(f"{directory} cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def save(
-    directory: Path, states: Mapping[str, Any], *, about: Mapping[str, Any] | None = None, apart: Iterable[str] = ()
-) -> None:
-    """Take the states of named parts apart as `snapshot` does, and write them as `write` does."""
-    write(directory, snapshot(states, about=about, apart=apart, copy=False))
-
-
-def _write_rows(home: Path, rows: Iterable[HeldRows]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Bring rows to disk; return how to find them, and the segments for the manifest."""
-    notes, entries = [], {}
-    for memory in rows:
-        chain = segments.write(memory.rows, home)
-        blocks = {name: [kind.str, list(shape)] for name, (kind, shape) in memory.rows.kinds.items()}
-        note = {"part": memory.part, "size": len(memory.rows.used), "used": memory.used, "blocks": blocks}
-        notes.append({**note, "segments": [link.name for link in chain.links]})
-        for link in chain.links:
-            entries[link.name] = {"size": link.size, "sha256": link.name.partition(".")[0]}
-    return notes, entries
 
 
 def _write_files(directory: Path, taken: Snapshot, rows: list[dict[str, Any]], shared: dict[str, Any]) -> None:

@@ -9,9 +9,11 @@ import hashlib
 import json
 import math
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,8 @@ TORCH = {
     "F8_E5M2": torch.float8_e5m2,
 }
 CODES = {dtype: code for code, dtype in TORCH.items()}
+# numpy's, of numbers and text
+DTYPE = re.compile(r"[<>|=]?(b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|[SUV]\d{1,6}|[mM]8(\[\d{0,9}[a-zA-Z]{1,2}\])?)")
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class StoredTensor:
 
     code: str
     shape: tuple[int, ...]
-    pieces: Callable[[], Iterable[Any]]  # contiguous buffers, in order
+    pieces: Callable[[], Iterable[Array]]  # in order
 
     @property
     def nbytes(self) -> int:
@@ -64,9 +68,22 @@ def item(tensor: Tensor) -> StoredTensor:
     return StoredTensor(CODES[tensor.dtype], tuple(tensor.shape), lambda: (raw,))
 
 
-def bytes_of(tensor: Tensor) -> Array:
-    """Return the bytes of a contiguous tensor on the CPU; they share its memory."""
-    return tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
+def bytes_of(content: Tensor | Array) -> Array:
+    """Return the bytes of a contiguous tensor on the CPU, which share its memory, or those of an array."""
+    if isinstance(content, Tensor):
+        return content.reshape(-1).view(torch.uint8).numpy() if content.numel() else np.empty(0, np.uint8)
+    return np.ascontiguousarray(content).reshape(-1).view(np.uint8)
+
+
+def bits(raw: Array, count: int) -> Array:
+    """Return truths that were packed eight to a byte.
+
+    Raises:
+        ValueError: there is another number of them.
+    """
+    if len(raw) != -(-count // 8):
+        raise ValueError(f"{count} truths do not fit in {len(raw)} bytes")
+    return np.unpackbits(raw, count=count).view(np.bool_)
 
 
 def write(path: Path, items: Mapping[str, StoredTensor]) -> dict[str, Any]:
@@ -86,25 +103,17 @@ def write(path: Path, items: Mapping[str, StoredTensor]) -> dict[str, Any]:
     digest = hashlib.sha256()
     handle = os.open(path, WRITE, 0o666)
     try:
-        size = _put(handle, digest, len(text).to_bytes(8, "little") + text)
-        for _, entry in ordered:
-            size += sum(_put(handle, digest, piece) for piece in entry.pieces())
+        first = np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)
+        for piece in chain((first,), *(entry.pieces() for _, entry in ordered)):
+            data = bytes_of(piece).data
+            for begin in range(0, len(data), CHUNK):  # some megabytes at a time: other threads run meanwhile
+                part = data[begin : begin + CHUNK]
+                digest.update(part)
+                write_all(handle, part)
         os.fsync(handle)
     finally:
         os.close(handle)
-    return {"size": size, "sha256": digest.hexdigest()}
-
-
-def _put(handle: int, digest: Any, data: Any) -> int:
-    """Write and hash a buffer some megabytes at a time: other threads run meanwhile."""
-    if len(data) == 0:
-        return 0
-    view = memoryview(data).cast("B")
-    for begin in range(0, len(view), CHUNK):
-        part = view[begin : begin + CHUNK]
-        digest.update(part)
-        write_all(handle, part)
-    return len(view)
+    return {"size": 8 + len(text) + end, "sha256": digest.hexdigest()}
 
 
 class TensorFile:
@@ -127,8 +136,7 @@ class TensorFile:
         if size != entry["size"]:
             raise RunDirError(f"{path} is damaged: it has {size:,} bytes, its manifest says {entry['size']:,}")
         self._digest = hashlib.sha256()
-        start = self._take(np.empty(min(8, size), np.uint8), 0).tobytes()
-        length = int.from_bytes(start, "little")
+        length = int.from_bytes(self._take(np.empty(min(8, size), np.uint8), 0).tobytes(), "little")
         if size < 8 or length > min(HEADER_BYTES, size - 8):
             raise RunDirError(f"{path} is damaged: its header cannot have {length:,} bytes")
         text = self._take(np.empty(length, np.uint8), 8).tobytes()
@@ -161,13 +169,8 @@ class TensorFile:
             raise RunDirError(f"{self.path} is damaged: {_line(error)}") from error
         return tensors
 
-    def _take(self, into: Array, place: int) -> Array:
-        """Fill an array with the next bytes, and hash them."""
-        self._fill(into, place)
-        self._digest.update(into.data)
-        return into
-
-    def _fill(self, into: Array, place: int) -> None:
+    def _take(self, into: Array, place: int, *, hashed: bool = True) -> Array:
+        """Fill an array with bytes of the file, and hash them, if they are the next ones."""
         rest = into.data
         try:
             self._file.seek(place)
@@ -178,6 +181,9 @@ class TensorFile:
                 rest = rest[got:]
         except OSError as error:
             raise RunDirError(f"{self.path} cannot be read: {reason(error)}") from error
+        if hashed:
+            self._digest.update(into.data)
+        return into
 
     def verify(self) -> None:
         """Compare all bytes with the hash.
@@ -217,9 +223,7 @@ class TensorFile:
         """Return the bytes of the rows of a tensor from `begin` to `end`; the hash is not compared."""
         _, shape, first, last = self.tensors[name]
         width = (last - first) // max(shape[0], 1)
-        raw = np.empty((end - begin) * width, np.uint8)
-        self._fill(raw, self._begin + first + begin * width)
-        return raw
+        return self._take(np.empty((end - begin) * width, np.uint8), self._begin + first + begin * width, hashed=False)
 
 
 def require_memory(size: int, path: Path) -> None:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, did_you_mean, require_one_of
 from rlrun.core.typing import Array, Batch, Tree
+from rlrun.memory.episodes import nest
 from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
 
@@ -189,10 +190,8 @@ class PerStep(ABC):
         """Return a tree, or its part at `path`, with changed leaves."""
         if isinstance(tree, dict):
             return {name: self.apply(part, f"{path}.{name}" if path else name) for name, part in tree.items()}
-        return self.change(tree) if self._chosen(path) else tree
-
-    def _chosen(self, path: str) -> bool:
-        return self.leaves is None or any(path == leaf or path.startswith(f"{leaf}.") for leaf in self.leaves)
+        chosen = self.leaves is None or any(f"{path}.".startswith(f"{leaf}.") for leaf in self.leaves)
+        return self.change(tree) if chosen else tree
 
     def _read(self, name: str, tree: Tree, slots: Array) -> Tree:
         return self.apply(tree, name.partition(".")[2])
@@ -316,11 +315,7 @@ def _part(tree: Tree, chosen: str | Sequence[str]) -> Tree:
     """Return the leaf at a path, or the tree of those at several."""
     if isinstance(chosen, str):
         return leaf_of(tree, chosen.split("."))
-    heads: dict[str, list[str]] = {}
-    for path in chosen:
-        head, _, rest = path.partition(".")
-        heads.setdefault(head, []).extend([rest] if rest else [])
-    return {head: _part(tree[head], rest) if rest else tree[head] for head, rest in heads.items()}
+    return nest({path: leaf_of(tree, path.split(".")) for path in chosen})
 
 
 class TerminalOverride:

@@ -30,11 +30,11 @@ class Advantages:
         log_prob: False computes none.
         v_trace: weigh by the probability ratio of the network to an older one, whose log_prob is in the memory (arXiv
             1802.01561). `lambda_` is then that of its traces and returns.
-        chunk: rows in one pass through the network.
         around: context of passes through the network; that of updates makes their first ratios 1.
     """
 
     tier = EVALUATES_ACTIONS
+    chunk = 4096  # rows in one pass through the network
     removes: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
 
@@ -47,7 +47,6 @@ class Advantages:
         return_lambda: float | None = None,
         log_prob: bool = True,
         v_trace: bool = False,
-        chunk: int = 4096,
         around: AbstractContextManager[object] = nullcontext(),  # noqa: B008, as it holds nothing
     ) -> None:
         self.network = network
@@ -56,7 +55,6 @@ class Advantages:
         self.return_lambda = return_lambda
         self.log_prob = log_prob
         self.v_trace = v_trace
-        self.chunk = chunk
         self.around = around
         self.recurrent = bool(getattr(network, "state_size", 0))
         needed = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
@@ -73,12 +71,11 @@ class Advantages:
         if self.recurrent:
             void = ~batch["valid"] if "valid" in batch else torch.zeros_like(episode_end)
             before = (batch["state"][:, 0], episode_end | void)
-        over = self._over_windows if self.recurrent else self._over_rows
         if self.v_trace or (self.log_prob and stored is None):
-            value, log_prob = over(self._both, reward, *seen, *before)
+            value, log_prob = self._over(self._both, reward, *seen, *before)
             entries = {"value": value, "log_prob": log_prob}
         else:
-            value = over(self._value, reward, seen[0], *before)[0]
+            value = self._over(self._value, reward, seen[0], *before)[0]
             entries = {"value": value}
         following = self._following(value, episode_end, batch)
         options = {"terminated": terminated, "episode_end": episode_end, "discount": self.discount}
@@ -116,17 +113,17 @@ class Advantages:
         evaluated = self.network.evaluate_actions(observation, action, *before)
         return evaluated.value, evaluated.log_prob
 
-    def _over_windows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
-        """Call a function of windows [b, T, …], or rows [b, …] before them; return what it gives as [B, T]."""
-        outputs = self._in_pieces(function, max(1, self.chunk // like.shape[1]), *trees)
-        return [output.to(like.device) for output in outputs]
-
-    def _over_rows(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
-        """Call a function of rows [n, …] for trees [B, T, …]; return what it gives as [B, T], where `like` is."""
+    def _over(self, function: Callable[..., tuple[Tensor, ...]], like: Tensor, *trees: Tree) -> list[Tensor]:
+        """Call a function of rows [n, …], or of windows and states before them; return what it gives as [B, T]."""
         windows, steps = like.shape[:2]
-        rows = [map_tree(_rows, tree) for tree in trees]
-        outputs = self._in_pieces(function, self.chunk, *rows)
-        return [output.view(steps, windows).transpose(0, 1).to(like.device) for output in outputs]
+        if self.recurrent:
+            outputs = self._in_pieces(function, max(1, self.chunk // steps), *trees)
+        else:
+            rows = [map_tree(lambda tensor: tensor.transpose(0, 1).flatten(0, 1), tree) for tree in trees]  # [T * B, …]
+            outputs = [
+                output.view(steps, windows).transpose(0, 1) for output in self._in_pieces(function, self.chunk, *rows)
+            ]
+        return [output.to(like.device) for output in outputs]
 
     def _in_pieces(self, function: Callable[..., tuple[Tensor, ...]], size: int, *trees: Tree) -> list[Tensor]:
         """Call a function on the network's device with `size` rows [n, …] at a time; return the joined results."""
@@ -140,8 +137,3 @@ class Advantages:
         with self.around:
             parts = [function(*(map_tree(itemgetter(piece), tree) for tree in placed)) for piece in pieces]
         return [torch.cat(chunks) for chunks in zip(*parts, strict=True)]
-
-
-def _rows(tensor: Tensor) -> Tensor:
-    """Turn [B, T, …] into rows [T * B, …]."""
-    return tensor.transpose(0, 1).flatten(0, 1)

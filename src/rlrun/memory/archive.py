@@ -95,9 +95,16 @@ def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
     """
     try:
         with os.fdopen(open_regular(path, follow=True), "rb") as file:
-            _check_beginning(file, path)
-            if sealed:
-                _verify(file, path)
+            start = file.read(len(MARK))
+            if re.match(rb"\x80[\x02-\x08]", start):
+                raise RequestError(f"{path} is a pickle: {PICKLE}")
+            if start != MARK:
+                raise RequestError(f"{path} is no stored memory: it does not begin like one")
+            seal = _seal_of(file) if sealed else None
+            if sealed and seal is None:
+                raise RequestError(f"{path} is damaged or cut short, or no memory of rlrun: it has no hash at its end")
+            if seal is not None and _hash(file, seal[0]) != seal[1]:
+                raise RequestError(f"{path} is damaged: its content does not match its hash")
             with ZipFile(file) as archive:
                 _check_members(archive, path)
                 yield archive
@@ -112,12 +119,12 @@ def is_sealed(path: Path) -> bool:
     """Return True if a file ends with a hash, which need not be right."""
     try:
         with os.fdopen(open_regular(path, follow=True), "rb") as file:
-            return _sealed_part(file) is not None
+            return _seal_of(file) is not None
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {reason(error)}") from error
 
 
-def _sealed_part(file: IO[bytes]) -> tuple[int, bytes] | None:
+def _seal_of(file: IO[bytes]) -> tuple[int, bytes] | None:
     """Return how many bytes the seal covers and the hash it gives for them."""
     size = file.seek(0, os.SEEK_END)
     if size < len(SEAL) + DIGITS:
@@ -125,23 +132,6 @@ def _sealed_part(file: IO[bytes]) -> tuple[int, bytes] | None:
     file.seek(size - len(SEAL) - DIGITS)
     match = re.fullmatch(re.escape(SEAL) + rb"([0-9a-f]{%d})" % DIGITS, file.read())
     return None if match is None else (size - DIGITS, match[1])
-
-
-def _verify(file: IO[bytes], path: Path) -> None:
-    sealed = _sealed_part(file)
-    if sealed is None:
-        raise RequestError(f"{path} is damaged or cut short, or no memory of rlrun: it has no hash at its end")
-    if _hash(file, sealed[0]) != sealed[1]:
-        raise RequestError(f"{path} is damaged: its content does not match its hash")
-
-
-def _check_beginning(file: IO[bytes], path: Path) -> None:
-    file.seek(0)
-    start = file.read(len(MARK))
-    if re.match(rb"\x80[\x02-\x08]", start):
-        raise RequestError(f"{path} is a pickle: {PICKLE}")
-    if start != MARK:
-        raise RequestError(f"{path} is no stored memory: it does not begin like one")
 
 
 def _check_members(archive: ZipFile, path: Path) -> None:
@@ -203,7 +193,20 @@ class ArrayMember:
             self._file = archive.open(name)
         except KeyError:
             raise RequestError(f"{path} is damaged: it has no member '{name}'") from None
-        self.shape, self.dtype = _header(self._file, name, path)
+        place = f"{path} is refused: its member '{name}'"
+        try:
+            version = np.lib.format.read_magic(self._file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            self.shape, by_column, self.dtype = read(self._file)  # refuses a header above 10 000 bytes
+        except (ValueError, EOFError) as error:
+            message = str(error).splitlines()[0]
+            raise RequestError(f"{path} is damaged: its member '{name}' is no array: {message}") from error
+        if self.dtype.hasobject:
+            raise RequestError(f"{place} holds python objects, a pickle: {PICKLE}")
+        if by_column and len(self.shape) > 1:
+            raise RequestError(f"{place} is stored column by column")
+        if not self.shape or min(self.shape) < 0:
+            raise RequestError(f"{place} has shape {list(self.shape)}; wanted rows")
         self._width = self.dtype.itemsize * math.prod(self.shape[1:])  # bytes of a row
         if self._file.tell() + self._width * self.shape[0] != archive.getinfo(name).file_size:
             raise RequestError(f"{path} is damaged: the header of '{name}' does not fit its size")
@@ -225,20 +228,3 @@ class ArrayMember:
         step = max(PIECE // max(self._width, 1), 1)
         for start in range(0, len(self), step):
             yield self.take(min(step, len(self) - start))
-
-
-def _header(file: IO[bytes], name: str, path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)  # refuses a header above 10 000 bytes
-    except (ValueError, EOFError) as error:
-        message = str(error).splitlines()[0]
-        raise RequestError(f"{path} is damaged: its member '{name}' is no array: {message}") from error
-    if dtype.hasobject:
-        raise RequestError(f"{path} is refused: its member '{name}' holds python objects, a pickle: {PICKLE}")
-    if fortran and len(shape) > 1:
-        raise RequestError(f"{path} is refused: its member '{name}' is stored column by column")
-    if not shape or min(shape) < 0:
-        raise RequestError(f"{path} is refused: its member '{name}' has shape {list(shape)}; wanted rows")
-    return shape, dtype

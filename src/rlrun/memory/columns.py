@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
-from rlrun.core.spaces import Box, Leaf, Spaces, leaves
+from rlrun.core.spaces import Box, Spaces, leaves
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.index import EpisodeIndex, grown
 from rlrun.memory.samplers import Rows
@@ -48,20 +48,21 @@ OWN = ("observation", "action", "reward", "terminated", "truncated", "next_obser
 
 def columns_of(spaces: Spaces) -> dict[str, Column]:
     """Return the columns of a step: observation, action, reward, terminated, truncated."""
-    columns = [_column("observation", path, leaf, leaf.dtype) for path, leaf in leaves(spaces.observation)]
-    for path, leaf in leaves(spaces.action):  # policy actions, whatever the environment takes
-        columns.append(_column("action", path, leaf, "float32" if isinstance(leaf, Box) else "int64"))
+    columns = []
+    for root, space in (("observation", spaces.observation), ("action", spaces.action)):
+        for path, leaf in leaves(space):
+            dtype = leaf.dtype
+            if root == "action":  # policy actions, whatever the environment takes
+                dtype = "float32" if isinstance(leaf, Box) else "int64"
+            elif dtype == "float64":  # doubles cost twice the memory and every network wants singles
+                dtype = "float32"
+            columns.append(Column(f"{root}.{path}" if path else root, leaf.shape, dtype))
     columns += [
         Column("reward", (spaces.rewards,) if spaces.rewards else ()),
         Column("terminated", dtype="bool"),
         Column("truncated", dtype="bool"),
     ]
     return {column.name: column for column in columns}
-
-
-def _column(root: str, path: str, leaf: Leaf, dtype: str) -> Column:
-    # doubles cost twice the memory and every network wants singles
-    return Column(f"{root}.{path}" if path else root, leaf.shape, "float32" if dtype == "float64" else dtype)
 
 
 def default_length(columns: Iterable[Column], frame_stack: int = 1) -> int:
@@ -156,10 +157,9 @@ class Stack:
     def frame(self, column: Column) -> Column:
         """Return the column of a single frame."""
         shape = list(column.shape)
-        if not self.joined:
-            return replace(column, shape=tuple(shape[1:]))
-        shape[self.axis] //= self.count
-        return replace(column, shape=tuple(shape))
+        if self.joined:
+            shape[self.axis] //= self.count
+        return replace(column, shape=tuple(shape if self.joined else shape[1:]))
 
     def newest(self, stacks: Array) -> Array:
         """Return the newest frame of stacks [n, …]."""

@@ -42,7 +42,6 @@ class DatasetLoader:
         columns: names of a tuple's parts; else the names that are kept, None = all.
         epochs: after so many the loader ends; None = never.
         shuffle: False keeps the order.
-        drop_last: leave out a last batch that is smaller.
         adaptors: a list, or by name; `rows` is None but for a table, whose own adaptors come first.
         seed: of the order.
         data_group: name of the batches.
@@ -60,7 +59,6 @@ class DatasetLoader:
         columns: Sequence[str] | None = None,
         epochs: int | None = None,
         shuffle: bool = True,
-        drop_last: bool = False,
         adaptors: Sequence[Adaptor] | Mapping[str, Adaptor] = (),
         seed: int = 0,
         data_group: str = "default",
@@ -73,14 +71,11 @@ class DatasetLoader:
         self.batch = batch
         self.epochs = epochs
         self.shuffle = shuffle
-        self.drop_last = drop_last
         self.adaptors = arrange(adaptors)
         self.seed = seed
         self.data_group = data_group
         self.device = torch.device(device)
         self.epoch, self.served = 0, 0  # epochs that are over, and rows served of the running one
-        if drop_last and batch > len(self.source):
-            raise ConfigError(f"loader.batch: {batch} with drop_last leaves nothing of {len(self.source)} rows")
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
@@ -92,7 +87,7 @@ class DatasetLoader:
             order = np.arange(count)
             if self.shuffle:  # the number of the epoch alone decides
                 order = np.random.default_rng([self.seed, self.epoch]).permutation(count)
-            while self.served < count - (self.batch - 1) * self.drop_last:
+            while self.served < count:
                 rows = order[self.served : self.served + self.batch]
                 self.served += len(rows)
                 yield {self.data_group: self._fetch(rows)}
@@ -136,19 +131,15 @@ class TableRows:
         self.names = chosen(columns, table.names())
         self._version = -1
         self._starts = np.empty(0, np.int64)
-        self._look()
-        if not len(self._starts):
+        if not len(self):
             raise ConfigError("loader.dataset: the table holds no transition")
 
-    def _look(self) -> None:
+    def __len__(self) -> int:
         index = self.table.index
         if self._version != index.version:
             slots = np.flatnonzero(index.complete[:-1])
             self._starts = slots[index.unbroken(slots, index.after(slots, 1), 1)]
             self._version = index.version
-
-    def __len__(self) -> int:
-        self._look()
         return len(self._starts)
 
     def batch(self, rows: Array) -> Batch:
@@ -235,17 +226,13 @@ class Items:
             raise ConfigError(EMPTY)
         self.dataset = dataset
         first = dataset[0]
-        if isinstance(first, Mapping):
-            self.names = chosen(names, tuple(first))
-        else:
-            count = len(_parts(first))
-            if names is None or len(names) != count:
-                listing = "none" if names is None else ", ".join(names)
-                raise ConfigError(
-                    f"loader.columns: every item of the data set has {count} parts, one name each; given: {listing}"
-                )
-            self.names = chosen(names, tuple(names))
         self._by_name = isinstance(first, Mapping)
+        if not self._by_name and len(names or ()) != len(_parts(first)):
+            raise ConfigError(
+                f"loader.columns: every item of the data set has {len(_parts(first))} parts, one name each; "
+                f"given: {', '.join(names or ('none',))}"
+            )
+        self.names = chosen(names, tuple(first if self._by_name else names or ()))
 
     def __len__(self) -> int:
         return len(self.dataset)

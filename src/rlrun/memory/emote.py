@@ -65,10 +65,9 @@ def is_v1(path: Path) -> bool:
 
 
 def _configuration(file: ZipFile, path: Path) -> dict[str, Any]:
-    try:
-        version = file.read("version").decode("ascii", "replace").strip()
-    except KeyError:
-        raise RequestError(f"{path} is no memory of Emote's V1: it has no member 'version'") from None
+    if "version" not in file.namelist():
+        raise RequestError(f"{path} is no memory of Emote's V1: it has no member 'version'")
+    version = file.read("version").decode("ascii", "replace").strip()
     if version != VERSION:
         raise RequestError(f"{path} is a memory of Emote's version {version}; this version of rlrun reads {VERSION}")
     about = archive.read_json(file, "configuration.json", path)
@@ -121,14 +120,14 @@ def _episodes(about: Mapping[str, Any], parts: Mapping[str, Part], path: Path) -
 def _with_flags(row: dict[str, Array], tags: dict[str, Any], length: int) -> dict[str, Array]:
     """Return a row with `terminated` and `truncated` in place of Emote's columns and tags."""
     over = np.arange(length) == length - 1
+    masks, ends = row.pop("masks", None), row.pop("dones", None)
     cut_off = np.zeros(length, np.bool_)
-    if "masks" in row:  # 0 where the episode ended by itself
-        cut_off = over & (row.pop("masks").reshape(length) != 0)
-        row.pop("dones", None)
-    elif "dones" in row:
-        cut_off = over & (row.pop("dones").reshape(length) == 0)
     if TERMINAL in tags:
         cut_off = over & bool(np.ravel(tags.pop(TERMINAL))[0])
+    elif masks is not None:  # 0 where the episode ended by itself
+        cut_off = over & (masks.reshape(length) != 0)
+    elif ends is not None:
+        cut_off = over & (ends.reshape(length) == 0)
     return {"terminated": over & ~cut_off, "truncated": cut_off, **row}
 
 

@@ -13,6 +13,7 @@ from rlrun.core.errors import RequestError, did_you_mean
 from rlrun.core.spaces import map_tree, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.columns import Column
+from rlrun.memory.index import grown
 
 if TYPE_CHECKING:
     from rlrun.memory.table import Table
@@ -76,7 +77,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Tree]:
     return tree
 
 
-def fit(table: Table, episode: Episode, source: str, *, ignore_extra: bool = False) -> Episode:
+def fit(table: Table, episode: Episode, source: str) -> Episode:
     """Return an episode in the names, shapes and types of a table's columns.
 
     A Dict observation of one part fits a single observation, and [1] fits a single number. `terminated` and
@@ -100,7 +101,7 @@ def fit(table: Table, episode: Episode, source: str, *, ignore_extra: bool = Fal
                 f"{did_you_mean(name, leaves)}"
             )
     for name in leaves:
-        if name not in columns and not ignore_extra:
+        if name not in columns:
             raise RequestError(
                 f"{source} has the column '{name}', which the memory does not store; the memory has "
                 f"{', '.join(columns)}{did_you_mean(name, columns)}"
@@ -210,9 +211,7 @@ class Stored:
 
     def row_slots(self) -> Array:
         """Return the slots without those of the last observations."""
-        last = np.zeros(len(self.slots), np.bool_)
-        last[self._last()] = True
-        return self.slots[~last]
+        return np.delete(self.slots, self._last())
 
     def _last(self) -> Array:
         """Return where among the slots the last observations are, [E]."""
@@ -255,11 +254,8 @@ class Stored:
     @property
     def tags(self) -> dict[str, Array]:
         """Return the tags by name: [E, …]; zeros for open episodes."""
-        tags = {}
-        for name, values in self.table.tags.values.items():
-            known = self.number < len(values)
-            tags[name] = np.zeros((len(self), *values.shape[1:]), values.dtype)
-            tags[name][known] = values[self.number[known]]
-            if name == INTERRUPTED:
-                tags[name][self.open] = 1
+        known, count = self.table.tags.values, len(self.table.index.lane)
+        tags = {name: grown(values, count)[self.number] for name, values in known.items()}
+        if INTERRUPTED in tags:
+            tags[INTERRUPTED][self.open] = 1
         return tags

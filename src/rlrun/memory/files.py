@@ -68,7 +68,7 @@ def store(table: Table, path: Path | str, *, public: bool = False) -> None:
             archive.write_array(file, f"columns/{name}.npy", shape, column.dtype, stored.pieces(name, frames=True))
 
 
-def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
+def restore(table: Table, path: Path | str, *, append: bool = False) -> bool:
     """Read a file into a table.
 
     A table of the same columns, envs, length and kinds of sampler and ejector gets exactly the stored state, so it
@@ -79,7 +79,6 @@ def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extr
         table: its rows are replaced.
         path: a file that `store` wrote.
         append: keep the rows of the table, and add the episodes.
-        ignore_extra: leave out columns that the table does not have. False: refuse them.
 
     Returns:
         True if the table has exactly the stored state.
@@ -96,9 +95,9 @@ def restore(table: Table, path: Path | str, *, append: bool = False, ignore_extr
             return True
         nothing = {name: member.take(0) for name, member in _columns(file, note, path).items()}
         sample = Episode(nest(nothing), tags=dict.fromkeys(note["table"]["tags"], 0))
-        fit(table, sample, str(path), ignore_extra=ignore_extra)  # before any row is dropped
+        fit(table, sample, str(path))  # before any row is dropped
         episodes = _episodes(file, note, path)
-        add_all(table, (fit(table, record, str(path), ignore_extra=ignore_extra) for record in episodes), append=append)
+        add_all(table, (fit(table, record, str(path)) for record in episodes), append=append)
         return False
 
 

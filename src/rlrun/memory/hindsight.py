@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError, require_one_of
 from rlrun.core.generators import Seeded
-from rlrun.core.spaces import Composite, Space, Spaces, describe
+from rlrun.core.spaces import Spaces, describe, leaves
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import RELABEL
 from rlrun.memory.samplers import Rows
@@ -61,7 +61,13 @@ class Hindsight(Seeded):
             raise ConfigError(f"Hindsight.share must lie from 0 to 1, not {share}")
         require_one_of("Hindsight.strategy", strategy, get_args(Strategy))
         if spaces is not None:
-            _require_goals(spaces.observation, goal, achieved)
+            known = dict(leaves(spaces.observation))
+            shapes = {known[path].shape if path in known else None for path in (goal, achieved)}
+            if len(shapes) > 1 or None in shapes:
+                raise SpaceError(
+                    f"Hindsight wants an observation that is a Dict with goals '{goal}' and '{achieved}' of one shape, "
+                    f"as Gymnasium-Robotics' environments have; here it is {describe(spaces.observation)}"
+                )
         self.reward = reward
         self.terminated = getattr(reward, "terminated", None)
         self.share = share
@@ -188,19 +194,3 @@ def _replace(tree: Tree, path: list[str], leaf: Tensor) -> Tree:
     if not path:
         return leaf
     return tree | {path[0]: _replace(tree[path[0]], path[1:], leaf)}
-
-
-def _require_goals(observation: Space, *paths: str) -> None:
-    """Refuse an observation that lacks one of the goals, or whose goals are of different shapes."""
-    spaces: list[Space | None] = []
-    for path in paths:
-        space: Space | None = observation
-        for name in path.split("."):
-            space = space.parts.get(name) if isinstance(space, Composite) else None
-        spaces.append(space)
-    if len({getattr(space, "shape", None) for space in spaces}) > 1 or not hasattr(spaces[0], "shape"):
-        wanted = " and ".join(f"'{path}'" for path in paths)
-        raise SpaceError(
-            f"Hindsight wants an observation that is a Dict with goals {wanted} of one shape, as Gymnasium-Robotics' "
-            f"environments have; here it is {describe(observation)}"
-        )

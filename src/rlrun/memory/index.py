@@ -80,14 +80,10 @@ class EpisodeIndex(ABC):
         self.version += 1
         self._left -= rounds
         if self._left < 0:
-            self._recount(rounds)
-
-    def _recount(self, rounds: int) -> None:
-        """Compute for how many rounds after the next ones steps fit in their bits."""
-        longest = int((self.written - self.first[self.open]).max())
-        if longest + rounds >= 1 << self.bits:  # the largest step stays free: after it comes the next episode's first
-            self._widen()
-        self._left = (1 << self.bits) - 1 - longest - rounds
+            longest = int((self.written - self.first[self.open]).max())
+            if longest + rounds >= 1 << self.bits:  # the largest step stays free: next comes an episode's first
+                self._widen()
+            self._left = (1 << self.bits) - 1 - longest - rounds
 
     def _widen(self) -> None:
         """Change to stamps of 64 bits."""
@@ -328,15 +324,6 @@ class EpisodeIndex(ABC):
                 raise RlrunError(f"memory: the saved index is damaged: '{name}' is {values.dtype} {values.shape}")
         for name, most in self._bounds(arrays, state).items():
             _require(name, arrays.get(name, state.get(name)), most)
-        self._check_stamps(state, arrays)
-
-    def _bounds(self, arrays: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
-        """Return the number that each value must be less than."""
-        numbers = len(arrays["lane"])
-        bounds = {"written": LONGEST, "open": numbers, "lane": self.num_envs, "status": CLOSED + 1}
-        return bounds | {"free": numbers, "_previous": self.size + 1}
-
-    def _check_stamps(self, state: dict[str, Any], arrays: dict[str, Array]) -> None:
         used, stamp, complete = (state[name].numpy() for name in ("used", "stamp", "complete"))
         kinds = (used.dtype, stamp.dtype, complete.dtype)
         if state["bits"] not in (NARROW, WIDE) or type(state["too_short"]) is not int or used.ndim != 1:
@@ -349,6 +336,12 @@ class EpisodeIndex(ABC):
         _require("stamp", stamp, len(arrays["lane"]) << state["bits"])
         if len(used) and (arrays["status"][stamp >> state["bits"]] == FREE).any():
             raise RlrunError("memory: the saved index is damaged: a slot belongs to no episode")
+
+    def _bounds(self, arrays: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
+        """Return the number that each value must be less than."""
+        numbers = len(arrays["lane"])
+        bounds = {"written": LONGEST, "open": numbers, "lane": self.num_envs, "status": CLOSED + 1}
+        return bounds | {"free": numbers, "_previous": self.size + 1}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of a table of the same size.

@@ -27,9 +27,9 @@ class Bonus(ABC):
         weight: of this bonus in the reward.
         observation: normalizes observations for the network; None = not at all.
         reward: normalizes the bonus, one number a step; None = not at all.
-        chunk: rows in one pass through the network, approximately.
     """
 
+    chunk = 4096  # rows in one pass through the network, approximately
     requires: tuple[str, ...] = ("next_observation",)  # names that it reads
 
     def __init__(
@@ -39,13 +39,11 @@ class Bonus(ABC):
         weight: float = 1.0,
         observation: Normalizer | None = None,
         reward: Normalizer | None = None,
-        chunk: int = 4096,
     ) -> None:
         self.network = network
         self.weight = weight
         self.observation = observation
         self.reward = None if reward is None else reward.to("cpu")  # rewards are summed there
-        self.chunk = chunk
 
     @abstractmethod
     def view(self, step: Batch) -> Batch:
@@ -126,8 +124,14 @@ class Intrinsic:
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is not None:  # a copy: what it looks up shall be as earlier adaptors left it
             rows.through("reward", partial(self._read, copy.copy(rows)))
-        _require_numbers(batch, rows)
-        total, views = self.extrinsic_weight * batch["reward"], {}
+        reward: Tensor = batch["reward"]
+        lead = batch.get("terminated", reward).dim() if rows is None else rows.index.ndim
+        if reward.dim() > lead:  # to which of them a bonus should be added nobody says
+            raise RlrunError(
+                f"memory.adaptors: Intrinsic adds to rewards of one number a step, here they have {reward.shape[-1]}; "
+                "+with=reward_weights or +with=lagrangian makes them one before, without +with=reward_critics"
+            )
+        total, views = self.extrinsic_weight * reward, {}
         for name, bonus in self.bonuses.items():
             value, views[name] = bonus.learn(batch, batch.get("valid"))
             total = total + bonus.weight * value
@@ -146,18 +150,3 @@ class Intrinsic:
         for bonus in self.bonuses.values():
             total = total + bonus.weight * bonus.read(step)
         return total
-
-
-def _require_numbers(batch: Batch, rows: Rows | None) -> None:
-    """Refuse rewards of several dimensions.
-
-    Raises:
-        RlrunError: to which of them a bonus should be added nobody says.
-    """
-    reward: Tensor = batch["reward"]
-    lead = batch.get("terminated", reward).dim() if rows is None else rows.index.ndim
-    if reward.dim() > lead:
-        raise RlrunError(
-            f"memory.adaptors: Intrinsic adds to rewards of one number a step, here they have {reward.shape[-1]}; "
-            "+with=reward_weights or +with=lagrangian makes them one before, without +with=reward_critics"
-        )

@@ -43,17 +43,15 @@ class JointLoader:
             if not hasattr(loader, "names"):
                 raise ConfigError(f"loader.{part}: wanted a loader, got {loader!r}")
             names = loader.names()
-            self._groups[part] = {group: self._rename(part, group, names) for group in names}
-            for group, here in self._groups[part].items():
+            if nested is not None and len(names) > 1:
+                raise ConfigError(f"loader.{part}: one data group can be nested, not several: {', '.join(names)}")
+            own = {group: part if group == "default" or nested is not None else group for group in names}
+            self._groups[part] = own
+            for group, here in own.items():
                 if here in owners:
                     raise ConfigError(f"loader.{part} and loader.{owners[here]} both give the data group '{here}'")
                 owners[here] = part
                 self._names[here] = tuple(names[group])
-
-    def _rename(self, part: str, group: str, names: Mapping[str, Any]) -> str:
-        if self.nested is not None and len(names) > 1:
-            raise ConfigError(f"loader.{part}: one data group can be nested, not several: {', '.join(names)}")
-        return part if group == "default" or self.nested is not None else group
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
@@ -135,16 +133,11 @@ class Mix:
         for part in self.parts:
             part.weight = int(part.share * unit)
         self._weighs = any("weight" in part.table.names() for part in self.parts)
-        self._check_names()
         self._holding: list[str] = []  # parts that gave to the newest sample, or could have
         self._picked: list[tuple[Table, int]] = []  # of the newest sample: tables and how many rows each gave
-
-    def _check_names(self) -> None:
-        first, *rest = self.parts
-        names = set(first.table.names(2)) - {"weight"}
-        for part in rest:
-            differing = sorted(names ^ (set(part.table.names(2)) - {"weight"}))
-            if differing:
+        first = self.parts[0]
+        for part in self.parts[1:]:
+            if differing := sorted((set(first.table.names(2)) ^ set(part.table.names(2))) - {"weight"}):
                 raise ConfigError(
                     f"loader.parts.{part.name} and loader.parts.{first.name} differ in what they hold: "
                     f"{', '.join(differing)}"
@@ -170,13 +163,10 @@ class Mix:
         for part, share in zip(self.parts, self._counts(count, length), strict=True):
             if share:
                 self._picked.append((part.table, share))
-                batches.append(self._weighted(part.table.sample(share, length), share))
+                batches.append(batch := part.table.sample(share, length))
+                if self._weighs and "weight" not in batch:
+                    batch["weight"] = torch.ones(share, device=batch["reward"].device if "reward" in batch else None)
         return batches[0] if len(batches) == 1 else {name: _join(batches, name) for name in self.names(length)}
-
-    def _weighted(self, batch: Batch, count: int) -> Batch:
-        if self._weighs and "weight" not in batch:
-            batch["weight"] = torch.ones(count, device=batch["reward"].device if "reward" in batch else None)
-        return batch
 
     def _counts(self, count: int, length: int) -> list[int]:
         """Return how many windows each table gives, `count` in all."""

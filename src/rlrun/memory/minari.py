@@ -43,7 +43,14 @@ def read(dataset: str) -> list[Episode]:
         RequestError: there is no such dataset, or it is damaged.
     """
     minari = _minari()
-    data = _data(minari, dataset)
+    folder = Path(dataset).expanduser().absolute()
+    places = (folder / "data", folder, Path(minari.storage.get_dataset_path(dataset)) / "data")
+    data = next((place for place in places if (place / METADATA).is_file()), None)
+    if data is None:
+        raise RequestError(
+            f"there is no Minari dataset '{dataset}' on this machine, neither by id nor as a folder: "
+            f"minari download {dataset}"
+        )
     try:
         if not {"observation_space", "action_space"} <= json.loads((data / METADATA).read_text()).keys():
             # Minari would make the environment, by whatever callable the file names
@@ -56,19 +63,6 @@ def read(dataset: str) -> list[Episode]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         message = " ".join(str(error).split()) or type(error).__name__
         raise RequestError(f"the Minari dataset '{dataset}' cannot be read: {message}") from error
-
-
-def _data(minari: Any, dataset: str) -> Path:
-    """Return the folder with the data of a dataset, by id or path."""
-    folder = Path(dataset).expanduser().absolute()
-    places = (folder / "data", folder, Path(minari.storage.get_dataset_path(dataset)) / "data")
-    for place in places:
-        if (place / METADATA).is_file():
-            return place
-    raise RequestError(
-        f"there is no Minari dataset '{dataset}' on this machine, neither by id nor as a folder: "
-        f"minari download {dataset}"
-    )
 
 
 def _episode(episode: Any, observe: Callable[[Any], Tree], action_space: Any) -> Episode:

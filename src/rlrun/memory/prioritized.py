@@ -168,21 +168,15 @@ class Prioritized(Seeded, Sampler):
             wrong = int(np.count_nonzero(~(value >= 0.0) | (value > HIGHEST)))
             raise RlrunError(f"memory: priorities are finite numbers from 0; {wrong} of {value.size} are not")
         if value.ndim == 2 and self.mix is not None:
-            value, slots = self._mixed(value, rows.valid), rows.start
+            real = np.ones_like(value) if rows.valid is None else rows.valid
+            value, slots = value * real, rows.start
+            value = self.mix * value.max(1) + (1.0 - self.mix) * value.sum(1) / real.sum(1)
         keep = self._still(rows, slots)
         if keep is not None:
             slots, value = slots[keep], value[keep]
         power = (value.reshape(-1) + self.epsilon) ** self.alpha
         self.tree.set(slots.reshape(-1), power)
         self.largest = max(self.largest, float(power.max(initial=0.0)))
-
-    def _mixed(self, value: Array, valid: Array | None) -> Array:
-        """Return one priority for each window [B] from those of its rows [B, T]."""
-        assert self.mix is not None
-        real = np.ones_like(value) if valid is None else valid
-        value = value * real
-        mixed: Array = self.mix * value.max(1) + (1.0 - self.mix) * value.sum(1) / real.sum(1)
-        return mixed
 
     def _still(self, rows: Rows, slots: Array) -> Array | None:
         """Return which slots have the same rows as when they were picked, without padding; None for all."""
@@ -215,15 +209,8 @@ FAN = 1 << BITS
 BEFORE = np.triu(np.ones((FAN, FAN)), 1)
 
 
-def _lasts() -> Array:
-    """Return how many bits are set in each number of 16 bits, less one."""
-    lasts = np.full(1, -1, np.int64)
-    for _ in range(16):
-        lasts = np.concatenate([lasts, lasts + 1])
-    return lasts
-
-
-LAST = _lasts()
+# how many bits are set in each number of 16 bits, less one
+LAST = np.unpackbits(np.arange(1 << FAN, dtype=np.uint16).view(np.uint8)).reshape(-1, FAN).sum(1, dtype=np.int64) - 1
 
 
 class SumTree:

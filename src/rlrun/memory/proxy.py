@@ -189,13 +189,26 @@ class MemoryProxy:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters and the open episodes."""
-        episodes = {agent: _pack(episode) for agent, episode in self._open.items()}
+        episodes = {
+            agent: {  # few arrays, for the files of a checkpoint
+                "length": len(episode.responses),
+                "observations": stack(episode.observations),
+                "responses": stack(episode.responses),
+                "rewards": stack(episode.rewards) if episode.rewards else {},
+                "info": dict(episode.info),
+            }
+            for agent, episode in self._open.items()
+        }
         return {"short": self.short, "unknown": self.unknown, "open": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         self.short, self.unknown = state["short"], state["unknown"]
-        self._open = {agent: _unpack(packed) for agent, packed in state["open"].items()}
+        self._open = {}
+        for agent, packed in state["open"].items():
+            rows = {name: packed["length"] - (name == "rewards") for name in ("observations", "responses", "rewards")}
+            lists = {name: [take_rows(packed[name], index) for index in range(rows[name])] for name in rows}
+            self._open[agent] = _Open(**lists, info=dict(packed["info"]))
 
 
 def _named(values: Mapping[str, Any], name: str, agent: AgentId) -> Any:
@@ -205,24 +218,3 @@ def _named(values: Mapping[str, Any], name: str, agent: AgentId) -> Any:
             f"{did_you_mean(name, values)}"
         )
     return values[name]
-
-
-def _pack(episode: _Open) -> dict[str, Any]:
-    """Return an open episode as few arrays, for the files of a checkpoint."""
-    return {
-        "length": len(episode.responses),
-        "observations": stack(episode.observations),
-        "responses": stack(episode.responses),
-        "rewards": stack(episode.rewards) if episode.rewards else {},
-        "info": dict(episode.info),
-    }
-
-
-def _unpack(packed: dict[str, Any]) -> _Open:
-    length: int = packed["length"]
-    return _Open(
-        [take_rows(packed["observations"], index) for index in range(length)],
-        [take_rows(packed["responses"], index) for index in range(length)],
-        [take_rows(packed["rewards"], index) for index in range(length - 1)],
-        dict(packed["info"]),
-    )

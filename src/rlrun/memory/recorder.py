@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.checkpointing.rows import SLOTS, Changes, Live, SegmentChain, StoredColumn
-from rlrun.checkpointing.segments import chain_of
+from rlrun.checkpointing.segments import SLOTS, Changes, Live, SegmentChain, StoredColumn, chain_of
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import map_tree
-from rlrun.core.typing import Array, Tree
+from rlrun.core.typing import Array, Stateful, Tree
 from rlrun.memory.columns import Column, Frames, Tags
 from rlrun.memory.ejectors import Ejector
 from rlrun.memory.episodes import flat
@@ -43,7 +42,18 @@ class Recorder:
         self.ejector = ejector
         stored = [column for column in columns if not column.tag]
         self.frames = Frames(stored, frame_stack) if frame_stack > 1 else None
-        self.index = self._make_index(length, num_envs, min_length=min_length, margin=frame_stack - 1)
+        options = {"num_envs": num_envs, "min_length": min_length, "margin": frame_stack - 1}
+        self.index: EpisodeIndex
+        try:
+            if ejector.by_row:
+                self.index = RingIndex(slots=length // num_envs + 1, **options)
+            else:
+                self.index = PoolIndex(size=length + num_envs, **options)
+        except MemoryError:
+            raise ConfigError(
+                f"memory.length: {length:,} transitions are too many for this machine; their index is always in main "
+                "memory"
+            ) from None
         self.storage = Storage(
             self.frames.columns if self.frames else stored, self.index.size, directory, mirrored=self.index.neighbors
         )
@@ -54,17 +64,6 @@ class Recorder:
         self._on_add = sampler.on_add if type(sampler).on_add is not Sampler.on_add else None
         sampler.bind(self.index)
         ejector.bind(self.index)
-
-    def _make_index(self, length: int, num_envs: int, **options: int) -> EpisodeIndex:
-        try:
-            if self.ejector.by_row:
-                return RingIndex(num_envs=num_envs, slots=length // num_envs + 1, **options)
-            return PoolIndex(num_envs=num_envs, size=length + num_envs, **options)
-        except MemoryError:
-            raise ConfigError(
-                f"memory.length: {length:,} transitions are too many for this machine; their index is always in main "
-                "memory"
-            ) from None
 
     def add(self, env_index: int | Array | None, row: Mapping[str, Tree]) -> None:
         """Store one step of some envs.
@@ -206,16 +205,15 @@ class Recorder:
         self.storage.resize(size, old, new)
         self.sampler.moved(old, new)
 
-    def stored(self) -> dict[str, Any]:
-        """Return columns, index and tags; slots that were never written are left out."""
-        used = self.index.used()
-        return {
-            "columns": self.storage.state_dict(used),
-            "index": self.index.state_dict(),
-            "tags": self.tags.state_dict(),
-        }
+    def state_dict(self) -> dict[str, Any]:
+        """Return rows, sampler and ejector without slots that were never written; a full table shares its memory."""
+        return self._state(self.storage.state_dict(self.index.used()), self.index.state_dict())
 
-    def changes(self, home: Path) -> dict[str, Any]:
+    def _state(self, columns: dict[str, Any], index: dict[str, Any]) -> dict[str, Any]:
+        others: dict[str, Stateful] = {"tags": self.tags, "sampler": self.sampler, "ejector": self.ejector}
+        return {"columns": columns, "index": index, **{name: part.state_dict() for name, part in others.items()}}
+
+    def checkpoint(self, home: Path) -> dict[str, Any]:
         """Return the state for a checkpoint, with the rows that changed since the one before.
 
         home: the folder of segments that checkpoints share; a new folder gets all rows.
@@ -234,10 +232,10 @@ class Recorder:
         self.storage.changed[:] = False
         columns = Changes(used, live, self._chain).columns()
         index = {**self.index.books(), "used": columns[SLOTS], "stamp": columns[STAMP]}
-        return {"columns": self.storage.changed_state(columns), "index": index, "tags": self.tags.state_dict()}
+        return self._state(self.storage.changed_state(columns), index)
 
-    def put_back(self, state: dict[str, Any]) -> None:
-        """Load what `stored` returned, or what a checkpoint has of `changes`.
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` returned, or what a checkpoint has of the state of a table of this size and columns.
 
         Raises:
             RlrunError: size or columns differ, or the state is damaged; nothing was changed.
@@ -257,6 +255,8 @@ class Recorder:
         if isinstance(stamp, StoredColumn) and stamp.rows.home is not None:
             self._chain = chain_of(stamp.rows)
             self.index.settle()
+        self.sampler.load_state_dict(state["sampler"])
+        self.ejector.load_state_dict(state["ejector"])
 
 
 def _part(tree: Any, rows: Any) -> Any:

@@ -141,7 +141,9 @@ class RolloutLoader(Seeded):
         if "episode_end" in self._columns:
             batch["episode_end"] = batch["terminated"] | batch["truncated"] | ~batch["valid"]
         rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
-        self._rollout.begin(rows, self._windows(valid))
+        envs = self.table.num_envs
+        windows = (np.arange(0, self.horizon, self.length)[:, None] * envs + np.arange(envs)).ravel()
+        self._rollout.begin(rows, np.flatnonzero(valid) if self.length == 1 else windows)
         self.table.clear()
 
     def _flat(self, name: str, value: Tensor) -> Tensor:
@@ -151,12 +153,6 @@ class RolloutLoader(Seeded):
             shape = list(value.shape)
             raise RlrunError(f"loader.adaptors: '{name}' came back as {shape}, wanted {[*wanted, '…']} (envs, steps)")
         return value.detach().transpose(0, 1).flatten(0, 1).to(self.device)
-
-    def _windows(self, valid: Array) -> Array:
-        if self.length == 1:
-            return np.flatnonzero(valid)
-        envs = self.table.num_envs
-        return (np.arange(0, self.horizon, self.length)[:, None] * envs + np.arange(envs)).ravel()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rest of the rollout and the position in it; the collector's state is its own."""
@@ -284,10 +280,11 @@ def _restored(rows: Batch, device: torch.device) -> Batch:
 
 
 REWARDS = {"reward", "value", "advantage", "return_"}  # columns in the unit of rewards
+PHASE = "auxiliary"  # the data group of phases
 
 
 class PhasicLoader(RolloutLoader):
-    """Serves rollouts, and after every `interval` of them more epochs over all their rows in a second data group.
+    """Serves rollouts, and after every `interval` of them more epochs over all their rows, in the group `auxiliary`.
 
     A batch has one of the groups, and only the callbacks of that group run. The rollouts' adaptors have changed the
     rows. If running statistics scale rewards, the columns of `REWARDS` have the scale of the newest rollout.
@@ -297,7 +294,6 @@ class PhasicLoader(RolloutLoader):
         phase_epochs: how often a phase serves each row.
         phase_minibatch: rows of one.
         phase_columns: names that it keeps, of those that the rollouts have.
-        phase_group: its data group.
         rollouts: as of `RolloutLoader`.
     """
 
@@ -308,7 +304,6 @@ class PhasicLoader(RolloutLoader):
         phase_epochs: int,
         phase_minibatch: int,
         phase_columns: Sequence[str],
-        phase_group: str = "auxiliary",
         **rollouts: Any,
     ) -> None:
         super().__init__(**rollouts)
@@ -316,13 +311,12 @@ class PhasicLoader(RolloutLoader):
         require_at_least("loader.phase_epochs", phase_epochs, 1)
         require_at_least("loader.phase_minibatch", phase_minibatch, 1)
         self.interval = interval
-        self.phase_group = phase_group
         self.phase = self._epochs(phase_minibatch, phase_epochs)
         self._phase_columns = self._with_state(chosen(phase_columns, self._columns), self._columns)
         self._rollouts: list[tuple[Batch, Array]] = []  # rows and windows of each rollout since the last phase
 
     def names(self) -> dict[str, tuple[str, ...]]:
-        return {**super().names(), self.phase_group: self._phase_columns}
+        return {**super().names(), PHASE: self._phase_columns}
 
     def __iter__(self) -> Iterator[Groups]:
         rollouts = super().__iter__()
@@ -330,7 +324,7 @@ class PhasicLoader(RolloutLoader):
             if self._rollout.over and 0 < self.interval <= len(self._rollouts):
                 self._begin()
             while not self.phase.over:
-                yield {self.phase_group: self.phase.next()}
+                yield {PHASE: self.phase.next()}
             yield next(rollouts)
 
     def _scale(self) -> float:

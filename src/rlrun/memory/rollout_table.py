@@ -83,20 +83,16 @@ class Rollout:
             at = (self.filled, envs)
         if self.filled == self.horizon:
             raise RlrunError(f"memory: the rollout of {self.horizon} steps is full; a RolloutLoader empties it")
-        if env_index is not None:
-            self._void(self.filled, envs)
+        if env_index is not None:  # the others' rows are void
+            map_tree(lambda array: array[self.filled].fill(0), self._arrays)
+            self._valid[self.filled] = False
+            self._valid[at] = True
         try:
             put_rows(self._arrays, at, row)
         except KeyError as missing:
             wanted, names = ", ".join(self._roots), ", ".join(row)
             raise RlrunError(f"memory: a row lacks {missing}; wanted {wanted}; given {names}") from None
         self.filled += 1
-
-    def _void(self, row: int, envs: Array) -> None:
-        """Clear a row that only these envs write."""
-        map_tree(lambda array: array[row].fill(0), self._arrays)
-        self._valid[row] = False
-        self._valid[row, envs] = True
 
     def close(self, env_index: int | Array | None, last: Tree) -> None:
         """Note the last observations [n, …] of envs whose episodes ended with the newest row.

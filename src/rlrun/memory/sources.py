@@ -18,14 +18,13 @@ MINARI = "minari:"
 EMPTY = "loader.dataset: there are no rows in it"
 
 
-def import_rows(table: Table, source: str, *, append: bool = False, ignore_extra: bool = False) -> bool:
+def import_rows(table: Table, source: str, *, append: bool = False) -> bool:
     """Fill a table from a file that rlrun or Emote (V1) stored, or from `minari:DATASET`.
 
     Args:
         table: its rows are replaced.
         source: the file or dataset.
         append: keep the rows of the table, and add to them.
-        ignore_extra: leave out columns that the table does not have. False: refuse them.
 
     Returns:
         True if the table has exactly the stored state, with that of sampler and ejector.
@@ -35,8 +34,8 @@ def import_rows(table: Table, source: str, *, append: bool = False, ignore_extra
     """
     episodes = episodes_in(source)
     if episodes is None:
-        return files.restore(table, Path(source).expanduser(), append=append, ignore_extra=ignore_extra)
-    add_all(table, [fit(table, episode, source, ignore_extra=ignore_extra) for episode in episodes], append=append)
+        return files.restore(table, Path(source).expanduser(), append=append)
+    add_all(table, [fit(table, episode, source) for episode in episodes], append=append)
     return False
 
 

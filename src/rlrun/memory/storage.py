@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from rlrun.checkpointing.rows import StoredColumn
+from rlrun.checkpointing.segments import StoredColumn
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Tree
@@ -101,9 +100,16 @@ class Storage:
 
     def _write_many(self, slots: Array, row: Mapping[str, Tree]) -> None:
         """Pack the rows first: one scattered write in place of one for each column."""
-        staging = self._staging.get(len(slots))
+        count = len(slots)
+        staging = self._staging.get(count)
         if staging is None:
-            staging = self._stage(len(slots))
+            block = np.zeros((count, self.layout.itemsize), np.uint8)
+            rows = block.view(f"V{self.layout.itemsize}").reshape(-1) if block.size else block
+            staging = rows, fields_of(block, self.layout)
+            if count <= STAGED:
+                if len(self._staging) > 128:  # any number of envs may end together
+                    self._staging.clear()
+                self._staging[count] = staging
         void, fields = staging
         for name, keys, array in self._leaves:
             value = row[name] if len(keys) == 1 else leaf_of(row, keys)
@@ -114,16 +120,6 @@ class Storage:
         if fields:
             self._void[slots] = void
         self._mirror()
-
-    def _stage(self, count: int) -> tuple[Array, dict[str, Array]]:
-        block = np.zeros((count, self.layout.itemsize), np.uint8)
-        fields = fields_of(block, self.layout)
-        staged = (block.view(f"V{self.layout.itemsize}").reshape(-1) if block.size else block), fields
-        if count <= STAGED:
-            if len(self._staging) > 128:  # any number of envs may end together
-                self._staging.clear()
-            self._staging[count] = staged
-        return staged
 
     def write_last(self, slots: Any, observation: Tree) -> None:
         """Write last observations to new slots, and zeros to all other columns.
@@ -154,21 +150,16 @@ class Storage:
             RlrunError: there is no such column.
         """
         if name in self.columns:
-            return self._gather(name, slots)
+            array = self.arrays[name]
+            if name in self.blocks:  # a block of its own
+                # slots are valid; "clip" saves numpy the check and a buffer, 3 times as fast as indexing
+                return torch.from_numpy(array.take(slots, axis=0, mode="clip"))
+            return torch.from_numpy(array[slots] if array.ndim == 1 else self._take(slots)[name])
         try:
             node = leaf_of(self._tree_of_keys, name.split("."))
         except (KeyError, TypeError):
             raise RlrunError(f"memory: there is no column '{name}'; there are {', '.join(self.columns)}") from None
         return self._part(node, self._take(slots), slots)
-
-    def _gather(self, name: str, slots: Array) -> Tensor:
-        array = self.arrays[name]
-        if name in self.blocks:  # a block of its own
-            # slots are valid; "clip" saves numpy the check and a buffer, 3 times as fast as indexing
-            return torch.from_numpy(array.take(slots, axis=0, mode="clip"))
-        if array.ndim == 1:
-            return torch.from_numpy(array[slots])
-        return torch.from_numpy(self._take(slots)[name])
 
     def _take(self, slots: Array) -> Array:
         """Return packed rows, of the shape of the slots, with named fields."""

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +14,16 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
 from rlrun.core.spaces import Spaces, map_tree
-from rlrun.core.typing import Array, Batch
+from rlrun.core.typing import Batch
 from rlrun.memory import files, virtual
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, spared
 from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vectors
 from rlrun.memory.ejectors import Ejector, Fifo
-from rlrun.memory.index import OPEN, EpisodeIndex
+from rlrun.memory.index import OPEN
 from rlrun.memory.recorder import Recorder
 from rlrun.memory.samplers import Rows, Sampler, Uniform
+
+PARTS = 4  # of the table by age, whose shares of the samples are reported
 
 
 class Table(Recorder):
@@ -120,7 +123,13 @@ class Table(Recorder):
             raise ConfigError(f"memory.columns.{twice[0]}: a batch has another value of this name already")
         virtual.check(self.virtual, leaves)
         check(self.adaptors, [*leaves, *self._names(2)])
-        self._refuse_relabelled()
+        relabelling = [adaptor for adaptor in self.adaptors if getattr(adaptor, "tier", None) == RELABEL]
+        for name, column in self.virtual.items():  # they would have the stored values
+            for adaptor, read in product(relabelling, getattr(column, "requires", ())):
+                if read.partition(".")[0] in adaptor.provides:
+                    raise ConfigError(
+                        f"memory.columns.{name} reads '{read}' as stored; {type(adaptor).__name__} changes that"
+                    )
         without = spared(self.adaptors)
         stacked = ("observation",) if self.frames else ()
         self._fetched = tuple(name for name in self.storage if name not in without and name not in stacked)
@@ -130,17 +139,6 @@ class Table(Recorder):
         self._on_sample = self.ejector.on_sample if type(self.ejector).on_sample is not Ejector.on_sample else None
         hooks = (getattr(adaptor, "observe", None) for adaptor in self.adaptors)
         self._observers = tuple(observe for observe in hooks if observe is not None)
-
-    def _refuse_relabelled(self) -> None:
-        """Refuse virtual columns that read a column which an adaptor relabels: they would have the stored values."""
-        relabelling = [adaptor for adaptor in self.adaptors if getattr(adaptor, "tier", None) == RELABEL]
-        for name, column in self.virtual.items():
-            for adaptor in relabelling:
-                for read in getattr(column, "requires", ()):
-                    if read.partition(".")[0] in adaptor.provides:
-                        raise ConfigError(
-                            f"memory.columns.{name} reads '{read}' as stored; {type(adaptor).__name__} changes that"
-                        )
 
     def _names(self, length: int = 1) -> list[str]:
         """Return the names of a batch of windows of this length before adaptors."""
@@ -255,70 +253,41 @@ class Table(Recorder):
     @property
     def metrics(self) -> dict[str, Any]:
         """Contents of the table, ages of the newest sample's rows, and the seconds of its parts."""
-        ages = {} if self._picked is None else _ages(self.index, self._picked.start)
-        times = {f"time/memory_{part}_seconds": value for part, value in self._times.items()}
-        return _contents(self.index) | ages | times
+        index, windows = self.index, self.index.windows(1)
+        filled = windows > 0
+        over = filled & (index.status != OPEN)
+        rows = int(windows.sum())
+        metrics: dict[str, Any] = {
+            "memory/rows": rows,
+            "memory/fill": rows / (index.size - index.num_envs),
+            "memory/episodes": int(np.count_nonzero(filled)),
+        }
+        if index.min_length > 1:
+            metrics["memory/too_short"] = index.too_short
+        if over.any():
+            metrics["memory/episode_length"] = float(windows[over].mean())
+        start = np.empty(0, np.int64) if self._picked is None else self._picked.start
+        age = index.age(start[index.stamp[start] >= 0])
+        if len(age):  # in rows of an env; and the share of each part of the table by age, the newest first
+            oldest = max(min(int(index.written.max()), index.size // index.num_envs), 1)
+            share = np.bincount(np.minimum(age * PARTS // oldest, PARTS - 1), minlength=PARTS) / len(age)
+            names = (f"memory/sampled_share_{part + 1}_of_{PARTS}" for part in range(PARTS))
+            metrics |= {"memory/sampled_age": float(age.mean()), **dict(zip(names, share.tolist(), strict=True))}
+        return metrics | {f"time/memory_{part}_seconds": value for part, value in self._times.items()}
 
     @property
     def nbytes(self) -> int:
         """Bytes that the columns take once all rows are written."""
         return self.storage.nbytes
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return rows, sampler and ejector; tensors of a full table share its memory."""
-        return self.stored() | {"sampler": self.sampler.state_dict(), "ejector": self.ejector.state_dict()}
-
-    def checkpoint(self, home: Path) -> dict[str, Any]:
-        """Return the state for a checkpoint with segments of rows in `home`: of the rows only those that changed."""
-        return self.changes(home) | {"sampler": self.sampler.state_dict(), "ejector": self.ejector.state_dict()}
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of a table of the same size and columns.
-
-        Raises:
-            RlrunError: size or columns differ; nothing was changed.
-        """
-        self.put_back(state)
-        self.sampler.load_state_dict(state["sampler"])
-        self.ejector.load_state_dict(state["ejector"])
+        super().load_state_dict(state)
         self._picked = None
 
     def store(self, path: Path | str, *, public: bool = False) -> None:
         """Write everything to one file without pickle: `rlrun.memory.files.store`."""
         files.store(self, path, public=public)
 
-    def restore(self, path: Path | str, *, append: bool = False, ignore_extra: bool = False) -> bool:
+    def restore(self, path: Path | str, *, append: bool = False) -> bool:
         """Read a file: `rlrun.memory.files.restore`. Return True if the state is exactly the stored one."""
-        return files.restore(self, path, append=append, ignore_extra=ignore_extra)
-
-
-PARTS = 4  # of the table by age, whose shares of the samples are reported
-
-
-def _contents(index: EpisodeIndex) -> dict[str, Any]:
-    """Return fill, episodes and their lengths."""
-    windows = index.windows(1)
-    filled = windows > 0
-    over = filled & (index.status != OPEN)
-    rows = int(windows.sum())
-    metrics: dict[str, Any] = {
-        "memory/rows": rows,
-        "memory/fill": rows / (index.size - index.num_envs),
-        "memory/episodes": int(np.count_nonzero(filled)),
-    }
-    if index.min_length > 1:
-        metrics["memory/too_short"] = index.too_short
-    if over.any():
-        metrics["memory/episode_length"] = float(windows[over].mean())
-    return metrics
-
-
-def _ages(index: EpisodeIndex, start: Array) -> dict[str, float]:
-    """Return the mean age of rows, in rows of an env, and the share of each part of the table by age."""
-    age = index.age(start[index.stamp[start] >= 0])
-    if not len(age):
-        return {}
-    oldest = max(min(int(index.written.max()), index.size // index.num_envs), 1)
-    share = np.bincount(np.minimum(age * PARTS // oldest, PARTS - 1), minlength=PARTS) / len(age)
-    names = (f"memory/sampled_share_{part + 1}_of_{PARTS}" for part in range(PARTS))  # the newest first
-    return {"memory/sampled_age": float(age.mean()), **dict(zip(names, share.tolist(), strict=True))}
+        return files.restore(self, path, append=append)

@@ -171,20 +171,16 @@ class NStep:
             reach = np.where(terminated.any(-1), np.minimum(reach, terminated.argmax(-1) + 1), reach)
         flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(reach.shape)
         successor, last = flat[first + reach], flat[first + reach - 1]
+        reward, counted = rows.gather("reward", slots[..., :-1]).numpy(), self.counted[reach]
+        summed = np.einsum("...n,...n->..." if reward.ndim == counted.ndim else "...nr,...n->...r", reward, counted)
         batch = {
-            "reward": torch.from_numpy(self._sum(rows.gather("reward", slots[..., :-1]).numpy(), reach)),
+            "reward": torch.from_numpy(summed),
             "next_observation": rows.gather("observation", successor),
             "terminated": rows.gather("terminated", last),
             "truncated": rows.gather("truncated", last),
             "discount": torch.from_numpy(self.powers[reach]),
         }
         return batch, reach
-
-    def _sum(self, reward: Array, reach: Array) -> Array:
-        counted = self.counted[reach]
-        if reward.ndim == counted.ndim:
-            return np.einsum("...n,...n->...", reward, counted)  # type: ignore[no-any-return]
-        return np.einsum("...nr,...n->...r", reward, counted)  # type: ignore[no-any-return]
 
 
 Update = Literal["replay", "rollout", "never"]

@@ -101,7 +101,11 @@ def check_manifest(note: Any, path: Path) -> None:
             raise RunDirError(f"{path} is damaged: its {name} is not a number")
     if not isinstance(note.get("created", ""), str):
         raise RunDirError(f"{path} is damaged: the time when it was created is not a text")
-    _check_evaluation(note.get("evaluation"), path)
+    stats, numbers = note.get("evaluation"), ("mean_return", "std_return", "episodes", "env_steps")
+    if stats is not None and not (
+        isinstance(stats, dict) and all(type(stats.get(name, 0)) in (int, float, type(None)) for name in numbers)
+    ):
+        raise RunDirError(f"{path} is damaged: its evaluation is none")
     for key, pattern in (("files", FILE), ("segments", NAME)):
         entries = note.get(key)
         if not isinstance(entries, dict):
@@ -113,14 +117,6 @@ def check_manifest(note: Any, path: Path) -> None:
                 raise RunDirError(f"{path} is damaged: what it says of {name} is not a size and hash")
     if not {TENSORS, STATE} <= note["files"].keys():
         raise RunDirError(f"{path} is damaged: it lacks {TENSORS} or {STATE}")
-
-
-def _check_evaluation(stats: Any, path: Path) -> None:
-    numbers = ("mean_return", "std_return", "episodes", "env_steps")
-    if stats is not None and not (
-        isinstance(stats, dict) and all(type(stats.get(name, 0)) in (int, float, type(None)) for name in numbers)
-    ):
-        raise RunDirError(f"{path} is damaged: its evaluation is none")
 
 
 def _is_entry(entry: Any) -> bool:

@@ -55,13 +55,8 @@ def release(handle: int) -> None:
         os.close(handle)
 
 
-def _release_all() -> None:
-    for handle in [*_contents]:
-        release(handle)
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_all)
+    os.register_at_fork(after_in_child=lambda: [*map(release, [*_contents])])
 
 
 def is_held(path: Path) -> bool | None:

@@ -45,7 +45,14 @@ def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], f
         path.parent.mkdir(parents=True, exist_ok=True)
         if damaged:
             path.unlink()
-        cached = _put(path, json.dumps({"about": about, "answer": answer}, indent=2) + "\n")
+        mine = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+        try:
+            write_bytes(mine, (json.dumps({"about": about, "answer": answer}, indent=2) + "\n").encode())
+            with suppress(FileExistsError):  # another process was quicker
+                os.link(mine, path)  # unlike a renaming, it leaves what is there
+        finally:
+            mine.unlink(missing_ok=True)
+        cached = known(path).get("answer")
         answer = cached if fits(cached) else answer
     return answer
 
@@ -57,15 +64,3 @@ def folder() -> Path:
         RuntimeError: the user has no home.
     """
     return user_cache_path("rlrun", appauthor=False)
-
-
-def _put(path: Path, text: str) -> Any:
-    """Write an answer, unless another process was quicker; return the one that is there then."""
-    mine = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    try:
-        write_bytes(mine, text.encode())
-        with suppress(FileExistsError):
-            os.link(mine, path)  # unlike a renaming, it leaves what is there
-    finally:
-        mine.unlink(missing_ok=True)
-    return known(path).get("answer")

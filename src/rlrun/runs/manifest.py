@@ -7,6 +7,7 @@ import platform
 import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -95,22 +96,17 @@ def git(project: Path) -> dict[str, Any] | None:
     commit = _run_git(project, {}, "rev-parse", "HEAD")
     if commit is None:
         return None
-    named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS)
-    difference = _run_git(project, _without(named), "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
+    named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS) or b""
+    keys = named.decode(errors="surrogateescape").split("\0")[:-1]
+    variables = {"GIT_CONFIG_COUNT": str(len(keys))}  # with them git runs none of the programs that these keys name
+    for number, key in enumerate(keys):
+        variables[f"GIT_CONFIG_KEY_{number}"] = key
+        variables[f"GIT_CONFIG_VALUE_{number}"] = "false" if key.endswith(".required") else ""
+    difference = _run_git(project, variables, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
     if difference is None:
         return None
     dirty = hashlib.sha256(difference).hexdigest() if difference else None
     return {"commit": commit.decode().strip(), "dirty": dirty}
-
-
-def _without(named: bytes | None) -> dict[str, str]:
-    """Return variables with which git runs none of the programs that a repository names as filters of its files."""
-    keys = [] if named is None else named.decode(errors="surrogateescape").split("\0")[:-1]
-    variables = {"GIT_CONFIG_COUNT": str(len(keys))}
-    for number, key in enumerate(keys):
-        variables[f"GIT_CONFIG_KEY_{number}"] = key
-        variables[f"GIT_CONFIG_VALUE_{number}"] = "false" if key.endswith(".required") else ""
-    return variables
 
 
 def _run_git(project: Path, variables: dict[str, str], *overrides: str) -> bytes | None:
@@ -130,11 +126,8 @@ def _run_git(project: Path, variables: dict[str, str], *overrides: str) -> bytes
 @functools.cache
 def versions() -> dict[str, str | None]:
     """Return the version of each package that a run depends on."""
-    return {name: _version(name) for name in PACKAGES}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    installed: dict[str, str | None] = dict.fromkeys(PACKAGES)
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            installed[name] = metadata.version(name)
+    return installed

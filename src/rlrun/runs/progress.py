@@ -18,6 +18,7 @@ TAIL = 16_384  # bytes
 LINE_BYTES = 1 << 18
 LONGEST = 1 << 20  # bytes of a record
 SHOWN_LOSSES = 4
+BAR = 12  # cells
 SHOWN_WORK = 2  # kinds that take the most time
 HUGE = 1e100  # a larger number is none that a mean could be taken of
 
@@ -128,9 +129,12 @@ def line(
     to_go: bool = True,
 ) -> str:
     """Return the `parts` of a record in one line, with a bar before them if wanted."""
-    share = None if not total else position(record) / (total if record["env_steps"] or not offline else offline)
-    shown = parts(record, total=total, offline=offline, to_go=to_go)
-    return "  ".join([bar(share), *shown] if with_bar and share is not None else shown)
+    texts = parts(record, total=total, offline=offline, to_go=to_go)
+    if with_bar and total:
+        share = position(record) / (total if record["env_steps"] or not offline else offline)
+        full = min(BAR, int(share * BAR))
+        texts.insert(0, "━" * full + "─" * (BAR - full))
+    return "  ".join(texts)
 
 
 def parts(record: Mapping[str, Any], *, total: int | None = None, offline: int = 0, to_go: bool = True) -> list[str]:
@@ -163,9 +167,3 @@ def where_time_goes(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the kinds of work with their shares of the time, the largest first; those below a percent are left out."""
     shares = {work: record.get(f"time/{work}") or 0.0 for work in KINDS}
     return {work: share for work, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= 0.01}
-
-
-def bar(share: float, width: int = 12) -> str:
-    """Return a bar of so many cells."""
-    full = min(width, int(share * width))
-    return "━" * full + "─" * (width - full)

@@ -107,7 +107,7 @@ class Memory(ForkedPart):
             RlrunError: the columns differ.
         """
         table, state = self.part, values[""]
-        pooled = "vacant" in state["index"]  # envs shared the rows
+        pooled = "freed" in state["index"]  # envs shared the rows
         size, envs = int(state["index"]["size"]), len(state["index"]["open"])
         parts: dict[str, Stateful] = {"sampler": table.sampler, "ejector": table.ejector}
         kind = all(state[name].keys() == part.state_dict().keys() for name, part in parts.items())
@@ -131,7 +131,7 @@ class Memory(ForkedPart):
             min_length=1,
             directory=None,
         )
-        before.put_back(dict(state))
+        before.load_state_dict({**state, **{name: getattr(before, name).state_dict() for name in parts}})
         cut_off(cast(Table, before))  # reading needs no more of the old table
         episodes = Stored.of(cast(Table, before))
         add_all(table, episodes, append=False)
