@@ -175,7 +175,7 @@ def test_stores_what_a_collector_stores(count, mode, random):
         collector = probes.collector_for(env, agent, kind=kind, warm_up_seed=7)
         assert collector.collect(30, random=random) >= 30
         collector.end_training(None)
-        state = collector.state_dict() | {"table": collector.table.stored(), "agent": agent.state_dict()}
+        state = collector.state_dict() | {"table": collector.table.state_dict(), "agent": agent.state_dict()}
         states.append(digest(state))
     assert states[0] == states[1]
 

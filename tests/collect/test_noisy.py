@@ -105,7 +105,7 @@ def test_worker_makes_noise_of_a_collector():
         collector.collect(20, random=True)
         collector.collect(20)
         collector.end_training(None)
-        runs.append((collector.table.stored()["columns"]["blocks"]["packed rows"], agent.state_dict()))
+        runs.append((collector.table.state_dict()["columns"]["blocks"]["packed rows"], agent.state_dict()))
     assert np.array_equal(runs[0][0], runs[1][0])
     assert runs[0][1]["rng"] == runs[1][1]["rng"]
     assert torch.equal(runs[0][1]["noise"][0], runs[1][1]["noise"][0])

@@ -132,7 +132,7 @@ DANGEROUS = [
     # by way of what trusted modules import
     *("torch.nn.parallel.distributed.os.system", "gymnasium.spaces.box.np.load"),
     "torch.optim.optimizer.functools.partial",
-    *("rlrun.memory.dataset.np.load", "rlrun.callbacks.checkpoint.storage.save", "rlrun.memory.minari.shutil.rmtree"),
+    *("rlrun.memory.dataset.np.load", "rlrun.callbacks.checkpoint.storage.write", "rlrun.memory.minari.shutil.rmtree"),
     *("rlrun.commands.train.os.system", "rlrun.memory.Table.__subclasses__", "rlrun.compile.update.Region"),
     # on the way round by names that python gives everything
     *("torch.nn.Linear.__init__", "torch.nn.Linear.__init__.__globals__", "torch.nn.__loader__.get_data"),
