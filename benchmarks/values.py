@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.values.known import LONG, Case, everything, learned
+from tests.values.known import ENDINGS, LONG, MODES, Case, algorithms, learned
+
+
+def everything() -> Iterator[Case]:
+    """Yield the full product."""
+    for states in (1, 2):
+        for ending in ENDINGS:
+            for algorithm in algorithms():
+                yield Case(algorithm, states, ending)
+            for mode, (_, those) in MODES.items():
+                for algorithm in those:
+                    yield Case(algorithm, states, ending, mode)
 
 
 def measure(cases: Iterable[Case] | None = None) -> dict[str, Any]:
