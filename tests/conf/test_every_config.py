@@ -18,7 +18,7 @@ from rlrun.config.build import Builder
 from rlrun.config.interpolation import plain
 from rlrun.config.places import packaged_dir
 from rlrun.core.errors import MissingExtra
-from rlrun.devtools.conformance.checks import SMALL, WITH_FILE
+from rlrun.devtools.conformance.checks import SMALL, WITH_FILE, shrink
 from rlrun.memory import Table, files
 
 CONF = packaged_dir()
@@ -72,13 +72,6 @@ def overrides_of(file: str) -> list[str]:
     return choice + OVERRIDES_OF_FILE.get(file, beside)
 
 
-def small(overrides: list[str]) -> list[str]:
-    """Add small numbers for the keys that there are."""
-    config = compose(overrides).config
-    known = [key for key in SMALL if OmegaConf.select(config, key, default=...) is not ...]
-    return overrides + [f"{key}={SMALL[key]}" for key in known]
-
-
 def text(file: str) -> list[str]:
     return (CONF / f"{file}.yaml").read_text().splitlines()
 
@@ -109,9 +102,9 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None
 
 @pytest.mark.parametrize("file", RUN)
 def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
-    overrides = small(overrides_of(file))
+    overrides = overrides_of(file)
     provide(overrides)
-    composed = compose(overrides)
+    composed = shrink(compose(overrides), SMALL)
     idle = {"adam"} if file in UNTRAINED else set()
     assert set(unread(composed.config)) == idle
     if (extra := missing_extra(file)) is not None:
