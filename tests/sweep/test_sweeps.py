@@ -129,14 +129,13 @@ def test_a_sweep_names_its_preset_and_each_jobs_return(project, rlrun):
 
 
 def test_killed_twice_every_job_ends_once_and_as_if_it_had_not_been(project, rlrun):
-    overrides = [*TINY, "stop.env_steps=1_000", "seed=range(4)", "--workers", "2"]
-    assert rlrun("train", "-m", *overrides, "--sweep-dir", "whole").returncode == 0
-    process = start("train", "-m", *overrides, "--sweep-dir", "killed")
-    for begun in (1, 3):
+    overrides = [*TINY, "stop.env_steps=1_000", "seed=range(4)"]
+    assert rlrun("train", "-m", *overrides, "--workers", "2", "--sweep-dir", "whole").returncode == 0
+    for begun, command in ((1, ["train", "-m", *overrides, "--sweep-dir", "killed"]), (3, ["resume", "killed"])):
+        process = start(*command, "--workers", "2")
         until(lambda begun=begun: [_newest(run) > 0 for run in _runs("killed")].count(True) >= begun)
         kill_all(process)
-        process = start("resume", "killed", "--workers", "2")
-    assert process.wait(120) == 0
+    assert rlrun("resume", "killed", "--workers", "2").returncode == 0
     jobs = entries("killed")
     assert [entry.state for entry in jobs] == ["completed"] * 4
     for entry in jobs:
@@ -171,10 +170,8 @@ def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(pr
     (project / "fails.py").write_text(FAILS)
     how = "+env.kwargs.how='raises','runs out','is killed','hangs','not',exits,leaves,'leaves from C'"
     overrides = [*TINY, "env.target=fails.Fails", how, "checkpoint.every=50", "env.vectorization=sync"]
-    options = ["--sweep-dir", "s", "--workers", "5", "--stall", "10"]
-    process = start("train", "-m", *overrides, *options, stderr=subprocess.PIPE)
-    stderr = process.communicate(timeout=150)[1]
-    assert process.returncode == 1
+    done = rlrun("train", "-m", *overrides, "--sweep-dir", "s", "--workers", "5", "--stall", "10")
+    assert done.returncode == 1
     errors = {entry.label.split("=")[1].strip("'"): entry.error for entry in entries("s")}
     assert "ValueError: the arm broke" in errors["raises"]
     assert "MemoryError: no room for the arm" in errors["runs out"]
@@ -185,7 +182,7 @@ def test_failures_are_shown_at_once_with_their_last_line_and_the_rest_goes_on(pr
     assert errors["leaves from C"] == "its process left with exit code 0 before the run was completed"
     assert errors["not"] is None
     for error in filter(None, errors.values()):
-        assert f": failed: {error}\n" in stderr
+        assert f": failed: {error}\n" in done.stderr
 
     (project / "mended").touch()
     again = rlrun("resume", "s", "--retry-failed", "--workers", "4", "--trust", "fails")
@@ -204,11 +201,12 @@ def test_a_sweep_gives_up_after_so_many_failures(option, pending, project, rlrun
     assert [entry.state for entry in entries("s")].count("pending") == pending
 
 
-def test_two_coordinators_share_the_jobs(project):
-    overrides = [*TINY, "seed=range(6)", "--sweep-dir", "s", "--workers", "1"]
-    both = [start("train", "-m", *overrides, stderr=subprocess.PIPE) for _ in range(2)]
-    outputs = [process.communicate(timeout=150)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
+def test_two_coordinators_share_the_jobs(project, rlrun):
+    overrides = ["train", "-m", *TINY, "seed=range(6)", "--sweep-dir", "s", "--workers", "1"]
+    other = start(*overrides, stderr=subprocess.PIPE)
+    until(lambda: "running" in states("s").values() if is_sweep(Path("s")) else False)
+    outputs = rlrun(*overrides).stderr, other.communicate(timeout=150)[1]
+    assert other.returncode == 0
     until(lambda: set(states("s").values()) == {"completed"})
     assert {log.read_text().count("completed:") for log in Path("s/logs").glob("*.txt")} == {1}
     for run in _runs("s"):

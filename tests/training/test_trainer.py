@@ -40,8 +40,9 @@ for name in EVENTS[:-1]:
 
 def test_events_come_in_order():
     spy = Spy(cycle=1)
-    Trainer({"spy": spy}, Batches(1)).train()
-    assert spy.calls == list(EVENTS)
+    state = Trainer({"spy": spy}, Batches(2)).train()
+    assert spy.calls == [*EVENTS[:-1], *EVENTS[2:]]  # until the loader is exhausted
+    assert (spy.error, state["update"]) == (None, 2)
 
 
 @pytest.mark.parametrize(("cycle", "begins", "ends"), [(0, 0, 0), (1, 3, 3), (2, 2, 1)])
@@ -49,14 +50,6 @@ def test_cycles_begin_and_end_by_their_length(cycle, begins, ends):
     spy = Spy(cycle=cycle)
     Trainer({"spy": spy}, Batches(3)).train()
     assert (spy.calls.count("begin_cycle"), spy.calls.count("end_cycle")) == (begins, ends)
-
-
-def test_exhausted_loader_still_ends_training():
-    spy = Spy()
-    state = Trainer({"spy": spy}, Batches(2)).train()
-    assert spy.calls[-1] == "end_training"
-    assert spy.error is None
-    assert state["update"] == 2
 
 
 def test_stop_ends_training_quietly():
@@ -113,12 +106,15 @@ def test_skip_batch_leaves_out_the_rest_of_the_update():
     assert state["update"] == 3
 
 
-def test_begin_training_adds_names_to_the_state():
+def test_begin_and_end_of_training_add_names_to_the_state():
     class Adds(Callback):
         provides = ("speed",)
 
         def begin_training(self):
             return {"speed": 3}
+
+        def end_training(self, error):
+            return {"speed": 7}
 
     class Reads(Callback):
         data_group = "default"
@@ -126,9 +122,12 @@ def test_begin_training_adds_names_to_the_state():
         def backward(self, x, speed):
             self.seen = (x, speed)
 
-    reads = Reads()
-    Trainer({"reads": reads, "adds": Adds()}, Batches(1)).train()
-    assert reads.seen == (0, 3)
+        def end_training(self, error, speed):
+            self.seen += (speed,)
+
+    first, last = Reads(), Reads()
+    Trainer({"first": first, "adds": Adds(), "last": last}, Batches(1)).train()
+    assert (first.seen, last.seen) == ((0, 3, 3), (0, 3, 7))
 
 
 class Hooked(Callback):
@@ -210,25 +209,6 @@ def test_a_hook_that_asks_for_the_batch_is_left_out_when_an_update_is_finished()
     resumed.loader = Batches(1)
     resumed.train()
     assert seen(resumed) == [[2, 3], [(3, 0)]]
-
-
-def test_what_the_end_of_training_returns_is_seen_by_later_callbacks():
-    class Counter(Callback):
-        provides = ("count",)
-
-        def begin_training(self):
-            return {"count": 0}
-
-        def end_training(self, error):
-            return {"count": 7}
-
-    class Reader(Callback):
-        def end_training(self, error, count):
-            self.seen = count
-
-    reader = Reader()
-    Trainer({"counter": Counter(), "reader": reader}, Batches(1)).train()
-    assert reader.seen == 7
 
 
 class Around:

@@ -105,25 +105,15 @@ def test_a_promised_name_that_is_not_returned_names_callback_and_update(group):
     assert trainer.state["update"] == (2 if group else 1)
 
 
-def test_optional_arguments_are_left_out_where_nobody_provides_them():
-    class Optional(Grouped):
-        def backward(self, reward, weight=5):
-            self.seen = (reward, weight)
-
-    plain, weighted = Optional(), Optional()
-    Trainer({"a": plain}, OneBatch({"reward": 1})).train()
-    Trainer({"a": weighted}, OneBatch({"reward": 1, "weight": 2})).train()
-    assert (plain.seen, weighted.seen) == ((1, 5), (1, 2))
-
-
-def test_group_names_fall_back_to_the_state():
+def test_optional_arguments_and_those_of_the_state():
     class Reads(Grouped):
-        def backward(self, reward, update):
-            self.seen = (reward, update)
+        def backward(self, reward, update, weight=5):
+            self.seen = (reward, update, weight)
 
-    reads = Reads()
-    Trainer({"a": reads}, OneBatch({"reward": 4}, count=3)).train()
-    assert reads.seen == (4, 3)
+    plain, weighted = Reads(), Reads()
+    Trainer({"a": plain}, OneBatch({"reward": 4}, count=3)).train()
+    Trainer({"a": weighted}, OneBatch({"reward": 1, "weight": 2})).train()
+    assert (plain.seen, weighted.seen) == ((4, 3, 5), (1, 1, 2))
 
 
 def test_explain_shows_who_reads_and_who_provides():
@@ -157,13 +147,13 @@ def test_callbacks_have_a_turn_where_their_group_is():
             self.seen.append(x)
 
     class Other(Reads):
-        def end_batch(self, y, missing=None, update=0):
-            self.seen.append((y, update))
+        def end_batch(self, y):
+            self.seen.append(y)
 
     first, second = One("default"), Other("other")
     Trainer({"one": first, "other": second}, Turns()).train()
     assert first.seen == ["bare", 1, "bare", 3]
-    assert second.seen == ["bare", (2, 2)]
+    assert second.seen == ["bare", 2]
 
 
 @pytest.mark.parametrize(
