@@ -84,7 +84,7 @@ class Persistent(Counting):
             raise RequestError("agent: repeated actions want the state before each step; see `initial_state`")
         free = state["left"] == 0
         if explore:
-            self.share.count(free)
+            self.count(free)
         action, lasts = state["action"], state["left"]
         if free.any():
             decision = to_arrays(self._act(to_tensors(observation, self.device), explore))

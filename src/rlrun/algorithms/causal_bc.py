@@ -22,23 +22,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, map_tree
 from rlrun.core.typing import Tree
-from rlrun.nn import MLP, ActionCodec, DeterministicPolicy, Encoder
+from rlrun.nn import ActionCodec, DeterministicPolicy, EncodedMLP
 from rlrun.training.metrics import Metric
 
 
-class Residual(nn.Module):
+class Residual(EncodedMLP):
     """f(s): the error of the policy that is to be expected a window later, [B, A]."""
 
     def __init__(self, spaces: Spaces, *, hidden: Sequence[int] = (256, 256)) -> None:
-        super().__init__()
-        self.encoder = Encoder(spaces)
-        self.layers = MLP(self.encoder.size, ActionCodec(spaces).continuous, hidden=hidden)
+        super().__init__(spaces, ActionCodec(spaces).continuous, hidden=hidden)
 
     def forward(self, observation: Tree) -> Tensor:
         error: Tensor = self.layers(self.encoder(observation))

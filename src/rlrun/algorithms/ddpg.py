@@ -14,7 +14,6 @@ Difference from the papers: the random actions of the warm-up are uniform with t
 stable-baselines3 has them, so some lie on a bound.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,6 +36,7 @@ class DeterministicQTarget(TargetCallback):
         noise: deviation of the noise around the copy's action, σ; 0 = none.
         noise_limit: how large it is at most.
         target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
+        options: of `TargetCallback`.
 
     Raises:
         ConfigError: there are fewer members than shall be drawn.
@@ -50,13 +50,10 @@ class DeterministicQTarget(TargetCallback):
         noise: float = 0.0,
         noise_limit: float = 0.5,
         target_subset: int | None = None,
-        discount: float = 0.99,
-        tau: float = 0.005,
-        every: int = 1,
-        data_group: str = "default",
+        **options: Any,
     ) -> None:
         both = nn.ModuleDict({"critics": critics, "policy": policy})
-        super().__init__(both, discount=discount, tau=tau, every=every, data_group=data_group)
+        super().__init__(both, **options)
         self.draw_from(critics, target_subset)
         self.followed = (critics, policy)
         self.noise = noise
@@ -69,9 +66,6 @@ class DeterministicQTarget(TargetCallback):
         c = ops.smoothed(target_policy(next_observation), self.noise, self.noise_limit)  # [B, A]
         value = self.smallest(target_critics(next_observation, c))  # [M, B] -> [B]
         return self.bootstrap(reward, terminated, value, discount)
-
-    def note(self, path_of: Callable[[object], str]) -> str:
-        return super().note(lambda _: " and ".join(path_of(network) for network in self.followed))
 
 
 class DeterministicPolicyLoss(LossCallback):

@@ -16,19 +16,18 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlrun.callbacks.loss import BonusLoss, LossResult
 from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces, describe
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
-from rlrun.nn import MLP, Encoder
-from rlrun.nn.init import Initializer
-from rlrun.nn.mlp import Activation
+from rlrun.nn import EncodedMLP
+from rlrun.nn.mlp import Activation, Initializer
 
 
-class Discriminator(nn.Module):
+class Discriminator(EncodedMLP):
     """Predict the skill of an episode, a choice or numbers, from one of its observations.
 
     Args:
@@ -50,7 +49,6 @@ class Discriminator(nn.Module):
         activation: Activation = "relu",
         init: str | Initializer = "orthogonal",
     ) -> None:
-        super().__init__()
         parts = spaces.observation.parts if isinstance(spaces.observation, Composite) else {}
         space = parts.get(skill)
         numbers = isinstance(space, Box) and space.bounded and len(space.shape) == 1
@@ -60,19 +58,11 @@ class Discriminator(nn.Module):
                 f"it, which env.around with rlrun.env.wrappers.RandomGoal gives; here it is "
                 f"{describe(spaces.observation)}"
             )
-        self.skill = skill
-        self.skills = space.n if isinstance(space, Discrete) else 0  # 0 = it is numbers
-        self.known = math.log(self.skills) if isinstance(space, Discrete) else _half_mean_square(space)
+        skills = space.n if isinstance(space, Discrete) else 0  # 0 = it is numbers
         rest = Composite({name: part for name, part in parts.items() if name != skill})
-        self.encoder = Encoder(rest, activation=activation, init=init)
-        self.layers = MLP(
-            self.encoder.size,
-            self.skills or space.size,
-            hidden=hidden,
-            activation=activation,
-            init=init,
-            output_gain=0.0,
-        )
+        super().__init__(rest, skills or space.size, hidden=hidden, activation=activation, init=init, output_gain=0.0)
+        self.skill, self.skills = skill, skills
+        self.known = math.log(skills) if isinstance(space, Discrete) else _half_mean_square(space)
 
     def rest(self, observation: Tree) -> Tree:
         """Return observations without the skill."""

@@ -20,22 +20,14 @@ class SwingUp:
     Swinging, the torque goes with the speed as long as energy is missing and against it where there is too much
     (Åström and Furuta 2000, doi 10.1016/S0005-1098(99)00140-5, eq. 8); near the top it is proportional to angle
     and speed. Returns are about -145.
-
-    Args:
-        pump: torque for each unit of speed and missing energy.
-        stiffness: torque for each radian, near the top.
-        damping: torque for each radian a second, there.
-        catch: height (cosine of the angle) from which on it holds.
     """
 
     torque = 2.0  # of the environment, at most
     gravity = 15.0  # 3 g / 2 l; energies are those of a pendulum with inertia 1
-
-    def __init__(self, *, pump: float = 0.3, stiffness: float = 12.0, damping: float = 3.0, catch: float = 0.7) -> None:
-        self.pump = pump
-        self.stiffness = stiffness
-        self.damping = damping
-        self.catch = catch
+    pump = 0.3  # torque for each unit of speed and missing energy
+    stiffness = 12.0  # torque for each radian, near the top
+    damping = 3.0  # torque for each radian a second, there
+    catch = 0.7  # height (cosine of the angle) from which on it holds
 
     def act(self, observation: Tensor, explore: bool = False) -> Tensor:
         height, side, speed = observation.unbind(-1)
@@ -49,8 +41,7 @@ class SwingUp:
 class Balance:
     """Gymnasium's CartPole: push to where the weighted sum of position, speed, angle and its speed points."""
 
-    def __init__(self, weights: tuple[float, float, float, float] = (0.5, 1.0, 10.0, 3.0)) -> None:
-        self.weights = torch.tensor(weights)
+    weights = torch.tensor((0.5, 1.0, 10.0, 3.0))
 
     def act(self, observation: Tensor, explore: bool = False) -> Tensor:
         return (observation @ self.weights.to(observation) > 0.0).long()

@@ -31,21 +31,13 @@ class ImplicitQTarget(TargetCallback):
     Args:
         critics: followed by target networks.
         value: V.
+        options: of `TargetCallback`.
     """
 
     provides = ("q_target", "action_value")
 
-    def __init__(
-        self,
-        critics: Critics,
-        value: Value,
-        *,
-        discount: float = 0.99,
-        tau: float = 0.005,
-        every: int = 1,
-        data_group: str = "default",
-    ) -> None:
-        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+    def __init__(self, critics: Critics, value: Value, **options: Any) -> None:
+        super().__init__(critics, **options)
         self.codec = critics.codec
         self.value = value
 

@@ -21,6 +21,7 @@ Differences from ALF: one policy for all critics; its networks are given the ent
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_continuous
 from rlrun.core.typing import Tree
 from rlrun.nn import MLP, ActionCodec, Critics, Encoder
-from rlrun.nn.init import Initializer
-from rlrun.nn.mlp import Activation
+from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.policy import require_bounded
 from rlrun.ops import gumbel_argmax
 
@@ -135,17 +135,8 @@ class BinPolicy(nn.Module):
 class BinTarget(TargetCallback):
     """Soft Bellman target from the policy's own next action and target critics."""
 
-    def __init__(
-        self,
-        critics: Critics,
-        policy: BinPolicy,
-        *,
-        discount: float = 0.99,
-        tau: float = 0.005,
-        every: int = 1,
-        data_group: str = "default",
-    ) -> None:
-        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+    def __init__(self, critics: Critics, policy: BinPolicy, **options: Any) -> None:
+        super().__init__(critics, **options)
         self.policy = policy
 
     def target(
@@ -172,9 +163,9 @@ class BinPolicyLoss(LossCallback):
     provides = ("policy_entropy",)
 
     def __init__(
-        self, network: BinPolicy, optimizer: Optimizer, *, slow: BinTarget, noise: float = 0.01, **options: object
+        self, network: BinPolicy, optimizer: Optimizer, *, slow: BinTarget, noise: float = 0.01, **options: Any
     ) -> None:
-        super().__init__(network, optimizer, **options)  # type: ignore[arg-type]
+        super().__init__(network, optimizer, **options)
         self.policy = network
         self.slow = slow
         self.noise = noise

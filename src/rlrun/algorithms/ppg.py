@@ -21,7 +21,7 @@ from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActorCritic, Evaluated, Follow, Heads, frozen_copy
-from rlrun.nn.init import orthogonal_
+from rlrun.nn.mlp import orthogonal_
 
 
 class Reviewed(NamedTuple):

@@ -21,8 +21,7 @@ from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
-from rlrun.nn.init import Initializer
-from rlrun.nn.mlp import Activation
+from rlrun.nn.mlp import Activation, Initializer
 
 
 class Distillation(nn.Module):

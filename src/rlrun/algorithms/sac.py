@@ -39,6 +39,7 @@ class SoftQTarget(TargetCallback):
         temperature: α, what the entropy counts.
         target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
         dropout: whether the target critics leave hidden units out, too (Hiraoka et al. 2021, arXiv 2110.02034).
+        options: of `TargetCallback`.
 
     Raises:
         ConfigError: there are fewer members than shall be drawn.
@@ -52,12 +53,9 @@ class SoftQTarget(TargetCallback):
         *,
         target_subset: int | None = None,
         dropout: bool = False,
-        discount: float = 0.99,
-        tau: float = 0.005,
-        every: int = 1,
-        data_group: str = "default",
+        **options: Any,
     ) -> None:
-        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+        super().__init__(critics, **options)
         self.draw_from(critics, target_subset)
         for part in self.target_network.modules():
             if isinstance(part, Ensemble):

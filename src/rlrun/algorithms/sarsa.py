@@ -148,6 +148,7 @@ class SarsaTarget(TargetCallback):
         noise: deviation of the noise around a next action that is sure; 0 = none.
         noise_limit: how large it is at most.
         target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
+        options: of `TargetCallback`.
 
     Raises:
         SpaceError: part of the action is a choice.
@@ -164,13 +165,10 @@ class SarsaTarget(TargetCallback):
         noise: float = 0.0,
         noise_limit: float = 0.5,
         target_subset: int | None = None,
-        discount: float = 0.99,
-        tau: float = 0.005,
-        every: int = 1,
-        data_group: str = "default",
+        **options: Any,
     ) -> None:
         require_continuous(critics.codec.space, "Sarsa")
-        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+        super().__init__(critics, **options)
         self.draw_from(critics, target_subset)
         self.policy = policy
         self.temperature = temperature

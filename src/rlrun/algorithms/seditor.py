@@ -144,19 +144,9 @@ class EditedTarget(TargetCallback):
 
     provides = ("q_target", "cost_target")
 
-    def __init__(
-        self,
-        utility: Critics,
-        cost: Critics,
-        policy: EditedPolicy,
-        *,
-        discount: float = 0.99,
-        tau: float = 0.005,
-        every: int = 1,
-        data_group: str = "default",
-    ) -> None:
+    def __init__(self, utility: Critics, cost: Critics, policy: EditedPolicy, **options: Any) -> None:
         both = nn.ModuleDict({"utility": utility, "cost": cost})
-        super().__init__(both, discount=discount, tau=tau, every=every, data_group=data_group)
+        super().__init__(both, **options)
         self.followed = (utility, cost)
         self.policy = policy
 
@@ -167,9 +157,6 @@ class EditedTarget(TargetCallback):
         cost_target = ops.bootstrap(reward[..., 1], discount=self.discount, terminated=terminated, value=cost)
         outputs, metrics = self.bootstrap(reward[..., 0], terminated, utility, None)
         return {**outputs, "cost_target": cost_target}, metrics
-
-    def note(self, path_of: Callable[[object], str]) -> str:
-        return super().note(lambda _: " and ".join(path_of(network) for network in self.followed))
 
 
 class CostLoss(CriticLoss):

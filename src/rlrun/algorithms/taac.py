@@ -29,7 +29,7 @@ all of them; the two critics share one stacked ensemble, and their losses are su
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -133,10 +133,10 @@ class TrajectoryCritics(Critics):
         decisions: the spaces of who decides what to switch to, and whether.
     """
 
-    def __init__(self, spaces: Spaces, *, trajectory: Form = "zero", inverse: bool = True, **options: object) -> None:
+    def __init__(self, spaces: Spaces, *, trajectory: Form = "zero", inverse: bool = True, **options: Any) -> None:
         trajectories = Trajectories(spaces, trajectory, inverse=inverse)
         rows = Spaces(spaces.observation, _numbers(trajectories.size))
-        super().__init__(rows, **options)  # type: ignore[arg-type]
+        super().__init__(rows, **options)
         self.trajectories = trajectories
         parts = {"action": _numbers(trajectories.codec.continuous), "switch": Discrete(2)}
         self.decisions = Spaces(spaces.observation, Composite(parts))  # type: ignore[arg-type]
@@ -176,7 +176,7 @@ class SwitchingPolicy(nn.Module):
         temperature: Temperature,
         *,
         most_steps: int | None = None,
-        **options: object,
+        **options: Any,
     ) -> None:
         super().__init__()
         if most_steps is not None and most_steps < 1:
@@ -185,7 +185,7 @@ class SwitchingPolicy(nn.Module):
         self.state_size = self.keeping.state_size
         seen = Composite({"observation": spaces.observation, "trajectory": _numbers(self.keeping.size)})
         chosen = critics.decisions.action.parts["action"]  # type: ignore[union-attr]
-        self.gaussian = SquashedGaussian(Spaces(seen, chosen), **options)  # type: ignore[arg-type]
+        self.gaussian = SquashedGaussian(Spaces(seen, chosen), **options)
         self.most_steps = most_steps
         self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
 
@@ -237,17 +237,8 @@ class TrajectoryTarget(TargetCallback):
     A batch of single steps has that of one step.
     """
 
-    def __init__(
-        self,
-        critics: TrajectoryCritics,
-        policy: SwitchingPolicy,
-        *,
-        discount: float = 0.99,
-        tau: float = 0.005,
-        every: int = 1,
-        data_group: str = "default",
-    ) -> None:
-        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+    def __init__(self, critics: TrajectoryCritics, policy: SwitchingPolicy, **options: Any) -> None:
+        super().__init__(critics, **options)
         self.policy = policy
 
     def target(
@@ -296,9 +287,9 @@ class SwitchingPolicyLoss(LossCallback):
         *,
         critics: TrajectoryCritics,
         temperature: Temperature,
-        **options: object,
+        **options: Any,
     ) -> None:
-        super().__init__(network, optimizer, **options)  # type: ignore[arg-type]
+        super().__init__(network, optimizer, **options)
         self.policy = network
         self.critics = critics
         self.temperature = temperature

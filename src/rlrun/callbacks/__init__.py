@@ -16,32 +16,8 @@ from rlrun.callbacks.target import LambdaReturn, QuantileTarget, TargetCallback
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
 from rlrun.callbacks.value_bias import ValueBias
 
-__all__ = [
-    "ActorCriticLoss",
-    "ActorCriticNetwork",
-    "BonusLoss",
-    "Budget",
-    "Checkpointer",
-    "CriticLoss",
-    "EntropyTarget",
-    "EntropyWeight",
-    "Evaluator",
-    "Interrupt",
-    "Interrupted",
-    "LambdaReturn",
-    "Logger",
-    "LossCallback",
-    "MemoryExport",
-    "MemoryImport",
-    "ParameterLogs",
-    "PriorityFeedback",
-    "Profile",
-    "QuantileTarget",
-    "SGDEntropyTarget",
-    "Schedule",
-    "SoftPolicyLoss",
-    "TargetCallback",
-    "TargetScale",
-    "ValueBias",
-    "make_sinks",
-]
+__all__ = ["ActorCriticLoss", "ActorCriticNetwork", "BonusLoss", "Budget", "Checkpointer", "CriticLoss"]
+__all__ += ["EntropyTarget", "EntropyWeight", "Evaluator", "Interrupt", "Interrupted", "LambdaReturn", "Logger"]
+__all__ += ["LossCallback", "MemoryExport", "MemoryImport", "ParameterLogs", "PriorityFeedback", "Profile"]
+__all__ += ["QuantileTarget", "SGDEntropyTarget", "Schedule", "SoftPolicyLoss", "TargetCallback", "TargetScale"]
+__all__ += ["ValueBias", "make_sinks"]

@@ -1,6 +1,9 @@
 """Write the metrics of all callbacks to sinks."""
 
 import logging
+import os
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,11 +11,12 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlrun.callbacks.feed import Feed
 from rlrun.callbacks.record import Record, axis_of
 from rlrun.callbacks.schedule import due_offline, following
 from rlrun.callbacks.sinks import Sink
-from rlrun.callbacks.system import System
 from rlrun.core.clock import Spent
 from rlrun.core.spaces import row_count
 from rlrun.core.typing import Batch
@@ -21,6 +25,8 @@ from rlrun.training.callback import Callback, Hook, Stop
 from rlrun.training.metrics import MEDIA, Windows, as_record, numbers_of, packed, unpacked
 
 _messages = logging.getLogger("rlrun")
+MIB = 1 << 20
+STATM = Path("/proc/self/statm")  # of Linux: sizes in pages, the second is the memory in use
 
 
 class Logger(Callback):
@@ -269,3 +275,37 @@ def rows_in(batch: Batch) -> int:
         if name in batch:
             return int(batch[name].numel())
     return row_count(batch) if batch else 0
+
+
+class System:
+    """Metrics of the process that trains, without its workers.
+
+    Linux and Python's standard library give them, so no package is needed.
+    """
+
+    def __init__(self) -> None:
+        self._first: float | None = None  # memory at the first reading
+        self._read = (time.perf_counter(), time.process_time())
+
+    def metrics(self) -> dict[str, float]:
+        """Return memory in MiB, its growth since the first reading, and processor cores in use since the last."""
+        memory = memory_in_use() / MIB
+        self._first = memory if self._first is None else self._first
+        before, self._read = self._read, (time.perf_counter(), time.process_time())
+        elapsed, busy = (now - then for now, then in zip(self._read, before, strict=True))
+        metrics = {
+            "system/memory": memory,
+            "system/memory_growth": memory - self._first,
+            "system/cpu": busy / max(elapsed, 1e-9),
+        }
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            metrics["system/gpu_memory"] = torch.cuda.memory_reserved() / MIB
+        return metrics
+
+
+def memory_in_use() -> int:
+    """Return the bytes of main memory that this process uses; on other systems than Linux, the most so far."""
+    try:
+        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

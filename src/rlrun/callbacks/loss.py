@@ -142,7 +142,8 @@ class LossCallback(Callback):
         # A gradient per element would make torch import its compiler. Other networks get no gradient.
         torch.autograd.backward(loss, inputs=self.parameters)
         average_gradients(self.parameters)
-        self.norm, self.dead = self._limit_gradients(), None
+        present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
+        self.norm, self.dead = self.clipped(list(present.values()), list(present)), None
         self.set_rate(learning_rate)
         self._stepper()
         return self.learned(loss.detach(), outputs, metrics)
@@ -207,11 +208,6 @@ class LossCallback(Callback):
         if self.rate is not None and self.optimizer is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate
-
-    def _limit_gradients(self) -> Tensor | None:
-        """Limit the parameters' gradients; return their norm before."""
-        present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
-        return self.clipped(list(present.values()), list(present))
 
     def clipped(self, gradients: list[Tensor], parameters: list[Tensor]) -> Tensor | None:
         """Clip gradients in place; return their norm before, or None where nobody wants it."""

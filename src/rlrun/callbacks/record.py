@@ -1,12 +1,17 @@
-"""A record of metrics, and what sinks say of its run."""
+"""A record of metrics, its images and videos in the formats that sinks take, and what sinks say of its run."""
 
+import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from rlrun.core.errors import RunDirError
+from rlrun.collect.video import PALETTE, require_encoder
+from rlrun.core.errors import RlrunError, RunDirError
+from rlrun.core.typing import Array
 from rlrun.runs.directory import RunDir
+from rlrun.training.metrics import Video
 
 FINAL, BEST = "evaluation/mean_return", "evaluation/best_return"
 LETTERS = 128  # in a name or a group of W&B
@@ -53,3 +58,35 @@ def titles(run: RunDir, config: Mapping[str, Any]) -> tuple[str, str]:
     """Return what a run's group and the run are called at a service: its overrides, and those with its seed."""
     group = " ".join(override for override in run.read_overrides() if not override.startswith(("seed=", "logger=")))
     return group[:LETTERS], f"{group[: LETTERS - 10]} s{config.get('seed')}" if group else run.path.name
+
+
+def gif(video: Video) -> bytes:
+    """Return a video in the format GIF."""
+    file, (first, *others) = BytesIO(), map(pillow, video.frames)
+    first.save(file, "GIF", save_all=True, append_images=others, duration=round(1000.0 / video.fps), loop=0)
+    return file.getvalue()
+
+
+def as_gif(path: Path) -> bytes:
+    """Return a small GIF of a video: its first minute, 10 frames per second, at most 320 pixels wide.
+
+    Raises:
+        RlrunError: it cannot be converted.
+    """
+    require_encoder("a GIF of a video")
+    from imageio_ffmpeg import get_ffmpeg_exe
+
+    read = ("-protocol_whitelist", "file,pipe", "-f", "mp4", "-t", "60", "-i", str(path))  # no playlist, no address
+    filters = f"fps=10,scale='min(320,iw)':-2,{PALETTE}"
+    command = [get_ffmpeg_exe(), "-v", "error", *read, "-filter_complex", filters, "-f", "gif", "-"]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True)
+    if result.returncode:
+        raise RlrunError(f"{path} cannot be converted: {result.stderr.decode(errors='replace').strip()}")
+    return result.stdout
+
+
+def pillow(pixels: Array) -> Any:
+    """Return pixels [H, W, channels] as an image of pillow."""
+    from PIL import Image as Pillow
+
+    return Pillow.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)

@@ -10,9 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from rlrun.callbacks.pictures import as_gif, gif
 from rlrun.callbacks.progress import Terminal
-from rlrun.callbacks.record import BEST, FINAL, Record, axis_of, hyperparameters
+from rlrun.callbacks.record import BEST, FINAL, Record, as_gif, axis_of, gif, hyperparameters
 from rlrun.callbacks.trackers import Mlflow, Trackio, Wandb
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.runs.directory import RunDir

@@ -89,6 +89,7 @@ class TargetCallback(Target):
         data_group: str = "default",
     ) -> None:
         self.network = network
+        self.followed: tuple[nn.Module, ...] = (network,)
         self.target_network = frozen_copy(network)
         self.discount = discount
         self.tau = tau
@@ -178,7 +179,7 @@ class TargetCallback(Target):
 
     def note(self, path_of: Callable[[object], str]) -> str:
         pace = "each update" if self.every == 1 else f"every {self.every} updates"
-        return f"target network of {path_of(self.network)}, moved by {self.tau} {pace}"
+        return f"target network of {' and '.join(map(path_of, self.followed))}, moved by {self.tau} {pace}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"target": self.target_network.state_dict(), **super().state_dict(), "turns": self.turns}
@@ -206,6 +207,7 @@ class QuantileTarget(TargetCallback, ABC):
             quantile's mean over members minus their deviation.
         target_subset: number of critics that are drawn at random for each target; the least of them counts; None = all.
         entropy_reward: whether the entropy of the action at the next state counts.
+        options: of `TargetCallback`.
 
     Raises:
         ConfigError: there is no such `least`, or there are fewer members than shall be drawn.
@@ -220,13 +222,10 @@ class QuantileTarget(TargetCallback, ABC):
         least: ops.Least = "quantile",
         target_subset: int | None = None,
         entropy_reward: bool = False,
-        discount: float = 0.99,
-        tau: float = 0.005,
-        every: int = 1,
-        data_group: str = "default",
+        **options: Any,
     ) -> None:
         require_one_of("least", least, ops.LEAST)
-        super().__init__(critics, discount=discount, tau=tau, every=every, data_group=data_group)
+        super().__init__(critics, **options)
         self.draw_from(critics, target_subset)
         self.raw_output, _ = value_head_of(self.target_network)
         self.policy = policy

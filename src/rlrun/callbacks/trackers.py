@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rlrun.callbacks.pictures import gif, pillow
-from rlrun.callbacks.record import Record, axis_of, files_of, hyperparameters, titles
+from rlrun.callbacks.record import Record, axis_of, files_of, gif, hyperparameters, pillow, titles
 from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import head, read_json, require_own_database, write_text

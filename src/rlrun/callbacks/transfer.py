@@ -35,20 +35,18 @@ class MemoryImport(Callback):
     Args:
         table: its rows are replaced.
         path: a file that rlrun or Emote (V1) stored, or minari:DATASET; several: one after another; None = nothing.
-        append: keep what the table holds.
 
     Raises:
         ConfigError: the memory is not a table; or an untrusted run names a source outside its directory.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 
-    def __init__(self, table: Table, path: str | Sequence[str] | None = None, *, append: bool = False) -> None:
+    def __init__(self, table: Table, path: str | Sequence[str] | None = None) -> None:
         if path is not None:
             _require_table(table, "memory.import")
         self.table = table
         self.one_learner = "" if path is None else "each learner would load all of it (memory.import)"
         self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
-        self.append = append
         self._imported = False
 
     def restore_state(self) -> None:
@@ -57,7 +55,7 @@ class MemoryImport(Callback):
         context = self.table.unobserved() if self._imported else nullcontext()  # statistics were saved, rows were not
         with context:
             for number, source in enumerate(self.sources):
-                self._take(source, append=self.append or number > 0)
+                self._take(source, append=number > 0)
                 self._imported = True
 
     def _take(self, source: str, *, append: bool) -> None:

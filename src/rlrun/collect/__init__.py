@@ -8,20 +8,5 @@ from rlrun.collect.evaluate import Evaluation, evaluate
 from rlrun.collect.noisy import ColoredNoise, Noisy, Optimistic
 from rlrun.collect.repeating import Repeating
 
-__all__ = [
-    "Agent",
-    "AgentProxy",
-    "AsyncCollector",
-    "ByIdCollector",
-    "ByIdEnv",
-    "Collector",
-    "ColoredNoise",
-    "EpsilonGreedy",
-    "Evaluation",
-    "Noisy",
-    "Optimistic",
-    "PolicyAgent",
-    "RandomAgent",
-    "Repeating",
-    "evaluate",
-]
+__all__ = ["Agent", "AgentProxy", "AsyncCollector", "ByIdCollector", "ByIdEnv", "Collector", "ColoredNoise"]
+__all__ += ["EpsilonGreedy", "Evaluation", "Noisy", "Optimistic", "PolicyAgent", "RandomAgent", "Repeating", "evaluate"]

@@ -40,6 +40,7 @@ class AsyncCollector(Collector):
         refresh: updates between two copies of the agent; 0 = only at the start and by `push`.
         interval: seconds from the beginning of a step to that of the next one, at least.
         max_unroll: most environment steps that `take` stores at once; None = all that are ready.
+        options: of `Collector`.
 
     Raises:
         ConfigError: a setting is wrong, or the agent or the environment cannot be sent to the worker.
@@ -58,9 +59,7 @@ class AsyncCollector(Collector):
         refresh: int = 10,
         interval: float = 0.0,
         max_unroll: int | None = None,
-        seed: int = 0,
-        warm_up_seed: int = 0,
-        window: int = 20,
+        **options: Any,
     ) -> None:
         require_one_of("async.kind", kind, LINKS)
         if kind == "ray":
@@ -76,7 +75,7 @@ class AsyncCollector(Collector):
         if isinstance(table, Rollout) and "log_prob" not in table.names():
             _require_log_prob(agent)
             table.widen({"log_prob": {}})
-        super().__init__(env, agent, table, seed=seed, warm_up_seed=warm_up_seed, window=window)
+        super().__init__(env, agent, table, **options)
         self.kind = kind
         self._worker = "actor" if kind == "ray" else kind
         self.queue = queue

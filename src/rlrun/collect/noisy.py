@@ -229,10 +229,9 @@ class ColoredNoise:
         """Return the noise of a draw at each environment's step [N]; draw a new sequence at its first step."""
         fresh = np.flatnonzero(step == 0)
         if number == len(self._sequences):
-            self._sequences.append(np.zeros((shape[0], self.length, *shape[1:]), np.float32))
-            fresh = np.arange(shape[0])
+            self._sequences.append(np.zeros((0, 0), np.float32))
         sequences = self._sequences[number]
-        if sequences.shape[:2] != (shape[0], self.length):  # of a run with other numbers
+        if sequences.shape[:2] != (shape[0], self.length):  # there are none yet, or those of a run with other numbers
             sequences = self._sequences[number] = np.zeros((shape[0], self.length, *shape[1:]), np.float32)
             fresh = np.arange(shape[0])
         if len(fresh):

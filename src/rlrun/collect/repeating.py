@@ -1,40 +1,15 @@
 """Agents whose policy may repeat its last action."""
 
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from rlrun.collect.agents import PolicyAgent, Preprocess, RandomAgent, Response, to_arrays, to_tensors
+from rlrun.collect.agents import PolicyAgent, RandomAgent, Response, to_arrays, to_tensors
 from rlrun.core.spaces import Space
 from rlrun.core.typing import Array, Tree
 
 RATE = 0.001  # of the mean over steps: about the newest thousand count
-
-
-class Share:
-    """The share of steps with a new choice, and the mean steps of one; about the newest thousand count."""
-
-    def __init__(self) -> None:
-        self.mean, self.mass = 0.0, 0.0  # over steps, and how much of it is data
-
-    def count(self, chosen: Array) -> None:
-        """Add a step of envs [N], of which some made a new choice."""
-        self.mean += RATE * (float(chosen.mean()) - self.mean)
-        self.mass += RATE * (1.0 - self.mass)
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        if not self.mean:
-            return {}
-        return {"repeat/switched": self.mean / self.mass, "repeat/steps": self.mass / self.mean}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"mean": self.mean, "mass": self.mass}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.mean, self.mass = state["mean"], state["mass"]
 
 
 class RepeatingPolicy(Protocol):
@@ -45,27 +20,33 @@ class RepeatingPolicy(Protocol):
 
 
 class Counting(PolicyAgent):
-    """An agent that logs how often it makes a new choice; a subclass counts by `share`."""
+    """An agent that logs the share of steps with a new choice, and the mean steps of one; a subclass counts.
 
-    def __init__(
-        self,
-        policy: Any,
-        *,
-        device: str = "cpu",
-        preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
-    ) -> None:
-        super().__init__(policy, device=device, preprocess=preprocess)
-        self.share = Share()
+    Args:
+        policy: the network.
+        options: of `PolicyAgent`.
+    """
+
+    def __init__(self, policy: Any, **options: Any) -> None:
+        super().__init__(policy, **options)
+        self._mean, self._mass = 0.0, 0.0  # over steps, and how much of it is data
+
+    def count(self, chosen: Array) -> None:
+        """Add a step of envs [N], of which some made a new choice."""
+        self._mean += RATE * (float(chosen.mean()) - self._mean)
+        self._mass += RATE * (1.0 - self._mass)
 
     @property
     def metrics(self) -> dict[str, float]:
-        return self.share.metrics
+        if not self._mean:
+            return {}
+        return {"repeat/switched": self._mean / self._mass, "repeat/steps": self._mass / self._mean}
 
     def state_dict(self) -> dict[str, Any]:
-        return self.share.state_dict()
+        return {"mean": self._mean, "mass": self._mass}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.share.load_state_dict(state)
+        self._mean, self._mass = state["mean"], state["mass"]
 
 
 class Repeating(Counting):
@@ -86,7 +67,7 @@ class Repeating(Counting):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         response = super().__call__(observation, state, explore=explore)
         if explore:
-            self.share.count(response["state"][:, -1] == 0.0)
+            self.count(response["state"][:, -1] == 0.0)
         return response | {"next_state": response["state"]}
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:

@@ -169,12 +169,15 @@ class VideoRecorder:
         if moment.step % every and moment.ending is None:
             return
         try:
-            frame = _even(picture_of(self.env))
+            frame = picture_of(self.env)
         except Stop:
             raise
         except Exception as error:
             place = f"{path}: step {moment.step} of environment '{self.env.name}'"
             raise RlrunError(f"{place} could not be drawn: {_message(error)}") from error
+        height, width, _ = frame.shape
+        if height % 2 or width % 2:  # the encoder wants even sides: an odd one repeats its last row
+            frame = np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         if self._encoder is None:
             self._encoder = VideoEncoder(path, frame.shape, self._fps / every)
         self._encoder.write(frame)
@@ -282,14 +285,6 @@ def fps_of(env: Env) -> float:
     return fps if math.isfinite(fps) and fps > 0 else FALLBACK_FPS
 
 
-def _even(frame: Array) -> Array:
-    """Return a frame with even sides, as the encoder requires; an odd side repeats its last row."""
-    height, width = frame.shape[:2]
-    if height % 2 == 0 and width % 2 == 0:
-        return frame
-    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-
-
 class Film(NamedTuple):
     """The episodes that are recorded as videos.
 
@@ -337,7 +332,10 @@ class Stage:
         self._envs: Env | None = None
         with self._closing:
             if film is not None and self._filmed:
-                _make(film.folder)
+                try:
+                    film.folder.mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise RequestError(f"--video {film.folder} cannot be made: {reason(error)}") from error
                 self._screen = screen("--video", env)
                 self._closing.callback(self._screen.close)
             if self._rest:
@@ -363,28 +361,20 @@ class Stage:
             evaluation: Evaluation = Evaluation([], [], [])
             videos: list[Path] = []
             if self._screen is not None and self.film is not None:
-                evaluation, videos = self._filming(agent, self._screen, self.film, folder)
+                place, form = self.film.folder / folder, self.film.form
+                recorder = VideoRecorder(
+                    self._screen, lambda now: place / f"episode_{now.episode:03d}_seed_{now.seed}.{form}"
+                )
+                with recorder:
+                    evaluation = self._play(self._screen, agent, episodes=self._filmed, seed=self.seed, watch=recorder)
+                videos = recorder.paths
             if self._envs is not None:
                 rest = self._play(self._envs, agent, episodes=self._rest, seed=self.seed + self._filmed)
                 evaluation = evaluation.then(rest)
         return evaluation, videos
-
-    def _filming(self, agent: Agent, screen: Env, film: Film, folder: str) -> tuple[Evaluation, list[Path]]:
-        place = film.folder / folder
-        recorder = VideoRecorder(screen, lambda now: place / f"episode_{now.episode:03d}_seed_{now.seed}.{film.form}")
-        with recorder:
-            evaluation = self._play(screen, agent, episodes=self._filmed, seed=self.seed, watch=recorder)
-        return evaluation, recorder.paths
 
     def __enter__(self) -> Stage:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._closing.close()
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RequestError(f"--video {folder} cannot be made: {reason(error)}") from error

@@ -97,8 +97,17 @@ def parameters(target: Any, *, heirs: bool = False) -> list[inspect.Parameter]:
         options = [name for name, parameter in params.items() if parameter.kind is parameter.VAR_KEYWORD]
         if options and "__init__" in vars(above) and above is not object:
             del params[options[0]]
-            params = {**dict([*inspect.signature(above).parameters.items()]), **params}
+            inherited = dict(inspect.signature(above).parameters)
+            for name in _leading(inherited)[: len(_leading(params))]:  # which it gives the class above by position
+                del inherited[name]
+            params = {**inherited, **params}
     return [*params.values()]
+
+
+def _leading(params: dict[str, inspect.Parameter]) -> list[str]:
+    """Return the names of arguments by position without a default."""
+    positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [name for name, entry in params.items() if entry.kind is positional and entry.default is entry.empty]
 
 
 def _refused(refused: list[str], known: list[str], text: str, place: str) -> str:

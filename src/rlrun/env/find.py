@@ -44,7 +44,10 @@ def spec_of(id: str) -> EnvSpec:
         _import(module, f"env.id '{id}'")
     for prefix, (package, extra) in _FAMILIES.items():
         if name.startswith(prefix) and name not in registry:
-            _register(package, extra, place=f"env.id '{id}'")
+            try:
+                gymnasium.register_envs(importlib.import_module(package))
+            except ModuleNotFoundError as error:
+                raise MissingExtra(f"env.id '{id}'", package, extra) from error
     latest = _with_version(name)
     if latest not in registry:
         prefix = f"{module}:" if module else ""
@@ -63,13 +66,6 @@ def _with_version(name: str) -> str:
     except gymnasium.error.Error:
         return name
     return name if newest is None or name in registry else f"{name}-v{newest}"
-
-
-def _register(package: str, extra: str, *, place: str) -> None:
-    try:
-        gymnasium.register_envs(importlib.import_module(package))
-    except ModuleNotFoundError as error:
-        raise MissingExtra(place, package, extra) from error
 
 
 def _import(module: str, place: str) -> Any:

@@ -162,7 +162,7 @@ def action_writer(space: gymnasium.Space[Any], count: int) -> Convert | None:
     Bounds are applied last, so rounding never leaves the environment's space. `count` is N.
     """
     if parts := parts_of(space):
-        writers = [(name, action_writer(part, count) or _identity) for name, part in parts.items()]
+        writers = [(name, action_writer(part, count) or (lambda value: value)) for name, part in parts.items()]
         if isinstance(space, gymnasium.spaces.Tuple):
             return lambda action: tuple(write(action[name]) for name, write in writers)
         return lambda action: {name: write(action[name]) for name, write in writers}
@@ -178,7 +178,9 @@ def _box_writer(space: gymnasium.spaces.Box, count: int) -> Convert:
     if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
         return lambda action: np.array(action, dtype=space.dtype)
     if space.dtype not in (np.float32, np.float64):
-        return _whole_number_writer(space)
+        least, most = space.low.astype(np.float64), space.high.astype(np.float64)
+        scale, center = 0.5 * (most - least), 0.5 * (most + least)
+        return lambda action: np.clip(np.rint(action * scale + center), least, most).astype(space.dtype)
     # Bounds in the shape of the batch: broadcasting would cost more than the arithmetic.
     low, high = (np.repeat(bound[None], count, axis=0) for bound in (space.low, space.high))
     half, middle, dtype = 0.5 * high - 0.5 * low, 0.5 * high + 0.5 * low, space.dtype  # no overflow for huge bounds
@@ -198,16 +200,6 @@ def _box_writer(space: gymnasium.spaces.Box, count: int) -> Convert:
     if (low == -1.0).all() and (high == 1.0).all():
         return write_unit
     return write_scaled if middle.any() else write_centered
-
-
-def _whole_number_writer(space: gymnasium.spaces.Box) -> Convert:
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    half, middle = 0.5 * (high - low), 0.5 * (high + low)
-    return lambda action: np.clip(np.rint(action * half + middle), low, high).astype(space.dtype)
-
-
-def _identity(value: Any) -> Any:
-    return value
 
 
 def row_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] | None:

@@ -50,12 +50,10 @@ On-policy algorithms call, on one network:
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.actor_critic import ActorCritic, Evaluated
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
-from rlrun.nn.encoders import Encoder, ImageEncoder, Trunk, flatten
+from rlrun.nn.encoders import EncodedMLP, Encoder, ImageEncoder, InverseModel, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.heads import ActionHead, Heads
-from rlrun.nn.init import normal_, orthogonal_, xavier_uniform_
-from rlrun.nn.inverse import InverseModel
-from rlrun.nn.mlp import MLP
+from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
 from rlrun.nn.precision import MixedPrecision
@@ -65,43 +63,9 @@ from rlrun.nn.stepper import Stepper, average_gradients
 from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
-__all__ = [
-    "MLP",
-    "ActionCodec",
-    "ActionHead",
-    "ActorCritic",
-    "Bins",
-    "Core",
-    "Critics",
-    "DeterministicPolicy",
-    "Dueling",
-    "Encoder",
-    "Ensemble",
-    "Evaluated",
-    "Follow",
-    "Heads",
-    "ImageEncoder",
-    "ImplicitCritics",
-    "InverseModel",
-    "MixedPrecision",
-    "Normalizer",
-    "Numbers",
-    "Policy",
-    "Quantiles",
-    "ReturnNormalizer",
-    "Rewards",
-    "SoftPolicy",
-    "SquashedGaussian",
-    "Stepper",
-    "Temperature",
-    "Trunk",
-    "Value",
-    "ValueHead",
-    "average_gradients",
-    "flatten",
-    "frozen_copy",
-    "normal_",
-    "orthogonal_",
-    "value_head_of",
-    "xavier_uniform_",
-]
+__all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Bins", "Core", "Critics", "DeterministicPolicy"]
+__all__ += ["Dueling", "EncodedMLP", "Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder"]
+__all__ += ["ImplicitCritics", "InverseModel", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles"]
+__all__ += ["ReturnNormalizer", "Rewards", "SoftPolicy", "SquashedGaussian", "Stepper", "Temperature", "Trunk", "Value"]
+__all__ += ["ValueHead", "average_gradients", "flatten", "frozen_copy", "normal_", "orthogonal_", "value_head_of"]
+__all__ += ["xavier_uniform_"]

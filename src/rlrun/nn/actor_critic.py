@@ -11,7 +11,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Trunk
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.heads import ActionHead, Heads
-from rlrun.nn.init import orthogonal_
+from rlrun.nn.mlp import orthogonal_
 from rlrun.nn.policy import Policy
 
 
@@ -38,8 +38,7 @@ class ActorCritic(Policy):
     Args:
         spaces: of the environment.
         hidden: widths of the layers below the policy.
-        value_hidden: of those below the value; None = the same.
-        shared: policy and value stand on the same layers; `value_hidden` is of no account then.
+        shared: policy and value stand on the same layers; otherwise the value has layers of the same widths.
         options: of `Policy`.
 
     Raises:
@@ -51,7 +50,6 @@ class ActorCritic(Policy):
         spaces: Spaces,
         *,
         hidden: Sequence[int] = (64, 64),
-        value_hidden: Sequence[int] | None = None,
         shared: bool = False,
         **options: Any,
     ) -> None:
@@ -59,8 +57,7 @@ class ActorCritic(Policy):
         layers = {
             name: options[name] for name in ("activation", "layer_norm", "init", "core", "core_size") if name in options
         }
-        below = hidden if value_hidden is None else value_hidden
-        self.value_trunk = None if shared else Trunk(spaces, hidden=below, **layers)
+        self.value_trunk = None if shared else Trunk(spaces, hidden=hidden, **layers)
         self.value_head = Linear((self.value_trunk or self.trunk).size, 1)
         orthogonal_(self.value_head, 1.0)
 

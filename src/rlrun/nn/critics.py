@@ -15,8 +15,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Dueling, Ensemble
-from rlrun.nn.init import Initializer
-from rlrun.nn.mlp import MLP, Activation, activation_module
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
 from rlrun.nn.precision import products
 from rlrun.nn.value_heads import Numbers, Quantiles, ValueHead
 
@@ -64,14 +63,8 @@ class Critics(nn.Module):
         self.value_head.fit(self.codec)
         self.encoder = Encoder(spaces, activation=activation, init=init)
         inputs = self.encoder.size + self.codec.continuous
-        options: dict[str, Any] = {
-            "members": members,
-            "hidden": hidden,
-            "activation": activation,
-            "layer_norm": layer_norm,
-            "dropout": dropout,
-            "init": init,
-        }
+        options: dict[str, Any] = {"members": members, "hidden": hidden, "activation": activation, "init": init}
+        options |= {"layer_norm": layer_norm, "dropout": dropout}
         self.layers: Ensemble | Dueling
         if dueling:
             self.layers = Dueling(inputs, self.codec, size=self.value_head.size, **options)
@@ -127,15 +120,8 @@ class Value(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = Encoder(spaces, init=init)
-        self.layers = MLP(
-            self.encoder.size,
-            1,
-            hidden=hidden,
-            activation=activation,
-            layer_norm=layer_norm,
-            init=init,
-            output_gain=output_gain,
-        )
+        options: dict[str, Any] = {"hidden": hidden, "activation": activation, "layer_norm": layer_norm}
+        self.layers = MLP(self.encoder.size, 1, init=init, output_gain=output_gain, **options)
 
     def forward(self, observation: Tree) -> Tensor:
         value: Tensor = self.layers(self.encoder(observation))
@@ -189,27 +175,10 @@ class ImplicitCritics(nn.Module):
         self.encoder = Encoder(spaces, activation=activation, init=init)
         *below, width = hidden
         inputs = self.encoder.size + self.codec.continuous
-        self.features = Ensemble(
-            inputs,
-            width,
-            members=members,
-            hidden=below,
-            activation=activation,
-            layer_norm=layer_norm,
-            dropout=dropout,
-            init=init,
-        )
+        layers: dict[str, Any] = {"members": members, "activation": activation, "dropout": dropout, "init": init}
+        self.features = Ensemble(inputs, width, hidden=below, layer_norm=layer_norm, **layers)
         self.fractions = Ensemble(cosines, width, members=members, hidden=(), init=init)
-        self.head = Ensemble(
-            width,
-            1,
-            members=members,
-            hidden=(width,),
-            activation=activation,
-            layer_norm=True,
-            dropout=dropout,
-            init=init,
-        )
+        self.head = Ensemble(width, 1, hidden=(width,), layer_norm=True, **layers)
         self.activation = activation_module(activation)
 
     def forward(self, observation: Tree, c: Tensor) -> Tensor:

@@ -1,15 +1,16 @@
 """From an observation tree to features: encoders of any space, and the layers below the heads of a network."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, leaves, leaves_of
 from rlrun.core.typing import Tree
+from rlrun.nn.actions import ActionCodec
 from rlrun.nn.fast_linear import Linear
-from rlrun.nn.init import Initializer, initializer
-from rlrun.nn.mlp import Activation, activation_module, dense
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer
 from rlrun.nn.precision import LARGE, products
 from rlrun.nn.recurrent import Core, Kind
 from rlrun.ops.distributions import one_hot
@@ -47,18 +48,13 @@ class Encoder(nn.Module):
     """
 
     def __init__(
-        self,
-        spaces: Spaces | Space,
-        *,
-        features: int | None = None,
-        activation: Activation = "relu",
-        init: str | Initializer = "default",
+        self, spaces: Spaces | Space, *, activation: Activation = "relu", init: str | Initializer = "default"
     ) -> None:
         super().__init__()
         self.space = spaces.observation if isinstance(spaces, Spaces) else spaces
         self.parts = [leaf for _, leaf in leaves(self.space)]
         self.images = nn.ModuleList(
-            ImageEncoder(leaf, features=features, activation=activation, init=init)
+            ImageEncoder(leaf, activation=activation, init=init)
             if isinstance(leaf, Box) and leaf.image
             else nn.Identity()
             for leaf in self.parts
@@ -81,20 +77,46 @@ class Encoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
+class EncodedMLP(nn.Module):
+    """Dense layers behind an encoder: from observations to [B, outputs].
+
+    Args:
+        spaces: of the environment.
+        outputs: numbers for each observation.
+        hidden, activation, layer_norm, init, output_gain: of the layers, as `MLP` takes them.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces | Space,
+        outputs: int = 1,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        init: str | Initializer = "default",
+        output_gain: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.encoder = Encoder(spaces, activation=activation, init=init)
+        self.layers = MLP(
+            self.encoder.size,
+            outputs,
+            hidden=hidden,
+            activation=activation,
+            layer_norm=layer_norm,
+            init=init,
+            output_gain=output_gain,
+        )
+
+
 class ImageEncoder(nn.Module):
     """Convolutions and one dense layer over pixels [..., H, W], [..., H, W, C] or [..., C, H, W].
 
     Which of the three it is follows from the shape: the channels are the smallest dimension.
     """
 
-    def __init__(
-        self,
-        leaf: Box,
-        *,
-        features: int | None = None,
-        activation: Activation = "relu",
-        init: str | Initializer = "default",
-    ) -> None:
+    def __init__(self, leaf: Box, *, activation: Activation = "relu", init: str | Initializer = "default") -> None:
         super().__init__()
         self.shape = leaf.shape
         self.channels_last = len(leaf.shape) == 3 and leaf.shape[2] == min(leaf.shape)
@@ -104,7 +126,7 @@ class ImageEncoder(nn.Module):
             *_convolutions(channels, NATURE if large else SMALL, activation), nn.Flatten()
         )
         wide = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
-        self.size = features or (512 if large else 128)
+        self.size = 512 if large else 128
         self.dense = nn.Sequential(Linear(wide, self.size), activation_module(activation))
         self.apply(initializer(init))
 
@@ -173,3 +195,42 @@ class Trunk(nn.Module):
     def _features(self, observation: Tree) -> Tensor:
         features: Tensor = self.layers(observation if self.encoder.plain else self.encoder(observation))
         return features
+
+
+class InverseModel(nn.Module):
+    """Features of observations, from which the action between two of them is predicted.
+
+    Args:
+        spaces: of the environment.
+        hidden: widths of the features' layers.
+        model: widths of the layers of each model.
+        activation, init: of the layers, as `MLP` takes them.
+    """
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        hidden: Sequence[int] = (128, 128),
+        model: Sequence[int] = (256,),
+        activation: Activation = "relu",
+        init: str | Initializer = "orthogonal",
+    ) -> None:
+        super().__init__()
+        self.codec = ActionCodec(spaces)
+        self.features: Trunk = Trunk(spaces, hidden=hidden, activation=activation, init=init)
+        self.build = partial(MLP, hidden=model, activation=activation, init=init)
+        self.tell = self.build(2 * self.features.size, self.codec.continuous + self.codec.width, output_gain=0.0)
+
+    def inverse_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
+        """Return the error of the action predicted from features [..., F] around it: [...] (1705.05363 eq. 3).
+
+        Minus the log-probability of choices, half the mean square of numbers.
+        """
+        prediction = self.tell(torch.cat((before, after), -1))
+        numbers, logits = prediction.split((self.codec.continuous, self.codec.width), -1)
+        c, k = self.codec.split(action)
+        error: Tensor = prediction.new_zeros(prediction.shape[:-1])
+        if c is not None:
+            error = error + 0.5 * (numbers - c).square().mean(-1)
+        return error if k is None else error - self.codec.select(self.codec.log_softmax(logits), k)

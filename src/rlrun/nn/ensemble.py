@@ -11,8 +11,7 @@ from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import describe
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.fast_linear import in_use, is_large, linear
-from rlrun.nn.init import Initializer
-from rlrun.nn.mlp import MLP, Activation, activation_module
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
 from rlrun.nn.precision import products, widest
 
 # Multiplications in a member's widest layer from which members apart take less time than a batched product on a CPU,

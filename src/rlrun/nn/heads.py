@@ -10,7 +10,7 @@ from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.fast_linear import Linear
-from rlrun.nn.init import orthogonal_
+from rlrun.nn.mlp import orthogonal_
 from rlrun.ops.distributions import (
     choice_divergence,
     gaussian_divergence,

@@ -1,5 +1,10 @@
-"""Dense layers one after the other."""
+"""Dense layers one after the other, and how the weights of a network begin.
 
+An initializer is a function of one layer; it leaves alone what it does not know. In config it is
+a name, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
+"""
+
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,7 +14,6 @@ from torch import Tensor, nn
 from rlrun.core.errors import require_one_of
 from rlrun.nn import precision
 from rlrun.nn.fast_linear import Linear, Tanh
-from rlrun.nn.init import Initializer, initializer, orthogonal_
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     # in place is safe: no layer of ours needs its own output for its gradient
@@ -21,6 +25,8 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "tanh": Tanh,
 }
 Activation = str | Callable[[], nn.Module]
+Initializer = Callable[[nn.Module], None]
+_DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 def activation_module(activation: Activation) -> nn.Module:
@@ -33,6 +39,52 @@ def activation_module(activation: Activation) -> nn.Module:
         return activation()
     require_one_of("activation", activation, ACTIVATIONS)
     return ACTIVATIONS[activation]()
+
+
+def orthogonal_(layer: nn.Module, gain: float = math.sqrt(2.0)) -> None:
+    """Orthogonal weights, zero bias."""
+    if isinstance(layer, _DENSE):
+        nn.init.orthogonal_(layer.weight, gain)
+        _zero_bias(layer)
+
+
+def xavier_uniform_(layer: nn.Module, gain: float = 1.0) -> None:
+    """Uniform weights whose spread keeps the variance of values and gradients, zero bias."""
+    if isinstance(layer, _DENSE):
+        nn.init.xavier_uniform_(layer.weight, gain)
+        _zero_bias(layer)
+
+
+def normal_(layer: nn.Module, std: float = 0.01) -> None:
+    """Normal weights, zero bias."""
+    if isinstance(layer, _DENSE):
+        nn.init.normal_(layer.weight, 0.0, std)
+        _zero_bias(layer)
+
+
+INITIALIZERS: dict[str, Initializer] = {
+    "default": lambda layer: None,  # torch's own weights stay
+    "orthogonal": orthogonal_,
+    "xavier": xavier_uniform_,
+    "normal": normal_,
+}
+
+
+def initializer(init: str | Initializer) -> Initializer:
+    """Return the initializer of that name, or the function itself.
+
+    Raises:
+        ConfigError: there is no initializer of that name.
+    """
+    if callable(init):
+        return init
+    require_one_of("init", init, INITIALIZERS)
+    return INITIALIZERS[init]
+
+
+def _zero_bias(layer: nn.Linear | nn.Conv1d | nn.Conv2d) -> None:
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 class Dense(nn.Sequential):

@@ -1,6 +1,7 @@
 """Networks that act."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,50 +10,35 @@ from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.encoders import Encoder, Trunk
+from rlrun.nn.encoders import EncodedMLP, Trunk
 from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
-from rlrun.nn.init import Initializer
-from rlrun.nn.mlp import MLP, Activation
+from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.recurrent import Kind
 from rlrun.ops.distributions import normal_like, squashed_action, squashed_log_prob, squashed_sample
 
 
-class SquashedGaussian(nn.Module):
+class SquashedGaussian(EncodedMLP):
     """The policy of soft actor-critic over all Box leaves of the action space (arXiv:1801.01290).
 
     Calling it draws an action part c [B, A] in [-1, 1] and its log_prob [B], with gradients through
     the draw.
 
+    Args:
+        spaces: of the environment.
+        log_std: its bounds.
+        options: of `EncodedMLP`.
+
     Raises:
         SpaceError: the action space has no Box leaf, or one without bounds.
     """
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        *,
-        hidden: Sequence[int] = (256, 256),
-        activation: Activation = "relu",
-        layer_norm: bool = False,
-        init: str | Initializer = "default",
-        output_gain: float | None = None,
-        log_std: tuple[float, float] = LOG_STD,
-    ) -> None:
-        super().__init__()
+    def __init__(self, spaces: Spaces, *, log_std: tuple[float, float] = LOG_STD, **options: Any) -> None:
         require_bounded(spaces.action, "SquashedGaussian")
-        self.codec = ActionCodec(spaces)
-        if not self.codec.continuous:
+        codec = ActionCodec(spaces)
+        if not codec.continuous:
             raise SpaceError(f"SquashedGaussian needs a Box in the action space; there is {describe(spaces.action)}")
-        self.encoder = Encoder(spaces, activation=activation, init=init)
-        self.layers = MLP(
-            self.encoder.size,
-            2 * self.codec.continuous,
-            hidden=hidden,
-            activation=activation,
-            layer_norm=layer_norm,
-            init=init,
-            output_gain=output_gain,
-        )
+        super().__init__(spaces, 2 * codec.continuous, **options)
+        self.codec = codec
         self.lowest, self.highest = log_std
 
     def forward(self, observation: Tree, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -83,38 +69,24 @@ class SquashedGaussian(nn.Module):
         return self.normal(observation)[0].tanh()
 
 
-class DeterministicPolicy(nn.Module):
+class DeterministicPolicy(EncodedMLP):
     """μ(s) over all Box leaves of the action space (arXiv 1509.02971): calling it gives c [B, A] in [-1, 1].
+
+    Args:
+        spaces: of the environment.
+        options: of `EncodedMLP`.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
     """
 
-    def __init__(
-        self,
-        spaces: Spaces,
-        *,
-        hidden: Sequence[int] = (256, 256),
-        activation: Activation = "relu",
-        layer_norm: bool = False,
-        init: str | Initializer = "default",
-        output_gain: float | None = None,
-    ) -> None:
-        super().__init__()
-        self.codec = ActionCodec(spaces)
-        if self.codec.discrete:
+    def __init__(self, spaces: Spaces, **options: Any) -> None:
+        codec = ActionCodec(spaces)
+        if codec.discrete:
             raise SpaceError(f"DeterministicPolicy is for actions that are numbers; here {describe(spaces.action)}")
         require_bounded(spaces.action, "DeterministicPolicy")
-        self.encoder = Encoder(spaces, activation=activation, init=init)
-        self.layers = MLP(
-            self.encoder.size,
-            self.codec.continuous,
-            hidden=hidden,
-            activation=activation,
-            layer_norm=layer_norm,
-            init=init,
-            output_gain=output_gain,
-        )
+        super().__init__(spaces, codec.continuous, **options)
+        self.codec = codec
 
     def forward(self, observation: Tree) -> Tensor:
         c: Tensor = self.layers(self.encoder(observation)).tanh()
