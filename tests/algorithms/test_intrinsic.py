@@ -73,8 +73,7 @@ def test_every_space_has_a_bonus(kind, observation, action):
     ("kind", "action"),
     [
         ("diayn", LINE),
-        ("icm", Composite({"level": LINE, "side": Discrete(2)})),
-        ("icm", ACTIONS["many"]),
+        ("icm", Composite({"level": LINE, "sides": ACTIONS["many"]})),
     ],
 )
 def test_losses_are_single_graphs(kind, action):

@@ -45,8 +45,6 @@ FAMILIES = {
     "dqn": ("algorithm=dqn", "env=cartpole", *REPLAY),
     "sac": ("algorithm=sac", "env=mixedaction", *REPLAY),
     "ppo": ("algorithm=ppo", "env=mixedaction", "algorithm.batch_size=16", *ROLLOUT),
-    "dict": ("algorithm=ppo", "env.target=rlrun.env.toys.DictObservation", "algorithm.batch_size=16", *ROLLOUT),
-    "image": ("algorithm=ppo", "env.target=rlrun.env.toys.ImageObservation", "algorithm.batch_size=16", *ROLLOUT),
 }
 
 

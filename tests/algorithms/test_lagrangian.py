@@ -108,7 +108,6 @@ FAMILIES = {
     "sac": ("algorithm=sac", *REPLAY),
     "sac-n-step": ("algorithm=sac", "algorithm.n_step=3", *REPLAY),
     "ppo": ("algorithm=ppo", "algorithm.batch_size=16", *ROLLOUT),
-    "workers": ("algorithm=ppo", "algorithm.batch_size=16", "env.vectorization=async", *ROLLOUT),
 }
 
 

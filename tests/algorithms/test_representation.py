@@ -18,7 +18,6 @@ pytestmark = pytest.mark.usefixtures("folder")
 IMAGES = "env.target=rlrun.env.toys.ImageObservation"
 FAMILIES = {
     "sac": ("algorithm=sac", "env=pendulum", "preset=null", *REPLAY),
-    "sac-n-step": ("algorithm=sac", "env=pendulum", "preset=null", "algorithm.n_step=3", *REPLAY),
     "dqn-images": ("algorithm=dqn", IMAGES, *REPLAY),
     "ppo": ("algorithm=ppo", "env=mixedaction", "algorithm.batch_size=16", *ROLLOUT),
     "recurrent": ("algorithm=a2c", "env=cartpole", "preset=null", "algorithm.recurrent=gru", *ROLLOUT),

@@ -66,9 +66,9 @@ def test_policy_loss_trains_the_policy_alone(spaces, members):
     assert any(not torch.equal(a, b) for a, b in zip(before, loss.policy.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("spaces", [MIXED, MANY], ids=["mixed", "many"])
-def test_losses_are_single_graphs(spaces):
+def test_losses_are_single_graphs():
     """No clock, no counter, no branch on data; tests/compile runs other spaces and losses."""
+    spaces = Spaces(LINE, Composite({"level": CONTINUOUS.action, "many": MANY.action}))
     critics, temperature = Critics(spaces, hidden=(4,)), Temperature(spaces)
     policy = SoftPolicy(spaces, critics, temperature, hidden=(4,))
     batch = {"observation": torch.zeros(4, 1), "action": draw(spaces.action, 4), "q_target": torch.zeros(4)}

@@ -195,19 +195,18 @@ def test_memory_keeps_current_trajectories(random, inverse):
     policy = SwitchingPolicy(env.spaces, critics, Temperature(critics.decisions), hidden=(8,))
     agent = Repeating(policy)
     columns = {name: {"shape": policy.state_size} for name in ("state", "next_state")}
-    table = Table(spaces=env.spaces, num_envs=2, length=600, columns=columns)
+    table = Table(spaces=env.spaces, num_envs=2, length=400, columns=columns)
     collector = Collector(env, agent, table, warm_up_seed=3)
     collector.begin_training()
-    collector.collect(500, random=random)
-    batch = table.sample(300, 4)
+    collector.collect(300, random=random)
+    batch = table.sample(200, 4)
     before, after = batch["state"], batch["next_state"]
     assert torch.equal(before[:, 1:], after[:, :-1])
     assert torch.equal(batch["action"], after[..., :1])
     switched = after[..., -1] == 0
     assert torch.equal(after[~switched][:, :-1], policy.keeping.advance(before[~switched][:, :-1]))
     assert 0.3 < float(switched.float().mean()) < 0.7
-    episodes = evaluate(env.copy(num_envs=2), agent, episodes=2, seed=1)
-    assert episodes.lengths == [200, 200]
+    assert evaluate(env.copy(num_envs=2), agent, episodes=2, seed=1, max_steps=30).lengths == [30, 30]
     if not random:
         counted = agent.metrics
         assert counted["repeat/steps"] * counted["repeat/switched"] == pytest.approx(1.0)

@@ -63,6 +63,32 @@ def test_tensorboard_has_config_hparams_and_videos(tmp_path):
     assert np.asarray(film.convert("RGB")).std() > 1.0
 
 
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory):
+    """Return a database with MLflow's tables and nothing else: making them takes seconds."""
+    import mlflow
+
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    mlflow.MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def with_tables(migrated, monkeypatch):
+    """Give each new database its tables."""
+    original = Mlflow.open
+
+    def opened(sink, run, *more, **options):
+        database = Path(sink._uri.removeprefix("sqlite:///")) if sink._uri else run.mlflow / "mlflow.db"
+        database.parent.mkdir(exist_ok=True)
+        if not database.exists():
+            shutil.copy(migrated, database)
+        original(sink, run, *more, **options)
+
+    monkeypatch.setattr(Mlflow, "open", opened)
+
+
+@pytest.mark.usefixtures("with_tables")
 def test_artifacts_have_the_best_checkpoint_and_videos(tmp_path):
     loggers = "{wandb:{artifacts:true,mode:offline}},{mlflow:{artifacts:true}}"
     run = tmp_path / "run"
@@ -119,7 +145,7 @@ def test_mlflow_continues_its_run(tmp_path, monkeypatch, capfd):
 
 
 @pytest.fixture
-def opened(tmp_path):
+def opened(tmp_path, with_tables):
     """Return a run, and a function that opens a sink for it and writes a record."""
     run = RunDir.claim(tmp_path / "run")
     run.config.write_text("seed: 1\n")

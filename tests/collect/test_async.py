@@ -31,7 +31,6 @@ from .probes import labelled
 
 KINDS = ["thread", "process"]
 WITH_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-RAY = pytest.param("ray", marks=WITH_RAY)
 MODULE = """
 import os, time
 from pathlib import Path
@@ -156,7 +155,7 @@ def gone(pid):
     return False
 
 
-@pytest.mark.parametrize("kind", [*KINDS, RAY])
+@pytest.mark.parametrize("kind", KINDS)
 def test_collects_exactly_the_steps_wanted(kind, begun):
     collector = begun(kind, queue=200)
     assert [collector.collect(100) for _ in range(5)] == [100] * 5
@@ -326,13 +325,14 @@ def test_unresponsive_worker_is_killed(begun):
     assert gone(collector.link.pid)
 
 
+BROKE = r"^collector: its (thread|process|actor) failed: env.target .*RuntimeError: the motor broke"
+
+
 @pytest.mark.usefixtures("warm")
-@pytest.mark.parametrize("kind", [*KINDS, RAY])
+@pytest.mark.parametrize("kind", KINDS)
 def test_error_of_environment_is_reported(kind, begun):
     collector = begun(kind, breaks=25)
-    with pytest.raises(
-        WorkerError, match=r"^collector: its (thread|process|actor) failed: env.target .*RuntimeError: the motor broke"
-    ):
+    with pytest.raises(WorkerError, match=BROKE):
         collector.collect(100)
     assert collector.steps == 24  # all that had been made is stored
 
@@ -483,7 +483,8 @@ def test_ray_actor_acts_and_ends(begun):
     before = signal.getsignal(signal.SIGTERM)
     collector = begun("ray", queue=60)
     assert signal.getsignal(signal.SIGTERM) is before
-    collector.collect(50)
+    assert [collector.collect(25) for _ in range(2)] == [25, 25]
+    assert (collector.episodes, collector.table.noted, collector.metrics["episode/return"]) == (7, [1] * 50, 7.0)
     collector.agent.action = 3
     collector.push()
     collector.collect(200)
@@ -494,9 +495,14 @@ def test_ray_actor_acts_and_ends(begun):
 
 
 @WITH_RAY
-def test_lost_ray_actor_is_reported(begun):
+def test_failed_and_lost_ray_actors_are_reported(begun):
     ray, _ = connect()
     try:
+        collector = begun("ray", breaks=25)
+        with pytest.raises(WorkerError, match=BROKE):
+            collector.collect(100)
+        assert collector.steps == 24
+        collector.end_training(None)
         collector = begun("ray")
         collector.collect(5)
         ray.kill(collector.link._actor)

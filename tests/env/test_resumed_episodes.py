@@ -164,8 +164,10 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), [("sync", "async"), ("async", "sync"), ("async", "async")])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("before", "after", "task"),
+    [("sync", "async", "CartPole-v1"), ("async", "sync", "Pendulum-v1"), *(("async", "async", task) for task in TASKS)],
+)
 def test_workers_resume_exactly(before, after, task, tmp_path):
     name = {"target": task} if "." in task else {"id": task}
     build = partial(make, **name, num_envs=2, wrappers=TASKS[task])

@@ -177,7 +177,7 @@ def autocast(model, wanted, x):
 def infinite(model, wanted, x):
     direction = torch.ones(len(x), 3)
     direction[0, 0] = float("inf")
-    return grad(model(x), wanted[1], direction)
+    return grad(model(x), wanted[3], direction)  # of the bias before the last activation
 
 
 def negative_view(model, wanted, x):
@@ -203,11 +203,11 @@ USES += [negative_view, batched_directions, of_each_row]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("use", USES)
-def test_uses_by_autograd_equal_torch(use, activation, backend):
+def test_uses_by_autograd_equal_torch(use, backend):
     torch.manual_seed(0)
-    network, x = MLP(3, 3, hidden=(16,), activation=activation), torch.randn(5, 3)
+    layers = [Linear(3, 16), nn.ReLU(inplace=True), Linear(16, 16), Tanh(), Linear(16, 3)]
+    network, x = nn.Sequential(*layers), torch.randn(5, 3)
     wanted = list(network.parameters())
     assert_close(use(network, wanted, x), use(plain(network), wanted, x))
 
