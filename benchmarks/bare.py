@@ -1,6 +1,6 @@
 """Hand-written loops to compare with: the same networks and numbers, and nothing else.
 
-The networks are rlrun's, so what is measured is the cost of its trainer; `plain_sac.py` has no part of rlrun.
+The networks are rlrun's, so what is measured is the cost of its trainer; `plain.py` has no part of rlrun.
 
 What a good engineer would write for one environment on a CPU: preallocated arrays and one fancy
 index a column, `no_grad` for targets, gradients for one network at a time, fused Adam, target networks

@@ -8,11 +8,11 @@ from benchmarks.tables import Lines, interval, table, verdict
 
 
 def speed(result: dict[str, Any]) -> Lines:
-    """Runs against bare loops."""
+    """Runs against hand-written loops of the same parts."""
     heads = [
         "run",
         "steps/s",
-        "bare loop, steps/s",
+        "loop of its parts, steps/s",
         "ratio",
         "ratio of processor time",
         "bar",

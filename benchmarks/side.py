@@ -18,7 +18,7 @@ import torch
 from omegaconf import OmegaConf
 
 import rlrun
-from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, plain_sac
+from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, plain
 from benchmarks.clock import Clock
 from rlrun import config as configuration
 from rlrun.loading.assembly import keep_freed_memory, set_backend
@@ -127,7 +127,7 @@ def numbers_of(config: Any) -> dict[str, Any]:
     return {**numbers, "length": OmegaConf.select(config, "memory.length") or LENGTH, "num_envs": config.num_envs}
 
 
-SIDES = {"rlrun": measure_rlrun, "bare": measure_bare, "plain": partial(measure_bare, loops={"sac": plain_sac.sac})}
+SIDES = {"rlrun": measure_rlrun, "bare": measure_bare, "plain": partial(measure_bare, loops=plain.LOOPS)}
 
 
 def main(side: str, case: str, first: str, last: str) -> None:

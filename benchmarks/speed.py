@@ -1,4 +1,4 @@
-"""Steady-state speed of runs against bare loops: processes take turns, and ratios are taken within a round."""
+"""Steady-state speed of runs against hand-written loops of the same parts; ratios are taken within a round."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def measure_case(name: str, case: Case, *, rounds: int) -> dict[str, Any]:
         ratios = {clock: sides["bare"][clock] / sides["rlrun"][clock] for clock in ("seconds", "processor_seconds")}
         rows.append({"load": before, "ratio": ratios, **sides})
         print(
-            f"{name} round {number + 1}: {ratios['seconds']:.3f} of the bare loop's speed (load {before})", flush=True
+            f"{name} round {number + 1}: {ratios['seconds']:.3f} of the speed of the loop (load {before})", flush=True
         )
     return summary(case, rows)
 
 
 def one_round(name: str, case: Case) -> Sides:
-    """Run the bare loop, then the run, each in a process of its own.
+    """Run the loop, then the run, each in a process of its own.
 
     Raises:
         Failed: a side failed, or the two did not make the same optimizer steps on as many parameters.

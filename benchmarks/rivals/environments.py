@@ -16,6 +16,7 @@ REQUIREMENTS = {
     "torchrl": "torchrl==0.14.1",
     "tianshou": "tianshou==2.0.1",
     "sheeprl": "sheeprl==0.8.4",
+    "sbx": "sbx-rl==0.28.0",
     "cpprb": "cpprb==11.0.0",
 }
 OWN = {"sheeprl": ("pillow",)}  # packages that a rival needs in another version than is tested here

@@ -12,9 +12,20 @@ from benchmarks.tests.small import SMALL
 OFF_POLICY = [name for name in CASES if name != "ppo-cartpole"]  # whose steps come in hundreds
 
 
-@pytest.mark.parametrize(("name", "reference"), [*((name, "bare") for name in OFF_POLICY), ("sac-pendulum", "plain")])
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        *((name, "bare") for name in OFF_POLICY),
+        ("sac-pendulum", "plain"),
+        ("dqn-cartpole", "plain"),
+        ("ppo-cartpole", "plain"),
+    ],
+)
 def test_both_sides_do_the_same_work(name, reference):
-    case = CASES[name]._replace(overrides=(*CASES[name].overrides, *SMALL))
+    more = (*SMALL, "algorithm.n_step=1") if name.startswith("dqn") else SMALL
+    if name == "ppo-cartpole":
+        more = ("algorithm.hidden=[8]", "algorithm.horizon=5", "num_envs=2", "algorithm.batch_size=5")
+    case = CASES[name]._replace(overrides=(*CASES[name].overrides, *more))
     theirs, ours = (SIDES[side](case, first=30, last=80) for side in (reference, "rlrun"))
     assert theirs["env_steps"] == ours["env_steps"] == 50
     assert theirs["parameters"] == ours["parameters"]
@@ -22,7 +33,7 @@ def test_both_sides_do_the_same_work(name, reference):
 
 
 def test_plain_loop_uses_nothing_of_ours():
-    text = (Path(__file__).parents[1] / "plain_sac.py").read_text()
+    text = (Path(__file__).parents[1] / "plain.py").read_text()
     assert re.findall(r"^\s*(?:from|import) (?:rlrun|benchmarks(?!\.clock\b))\S*", text, re.MULTILINE) == []
 
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from benchmarks import peers, process, solving
+from benchmarks import peers, plain, process, solving
 from benchmarks.rivals.training import meter, work
 from benchmarks.tests.small import SMALL
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
@@ -31,12 +31,12 @@ def test_peers_are_held_to_equal_work(monkeypatch, page_of):
         if module == "cleanrl":
             raise process.Failed("it broke")
         native = "env.vectorization=native" in work["overrides"]
-        speeds = {"rlrun": 500.0 if native else 200.0, "bare": 210.0, "stable_baselines3": 100.0, "other": 50.0}
+        speeds = {"rlrun": 500.0 if native else 200.0, "own_loop": 210.0, "stable_baselines3": 100.0, "other": 50.0}
         return turned(speeds[module], steps=31 if module == "other" else 30)
 
     monkeypatch.setattr(peers, "run_for_json", run)
     monkeypatch.setattr(peers, "interpreter", lambda name: Path("python"))
-    monkeypatch.setattr(peers, "PEERS", (*peers.PEERS[:2], "cleanrl", "other", "poor", "unasked"))
+    monkeypatch.setattr(peers, "PEERS", (peers.OWN_LOOP, peers.SB3, "cleanrl", "other", "poor", "unasked"))
     monkeypatch.setattr(peers, "LACKS", {"poor": {"ppo": "no PPO"}})
     names = [peer for peer in peers.PEERS if peer != "unasked"]
     parts = peers.measure(["ppo-cartpole"], peers=names, rounds=2)
@@ -46,19 +46,23 @@ def test_peers_are_held_to_equal_work(monkeypatch, page_of):
         ("rlrun", "rlrun, native envs", "rlrun, compiled", "rlrun, native envs, compiled"),
         "stable-baselines3",
     )
-    assert list(part["sides"]) == [*ours, "bare loop", "stable-baselines3"]
+    assert list(part["sides"]) == [*ours, peers.OWN_LOOP, "stable-baselines3"]
     verdicts = {(bar["side"], bar["peer"]): bar["passed"] for bar in part["bars"]}
+    assert verdicts.pop((ours[2], "sbx")) is False  # which was not measured
     assert verdicts == {(ours[0], rival): False, (ours[3], rival): True, **{(ours[0], p): False for p in names[2:4]}}
     assert part["absent"]["other"] == "1.55 updates an environment step, not 1.5"
     assert part["absent"]["poor"] == "no PPO"
     assert requests["stable_baselines3"]["numbers"] == requests["rlrun"]["numbers"]
-    assert (requests["bare"]["env"], requests["bare"]["numbers"]["horizon"]) == ("CartPole-v1", 32)
+    assert (requests["own_loop"]["env"], requests["own_loop"]["numbers"]["horizon"]) == ("CartPole-v1", 32)
     text = page_of("peers", parts)
-    assert "| bare loop | 1.2.3 | 210 (210–210) | 0.95 (0.95–0.95) | 1.5 (1.5–1.5) | 300 (300–300) | 60 | 7 |" in text
+    assert (
+        "| loop of rlrun's parts | 1.2.3 | 210 (210–210) | 0.95 (0.95–0.95) | 1.5 (1.5–1.5) | 300 (300–300) | 60 | 7 |"
+        in text
+    )
     assert "* rlrun ≥ 2.5 × stable-baselines3: 2.00 (2.00–2.00), missed" in text
     assert "* rlrun ≥ 1 × cleanrl: not measured, missed" in text
     assert "* without cleanrl: it broke" in text
-    assert "* rlrun is slower than: bare loop\n" in text
+    assert "* rlrun is slower than: loop of rlrun's parts\n" in text
 
 
 def test_who_did_nothing_in_the_window_did_other_work():
@@ -158,7 +162,8 @@ def test_loops_of_our_own_do_the_work_of_a_run(monkeypatch, tmp_path, name):
     case = peers.CASES[name]
     case = case._replace(overrides=(*case.overrides, *overrides), first=first, last=last)
     reports = {}
-    for side in (peers.RLRUN, peers.BARE, peers.CLEANRL):
+    sides = (peers.RLRUN, peers.OWN_LOOP, peers.CLEANRL, *((peers.BARE,) if case.algorithm in plain.LOOPS else ()))
+    for side in sides:
         task = work.Work(**case.work(side))
         spec = gymnasium.spec(task.env)
 

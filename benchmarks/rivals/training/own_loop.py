@@ -1,4 +1,4 @@
-"""The bare loops, with the networks of rlrun and the kernels that its config asks for: the limit."""
+"""Hand-written loops with the networks of rlrun and the kernels that its config asks for: the limit of its trainer."""
 
 from __future__ import annotations
 
