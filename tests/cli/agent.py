@@ -69,7 +69,7 @@ class Program:
         return value
 
 
-def main() -> None:
+def main() -> dict:
     rlrun = Program()
 
     choices = rlrun("list all choices")
@@ -112,8 +112,8 @@ def main() -> None:
     episodes = find(rlrun.options("evaluate"), "number of episodes")
     evaluation = rlrun("evaluate", export["path"], episodes, "2")
     result = {"verdict": report["verdict"], "comparison": comparison["verdict"], "page": report["path"]}
-    print(json.dumps({**result, "best": rows[0]["objective"], "exported": evaluation["mean_return"]}))
+    return {**result, "best": rows[0]["objective"], "exported": evaluation["mean_return"]}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(main()))

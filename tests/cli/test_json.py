@@ -11,6 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 import typer.main
+from tests.cli import agent
 from tests.command import code_of
 
 import rlrun
@@ -166,11 +167,16 @@ def test_a_process_beneath_prints_beside_the_value(project, write):
 
 
 @pytest.mark.slow
-def test_a_program_that_knows_help_and_json_compares_two_configurations(tmp_path):
-    script = Path(__file__).with_name("agent.py")
-    assert set(re.findall(r"--[a-z-]+", script.read_text())) == {"--help", "--json"}  # the latter in its docstring
-    process = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr
-    result = json.loads(process.stdout)
+def test_a_program_that_knows_help_and_json_compares_two_configurations(rlrun, monkeypatch):
+    script = Path(agent.__file__).read_text()
+    assert set(re.findall(r"--[a-z-]+", script)) == {"--help", "--json"}  # the latter in its docstring
+
+    def run(*arguments):
+        outcome = rlrun(*arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.out
+
+    monkeypatch.setattr(agent, "run", run)  # else each command would import everything anew
+    result = agent.main()
     assert {*result} == {"verdict", "comparison", "page", "best", "exported"}
     assert Path(result["page"]).is_file()

@@ -41,7 +41,7 @@ def resume(
     """Continue a stopped, killed or failed run from its newest good checkpoint, or a sweep."""
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
     if (run / "sweep.json").is_file():
-        overrides = [*(overrides or []), *([f"launcher={launcher}"] if launcher else [])]
+        overrides = [*([f"launcher={launcher}"] if launcher else []), *(overrides or [])]
         how: dict[str, Any] = {"retry_failed": retry_failed, "workers": workers, "limits": limits_of(**options)}
         raise typer.Exit(resume_sweep(run, overrides, config_dir, as_json=as_json, trust=trust or [], **how))
     of_sweeps = {"config_dir": config_dir, "retry_failed": retry_failed, "workers": workers, "launcher": launcher}
