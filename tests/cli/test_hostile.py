@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.cli import attacks
 from tests.cli.attacks import HONEST
 from tests.identical import stamps
 
@@ -581,3 +582,23 @@ def test_a_run_is_at_home_in_its_project(run, rlrun, write, project, monkeypatch
     assert rlrun("eval", str(project / "own"), "--episodes", "1", "--trust", "mine").code == 0
     outcome = rlrun("eval", str(project / "own"), "--trust", "nonesuch")
     assert outcome.err.startswith("rlrun: --trust nonesuch: there is no module 'nonesuch' here")
+
+
+# --- all shapes of attacks on all commands; every attack: `python -m benchmarks resilience attacks`
+
+
+@pytest.mark.parametrize(("name", "command"), attacks.one_of_each_shape())
+def test_an_attack_is_refused(name, command, honest, project):
+    attacks.prepare(project, attacks.ATTACKS[name], honest)
+    trial = attacks.attempt(attacks.ATTACKS[name], command, project)
+    assert trial.faults == [], trial.line
+
+
+def test_a_run_without_an_attack_passes_each_command(honest, project):
+    """Else a project that nobody can use would pass for one that is safe."""
+    nobody = attacks.Attack("none", changed="{}")
+    for number, command in enumerate(attacks.COMMANDS):
+        (project / f"{number}").mkdir()
+        os.chdir(project / f"{number}")
+        attacks.prepare(Path.cwd(), nobody, honest)
+        assert attacks.attempt(nobody, command, Path.cwd()).code == 0, command
