@@ -101,11 +101,8 @@ TARGETS = {  # one of each kind; all names are in tests/security/test_trust.py
     "functools.partial": {"_args_": ["x"]},
     "torch.nn.Linear.__init__.__globals__": {},
     "evil.Env": {},
-    "run.evil.Env": {},
     "run.checkpoints.evil.Env": {},
-    "checkpoints.evil.Env": {},
     "..evil.Env": {},
-    "/evil.Env": {},
 }
 
 
@@ -139,8 +136,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_a_target_is_refused_wherever_it_stands(place, run, rlrun, canary):
     change(run, **PLACES[place])
-    for command in ("eval", "resume"):
-        refused(rlrun(*COMMANDS[command]), canary, "os.system can never be a `_target_`")
+    refused(rlrun(*COMMANDS[turn(place)]), canary, "os.system can never be a `_target_`")
 
 
 ENVIRONMENTS = {
@@ -338,8 +334,7 @@ OTHER_FILES = {
 @pytest.mark.parametrize("name", ["config.yaml", "manifest.json"])
 def test_something_else_in_place_of_a_file_is_refused(name, kind, run, rlrun, canary):
     OTHER_FILES[kind](run / name)
-    for command in ("eval", "resume"):
-        refused(rlrun(*COMMANDS[command]), canary, "run")
+    refused(rlrun(*COMMANDS[turn(name + kind)]), canary, "run")
 
 
 @pytest.mark.parametrize(
@@ -357,8 +352,13 @@ def test_a_run_does_not_use_files_of_the_user(name, kind, run, rlrun, canary, pr
     assert mine.read_text() == "mine\n" * 1000
 
 
-@pytest.mark.parametrize("kind", ["a pipe", "a device", "nowhere", "too large"])
-@pytest.mark.parametrize("name", ["status.json", "overrides.txt", "checkpoints/latest", "checkpoints/best"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *product(("status.json", "overrides.txt", "checkpoints/latest", "checkpoints/best"), ("a pipe", "too large")),
+        *(("overrides.txt", "a device"), ("checkpoints/latest", "nowhere")),
+    ],
+)
 def test_what_is_never_read_to_its_end_is_not_read(name, kind, run, rlrun, canary, monkeypatch):
     """Some of these a run can do without; it neither waits for them nor fills the memory."""
     read = Path.open
@@ -395,8 +395,9 @@ def test_a_run_does_not_write_into_folders_of_the_user(name, run, rlrun, canary,
     before = stamps(project)
     refused(rlrun(*COMMANDS["resume"], "logger=[]"), canary, name, "files of its own")
     assert stamps(project) == before
-    assert rlrun("train", "--from", "run", "stop.env_steps=60", "--run-dir", "second").code == 0  # which only reads it
-    assert [entry for entry in stamps(project) if "/second" not in str(entry[0])][1:] == before[1:]
+    if name == "checkpoints":  # a fork only reads it
+        assert rlrun("train", "--from", "run", "stop.env_steps=60", "--run-dir", "second").code == 0
+        assert [entry for entry in stamps(project) if "/second" not in str(entry[0])][1:] == before[1:]
 
 
 @pytest.mark.parametrize(
@@ -442,8 +443,13 @@ def only_checkpoint(run: Path) -> Path:
     return newest
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", ["manifest.json", "state.json", "tensors.safetensors"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *product(("manifest.json", "state.json", "tensors.safetensors"), ("cut short", "missing")),
+        *product(("state.json", "tensors.safetensors"), ["a pickle"]),
+    ],
+)
 def test_a_damaged_checkpoint_is_refused(name, damage, run, rlrun, canary):
     DAMAGES[damage](only_checkpoint(run) / name)
     before = stamps(run)

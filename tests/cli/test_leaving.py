@@ -224,20 +224,20 @@ def test_processes_of_a_hanging_environment_end_with_their_parent(monkeypatch, p
 # --- failures and signals
 
 FAILURES = {
-    "env.kwargs.way=raise": "Odd: the fox met the hen",
-    "env.kwargs.reward=nan": "reward = nan in env 0 after 14 environment steps",
-    "env.kwargs.reward=-inf": "reward = -inf in env 0",
-    "env.kwargs.observation=inf": "observation[1] = inf in env 0",
+    ("env.kwargs.way=raise", "sync"): "Odd: the fox met the hen",
+    ("env.kwargs.way=raise", "async"): "Odd: the fox met the hen",
+    ("env.kwargs.reward=nan", "sync"): "reward = nan in env 0 after 14 environment steps",
+    ("env.kwargs.reward=-inf", "async"): "reward = -inf in env 0",
+    ("env.kwargs.observation=inf", "sync"): "observation[1] = inf in env 0",
 }
 
 
-@pytest.mark.parametrize("envs", ["sync", "async"])
-@pytest.mark.parametrize("override", FAILURES)
+@pytest.mark.parametrize(("override", "envs"), FAILURES)
 def test_a_run_that_fails_says_so_in_one_line(override, envs, tiny_run, project):
     overrides = ("algorithm=dqn", "env.target=mine.Leaving", override, f"env.vectorization={envs}")
     outcome = tiny_run(*overrides, "--run-dir", "run")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
-    assert FAILURES[override] in outcome.err
+    assert FAILURES[override, envs] in outcome.err
     assert "Traceback (most recent call last)" in (project / "run" / "log.txt").read_text()
     for name in ("status.json", "summary.json"):
         assert json.loads((project / "run" / name).read_text())["status"] == "failed"

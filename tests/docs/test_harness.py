@@ -18,15 +18,11 @@ MISTAKES = {  # the page, the reported line, and a part of the report
     ),
     "in a list": ("* one\n\n      rlrun train algorithm=dqnn env=cartpole\n", 3, "did you mean 'dqn'"),
     "an unknown command": ("```sh\nrlrun list\nrlrun trian algorithm=dqn\n```\n", 3, "trian"),
-    "an option that there is not": ("\n    rlrun ls --sorted return\n", 2, "--sorted"),
     "a mistake within a sweep": ("\n    rlrun train -m algorithm=dqn env=cartpole algorithm.lr=1,a\n", 2, "lr"),
     "a program that nobody looks after": ("\n    python -m pip install rlrun\n    sphinx-build\n", 3, "not found"),
     "quotes that miss": ("\n    rlrun ls $(echo '\n", 2, "exit code"),
-    "a run that nobody made": ("\n    rlrun eval runs/mine/first\n", 2, "runs/mine/first"),
     "an extra that there is not": ("\n    pip install 'rlrun[vidoe]'\n", 2, "vidoe"),
-    "tests that are gone": ("\n    python -m pytest tests/gone\n", 2, "tests/gone"),
     "python that raises": ("```python\nx = 1\nx.y\n```\n", 2, 'File "page.md", line 3'),
-    "python of no syntax": ("```python\nif:\n```\n", 2, "SyntaxError"),
     "a wrong excerpt": (
         "Of `conf/algorithm/dqn.yaml`:\n\n```yaml\nalgorithm:\n  lr: 7.0\n```\n",
         4,
@@ -39,7 +35,6 @@ MISTAKES = {  # the page, the reported line, and a part of the report
     "a block of no kind": ("\n    a tree\n", 2, "a block of no known kind: 'a tree'"),
     "in what is shown": ("<!-- one -->\n```\n$ rlrun lst\nout\n```\n", 3, "lst"),
     "a fence of no kind": ("```\nrlrun list\n```\n", 2, "a block of no known kind"),
-    "a language of no kind": ("```ruby\nputs 1\n```\n", 2, "a block of no known kind"),
 }
 
 

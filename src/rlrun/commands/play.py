@@ -89,14 +89,6 @@ def _policy(
         yield policy
 
 
-def displayed() -> bool:
-    """Return True if a window could be opened."""
-    if not sys.platform.startswith("linux"):
-        return True
-    hidden = os.environ.get("SDL_VIDEODRIVER") in ("dummy", "offscreen")
-    return not hidden and bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
 def _mode(env: Env, *, text: bool) -> str:
     """Return how an environment is shown: `human`, in a window, or `ansi`, as text.
 
@@ -104,7 +96,9 @@ def _mode(env: Env, *, text: bool) -> str:
         RequestError: neither is possible; with an alternative.
     """
     modes = env.envs[0].metadata.get("render_modes") or () if env.envs else ("human", "ansi")
-    window = displayed()
+    hidden = os.environ.get("SDL_VIDEODRIVER") in ("dummy", "offscreen")
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    window = not sys.platform.startswith("linux") or (display and not hidden)
     if not text and window and "human" in modes:
         return "human"
     if "ansi" in modes:

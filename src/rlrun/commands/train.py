@@ -98,8 +98,15 @@ class Experiment:
         self.builder.get("seeds").apply()
         with torch.device(self.device):
             self.trainer: Trainer = self.builder.get("trainer")
-        self._require_steps()
-        self._require_actions()
+        steps = self.config.stop.env_steps
+        if steps is not None and not any("step" in part.provides for part in self.trainer.callbacks.values()):
+            raise RequestError(
+                f"stop.env_steps={steps}: nothing is collected, so environment steps stay 0; use stop.updates=…"
+            )
+        if (collector := self.part((Collector, ByIdCollector))) is not None:
+            policy = getattr(agent := self.builder.get("agent"), "policy", agent)
+            place = f"{path_of(self.builder.built, policy)} ({type(policy).__name__})"
+            require_actions(agent, collector.env.spaces, place)  # the error names the network
         require_shareable(self.config, self.trainer, self.builder.built)
         self.builder.get("seeds").apply_own()
         self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
@@ -107,21 +114,6 @@ class Experiment:
         self._drawn: Any = None  # states of the process-wide generators in the restored checkpoint
         self._origin: str | None = None  # name of that checkpoint
         self._lost: list[str] = []  # states that it lacked
-
-    def _require_steps(self) -> None:
-        """Refuse a budget of environment steps if there is no collector."""
-        steps = self.config.stop.env_steps
-        if steps is not None and not any("step" in part.provides for part in self.trainer.callbacks.values()):
-            raise RequestError(
-                f"stop.env_steps={steps}: nothing is collected, so environment steps stay 0; use stop.updates=…"
-            )
-
-    def _require_actions(self) -> None:
-        """Refuse a network whose actions do not fit the environment; the error names the network."""
-        if (collector := self.part((Collector, ByIdCollector))) is not None:
-            policy = getattr(agent := self.builder.get("agent"), "policy", agent)
-            place = f"{path_of(self.builder.built, policy)} ({type(policy).__name__})"
-            require_actions(agent, collector.env.spaces, place)
 
     @property
     def env_name(self) -> str:

@@ -45,7 +45,11 @@ def shares(config: DictConfig) -> dict[str, Any]:
     count, rank = count_of(config), learners.rank()
     if count == 1:
         return {}
-    _require_none(config, count)
+    origin = OmegaConf.select(config, "init.from", default=None)
+    if origin is not None:
+        raise ConfigError(f"learners={count}: a run from another (init.from={origin}) has one learner; learners=1")
+    if OmegaConf.select(config, "compile", default=False):
+        raise ConfigError(f"learners={count}: communication between learners is not compiled; compile=false")
     values: dict[str, Any] = {"seeds.learner": rank}
     for key in SHARED:
         number = OmegaConf.select(config, key, default=None)
@@ -58,15 +62,6 @@ def shares(config: DictConfig) -> dict[str, Any]:
         values["memory.learners"] = count
     values["seeds.first_env"] = rank * values.get("env.num_envs", 0)
     return values
-
-
-def _require_none(config: DictConfig, count: int) -> None:
-    """Refuse keys that say what one learner does."""
-    origin = OmegaConf.select(config, "init.from", default=None)
-    if origin is not None:
-        raise ConfigError(f"learners={count}: a run from another (init.from={origin}) has one learner; learners=1")
-    if OmegaConf.select(config, "compile", default=False):
-        raise ConfigError(f"learners={count}: communication between learners is not compiled; compile=false")
 
 
 def require_shareable(config: DictConfig, trainer: Trainer, built: Mapping[str, Any]) -> None:
@@ -250,7 +245,9 @@ def stateful(built: dict[str, Any]) -> dict[str, Stateful]:
     the table's rows makes no sense without these, so it is in the table's own state.
     """
     by_id: dict[int, tuple[str, Stateful]] = {}
-    inside = _inside_tables(built)
+    tables = [part for part in built.values() if isinstance(part, Table)]
+    owned = {id(part) for table in tables for part in (table.sampler, table.ejector)}
+    inside = tuple(f"{path}." for path, part in built.items() if id(part) in owned)
     for path, part in sorted(built.items(), key=lambda item: (item[0].count("."), item[0])):
         if isinstance(part, Stateful) and not isinstance(part, type) and not f"{path}.".startswith(inside):
             by_id.setdefault(id(part), (path, part))
@@ -269,10 +266,3 @@ def restore_part(part: Stateful, state: Any, place: str) -> None:
         raise RunDirError(f"{place}: {error}") from error
     except Exception as error:
         raise RunDirError(f"{place} does not fit: {explain(error)}") from error
-
-
-def _inside_tables(built: dict[str, Any]) -> tuple[str, ...]:
-    """Return the config paths of all samplers and ejectors of tables, with a dot at the end."""
-    tables = [part for part in built.values() if isinstance(part, Table)]
-    owned = {id(part) for table in tables for part in (table.sampler, table.ejector)}
-    return tuple(f"{path}." for path, part in built.items() if id(part) in owned)

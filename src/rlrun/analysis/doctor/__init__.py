@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from ctypes.util import find_library
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -208,17 +209,13 @@ def _packages(requirements: Iterable[Requirement]) -> list[Package]:
         inner = [need for need in map(Requirement, _fields("Requires-Dist", requirement.name)) if not _applies(need)]
         chosen = [need for need in inner if any(_applies(need, extra) for extra in requirement.extras)]
         for dependency in (requirement, *chosen):
-            packages.setdefault(canonicalize_name(dependency.name), _package(dependency))
+            version = module = None
+            with suppress(metadata.PackageNotFoundError):
+                installed = metadata.distribution(dependency.name)
+                version, module = installed.version, _module(installed)
+            package = Package(dependency.name, str(dependency.specifier), version, module)
+            packages.setdefault(canonicalize_name(dependency.name), package)
     return list(packages.values())
-
-
-def _package(requirement: Requirement) -> Package:
-    specifier = str(requirement.specifier)
-    try:
-        installed = metadata.distribution(requirement.name)
-    except metadata.PackageNotFoundError:
-        return Package(requirement.name, specifier, None, None)
-    return Package(requirement.name, specifier, installed.version, _module(installed))
 
 
 def _module(installed: metadata.Distribution) -> str | None:

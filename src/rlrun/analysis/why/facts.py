@@ -189,7 +189,12 @@ def _add_record(record: dict[str, Any], facts: Facts) -> None:
     facts.records += 1
     facts.env_steps = max(facts.env_steps, env_steps)
     facts.updates = max(facts.updates, number_of(record.get("updates")) or 0.0)
-    _add_time(record, facts)
+    shares = {work: share for work in KINDS if (share := number_of(record.get(f"time/{work}"))) is not None}
+    seconds = number_of(record.get("seconds"))
+    if shares and seconds is not None:
+        elapsed, facts.seconds = max(seconds - facts.seconds, 0.0), seconds  # since the record before
+        for work, share in shares.items():
+            facts.spent[work] = facts.spent.get(work, 0.0) + share * elapsed
     for name, value in record.items():
         if len(name) > NAME_LENGTH or (name not in facts.series and len(facts.series) >= NAMES):
             continue
@@ -198,13 +203,3 @@ def _add_record(record: dict[str, Any], facts: Facts) -> None:
             facts.series.setdefault(name, []).append(Point(env_steps, number))
         elif value is None:
             facts.broken.setdefault(name, env_steps)
-
-
-def _add_time(record: dict[str, Any], facts: Facts) -> None:
-    """Add the seconds since the record before to each kind of work, by its share."""
-    shares = {work: share for work in KINDS if (share := number_of(record.get(f"time/{work}"))) is not None}
-    seconds = number_of(record.get("seconds"))
-    if shares and seconds is not None:
-        elapsed, facts.seconds = max(seconds - facts.seconds, 0.0), seconds
-        for work, share in shares.items():
-            facts.spent[work] = facts.spent.get(work, 0.0) + share * elapsed

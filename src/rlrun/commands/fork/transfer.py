@@ -205,7 +205,11 @@ class _Selection:
         origin = f"{source.place}" if steps is None else f"{source.place} ({steps:,} env steps, {updates:,} updates)"
         self.report = ForkReport(origin, [entry for group in entries.values() for entry in group])
         self._require_fit(source, nodes)
-        self._note_networks()
+        if self.tensors and self.loaded.isdisjoint(self.tensors):
+            paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
+            warmed_up = any(self.values.get(path, {}).get("start") is not None for path in paces)
+            warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if warmed_up else ""
+            self.report.remarks.append(f"no network was loaded: all are initialized{warm_up}")
         self._settle_import(nodes)
         return self.report
 
@@ -267,14 +271,6 @@ class _Selection:
                 tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
                 why = f": {names_differ(tensors, self.tensors)}"
             raise ConfigError(f"init.from: this run loads nothing of {source.place}{why}")
-
-    def _note_networks(self) -> None:
-        """Add to the report that no network was loaded."""
-        if self.tensors and self.loaded.isdisjoint(self.tensors):
-            paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
-            warmed_up = any(self.values.get(path, {}).get("start") is not None for path in paces)
-            warm_up = ", and the warm-up is over; init.numbers=skip begins with it" if warmed_up else ""
-            self.report.remarks.append(f"no network was loaded: all are initialized{warm_up}")
 
     def _settle_import(self, nodes: Mapping[str, Any]) -> None:
         """Skip the import of a memory that the parent has imported already.
