@@ -10,6 +10,7 @@ from tests.processes import below
 
 from rlrun import checkpointing as storage
 from rlrun import resume
+from rlrun.collect import links
 from rlrun.runs.directory import RunDir
 
 from .test_leaving import MODULE
@@ -45,7 +46,7 @@ def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
     assert RunDir(project / "run").checkpoint("latest").name.startswith("0000000058-")
 
 
-def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
+def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, children, project, monkeypatch):
     overrides = ["algorithm=dqn", "env=cartpole", "preset=null", *SMALL, "stop.env_steps=1_000_000", "log.every=10"]
     process = forked(["train", *overrides, "--run-dir", "run"])
     metrics = project / "run" / "metrics.jsonl"
@@ -58,6 +59,7 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, project):
     states = storage.load(RunDir(project / "run").checkpoint("latest"))
     steps, updates = states["collector"]["steps"], states["trainer"]["update"]
     assert steps > 20
+    monkeypatch.setattr(links, "_start", children.worker)  # a process that has imported everything
     result = resume(project / "run", [f"stop.env_steps={steps + 30}"])
     assert (result.summary["env_steps"], result.summary["updates"]) == (steps + 30, updates + 30)
     assert len(result.trainer.callbacks["collector"].table) >= steps  # no row was lost

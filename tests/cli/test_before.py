@@ -14,6 +14,7 @@ import pytest
 
 from rlrun import checkpointing
 from rlrun.checkpointing import digest
+from rlrun.collect import links
 from rlrun.commands.resume import resume
 from rlrun.commands.train import Experiment
 from rlrun.config.composition import Composed
@@ -49,7 +50,8 @@ def test_run_of_before_loads_with_equal_digests(before, name):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_of_before_is_extended(before, name, tmp_path):
+def test_a_run_of_before_is_extended(before, name, tmp_path, monkeypatch, children):
+    monkeypatch.setattr(links, "_start", children.worker)  # a process that has imported everything
     run = tmp_path / name
     shutil.copytree(before / name, run)
     summary = resume(run, ["stop.env_steps=400"]).summary

@@ -142,7 +142,8 @@ def test_process_that_leaves_is_named(way, collects, rlrun, tiny_run, project, m
         pattern = pattern.replace("the process of env [01]", "collector: its process").replace("[01]", "0")
     where = ["+with=async"] if collects else ["env.vectorization=async", "num_envs=2"]
     failing(tiny_run(*DQN, "env.target=mine.Leaving", f"env.kwargs.way={way}", *where), project, pattern)
-    failing(rlrun("resume", "run"), project, pattern)
+    if way == "raise":
+        failing(rlrun("resume", "run"), project, pattern)
 
 
 @pytest.mark.parametrize("way", ["sys.exit", "os._exit"])

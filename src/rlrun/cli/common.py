@@ -104,11 +104,11 @@ def print_data_flow(composed: Composed, *, update: bool = False, as_json: bool) 
     """Print the data flow of one update, or its code."""
     from rlrun.commands import train as experiment
 
-    if as_json and not update:
-        print_json(experiment.explain_as_data(composed))
+    answer = experiment.explain(composed, form="code" if update else "data" if as_json else "text")
+    if as_json:
+        print_json({"code": answer} if update else answer)
     else:
-        text = experiment.explain(composed, update=update)
-        print_json({"code": text}) if as_json else typer.echo(text)
+        typer.echo(answer)
     print_presets(composed.preset)
 
 

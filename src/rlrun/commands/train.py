@@ -359,23 +359,14 @@ def train(
 
 
 @process_restored()
-def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None, update: bool = False) -> str:
-    """Return the data flow of one update, as `rlrun explain` prints it.
-
-    update: return the code of an update instead, in which all callbacks are due.
-    """
+def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None, form: str = "text") -> Any:
+    """Return the data flow of one update: as text, as `data`, or the `code` of an update in which all are due."""
     experiment = Experiment(composed_of(overrides, config_dir))
     experiment.load_parent(dry=True)
     trainer = experiment.trainer
-    return trainer.update.source([*trainer.plan.names]).rstrip() if update else experiment.explain()
-
-
-@process_restored()
-def explain_as_data(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> dict[str, Any]:
-    """Return the data flow of one update, as `rlrun explain --json` prints it."""
-    experiment = Experiment(composed_of(overrides, config_dir))
-    experiment.load_parent(dry=True)
-    return experiment.data_flow()
+    if form == "code":
+        return trainer.update.source([*trainer.plan.names]).rstrip()
+    return experiment.data_flow() if form == "data" else experiment.explain()
 
 
 def composed_of(overrides: Iterable[str] | Composed, config_dir: Path | None = None) -> Composed:

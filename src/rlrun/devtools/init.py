@@ -73,18 +73,13 @@ def _fault(name: str) -> str:
         return "invalid"
     if name in FOLDERS:
         return "a folder of the project"
-    return "another package" if _is_taken(name) else ""
-
-
-def _is_taken(name: str) -> bool:
-    """Return True if a module of that name is installed: a project stands behind all of these."""
-    if name in sys.stdlib_module_names:
-        return True
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
-        return True
-    return spec is not None and spec.origin is not None  # not a mere folder of the working directory
+        return "another package"
+    # a project stands behind all modules that are installed; a mere folder of the working directory is none
+    taken = name in sys.stdlib_module_names or (spec is not None and spec.origin is not None)
+    return "another package" if taken else ""
 
 
 def _write(folder: Path, name: str) -> None:

@@ -68,7 +68,7 @@ def groups_of(runs: Sequence[Run], metric: str, by: Sequence[str] = ()) -> tuple
     Raises:
         RequestError: no run has one of the keys.
     """
-    marks = [_marks_by(run, by, runs) if by else _marks(run) for run in runs]
+    marks = [_marks(run, by, runs) for run in runs]
     common = set.intersection(*map(set, marks))
     named = common if by else set()  # labels have these even if all runs have them
     if not by and any(set(mark) <= common for mark in marks):
@@ -117,17 +117,15 @@ def _natural(text: str) -> list[tuple[int, float, str]]:
     return [(0, float(part), "") if index % 2 else (1, 0.0, part) for index, part in enumerate(parts)]
 
 
-def _marks(run: Run) -> list[str]:
-    """Return the sorted overrides that define a run's group."""
-    names = [key for key in run.overrides if key not in TASK and not is_circumstance(key) and not _may_change(key)]
-    return [run.overrides[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "preset"), key))]
-
-
 def _may_change(key: str) -> bool:
     return key.split(".")[0] in ("stop", "evaluation")
 
 
-def _marks_by(run: Run, by: Sequence[str], runs: Sequence[Run]) -> list[str]:
+def _marks(run: Run, by: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Return what defines a run's group: its overrides, sorted, or the values of some keys."""
+    if not by:
+        names = [key for key in run.overrides if key not in TASK and not is_circumstance(key) and not _may_change(key)]
+        return [run.overrides[key] for key in sorted(names, key=lambda key: (key not in ("algorithm", "preset"), key))]
     marks, alike = [], sum(source.name == run.source.name for source in {peer.source for peer in runs})
     for key in by:
         typed = run.overrides[key].partition("=")[2] if key in run.overrides else None
