@@ -11,17 +11,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Batch
 from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import TerminalOverride
-from rlrun.memory.virtual import (
-    Continues,
-    EpisodeEnd,
-    LastOfWindow,
-    Next,
-    NextN,
-    NStepDiscount,
-    NStepReturn,
-    Previous,
-    check,
-)
+from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, Previous
 
 from .tables import STEP, add_steps
 
@@ -184,7 +174,7 @@ def test_leaves_of_a_tree_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: check({"near": Next("acton")}, ["action"]), r"columns.near reads 'acton'; .*did you mean 'action'"),
+        (lambda: table_of({"near": Next("acton")}), r"columns.near reads 'acton'; .*did you mean 'action'"),
         (lambda: Next("a", steps=0), "Next.steps must be at least 1, not 0"),
         (lambda: NextN("a", n=0), "NextN.n must be at least 1, not 0"),
         (lambda: Previous("a", steps=-1), "Previous.steps must be at least 0, not -1"),

@@ -62,11 +62,25 @@ class Taker:
         if isinstance(value, Tensor):
             return self._take_tensor(value, place)
         if isinstance(value, StoredColumn):
-            return self._take_column(value, place)
+            if self.rows is None:
+                return self._take_tensor(torch.from_numpy(value.numpy()), place)
+            known = [number for number, entry in enumerate(self.rows) if entry.rows is value.rows]
+            if not known:
+                used = self._store(torch.from_numpy(np.packbits(value.rows.used)), f"{place}/used")
+                self.rows.append(HeldRows(value.rows, self.part, used))
+            return {"$rows": [known[0] if known else len(self.rows) - 1, value.name]}
         if isinstance(value, np.ndarray | np.generic):
-            return self._take_array(value, place)
+            array = np.array(value, order="C")
+            if array.dtype.hasobject:
+                raise RlrunError(f"a checkpoint keeps numbers and text; '{place}' is an array of python objects")
+            note = {"dtype": array.dtype.str, "shape": list(array.shape), "scalar": isinstance(value, np.generic)}
+            raw = torch.from_numpy(array.reshape(-1).view(np.uint8))  # any dtype and byte order
+            return {"$array": [self._store(raw, place), note]}
         if isinstance(value, Mapping):
-            return self._take_mapping(value, place)
+            inner = f"{place}/" if place else ""
+            if all(type(key) is str for key in value) and not any(key.startswith("$") for key in value):
+                return {key: self.take(part, inner + key) for key, part in value.items()}
+            return {"$dict": [[self.take(key, place), self.take(part, f"{inner}{key}")] for key, part in value.items()]}
         if isinstance(value, list | tuple):
             parts = [self.take(part, f"{place}/{index}") for index, part in enumerate(value)]
             return parts if isinstance(value, list) else {"$tuple": parts}
@@ -84,31 +98,6 @@ class Taker:
             bits = np.packbits(value.detach().cpu().numpy())
             return {"$bits": [self._store(torch.from_numpy(bits), place), list(value.shape)]}
         return {"$tensor": self._keep(value, place)}
-
-    def _take_column(self, column: StoredColumn, place: str) -> Any:
-        if self.rows is None:
-            return self._take_tensor(torch.from_numpy(column.numpy()), place)
-        for number, entry in enumerate(self.rows):
-            if entry.rows is column.rows:
-                return {"$rows": [number, column.name]}
-        used = self._store(torch.from_numpy(np.packbits(column.rows.used)), f"{place}/used")
-        self.rows.append(HeldRows(column.rows, self.part, used))
-        return {"$rows": [len(self.rows) - 1, column.name]}
-
-    def _take_mapping(self, value: Mapping[Any, Any], place: str) -> Any:
-        inner = f"{place}/" if place else ""
-        if all(type(key) is str for key in value) and not any(key.startswith("$") for key in value):
-            return {key: self.take(part, inner + key) for key, part in value.items()}
-        pairs = [[self.take(key, place), self.take(part, f"{inner}{key}")] for key, part in value.items()]
-        return {"$dict": pairs}
-
-    def _take_array(self, value: Any, place: str) -> Any:
-        array = np.array(value, order="C")
-        if array.dtype.hasobject:
-            raise RlrunError(f"a checkpoint keeps numbers and text; '{place}' is an array of python objects")
-        note = {"dtype": array.dtype.str, "shape": list(array.shape), "scalar": isinstance(value, np.generic)}
-        raw = torch.from_numpy(array.reshape(-1).view(np.uint8))  # any dtype and byte order
-        return {"$array": [self._store(raw, place), note]}
 
     def _keep(self, tensor: Tensor, place: str) -> str:
         tensor = tensor.detach()

@@ -108,7 +108,17 @@ def write(directory: Path, taken: Snapshot) -> None:
             entries |= {link.name: link.entry for link in links}
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        _write_files(temporary, taken, rows, entries)
+        files = {}
+        for name, (parts, items) in taken.files.items():
+            files[name] = tensorfiles.write(temporary / name, items) | ({"parts": parts} if name != TENSORS else {})
+        data = json.dumps({"parts": taken.tree, "rows": rows}, allow_nan=False).encode()
+        if len(data) > JSON_BYTES:
+            raise RlrunError(f"{directory}: numbers of {len(data):,} bytes of text belong in arrays, not in lists")
+        write_bytes(temporary / STATE, data)
+        files[STATE] = {"size": len(data), "sha256": hash_of(data)}
+        about = {**taken.about, "format": FORMAT, "files": files, "segments": entries}
+        write_bytes(temporary / MANIFEST, seal(about))
+        sync_directory(temporary)
         if directory.exists():
             remove(directory)
         os.rename(temporary, directory)
@@ -117,20 +127,6 @@ def write(directory: Path, taken: Snapshot) -> None:
         raise RlrunError(f"{directory} cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _write_files(directory: Path, taken: Snapshot, rows: list[dict[str, Any]], shared: dict[str, Any]) -> None:
-    entries = {}
-    for name, (parts, items) in taken.files.items():
-        entries[name] = tensorfiles.write(directory / name, items) | ({"parts": parts} if name != TENSORS else {})
-    data = json.dumps({"parts": taken.tree, "rows": rows}, allow_nan=False).encode()
-    if len(data) > JSON_BYTES:
-        raise RlrunError(f"{directory}: numbers of {len(data):,} bytes of text belong in arrays, not in lists")
-    write_bytes(directory / STATE, data)
-    entries[STATE] = {"size": len(data), "sha256": hash_of(data)}
-    note = {**taken.about, "format": FORMAT, "files": entries, "segments": shared}
-    write_bytes(directory / MANIFEST, seal(note))
-    sync_directory(directory)
 
 
 def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:

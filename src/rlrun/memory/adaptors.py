@@ -18,7 +18,7 @@ before they are summed over steps:
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -123,13 +123,21 @@ def check(adaptors: Iterable[Any], names: Iterable[str]) -> None:
     """
     known = dict.fromkeys(names)
     for adaptor in adaptors:
-        for name in getattr(adaptor, "requires", ()):
-            if name not in known:
-                place = f"memory.adaptors: {type(adaptor).__name__} reads '{name}'"
-                raise ConfigError(f"{place}; there are {', '.join(known)}{did_you_mean(name, known)}")
+        require_read(f"memory.adaptors: {type(adaptor).__name__}", adaptor, known)
         gone = getattr(adaptor, "removes", ())
         known = {name: None for name in known if name.partition(".")[0] not in gone}
         known |= dict.fromkeys(adaptor.provides)
+
+
+def require_read(place: str, part: Any, known: Collection[str]) -> None:
+    """Refuse an adaptor or a virtual column that reads what is not there.
+
+    Raises:
+        ConfigError: with the nearest name.
+    """
+    for name in getattr(part, "requires", ()):
+        if name not in known:
+            raise ConfigError(f"{place} reads '{name}'; there are {', '.join(known)}{did_you_mean(name, known)}")
 
 
 def adapted(names: Iterable[str], adaptors: Iterable[Any]) -> tuple[str, ...]:

@@ -197,16 +197,14 @@ class Stratified(Seeded, Sampler):
         order = present[np.argsort(envs, kind="stable")]
         behind = windows[order].cumsum()
         total = np.bincount(envs, windows[present], index.num_envs).astype(np.int64)
-        env_index, part = self._parts(np.flatnonzero(total), count)
+        giving = np.flatnonzero(total)
+        shares = np.full(len(giving), count // len(giving))
+        shares[self.generator.permutation(len(giving))[: count % len(giving)]] += 1
+        env_index = np.repeat(giving, shares)
+        within = np.arange(count) - np.repeat(shares.cumsum() - shares, shares)
+        part = (within + self.generator.random(count)) / np.repeat(shares, shares)  # how far through the env's windows
+        part = np.minimum(part, np.nextafter(1.0, 0.0))
         number = (total.cumsum() - total)[env_index] + (part * total[env_index]).astype(np.int64)
         chosen = np.searchsorted(behind, number, side="right")
         episode = order[chosen]
         return self.rows(index.window(episode, number - behind[chosen] + windows[episode]), length)
-
-    def _parts(self, envs: Array, count: int) -> tuple[Array, Array]:
-        """Return the env of each window, and how far through the env's windows it lies, 0 … 1: [count]."""
-        shares = np.full(len(envs), count // len(envs))
-        shares[self.generator.permutation(len(envs))[: count % len(envs)]] += 1
-        within = np.arange(count) - np.repeat(shares.cumsum() - shares, shares)
-        part = (within + self.generator.random(count)) / np.repeat(shares, shares)
-        return np.repeat(envs, shares), np.minimum(part, np.nextafter(1.0, 0.0))

@@ -75,18 +75,6 @@ def default_length(columns: Iterable[Column], frame_stack: int = 1) -> int:
     return int(min(LENGTH, SHARE * main_memory() // max(row, 1)))
 
 
-def refuse_vectors(spaces: Spaces) -> None:
-    """Refuse stacks of frames whose frames are no arrays.
-
-    Raises:
-        ConfigError: names the leaf.
-    """
-    for path, leaf in leaves(spaces.observation):
-        if len(leaf.shape) < 2:
-            name = f"observation.{path}" if path else "observation"
-            raise ConfigError(f"memory.frame_stack: {name} {list(leaf.shape)} is no stack of frames; leave it at 1")
-
-
 def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tuple[list[Column], dict[str, Any]]:
     """Return the columns of the spaces and further ones by name, with tags; and the virtual columns.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -206,7 +205,10 @@ class Columns:
         return self._length
 
     def batch(self, rows: Array) -> Batch:
-        return {name: map_tree(partial(_take, rows), tree) for name, tree in self.columns.items()}
+        def taken(column: Array) -> Tensor:  # the rows are valid; "clip" saves their check
+            return torch.from_numpy(column.take(rows, axis=0, mode="clip"))
+
+        return {name: map_tree(taken, tree) for name, tree in self.columns.items()}
 
 
 class Items:
@@ -301,7 +303,3 @@ def _arrays(tree: Any, name: str) -> Tree:
     if value.dtype.kind not in "biufc":
         raise ConfigError(f"loader.dataset: '{name}' holds {value.dtype}, wanted numbers")
     return value.astype(np.float32) if value.dtype == np.float64 else value
-
-
-def _take(rows: Array, column: Array) -> Tensor:
-    return torch.from_numpy(column.take(rows, axis=0, mode="clip"))  # the rows are valid; "clip" saves their check

@@ -24,6 +24,7 @@ from rlrun.memory.table import Table
 
 VERSION = "1"
 NAMES = {"actions": "action", "rewards": "reward"}  # Emote's -> ours; others keep their names
+OURS = {"action": "actions", "reward": "rewards", "observation": "obs"}
 TERMINAL = "terminal"
 
 
@@ -162,7 +163,8 @@ def write(table: Table, path: Path | str) -> None:
         RlrunError: the disk does not take it.
     """
     stored = Stored.of(table)
-    keys = {leaf: _key(leaf) for leaf in stored.columns if leaf not in ("terminated", "truncated")}
+    leaves = [leaf for leaf in stored.columns if leaf not in ("terminated", "truncated")]
+    keys = {leaf: OURS.get(leaf) or leaf.removeprefix("observation.") for leaf in leaves}
     ids, rows = np.arange(len(stored)), stored.rows
     with archive.create(Path(path), sealed=False) as file:
         file.writestr("version", VERSION)
@@ -178,11 +180,6 @@ def write(table: Table, path: Path | str) -> None:
         for name, values in tags.items():
             archive.write_array(file, f"{name}.npy", values.shape, values.dtype, [values])
             _write_ranges(file, name, ids, np.ones_like(ids))
-
-
-def _key(leaf: str) -> str:
-    ours = {"action": "actions", "reward": "rewards", "observation": "obs"}
-    return ours.get(leaf) or leaf.removeprefix("observation.")
 
 
 def _write_ranges(file: ZipFile, key: str, ids: Array, length: Array) -> None:

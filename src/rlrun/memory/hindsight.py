@@ -140,9 +140,7 @@ class _Relabelled:
     """
 
     def __init__(self, hindsight: Hindsight, rows: Rows, chosen: Array, goals: Array) -> None:
-        self.rows = rows
-        self.chosen = chosen
-        self.goals = goals
+        self.rows, self.chosen, self.goals = rows, chosen, goals
         self.goal_path, self.achieved_path = hindsight.goal, hindsight.achieved
         self.goal, self.achieved, *_ = hindsight.requires
         self.functions: dict[str, Function] = {"reward": hindsight.reward}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
-from rlrun.core.typing import Batch, Groups, Tree
+from rlrun.core.typing import Batch, Groups
 from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import placed, positive
 from rlrun.memory.table import Table
@@ -166,7 +166,15 @@ class Mix:
                 batches.append(batch := part.table.sample(share, length))
                 if self._weighs and "weight" not in batch:
                     batch["weight"] = torch.ones(share, device=batch["reward"].device if "reward" in batch else None)
-        return batches[0] if len(batches) == 1 else {name: _join(batches, name) for name in self.names(length)}
+        if len(batches) == 1:
+            return batches[0]
+        mixed: Batch = {}
+        for name in self.names(length):
+            try:
+                mixed[name] = joined([batch[name] for batch in batches])
+            except (RuntimeError, KeyError) as error:
+                raise RlrunError(f"loader.parts: column '{name}' differs between tables: {error}") from error
+        return mixed
 
     def _counts(self, count: int, length: int) -> list[int]:
         """Return how many windows each table gives, `count` in all."""
@@ -235,11 +243,3 @@ def _part(name: str, entry: Mapping[str, Any]) -> _Part:
     if not hasattr(entry.get("table"), "sample") or "share" not in entry:
         raise ConfigError(f"loader.parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
     return _Part(name, entry["table"], positive(f"parts.{name}.share", entry["share"]))
-
-
-def _join(batches: Sequence[Batch], name: str) -> Tree:
-    trees = [batch[name] for batch in batches]
-    try:
-        return joined(trees)
-    except (RuntimeError, KeyError) as error:
-        raise RlrunError(f"loader.parts: column '{name}' differs between tables: {error}") from error

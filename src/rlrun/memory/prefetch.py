@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -41,19 +42,24 @@ class Prefetch(Callback):
 
     def __init__(self, loader: Any, *, depth: int = 1) -> None:
         require_at_least("depth", depth, 1)
-        _require_foresight(loader, "loader")
-        for table in loader.tables:
-            if table.sampler.learns:
+        for place, part in _nested(loader, "loader"):
+            if not (hasattr(part, "ready") and hasattr(part, "tables")):
                 raise ConfigError(
-                    f"what {type(table.sampler).__name__} draws depends on the priorities of the batch before, so "
-                    "nothing can be drawn ahead: leave prefetch out, or sample otherwise"
+                    f"{place}: a {type(part).__name__} cannot tell which batches can be drawn ahead; wanted a "
+                    "ReplayLoader, a DatasetLoader, or a mixture of them"
                 )
-        for adaptor in _adaptors(loader):
-            if getattr(adaptor, "learns", False):
-                raise ConfigError(
-                    f"what {type(adaptor).__name__} makes of a batch depends on the update before, so nothing can be "
-                    "drawn ahead: leave prefetch out"
-                )
+            for table in part.tables:
+                if table.sampler.learns:
+                    raise ConfigError(
+                        f"what {type(table.sampler).__name__} draws depends on the priorities of the batch before, so "
+                        "nothing can be drawn ahead: leave prefetch out, or sample otherwise"
+                    )
+            for adaptor in chain(getattr(part, "adaptors", ()), *(table.adaptors for table in part.tables)):
+                if getattr(adaptor, "learns", False):
+                    raise ConfigError(
+                        f"what {type(adaptor).__name__} makes of a batch depends on the update before, so nothing can "
+                        "be drawn ahead: leave prefetch out"
+                    )
         self.loader = loader
         self.depth = depth
         self._drawn: deque[_Drawn] = deque()
@@ -129,20 +135,8 @@ class Prefetch(Callback):
         self._drawn = deque(_Drawn(placed(groups, self.loader), None) for groups in state["ahead"])
 
 
-def _adaptors(loader: Any) -> Iterator[Any]:
-    for table in loader.tables:
-        yield from table.adaptors
-    yield from getattr(loader, "adaptors", ())
-    for part in getattr(loader, "parts", {}).values():
-        yield from _adaptors(part)
-
-
-def _require_foresight(loader: Any, place: str) -> None:
-    parts: dict[str, Any] = getattr(loader, "parts", {})
-    for name, part in parts.items():
-        _require_foresight(part, f"{place}.{name}")
-    if not (hasattr(loader, "ready") and hasattr(loader, "tables")):
-        raise ConfigError(
-            f"{place}: a {type(loader).__name__} cannot tell which batches can be drawn ahead; wanted a ReplayLoader, "
-            "a DatasetLoader, or a mixture of them"
-        )
+def _nested(loader: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield the loaders within a loader, each with its place in the config, then the loader itself."""
+    for name, part in getattr(loader, "parts", {}).items():
+        yield from _nested(part, f"{place}.{name}")
+    yield place, loader

@@ -156,21 +156,18 @@ class MemoryProxy:
         last = np.arange(length) == length - 1
         columns["terminated"] = last & (state is EpisodeState.TERMINAL)
         columns["truncated"] = last & (state is EpisodeState.INTERRUPTED)
-        observations = self._observation(agent, stack(episode.observations))
+        observations = stack(episode.observations)
+        if "observation" in self.table.storage.columns:  # not a dict, but the one array
+            if len(observations) != 1:
+                raise RlrunError(
+                    f"agent {agent} observes {', '.join(observations)}; the memory's observation is one array, so one "
+                    "is wanted"
+                )
+            (observations,) = observations.values()
         columns["observation"] = take_rows(observations, slice(length))
         row = {name: _named(columns, name, agent) for name in self.table.storage}
         tags = {name: _named(episode.info, name, agent) for name in self.tags}
         self.table.add_episode(row, take_rows(observations, length), tags=tags)
-
-    def _observation(self, agent: AgentId, tree: dict[str, Tree]) -> Tree:
-        """Return the observation as the table has it: a dict, or the one array."""
-        if "observation" not in self.table.storage.columns:
-            return tree
-        if len(tree) != 1:
-            raise RlrunError(
-                f"agent {agent} observes {', '.join(tree)}; the memory's observation is one array, so one is wanted"
-            )
-        return next(iter(tree.values()))
 
     def interrupt(self) -> None:
         """End every open episode as interrupted, because the environment was reset.

@@ -85,7 +85,11 @@ class RolloutLoader(Seeded):
         self.data_group = data_group
         self.device = torch.device(device)
         super().__init__(seed)
-        names = self._names()
+        before = table.names()
+        check(self.adaptors, (*before, "valid", *(column.name for column in table.columns)))
+        names = adapted(before, self.adaptors)
+        if length > 1:
+            names = (*names, "valid", *(("episode_end",) if self.stateful else ()))
         extra = [name for adaptor in self.adaptors for name in getattr(adaptor, "keeps", ())]
         self._columns = self._with_state((*chosen(columns, names), *extra), names)
         self._rollout = self._epochs(minibatch, epochs)  # rows [T * N, …], those of a step side by side
@@ -109,12 +113,6 @@ class RolloutLoader(Seeded):
     def epochs(self) -> int:
         """How many a rollout has."""
         return self._rollout.epochs
-
-    def _names(self) -> tuple[str, ...]:
-        before = self.table.names()
-        check(self.adaptors, (*before, "valid", *(column.name for column in self.table.columns)))
-        names = adapted(before, self.adaptors)
-        return names if self.length == 1 else (*names, "valid", *(("episode_end",) if self.stateful else ()))
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""

@@ -267,25 +267,18 @@ def choose_layout(columns: Sequence[Column]) -> np.dtype[np.void]:
     Columns of single bytes are not packed if their padding would make the table more than a tenth larger than its
     columns.
     """
-    ordered = sorted(columns, key=lambda column: -np.dtype(column.dtype).itemsize)  # aligned without gaps
-    layout = _packed(ordered)
-    bare = sum(column.nbytes for column in ordered)
-    if (layout.itemsize + INDEX) > 1.1 * bare >= bare + INDEX:
-        return _packed([column for column in ordered if np.dtype(column.dtype).itemsize > 1])
-    return layout
-
-
-def _packed(columns: Sequence[Column]) -> np.dtype[np.void]:
-    """Return the fields of a packed row, its size a multiple of the widest number."""
-    sizes = [column.nbytes for column in columns]
-    offsets = [sum(sizes[:i]) for i in range(len(sizes))]
+    columns = sorted(columns, key=lambda column: -np.dtype(column.dtype).itemsize)  # aligned without gaps
+    bare = sum(column.nbytes for column in columns)
     widest = max((np.dtype(column.dtype).itemsize for column in columns), default=1)
+    if -(-bare // widest) * widest + INDEX > 1.1 * bare >= bare + INDEX:
+        columns = [column for column in columns if np.dtype(column.dtype).itemsize > 1]
+    sizes = [column.nbytes for column in columns]
     return np.dtype(
         {
             "names": [column.name for column in columns],
             "formats": [(column.dtype, column.shape) for column in columns],
-            "offsets": offsets,
-            "itemsize": -(-sum(sizes) // widest) * widest,
+            "offsets": [sum(sizes[:i]) for i in range(len(sizes))],
+            "itemsize": -(-sum(sizes) // widest) * widest,  # a multiple of the widest number
         }
     )
 

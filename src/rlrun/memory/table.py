@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
-from rlrun.core.spaces import Spaces, map_tree
+from rlrun.core.spaces import Spaces, leaves, map_tree
 from rlrun.core.typing import Batch
-from rlrun.memory import files, virtual
-from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, spared
-from rlrun.memory.columns import OWN, default_length, make_columns, refuse_vectors
+from rlrun.memory import files
+from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, require_read, spared
+from rlrun.memory.columns import OWN, default_length, make_columns
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.index import OPEN
 from rlrun.memory.recorder import Recorder
@@ -79,8 +79,10 @@ class Table(Recorder):
     ) -> None:
         every, computed = make_columns(spaces, columns)
         require_at_least("memory.frame_stack", frame_stack, 1)
-        if frame_stack > 1 and spaces is not None:
-            refuse_vectors(spaces)
+        for path, leaf in leaves(spaces.observation) if frame_stack > 1 and spaces is not None else ():
+            if len(leaf.shape) < 2:  # frames are arrays
+                name = f"observation.{path}" if path else "observation"
+                raise ConfigError(f"memory.frame_stack: {name} {list(leaf.shape)} is no stack of frames; leave it at 1")
         if length is None:
             length = default_length(every, frame_stack) // learners
         if num_envs < 1 or length < num_envs:
@@ -117,12 +119,13 @@ class Table(Recorder):
 
     def _meet(self) -> None:
         """Check what adaptors read, and compute once what the hot paths need."""
-        leaves = [*self.storage.columns, *(name for name in self.storage if name not in self.storage.columns)]
+        stored = [*self.storage.columns, *(name for name in self.storage if name not in self.storage.columns)]
         twice = [name for name, count in Counter(self._names(2)).items() if count > 1]
         if twice:
             raise ConfigError(f"memory.columns.{twice[0]}: a batch has another value of this name already")
-        virtual.check(self.virtual, leaves)
-        check(self.adaptors, [*leaves, *self._names(2)])
+        for name, column in self.virtual.items():
+            require_read(f"memory.columns.{name}", column, stored)
+        check(self.adaptors, [*stored, *self._names(2)])
         relabelling = [adaptor for adaptor in self.adaptors if getattr(adaptor, "tier", None) == RELABEL]
         for name, column in self.virtual.items():  # they would have the stored values
             for adaptor, read in product(relabelling, getattr(column, "requires", ())):

@@ -4,34 +4,17 @@ Each is called with the rows of a sample and returns a tree of tensors. Its opti
 that it reads, as they are before any adaptor. An open episode ends with its newest row.
 """
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, did_you_mean, require_at_least
+from rlrun.core.errors import require_at_least
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.adaptors import dtype_of
 from rlrun.memory.index import CLOSED
 from rlrun.memory.samplers import Rows
-
-
-def check(columns: Mapping[str, Any], stored: Iterable[str]) -> None:
-    """Refuse columns that read what is not stored; stored: leaves of columns included.
-
-    Raises:
-        ConfigError: with the nearest name.
-    """
-    known = [*stored]
-    for name, column in columns.items():
-        for read in getattr(column, "requires", ()):
-            if read not in known:
-                raise ConfigError(
-                    f"memory.columns.{name} reads '{read}'; stored are {', '.join(known)}{did_you_mean(read, known)}"
-                )
 
 
 class Next:

@@ -113,17 +113,11 @@ def check_manifest(note: Any, path: Path) -> None:
         for name, entry in entries.items():
             if not pattern.fullmatch(name):
                 raise RunDirError(f"{path} is damaged: {name[:200]!a} is not a name of one of its {key}")
-            if not _is_entry(entry):
+            known = isinstance(entry, dict) and is_count(entry.get("size")) and isinstance(entry.get("sha256"), str)
+            if not (known and HASH.fullmatch(entry["sha256"]) and _is_list_of_strings(entry.get("parts", []))):
                 raise RunDirError(f"{path} is damaged: what it says of {name} is not a size and hash")
     if not {TENSORS, STATE} <= note["files"].keys():
         raise RunDirError(f"{path} is damaged: it lacks {TENSORS} or {STATE}")
-
-
-def _is_entry(entry: Any) -> bool:
-    if not isinstance(entry, dict) or not is_count(entry.get("size")):
-        return False
-    known = isinstance(entry.get("sha256"), str) and HASH.fullmatch(entry["sha256"])
-    return bool(known) and _is_list_of_strings(entry.get("parts", []))
 
 
 def is_count(number: Any) -> bool:
