@@ -93,7 +93,7 @@ def test_only_what_changed_is_written(tmp_path, whole):
 @KINDS
 def test_the_chain_and_the_disk_stay_bounded(tmp_path, whole):
     table, random = make(whole, length=100), np.random.default_rng(0)
-    for number in range(150):
+    for number in range(100):
         play(table, random, 3, end=0.2)
         keep(table, tmp_path / str(number))
         if number:

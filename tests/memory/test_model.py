@@ -17,7 +17,7 @@ from .tables import EJECTORS, SAMPLERS
 
 COLUMNS = {"observation": "int64", "reward": "int64", "terminated": "bool", "truncated": "bool"}
 LENGTHS = (1, 2, 3, 5)
-SCRIPTS = 25  # for each pair
+SCRIPTS = 12  # for each pair
 ACTS = {"add": 24, "add_episode": 2, "sample": 8, "feedback": 3, "resize": 1, "store": 0.5, "reload": 1, "clear": 0.3}
 SOME_WINDOWS_ONLY = ("sequential in order", "sequential windows", "sequential windows in order")
 
@@ -387,6 +387,7 @@ class Player:
         if wanted:
             most = max(newest - first for _, first, newest in self.model.visible())
             draws = 30 * most * len(self.model.visible()) * self.model.num_envs
+            draws = min(draws, 300) if self.sampler in SOME_WINDOWS_ONLY else draws
             seen = self.table.sample(draws, length)["observation"].reshape(draws, length, -1)[:, 0, -1]
             assert set(seen.tolist()) <= wanted
             assert self.sampler in SOME_WINDOWS_ONLY or set(seen.tolist()) == wanted
@@ -410,7 +411,7 @@ def test_table_agrees_with_the_model(sampler: str, ejector: str, tmp_path: Path)
 
 @pytest.mark.parametrize("ejector", EJECTORS)
 def test_other_tables_restore_the_same_windows(ejector: str, tmp_path: Path) -> None:
-    for script in range(40):
+    for script in range(20):
         player = Player("uniform", ejector, 500 + script, tmp_path)
         for _ in range(int(player.rng.integers(5, 30))):
             player.act()

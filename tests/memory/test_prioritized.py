@@ -39,7 +39,7 @@ def drawn(table: Table, samples: int, count: int, length: int = 1) -> np.ndarray
     return np.concatenate([starts(table, count, length) for _ in range(samples)])
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stratified", [False, True])
 def test_chance_is_a_power_of_priority(stratified, kind, seed):
@@ -51,7 +51,7 @@ def test_chance_is_a_power_of_priority(stratified, kind, seed):
     assert_as_expected(counts, priority_of(np.array(rows)) ** 0.6)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("length", [2, 5])
 def test_windows_use_their_first_rows_priority(length, seed):
     table = table_of([7, 3, 12, 1, 6], alpha=1.0, stratified=False, seed=seed)

@@ -175,22 +175,6 @@ def test_frames_are_stored_once(whole: bool, join: Any) -> None:
 
 
 @KINDS
-def test_padding_repeats_the_last_row(whole: bool) -> None:
-    table = Table(length=30, columns=COLUMNS, short="pad", ejector=Fifo(whole=whole))
-    fill(table, [2])
-    batch = table.sample(60, 4)
-    from_start = batch["reward"][:, 0] == 0
-    assert batch["reward"][from_start][0].tolist() == [0, 1, 1, 1]
-    assert batch["next_observation"][from_start][0].tolist() == [1, 2, 2, 2]
-    assert batch["valid"][from_start][0].tolist() == [True, True, False, False]
-    # the first row lies in one of the two windows, the second one in both
-    assert batch["weight"][from_start][0].tolist() == [4.0, 2.0, 0.0, 0.0]
-    assert batch["weight"][~from_start][0].tolist() == [2.0, 0.0, 0.0, 0.0]
-    assert set(table.names(4)) == {*table.names(), "valid", "weight"} == set(batch)
-    assert set(table.sample(3)) == set(table.names())
-
-
-@KINDS
 @pytest.mark.parametrize("length", [2, 4, 16])
 @pytest.mark.parametrize("burn_in", [None, 0.25])
 def test_weights_undo_the_bias_of_windows(whole: bool, length: int, burn_in: float) -> None:

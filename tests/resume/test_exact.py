@@ -26,10 +26,15 @@ SHORT = (
     *("evaluation.every=70", "evaluation.episodes=2", "evaluation.max_steps=20"),
 )
 REPLAY = ("memory.length=120", "algorithm.warmup_steps=40", "algorithm.batch_size=8")
-CELLS = [
-    *(f"{pair}-{envs}" for pair in ("dqn-cartpole", "sac-pendulum") for envs in ("1-sync", "4-sync", "4-async")),
-    *("dqn-images-1-sync", "dqn-images-4-async", "sac-images-4-sync"),
-    *("ppo-cartpole-1-sync", "ppo-pendulum-4-async", "ppo-images-4-sync", "a2c-cartpole-4-sync"),
+CELLS = [  # each algorithm, task and kind of envs, in pairs
+    *(
+        "dqn-cartpole-1-sync",
+        "dqn-cartpole-4-sync",
+        "dqn-images-4-async",
+        "sac-pendulum-4-sync",
+        "sac-pendulum-4-async",
+    ),
+    *("sac-images-4-sync", "ppo-cartpole-1-sync", "ppo-pendulum-4-async", "a2c-cartpole-4-sync"),
 ]
 
 
@@ -129,8 +134,7 @@ def test_evaluation_and_video_change_no_bit_of_training(watching, whole, overrid
     assert len(list((run_dir / "videos").glob("*.mp4"))) == (7 if len(watching) > 1 else 0)
 
 
-@pytest.mark.parametrize("cell", ["dqn-cartpole-4-sync", "sac-pendulum-1-sync"])
-@pytest.mark.parametrize("length", ["120", "null"])
+@pytest.mark.parametrize(("cell", "length"), [("dqn-cartpole-4-sync", "null"), ("sac-pendulum-1-sync", "120")])
 def test_a_run_that_is_extended_is_the_longer_run(cell, length, overrides, assert_same, tmp_path):
     request = [*overrides(cell), f"memory.length={length}", "evaluation.every=0", "preset=null"]
     longer = rlrun.train(request, run_dir=tmp_path / "longer").run_dir

@@ -19,14 +19,10 @@ from rlrun.runs import manifest
 from .twins import assert_exact
 
 WORDS = {
-    "sac": ["algorithm=sac", "env=pendulum"],
     "sac with bins": ["algorithm=sac", "env=mixedaction", "+with=hlgauss", "hlgauss.least=-5", "hlgauss.largest=5"],
     "dsac": ["algorithm=dsac", "env=pendulum"],
-    "td3": ["algorithm=td3", "env=pendulum"],
-    "dqn": ["algorithm=dqn", "env=cartpole"],
     "dqn on images": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "sarsa": ["algorithm=sarsa_recurrent", "env=pendulum"],
-    "ppo": ["algorithm=ppo", "env=cartpole"],
     "ppo with a core": ["algorithm=ppo", "env=recall", "algorithm.recurrent=lstm"],
     "ppg": ["algorithm=ppg", "env=cartpole"],
     "taac": ["algorithm=taac", "env=pendulum"],
@@ -37,7 +33,7 @@ LEFT = (
     *("preset=null", "algorithm.hidden=[8,8]", "algorithm.batch_size=8"),
 )
 EXACT = {
-    "sac": [*WORDS["sac"], "algorithm.warmup_steps=12", "memory.length=100"],
+    "sac": ["algorithm=sac", "env=pendulum", "algorithm.warmup_steps=12", "memory.length=100"],
     "ppo": ["algorithm=ppo", "env=recall", "algorithm.recurrent=gru", "num_envs=2", "algorithm.horizon=16"],
 }
 
