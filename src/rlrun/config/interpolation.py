@@ -122,15 +122,11 @@ def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...
         if next_node is _ABSENT:
             if isinstance(node, Mapping) and "_target_" in node:
                 return Location(here, node, path[index:], trail)
-            raise ConfigError(_dangling(node, path, here, referrer))
+            asker = f"{dotted(referrer)}: '${{{dotted(path)}}}' leads nowhere" if referrer else ""
+            near = did_you_mean(key, [name for name, _ in children(node)], f"{dotted(here)}." if here else "")
+            raise ConfigError(f"{asker or f'{dotted(path)}: no such key'}{near}")
         node, here = next_node, (*here, key)
     return Location(here, node, (), trail)
-
-
-def _dangling(node: Any, path: Path, here: Path, referrer: Path) -> str:
-    place = f"{dotted(referrer)}: '${{{dotted(path)}}}' leads nowhere" if referrer else f"{dotted(path)}: no such key"
-    prefix = f"{dotted(here)}." if here else ""
-    return place + did_you_mean(path[len(here)], [key for key, _ in children(node)], prefix)
 
 
 def leaves(node: Any, here: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -76,29 +76,21 @@ def _default(item: Any, exists: Callable[[str], bool], place: str) -> Any:
     return now
 
 
-def tree(node: Any, place: str, configs: Iterable[Any] = ()) -> Any:
-    """Return a user's config with today's names of keys, classes and values; advise of each that changed.
+def tree(node: Any, place: str, configs: Iterable[Any] = (), *, brief: bool = False) -> Any:
+    """Return a config with today's names of keys, classes and values; advise of each that changed.
 
     Args:
         node: plain dicts, lists and scalars from the top of the config.
         place: the file, for the advice.
         configs: further configs, which may say what class an object is of.
+        brief: say in one line how many changed, as of the config of a run.
     """
     renaming = _Renaming([*configs, node])
     result = renaming.of(node)
-    for before, now in renaming.changes.items():
-        advise(place, before, now)
-    renaming.advise_removed(place)
-    return result
-
-
-def saved(node: Any, place: str) -> Any:
-    """Return the config of a run with today's names; say in one line how many changed."""
-    renaming = _Renaming([node])
-    result = renaming.of(node)
-    if renaming.changes:
-        (before, now), *rest = renaming.changes.items()
-        advise(place, before, f"{now}{f', {len(rest)} more' if rest else ''}")
+    changes = [*renaming.changes.items()]
+    more = f", {len(changes) - 1} more" if brief and changes[1:] else ""
+    for before, now in changes[:1] if brief else changes:
+        advise(place, before, f"{now}{more}")
     renaming.advise_removed(place)
     return result
 

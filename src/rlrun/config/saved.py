@@ -86,7 +86,7 @@ def load(path: str | Path) -> DictConfig:
     try:
         text = read_bytes(Path(path), most=LARGEST, follow=True).decode()
         tree = parse_yaml(text, str(path))
-        tree = renames.saved(tree, str(path))
+        tree = renames.tree(tree, str(path), brief=True)
         admit_all_resolvers(tree)
         config: DictConfig = OmegaConf.create(tree)
         return config

@@ -4,6 +4,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from rlrun.config.interpolation import child, children, dotted, locate, plain, split
@@ -75,7 +76,7 @@ def of_type(overrides: str, *types: type) -> Kind:
             raise ValueError
         return value
 
-    names = {bool: "boolean", str: "string", dict: "object", list: "array"}
+    names = {bool: "boolean", str: "string", dict: "object", list: "array", NoneType: "null"}
     return Kind(overrides, convert, {"type": [names[entry] for entry in types]})
 
 
@@ -148,7 +149,7 @@ def _device(value: Any) -> Any:
     return value
 
 
-NULL = Kind("null", lambda value: value if value is None else _refuse(), {"type": "null"})
+NULL = of_type("null", NoneType)
 TRUTH = of_type("true or false", bool)
 TEXT = of_type("a text", str)
 TEXTS = list_of("a list of texts", TEXT)
@@ -304,10 +305,6 @@ def _value(tree: Any, key: str) -> Any:
     text = isinstance(place.node, str) and (place.node == "???" or "${" in place.node)
     built = isinstance(place.node, Mapping) and "_target_" in place.node
     return _UNKNOWN if text or built or place.beyond else place.node
-
-
-def _refuse() -> Any:
-    raise ValueError
 
 
 @functools.cache

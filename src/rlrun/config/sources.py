@@ -123,15 +123,12 @@ class Repository(ConfigRepository):  # type: ignore[misc]
         if result is not None:
             for item in result.defaults_list or ():
                 admit_resolvers(f"{item}", result.path)  # Hydra evaluates them
-                _refuse_itself(item, config_path, result.path)
+                own = (config_path.rpartition("/")[2], f"/{config_path}")
+                if isinstance(item, ConfigDefault) and item.path in own:
+                    hint = f": to start from the packaged file, write '{OURS}/{config_path}'"
+                    raise ConfigError(f"{result.path}: its defaults name the file itself{hint}")
                 _place(item, config_path)
         return result
-
-
-def _refuse_itself(item: Any, config_path: str, label: str) -> None:
-    if isinstance(item, ConfigDefault) and item.path in (config_path.rpartition("/")[2], f"/{config_path}"):
-        hint = f": to start from the packaged file, write '{OURS}/{config_path}'"
-        raise ConfigError(f"{label}: its defaults name the file itself{hint}")
 
 
 def _place(item: Any, config_path: str) -> None:

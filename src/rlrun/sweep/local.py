@@ -85,8 +85,8 @@ class Local:
 
     def start(self, entry: Entry, slot: int) -> children.Child:
         """Start a job in one of `workers` slots."""
-        task = self.tasks.task(entry)
-        return children.start(work, task, log=task.log, variables=share(slot))
+        task, gpus = self.tasks.task(entry), accelerators()
+        return children.start(work, task, log=task.log, variables={VISIBLE: gpus[slot % len(gpus)]} if gpus else {})
 
     def workers(self, jobs: Iterable[Entry | Job]) -> int:
         """Return how many of these jobs can run at a time."""
@@ -109,12 +109,6 @@ def threads(jobs: Iterable[Entry | Job]) -> int:
 def room(jobs: Iterable[Entry | Job]) -> int:
     """Return how many of these jobs the cores of this machine can run at a time."""
     return max(1, cores() // threads(jobs))
-
-
-def share(slot: int) -> dict[str, str]:
-    """Return the variables that give a process one of the accelerators, in rotation."""
-    gpus = accelerators()
-    return {VISIBLE: gpus[slot % len(gpus)]} if gpus else {}
 
 
 def accelerators() -> list[str]:

@@ -255,18 +255,15 @@ def as_record(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
     values, faults = {}, {}
     for name, value in metrics.items():
         try:
-            _check_name(name, value)
+            if name in AXES:
+                raise ValueError("the name of an axis")
+            if LIKE_WINDOWED.match(name) and not (WINDOWED.fullmatch(name) and is_number(reduced(value))):
+                number = "a whole number in brackets and a number as value"
+                raise ValueError(f"a name like windowed[100]:NAME, which needs {number}")
             values[name] = _in_record(value)
         except ValueError as fault:
             faults[name] = str(fault)
     return to_host(values), faults
-
-
-def _check_name(name: str, value: Any) -> None:
-    if name in AXES:
-        raise ValueError("the name of an axis")
-    if LIKE_WINDOWED.match(name) and not (WINDOWED.fullmatch(name) and is_number(reduced(value))):
-        raise ValueError("a name like windowed[100]:NAME, which needs a whole number in brackets and a number as value")
 
 
 def to_host(metrics: Mapping[Any, Any]) -> dict[Any, Any]:

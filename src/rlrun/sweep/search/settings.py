@@ -314,7 +314,10 @@ def _noted(path: Path) -> tuple[list[str], Optuna]:
     """
     note = read_json(path)
     try:
-        overrides, settings = [str(override) for override in note["words"]], renames.saved(note["sweep"], str(path))
+        overrides, settings = (
+            [str(override) for override in note["words"]],
+            renames.tree(note["sweep"], str(path), brief=True),
+        )
         if overrides != note["words"] or not set(settings) <= {field.name for field in fields(Optuna)}:
             raise ValueError
         return overrides, Optuna(**settings)

@@ -204,11 +204,8 @@ class Study:
         results = [float(value) for value in frozen.values or ()] if state == "complete" else []
         return Trial(frozen.number, values, state, results)
 
-    def _notes(self) -> dict[int, Mapping[str, Any]]:
-        return {trial.number: trial.user_attrs for trial in self._frozen()}
-
     def _again(self) -> set[Any]:
-        return {notes[AGAIN] for notes in self._notes().values() if isinstance(notes.get(AGAIN), int)}
+        return {trial.user_attrs[AGAIN] for trial in self._frozen() if isinstance(trial.user_attrs.get(AGAIN), int)}
 
     def _enqueue(self, values: Mapping[str, Any], notes: Mapping[str, Any] | None = None) -> None:
         if values:
@@ -223,14 +220,14 @@ class Study:
         from cmaes import CMA
 
         numbers = [dim for dim in self.plan.dimensions if not dim.choices]
-        start, notes = self.plan.start, self._notes()
+        start, generations = self.plan.start, [trial.user_attrs.get(GENERATION) for trial in self._frozen()]
         mean = np.array([dim.share(start[dim.name]) if dim.name in start else 0.5 for dim in numbers])
         bounds = np.array([[0.0, 1.0]] * len(numbers))
         state = CMA(mean=mean, sigma=WIDTH, bounds=bounds, seed=seed % 2**31)
         sign = self.plan.settings.signs[0]
         ended = [trial for trial in self.trials if trial.state in ("complete", "pruned", "failed")]
         while True:
-            mine = [trial for trial in ended if notes[trial.number].get(GENERATION) == state.generation]
+            mine = [trial for trial in ended if generations[trial.number] == state.generation]
             if len(mine) < state.population_size:
                 break
             # Who was pruned or failed is behind all others: only the order counts.
