@@ -156,8 +156,6 @@ SMALL = {  # numbers that are given where an algorithm has the key
     "num_envs": 1,
 }
 UPDATES = 250  # of those that learn from a memory
-LONG = 2_000  # of the full product: enough for values that many steps add up to, at a third of the learning rate
-MANY_ROWS = 20_000  # of recurrent networks in the full product: of few rows they learn which actions were lucky
 OWN = {  # of single algorithms
     "seditor": ("lagrangian.thresholds=[null,0]", "env.kwargs.rewards=2"),
 }
@@ -190,13 +188,8 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        parts = [
-            self.algorithm,
-            "chain" if self.states > 1 else "state",
-            self.ending,
-            *([self.mode] if self.mode else []),
-        ]
-        return "-".join(parts)
+        states = "chain" if self.states > 1 else "state"
+        return "-".join(filter(None, (self.algorithm, states, self.ending, self.mode)))
 
 
 def algorithms() -> list[str]:
@@ -213,9 +206,8 @@ def in_ci() -> Iterator[Case]:
 
 def discrete(algorithm: str) -> bool:
     """Tell whether an algorithm wants choices, which the first line of its file says."""
-    return (
-        (packaged_dir() / "algorithm" / f"{algorithm}.yaml").read_text().splitlines()[0].endswith("; discrete actions")
-    )
+    first, *_ = (packaged_dir() / "algorithm" / f"{algorithm}.yaml").read_text().splitlines()
+    return first.endswith("; discrete actions")
 
 
 def overrides(case: Case) -> list[str]:
@@ -231,15 +223,12 @@ def overrides(case: Case) -> list[str]:
     return [*task, *(MODES[case.mode].overrides if case.mode else ()), *OWN.get(case.algorithm, ()), *QUIET]
 
 
-def learned(case: Case, run_dir: Path, updates: int = UPDATES) -> dict[str, Any]:
+def learned(
+    case: Case, run_dir: Path, updates: int = UPDATES, numbers: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the learned and the true value of each state, and the largest error as a share."""
     composed = configuration.compose(overrides(case))
-    numbers = {**SMALL, **NUMBERS.get(case.algorithm, {})}
-    if updates == LONG:
-        numbers["algorithm.lr"] /= 3.0
-        if NUMBERS.get(case.algorithm) is WINDOWS:
-            numbers |= {"algorithm.warmup_steps": MANY_ROWS - 10, "memory.length": 2 * MANY_ROWS}
-    config = shrink(composed, numbers).config
+    config = shrink(composed, numbers or {**SMALL, **NUMBERS.get(case.algorithm, {})}).config
     reading = {"_target_": "tests.values.known.Reading", "states": case.states, "first": updates // 2}
     OmegaConf.update(config, "callbacks.reading", reading, force_add=True)
     config.stop.updates = updates
