@@ -66,8 +66,7 @@ def test_samples_are_features_of_stored_rows(steps, tmp_path):
 
 
 def test_bonuses_see_features(tmp_path):
-    overrides = ["algorithm=sac", "env=pendulum", "preset=null", *REPLAY]
-    trainer = trained([*overrides, "+with=[rnd,observation_norm,representation]"], tmp_path)
+    trainer = trained([*FAMILIES["sac"], "+with=[rnd,observation_norm,representation]"], tmp_path)
     kinds = [type(adaptor).__name__ for adaptor in trainer.loader.table.adaptors]
     assert kinds.index("Represent") < kinds.index("Intrinsic") < kinds.index("ObservationNormalize")
     assert trainer.callbacks["rnd"].network.random[0].size == 6

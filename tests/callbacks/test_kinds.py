@@ -401,14 +401,14 @@ def test_a_resumed_run_has_the_metrics_of_the_one_that_never_stopped(envs, tmp_p
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_walk.py").write_text(OWN)
     own = ("+callbacks.own._target_=own_walk.Own", "env.target=own_walk.Walk", "logger=[tensorboard]", envs)
-    short = ("stop.env_steps=200", "algorithm.hidden=[8]", "algorithm.warmup_steps=40", "log.axis=samples")
+    short = ("stop.env_steps=130", "algorithm.hidden=[8]", "algorithm.warmup_steps=40", "log.axis=samples")
     every = ("log.every=10", "evaluation.every=70", "evaluation.episodes=1", "checkpoint.every=40")
     whole, killed = RunDir(tmp_path / "whole"), RunDir(tmp_path / "killed")
     rlrun.train(["algorithm=dqn", "num_envs=2", "preset=null", *own, *short, *every], run_dir=whole.path)
     if "with" in envs:  # the order of events is not that of a run without a stop
         assert records(whole)[-1].keys() >= {"episode/path/q05", "distribution/success/q95"}
         return
-    copy_as_killed(whole.path, killed.path, at=120)
+    copy_as_killed(whole.path, killed.path, at=80)
     rlrun.resume(killed.path, trust=["own_walk"])
     same = compare(whole.path, killed.path)
     assert all(same.values()), (same, differing(whole.path, killed.path))
@@ -422,7 +422,7 @@ def test_a_resumed_run_has_the_metrics_of_the_one_that_never_stopped(envs, tmp_p
     for read in (lambda of: of.Histograms("own/spread"), lambda of: of.Histograms("episode/path")):
         one, other = ([(event.step, event.histogram_value) for event in read(of)] for of in written)
         assert one == other
-        assert len(one) >= 15
+        assert len(one) >= 8
     one, other = ({event.step for event in of.Images("episode/view")} for of in written)
     assert one <= other  # the newest image before a checkpoint may come once more
     assert len(other - one) <= 1

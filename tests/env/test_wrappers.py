@@ -167,11 +167,6 @@ def test_goal_is_a_choice_or_numbers(options):
         RandomGoal(gymnasium.make("CartPole-v1"), **options)
 
 
-def test_goals_follow_from_the_seed():
-    assert goals(5, 50) == goals(5, 50)
-    assert goals(5, 50) != goals(6, 50)
-
-
 def test_goals_change_no_draw_of_environments():
     bare, wrapped = MixedAction(), RandomGoal(MixedAction(), 4)
     action = {"choice": 0, "level": np.zeros(1, np.float32)}
