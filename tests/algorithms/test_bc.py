@@ -64,11 +64,11 @@ def test_clone_repeats_the_expert(tmp_path):
     table = Table(spaces=env.spaces, length=1000)
     collector = Collector(env, PolicyAgent(Expert()), table)
     collector.begin_training()
-    collector.collect(600)
+    collector.collect(400)
     files.store(table, tmp_path / "shown.zip")
     task = ["algorithm=bc", "env=mixedaction", f"dataset={tmp_path / 'shown.zip'}", "logger=[]"]
-    numbers = ["algorithm.hidden=[32]", "algorithm.lr=0.01", "algorithm.batch_size=64", "stop.updates=600"]
-    summary = rlrun.train([*task, *numbers, "evaluation.every=600"], run_dir=tmp_path / "run").summary
+    numbers = ["algorithm.hidden=[32]", "algorithm.lr=0.01", "algorithm.batch_size=64", "stop.updates=300"]
+    summary = rlrun.train([*task, *numbers, "evaluation.every=300"], run_dir=tmp_path / "run").summary
     assert summary["evaluation"]["mean_return"] >= 9.0  # the expert's is 10, chance has 3.3
     assert summary["env_steps"] == 0
 

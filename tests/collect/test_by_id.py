@@ -179,7 +179,7 @@ trainer:
     collector: ${collector}
     q_target: {_target_: rlrun.algorithms.dqn.QTarget, network: "${network}", discount: 0.5}
     q_loss: {_target_: rlrun.algorithms.dqn.QLoss, network: "${network}", optimizer: "${adam}"}
-    budget: {_target_: rlrun.callbacks.Budget, updates: 300}
+    budget: {_target_: rlrun.callbacks.Budget, updates: 150}
 """
 
 
@@ -188,6 +188,6 @@ def test_dqn_learns_from_changing_agents(monkeypatch: pytest.MonkeyPatch) -> Non
     builder = Builder(OmegaConf.create(CONFIG))
     state = builder.get("trainer").train()
     assert builder.get("env").closed
-    assert (state["update"], state["step"] >= 500) == (300, True)
+    assert (state["update"], state["step"] >= 350) == (150, True)
     view = np.array([[-1.0, 0.5], [1.0, 0.5]], np.float32)
     assert builder.get("agent")(view, explore=False)["action"].tolist() == [0, 1]
