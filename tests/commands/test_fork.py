@@ -282,9 +282,6 @@ def test_things_of_another_shape_begin_anew_where_it_is_asked_for(sac):
     assert torch.equal(critics["layers.layers.0.weight"], there["layers.layers.0.weight"])
     assert fates(here)["networks.critics.layers.layers.1.weight"] == "misfit"
     assert sorted(optimizer(here)["state"]) == [0, 1, 5]  # the last bias has its old shape
-
-
-def test_an_optimizer_of_another_kind_begins_anew_when_it_is_told_to(sac):
     assert optimizer(fork(sac, "+adam.amsgrad=true", "init.optimizers=skip"))["state"] == {}
 
 
@@ -369,14 +366,11 @@ def test_patterns(pattern, name, about):
     assert matches(pattern, name) is about
 
 
-@pytest.mark.parametrize(("which", "steps"), [("@40", 40), ("@latest", 100)])
-def test_the_checkpoint_is_chosen(sac, which, steps):
-    here = fork(f"{sac}{which}")
-    assert (here.fork.lineage["env_steps"], here.builder.get("collector").steps) == (steps, steps)
-    assert here.config.init["from"] == here.fork.lineage["checkpoint"] == str(RunDir(sac).checkpoint(steps))
-
-
-def test_the_best_checkpoint_and_one_by_its_folder(sac):
+def test_a_checkpoint_is_chosen_by_its_step_its_name_or_its_folder(sac):
+    for which, steps in (("@40", 40), ("@latest", 100)):
+        here = fork(f"{sac}{which}")
+        assert (here.fork.lineage["env_steps"], here.builder.get("collector").steps) == (steps, steps)
+        assert here.config.init["from"] == here.fork.lineage["checkpoint"] == str(RunDir(sac).checkpoint(steps))
     best = RunDir(sac).checkpoint("best")
     assert fork(f"{sac}@best").fork.lineage["checkpoint"] == str(best)
     assert fork(best).fork.lineage["run"] == str(sac)

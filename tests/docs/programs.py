@@ -96,6 +96,7 @@ EXCUSES = [
     Excuse(r"launcher=ray", "wants Ray; jobs by it: tests/sweep/test_launchers.py", _listed),
     Excuse(r"rlrun watch", "wants a terminal: tests/cli/test_watch.py", _listing),
     Excuse(r"--expect", "a run of a moment keeps no promise: tests/cli/test_expect.py", _without_promise),
+    Excuse(r"compile=true", "compiles for ten seconds: tests/compile/test_algorithms.py", _checked),
     Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
     Excuse(
         r"plugin test",

@@ -1,5 +1,6 @@
 """The documentation site: it builds without a warning, leads nowhere wrong, and leaves nothing unsaid."""
 
+import functools
 import logging
 import re
 from pathlib import Path
@@ -20,11 +21,20 @@ def build(folder, **changes):
     build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), **changes))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def made_once():
+    """Each page of an algorithm takes a run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("page", "page_of_addition"):
+            patch.setattr(algorithms, name, functools.cache(getattr(algorithms, name)))
+        yield
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The folder of the site; mkdocs is strict: a link or an anchor that is not there fails it."""
     folder = tmp_path_factory.mktemp("site")
-    build(folder)
+    build(folder, plugins=[])  # without an index for searching, which takes seconds
     return folder
 
 
