@@ -48,11 +48,10 @@ class Difference(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object that `rlrun diff --json` prints."""
-
-        def sides(pairs: Mapping[str, Pair]) -> dict[str, Any]:
-            return {name: {"one": pair.first._asdict(), "other": pair.second._asdict()} for name, pair in pairs.items()}
-
-        return {name: sides(pairs) for name, pairs in self._asdict().items()}
+        return {
+            part: {name: {"one": pair.first._asdict(), "other": pair.second._asdict()} for name, pair in pairs.items()}
+            for part, pairs in self._asdict().items()
+        }
 
 
 def diff(left: Path | str, right: Path | str) -> Difference:

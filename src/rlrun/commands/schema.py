@@ -35,6 +35,13 @@ Schema = dict[str, Any]
 
 LINK: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}  # a value of another key, or one that is still missing
 PRIVATE: Schema = {"^_[a-z]+_$": {}}  # _partial_ and the like
+PLAIN: dict[Any, Schema] = {
+    bool: {"type": "boolean"},
+    int: NUMBER,
+    float: NUMBER,
+    str: {"type": "string"},
+    types.NoneType: {"type": "null"},
+}
 
 
 def _ref(name: str) -> Schema:
@@ -334,13 +341,8 @@ def arguments_of(target: Any) -> tuple[Schema, list[str]]:
 
 def of_type(kind: type) -> Schema:
     """Return the schema of values like those of a type."""
-    if kind is bool:
-        return {"type": "boolean"}
-    if kind in (int, float):
-        return NUMBER
-    if kind is list:
-        return {"anyOf": [{"type": "array", "items": _ref("anything")}, NUMBER]}
-    return {"type": "string"} if kind is str else _ref("anything")
+    lists = {"anyOf": [{"type": "array", "items": _ref("anything")}, NUMBER]}
+    return {**PLAIN, list: lists}.get(kind, _ref("anything"))
 
 
 def of_hint(hint: Any) -> Schema:
@@ -349,8 +351,6 @@ def of_hint(hint: Any) -> Schema:
     if origin is typing.Literal:
         return {"anyOf": [{"enum": list(typing.get_args(hint))}, LINK]}
     parts = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (hint,)
-    plain = {bool: "boolean", int: NUMBER, float: NUMBER, str: "string", types.NoneType: "null"}
-    if hint is None or any(part not in plain for part in parts):
+    if hint is None or any(part not in PLAIN for part in parts):
         return _ref("anything")
-    options = [entry if isinstance(entry := plain[part], dict) else {"type": entry} for part in parts]
-    return {"anyOf": [*options, LINK]}
+    return {"anyOf": [*(PLAIN[part] for part in parts), LINK]}

@@ -44,8 +44,12 @@ class Frozen:
             if recorded is None:
                 raise
             builder, agent, env = self._built(device, None)  # a part reads more of the environment than its spaces
-        _require(callable(agent), "agent", "something to call", agent)
-        _require(isinstance(env, Env | RecordedSpaces), "env", "an environment", env)
+        for path, fits, kind, part in (
+            ("agent", callable(agent), "something to call", agent),
+            ("env", isinstance(env, Env | RecordedSpaces), "an environment", env),
+        ):
+            if not fits:
+                raise ConfigError(f"{path}: wanted {kind}, got a {type(part).__name__}")
         self.agent: Agent = agent
         self.env: Env = env
         self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
@@ -119,8 +123,3 @@ def frozen(
             yield policy
         finally:
             policy.env.close()
-
-
-def _require(fits: bool, path: str, wanted: str, part: Any) -> None:
-    if not fits:
-        raise ConfigError(f"{path}: wanted {wanted}, got a {type(part).__name__}")
