@@ -112,20 +112,16 @@ class Sequential(Seeded, Sampler):
         self.place[episodes] = ABSENT
 
     def pick(self, count: int, length: int) -> Rows:
-        queue = self._queue(count, length)
+        present = np.flatnonzero(self.index.windows(length))
+        if not len(present):
+            raise self.none(count, length)
+        self.track(present)
+        queue = present[np.argsort(self.place[present], kind="stable")]  # in the order of their arrival
         serve = self._one_each if self.per_episode else self._walk
         starts = [serve(queue, count, length)]
         while missing := count - sum(map(len, starts)):
             starts.append(serve(queue, missing, length))
         return self.rows(np.concatenate(starts), length)
-
-    def _queue(self, count: int, length: int) -> Array:
-        """Return the episodes that have a window, in the order of their arrival."""
-        present = np.flatnonzero(self.index.windows(length))
-        if not len(present):
-            raise self.none(count, length)
-        self.track(present)
-        return present[np.argsort(self.place[present], kind="stable")]
 
     def _one_each(self, queue: Array, count: int, length: int) -> Array:
         """Return the starts of the next `count` windows, each of the next episode."""

@@ -46,25 +46,6 @@ class Column:
 OWN = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
 
 
-def columns_of(spaces: Spaces) -> dict[str, Column]:
-    """Return the columns of a step: observation, action, reward, terminated, truncated."""
-    columns = []
-    for root, space in (("observation", spaces.observation), ("action", spaces.action)):
-        for path, leaf in leaves(space):
-            dtype = leaf.dtype
-            if root == "action":  # policy actions, whatever the environment takes
-                dtype = "float32" if isinstance(leaf, Box) else "int64"
-            elif dtype == "float64":  # doubles cost twice the memory and every network wants singles
-                dtype = "float32"
-            columns.append(Column(f"{root}.{path}" if path else root, leaf.shape, dtype))
-    columns += [
-        Column("reward", (spaces.rewards,) if spaces.rewards else ()),
-        Column("terminated", dtype="bool"),
-        Column("truncated", dtype="bool"),
-    ]
-    return {column.name: column for column in columns}
-
-
 def default_length(columns: Iterable[Column], frame_stack: int = 1) -> int:
     """Return the default length of a memory in transitions.
 
@@ -83,7 +64,19 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
     Raises:
         ConfigError: no column at all, a setting that columns do not have, or an unknown dtype.
     """
-    columns = columns_of(spaces) if spaces is not None else {}
+    columns: dict[str, Column] = {}
+    if spaces is not None:
+        for root, space in (("observation", spaces.observation), ("action", spaces.action)):
+            for path, leaf in leaves(space):
+                dtype = leaf.dtype
+                if root == "action":  # policy actions, whatever the environment takes
+                    dtype = "float32" if isinstance(leaf, Box) else "int64"
+                elif dtype == "float64":  # doubles cost twice the memory and every network wants singles
+                    dtype = "float32"
+                name = f"{root}.{path}" if path else root
+                columns[name] = Column(name, leaf.shape, dtype)
+        columns["reward"] = Column("reward", (spaces.rewards,) if spaces.rewards else ())
+        columns |= {name: Column(name, dtype="bool") for name in ("terminated", "truncated")}
     for name in extra or {}:
         if spaces is not None and name.partition(".")[0] in OWN:
             raise ConfigError(f"memory.columns.{name}: the memory has that column already; choose another name")

@@ -85,18 +85,14 @@ class Hindsight(Seeded):
             self.check -= 1
             self._compare(batch, rows.valid)
         chosen = np.flatnonzero(self.generator.random(len(rows.index)) < self.share)
-        goals = rows.stored(self.requires[1], self._draw(rows, rows.end[chosen])).numpy()
-        return _Relabelled(self, rows, chosen, goals)(batch)
-
-    def _draw(self, rows: Rows, last: Array) -> Array:
-        """Return for rows [K] the slots of the observations that give their goals."""
+        last = rows.end[chosen]
         episode, step = rows.where.episode(last), rows.where.step(last)
-        newest = rows.where.newest(episode)
-        if self.strategy == "final":
-            return rows.where.at(episode, newest)
-        before = step if self.strategy == "future" else rows.where.oldest(episode)
-        ahead = (self.generator.random(len(last)) * (newest - before)).astype(np.int64) + 1
-        return rows.where.at(episode, before + ahead)
+        reached = newest = rows.where.newest(episode)  # the steps whose observations give the goals
+        if self.strategy != "final":
+            before = step if self.strategy == "future" else rows.where.oldest(episode)
+            reached = before + (self.generator.random(len(last)) * (newest - before)).astype(np.int64) + 1
+        goals = rows.stored(self.requires[1], rows.where.at(episode, reached)).numpy()
+        return _Relabelled(self, rows, chosen, goals)(batch)
 
     def _compare(self, batch: Batch, valid: Array | None) -> None:
         """Compare stored rewards and ends with those of the environment.

@@ -79,7 +79,16 @@ class Prioritized(Seeded, Sampler):
     def pick(self, count: int, length: int) -> Rows:
         if self.tree.total <= 0.0:
             raise self.none(count, length)
-        start = self.tree.find(self._prefix(count))
+        parts = self.generator.random(count)  # of the total, ascending; the windows of a batch are in no order
+        if self.stratified:
+            if len(self._parts) != count:
+                self._parts = np.arange(float(count))
+            parts += self._parts
+            parts *= self.tree.total / count
+        else:
+            parts.sort()
+            parts *= self.tree.total
+        start = self.tree.find(parts)
         power = self.tree.get(start)
         least = power.min()
         if least == 0.0 or np.count_nonzero(self._fits(start, length)) < count:
@@ -91,19 +100,6 @@ class Prioritized(Seeded, Sampler):
         rows = self.rows(start, length, weight.astype(np.float32))
         self.picks += 1
         return rows.mark()
-
-    def _prefix(self, count: int) -> Array:
-        """Draw parts of the total, ascending; the windows of a batch are in no order."""
-        prefix = self.generator.random(count)
-        if not self.stratified:
-            prefix.sort()
-            prefix *= self.tree.total
-            return prefix
-        if len(self._parts) != count:
-            self._parts = np.arange(float(count))
-        prefix += self._parts
-        prefix *= self.tree.total / count
-        return prefix
 
     def _fits(self, start: Array, length: int) -> Array:
         """Return which rows begin a window."""

@@ -60,11 +60,6 @@ class Rows:
         return end
 
     @property
-    def episode(self) -> Array:
-        """The number of each row's episode; of the shape of `index`."""
-        return self.where.episode(self.index)
-
-    @property
     def step(self) -> Array:
         """The step of each row within its episode; of the shape of `index`."""
         return self.where.step(self.index)
