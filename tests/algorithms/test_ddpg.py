@@ -23,12 +23,14 @@ def test_size_of_actions_costs():
     assert policy_loss(action_weight=2.0).loss(column(0))[0].tolist() == pytest.approx([-2.5 + 2.0 * 0.25])
 
 
-def test_policy_follows_the_values_gradient():
-    loss = policy_loss()
+@pytest.mark.parametrize(("clip", "slope"), [(None, 3), (5.0, 3), (2.0, 2)])
+def test_policy_follows_the_values_gradient(clip, slope):
+    loss = policy_loss(action_gradient_clip=clip)
+    assert loss.loss(column(0))[0].tolist() == pytest.approx([-2.5])
     before = [parameter.clone() for parameter in loss.critics.parameters()]
     bias = loss.policy.layers[-1].bias.item()
     loss.backward(column(0))
     # dQ/da · da/du = 3 (1 - 0.5²), and the learning rate is 1
-    assert loss.policy.layers[-1].bias.item() - bias == pytest.approx(3 * 0.75)
+    assert loss.policy.layers[-1].bias.item() - bias == pytest.approx(slope * 0.75)
     assert all(torch.equal(*pair) for pair in zip(before, loss.critics.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in loss.critics.parameters())

@@ -41,7 +41,8 @@ def test_mixed_entropies_stand_side_by_side():
     torch.testing.assert_close(outputs["policy_entropy"], expected, atol=1e-5, rtol=0)
 
 
-def test_gradient_goes_through_the_action(monkeypatch):
+@pytest.mark.parametrize(("clip", "slope"), [(None, 2 * 0.162117), (1.0, 2 * 0.162117), (0.1, 0.1)])
+def test_gradient_goes_through_the_action(clip, slope, monkeypatch):
     class Parabola(nn.Module):
         codec = ActionCodec(CONTINUOUS)
 
@@ -50,10 +51,10 @@ def test_gradient_goes_through_the_action(monkeypatch):
 
     monkeypatch.setattr("torch.randn_like", torch.zeros_like)
     policy, temperature = policy_of(CONTINUOUS, Parabola(), level=math.tanh(0.5), alphas=(1e-9,))
-    loss = SoftPolicyLoss(policy, sgd, critics=Parabola(), temperature=temperature)
+    loss = SoftPolicyLoss(policy, sgd, critics=Parabola(), temperature=temperature, action_gradient_clip=clip)
     loss.backward(column(0))
     # a = tanh 0.5 = 0.462117: -dQ/dw = 2 (a - 0.3) (1 - a^2)
-    assert float(policy.gaussian.layers[-1].bias.grad[0]) == pytest.approx(2 * 0.162117 * 0.786448, abs=1e-6)
+    assert float(policy.gaussian.layers[-1].bias.grad[0]) == pytest.approx(slope * 0.786448, abs=1e-6)
 
 
 @pytest.mark.parametrize(("spaces", "members"), [(CONTINUOUS, FLAT), (MIXED, FLAT_MIXED)])

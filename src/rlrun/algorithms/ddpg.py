@@ -75,6 +75,7 @@ class DeterministicPolicyLoss(LossCallback):
         critics: who values it.
         actor_q: whose value it is: the first critic's, the smallest, or the mean.
         action_weight: of the squared size of actions, which keeps them off the bounds.
+        action_gradient_clip: clamp the gradient of the value by the action to ± this; None = never.
 
     Raises:
         ConfigError: there is no such actor_q.
@@ -88,6 +89,7 @@ class DeterministicPolicyLoss(LossCallback):
         critics: Critics,
         actor_q: ops.ActorQ = "first",
         action_weight: float = 0.0,
+        action_gradient_clip: float | None = None,
         **options: Any,
     ) -> None:
         require_one_of("actor_q", actor_q, ops.ACTOR_Q)
@@ -97,11 +99,14 @@ class DeterministicPolicyLoss(LossCallback):
         self.actor_q = actor_q
         _, self.value_head = value_head_of(critics)
         self.action_weight = action_weight
+        self.action_gradient_clip = action_gradient_clip
 
     def loss(self, observation: Tree) -> LossResult:
         c = self.policy(observation)  # [B, A]
-        value = self.critics(observation, c)  # [M, B]
-        loss = -self.value_head.guiding(value, self.actor_q)
+        value = self.value_head.guiding(self.critics(observation, c), self.actor_q)  # [M, B] -> [B]
+        if self.action_gradient_clip is not None:
+            value = ops.with_gradient_clipped(value, c, self.action_gradient_clip)
+        loss = -value
         if self.action_weight:
             loss = loss + self.action_weight * c.square().sum(-1)
         return loss, {}, {"action/saturated": Metric((c,), "saturated")}

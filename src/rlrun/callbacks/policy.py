@@ -32,6 +32,7 @@ class SoftPolicyLoss(LossCallback):
         critics: of its actions.
         temperature: α.
         actor_q: the value that counts: of the first critic, the smallest, or the mean.
+        action_gradient_clip: clamp the gradient of the value by the action to ± this; None = never.
 
     Raises:
         ConfigError: there is no such actor_q.
@@ -47,11 +48,13 @@ class SoftPolicyLoss(LossCallback):
         critics: Critics | ImplicitCritics,
         temperature: Temperature,
         actor_q: ops.ActorQ = "min",
+        action_gradient_clip: float | None = None,
         **options: Any,
     ) -> None:
         require_one_of("actor_q", actor_q, ops.ACTOR_Q)
         super().__init__(network, optimizer, **options)
         self.policy = network
+        self.action_gradient_clip = action_gradient_clip
         self.critics = critics
         self.temperature = temperature
         self.actor_q = actor_q
@@ -66,6 +69,8 @@ class SoftPolicyLoss(LossCallback):
             choices = self.policy.choices(value.detach())
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
             actor_values = self.policy.codec.expect(choices.exp(), actor_values)  # [B, K] -> [B]
+        if c is not None and self.action_gradient_clip is not None:
+            actor_values = ops.with_gradient_clipped(actor_values, c, self.action_gradient_clip)
         loss = -actor_values if log_prob is None or alpha is None else alpha * log_prob - actor_values
         metrics: dict[str, Any] = {} if c is None else {"action/saturated": Metric((c,), "saturated")}
         if alpha is not None and alpha.dim():

@@ -212,9 +212,10 @@ KINDS: dict[str, Kind] = {
     "algorithm.policy_every": whole(1),
     "algorithm.target_every": whole(1),
     "algorithm.max_grad_norm": either(number(0, above=True), NULL),
+    "algorithm.action_gradient_clip": either(number(0, above=True), NULL),
     "algorithm.warmup_steps": whole(),
     "algorithm.updates_per_step": either(number(0, above=True), NULL),
-    "algorithm.steps_per_update": either(number(0, above=True), NULL),
+    "algorithm.steps_per_update": either(number(0), NULL),  # 0: with an asynchronous collector
     "algorithm.collect_steps": whole(1),
     "memory.import": either(TEXT, TEXTS, NULL),
     "memory.export.every": either(whole(), NULL),

@@ -32,6 +32,7 @@ from rlrun.ops.losses import (
     normalized,
     over_valid,
     surrogate,
+    with_gradient_clipped,
 )
 from rlrun.ops.quantiles import LEAST, Fractions, Least, fixed_fractions, least_of, quantile_distance, sampled_fractions
 from rlrun.ops.returns import (
@@ -106,4 +107,5 @@ __all__ = [
     "tanh_log_slope",
     "target_entropy",
     "v_trace",
+    "with_gradient_clipped",
 ]

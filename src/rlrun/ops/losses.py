@@ -147,3 +147,10 @@ def surrogate(log_ratio: Tensor, advantage: Tensor, *, clip: float) -> Tensor:
     with torch.no_grad():  # where the clipped one is the smaller, the ratio is beyond a bound and has no gradient
         clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
     return torch.where(objective <= clipped, objective, clipped)
+
+
+def with_gradient_clipped(value: Tensor, action: Tensor, limit: float) -> Tensor:
+    """Return values [B] whose gradient by actions [B, A] is clamped to ± limit; nothing else has a gradient."""
+    (gradient,) = torch.autograd.grad(value.sum(), action, retain_graph=True)
+    linear = (gradient.clamp(-limit, limit).detach() * action).sum(-1)
+    return value.detach() + linear - linear.detach()
