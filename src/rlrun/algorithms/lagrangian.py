@@ -12,26 +12,21 @@ takes weight from the task in place of blowing rewards up; and constraints are o
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.loss import Optimizer, learning_rates
+from rlrun.collect.statistics import Tally
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
-
-
-class Paid(Protocol):
-    """Who adds up rewards: a tally of what is collected, or an evaluator."""
-
-    reward_sum: Array  # [R], since the beginning
-    reward_steps: int
 
 
 class RewardWeights(nn.Module):
@@ -129,7 +124,7 @@ class LagrangianWeights(Callback):
         self.network = network
         self.optimizer = optimizer([network.raw])
         self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])
-        self.paid: Paid = getattr(paid, "tally", paid)
+        self.paid: Tally | Evaluator = getattr(paid, "tally", paid)
         self.shared = hasattr(paid, "tally")  # each learner has rewards of its own; evaluations are told to all
         self.rate = rate
         self.mean = np.zeros((2, count))  # of rewards, and how much of it is data: the weight of the mean

@@ -11,7 +11,7 @@ the authors' code; without it the value has layers of its own.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
+from rlrun.memory import PhasicLoader
 from rlrun.nn import ActorCritic, Evaluated, Follow, Heads, frozen_copy
 from rlrun.nn.mlp import orthogonal_
 
@@ -68,18 +69,6 @@ class PhasicActorCritic(ActorCritic):
         return value.squeeze(-1)
 
 
-class Phase(Protocol):
-    """What is served in a phase."""
-
-    number: int  # minibatches so far
-
-
-class Phases(Protocol):
-    """A loader with phases."""
-
-    phase: Phase
-
-
 class AuxiliaryLoss(LossCallback):
     """Distances of both values to the return, and the divergence from the policy as the phase began (eqs. 3 and 4).
 
@@ -97,7 +86,7 @@ class AuxiliaryLoss(LossCallback):
         network: PhasicActorCritic,
         optimizer: Optimizer,
         *,
-        loader: Phases,
+        loader: PhasicLoader,
         value_weight: float = 0.5,
         kl_weight: float = 1.0,
         huber: float | None = None,

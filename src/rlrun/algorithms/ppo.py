@@ -11,7 +11,7 @@ epochs where it has become too large. Advantages are normalized in each minibatc
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from rlrun import ops
 from rlrun.callbacks.loss import LossResult, Optimizer
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.core.typing import Tree
+from rlrun.memory import RolloutLoader
 from rlrun.nn import ActorCritic
 from rlrun.runs import learners
 from rlrun.training.callback import Callback, Hook
@@ -155,16 +156,6 @@ def _divergence(log_ratio: Tensor) -> Tensor:
     return log_ratio.expm1() - log_ratio
 
 
-class EpochLoader(Protocol):
-    """A loader that serves a rollout several times."""
-
-    epoch: int
-    epochs: int
-
-    def renew(self) -> None:
-        """Leave the rest of the rollout out."""
-
-
 class KLStop(Callback):
     """Leave the rest of a rollout out once the policy has moved too far, the step of that minibatch included.
 
@@ -178,7 +169,7 @@ class KLStop(Callback):
     data_group = "default"
 
     def __init__(
-        self, loader: EpochLoader, loss: PPOLoss | None = None, *, limit: float | None, data_group: str = "default"
+        self, loader: RolloutLoader, loss: PPOLoss | None = None, *, limit: float | None, data_group: str = "default"
     ) -> None:
         self.loader = loader
         self.limit = limit
@@ -231,7 +222,9 @@ class KLPenalty(Callback):
     data_group = "default"
     provides = ("kl_weight",)
 
-    def __init__(self, loader: EpochLoader, *, target: float, weight: float = 1.0, data_group: str = "default") -> None:
+    def __init__(
+        self, loader: RolloutLoader, *, target: float, weight: float = 1.0, data_group: str = "default"
+    ) -> None:
         self.loader = loader
         self.target = target
         self.weight = weight

@@ -128,7 +128,7 @@ class ActionRecorder:
     def replay(self, episode: RecordedEpisode, options: Options, abandon: Abandon = None) -> ReplayOutcome:
         """Play an episode again; an error becomes the reason of a lost one."""
         try:
-            return self._replay(episode, options, abandon or _continue)
+            return self._replay(episode, options, abandon or (lambda: None))
         except Stop:
             raise
         except Exception as error:
@@ -154,10 +154,6 @@ class ActionRecorder:
             if number % PORTION == 0:
                 abandon()
         return ReplayOutcome(observation, total, count)
-
-
-def _continue() -> None:
-    """Do nothing: the replay continues."""
 
 
 class Recorded(Env):

@@ -103,17 +103,13 @@ class Ensemble(nn.Module):
         else:
             below = [value.expand(self.members, *value.shape) if shared else value]
         *hidden, last = self.layers
+        drops = self.training and (self.drops_always or torch.is_grad_enabled())
         with products(value, self.work):
             for layer in hidden:
-                below = [self.activation(part) for part in layer(below, self.dropout, self._learns)]
+                below = [self.activation(part) for part in layer(below, self.dropout, drops)]
         results = last([part.to(value.dtype) for part in below], 0.0, False)
         result = results[0] if results[0].dim() == 3 else torch.stack(results)
         return result if len(lead) == 1 else result.reshape(self.members, *lead, self.outputs)
-
-    @property
-    def _learns(self) -> bool:
-        """Whether hidden units are left out."""
-        return self.training and (self.drops_always or torch.is_grad_enabled())
 
 
 def _members(stacked: Tensor) -> list[Tensor]:
