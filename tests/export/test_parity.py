@@ -40,13 +40,13 @@ def _quick():
 
 
 OBSERVED = ("dict", "image", "start")  # what else "discrete" is but for what is observed
-CHOSEN, COPIES = ("multi-discrete", "mixed"), ("bc", "iql", "ppg")  # whose policies have the codec of sac's and ppo's
+COPIES = ("bc", "iql", "ppg")  # whose policies have the codec of sac's and ppo's, proven in all spaces
 ENCODERS = ("dqn", "ppo", "handcrafted")  # whose networks read all of these; those of others are the same
 
 
 def trained(algorithm, kind):
     """Whether an algorithm is trained in such spaces, and is not known to act alike in others."""
-    if (kind in OBSERVED and algorithm not in ENCODERS) or (kind in CHOSEN and algorithm in COPIES):
+    if (kind in OBSERVED and algorithm not in ENCODERS) or (algorithm in COPIES and kind not in ("box", "discrete")):
         return False
     if actions(algorithm) == "continuous":
         return kind == "box"
