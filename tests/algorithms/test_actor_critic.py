@@ -254,3 +254,10 @@ def test_recurrent_loss_reaches_the_first_row():
     value, *_ = loss.loss(**columns, state=torch.zeros(2, 6), episode_end=episode_end, valid=torch.ones(2, 4).bool())
     (reached,) = torch.autograd.grad(value[:, 3].sum(), columns["observation"])
     assert (reached.squeeze(-1) != 0).tolist() == [[True] * 4, [False, False, True, True]]
+
+
+def test_value_may_have_layers_of_other_widths():
+    network = ActorCritic(ALL["discrete"], hidden=(8,), value_hidden=(3, 5))
+    widths = {name: len(parameter) for name, parameter in network.named_parameters() if "trunk" in name}
+    assert widths["trunk.layers.0.weight"] == 8
+    assert (widths["value_trunk.layers.0.weight"], widths["value_trunk.layers.2.weight"]) == (3, 5)

@@ -38,7 +38,8 @@ class ActorCritic(Policy):
     Args:
         spaces: of the environment.
         hidden: widths of the layers below the policy.
-        shared: policy and value stand on the same layers; otherwise the value has layers of the same widths.
+        value_hidden: of those below the value; None = the same.
+        shared: policy and value stand on the same layers; `value_hidden` is of no account then.
         options: of `Policy`.
 
     Raises:
@@ -50,6 +51,7 @@ class ActorCritic(Policy):
         spaces: Spaces,
         *,
         hidden: Sequence[int] = (64, 64),
+        value_hidden: Sequence[int] | None = None,
         shared: bool = False,
         **options: Any,
     ) -> None:
@@ -57,7 +59,8 @@ class ActorCritic(Policy):
         layers = {
             name: options[name] for name in ("activation", "layer_norm", "init", "core", "core_size") if name in options
         }
-        self.value_trunk = None if shared else Trunk(spaces, hidden=hidden, **layers)
+        below = hidden if value_hidden is None else value_hidden
+        self.value_trunk = None if shared else Trunk(spaces, hidden=below, **layers)
         self.value_head = Linear((self.value_trunk or self.trunk).size, 1)
         orthogonal_(self.value_head, 1.0)
 
