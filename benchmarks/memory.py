@@ -10,10 +10,11 @@ from benchmarks.machine import load
 from benchmarks.process import Failed
 from benchmarks.rivals.case import CASES, Case
 from benchmarks.rivals.client import LIMITS, RLRUN, Side
-from benchmarks.rivals.environments import REQUIREMENTS
+from benchmarks.rivals.environments import REQUIREMENTS as ALL
 from benchmarks.speed import spread
 
 SB3 = "stable-baselines3"
+REQUIREMENTS = [name for name in ALL if name != "sbx"]  # whose memory is stable-baselines3's
 EACH = dict.fromkeys(REQUIREMENTS, 1.0)
 BARS: dict[str, dict[str, float]] = {  # rlrun's speed is at least so many times a rival's
     "insert64": EACH,

@@ -111,9 +111,9 @@ def _entries() -> list[Plugin]:
     if _known.get("key") != key:
         plugins = []
         for entry in metadata.entry_points(group=GROUP):
-            about = getattr(entry, "dist", None)
-            # An installation that was broken off may have no metadata.
-            package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
+            about, package, version = getattr(entry, "dist", None), "", ""
+            with suppress(OSError):  # an installation that was broken off may have no metadata
+                package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
             plugins.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
         _known.update(key=key, plugins=plugins)
     return list(_known["plugins"])
