@@ -444,6 +444,14 @@ def test_another_table_takes_the_episodes(sac, plain, override):
     assert {"reward", "observation"} <= table.sample(4).keys()
 
 
+def test_a_memory_that_drops_episodes_is_forked_with_all_rows(tmp_path):
+    run = rlrun.train([*DQN, *TINY, "memory=drop_any"], run_dir=tmp_path / "run").run_dir
+    here = fork(run)
+    (entry,) = [entry for entry in here.fork.report.entries if entry.part == "memory"]
+    assert "as new episodes" not in (entry.why or "")
+    assert len(here.builder.get("memory").index.used()) >= 100
+
+
 def test_open_episodes_are_cut_off(sac, plain):
     table = plain.builder.get("memory")
     assert (table.index.newest()[table.index.open] <= 0).all()
