@@ -252,7 +252,12 @@ def test_trackio_has_other_kinds_than_numbers(trackio, opened, tmp_path):
     pixels, project = np.zeros((4, 4, 3), np.uint8), f"kinds-{tmp_path.name}"
     metrics = {"image": Image(pixels), "video": Video(pixels[None].repeat(2, 0)), "text": Text("<b>")}
     for at in (10, 10, 20):  # the second is there already
-        opened(Trackio(project, name="../x"), at, **metrics, **as_record({"histogram": Histogram([1.0, 2.0])})[0])
+        opened(
+            Trackio(project, name="../x" if at == 10 else "y"),
+            at,
+            **metrics,
+            **as_record({"histogram": Histogram([1.0, 2.0])})[0],
+        )
     _, logs = logs_of(trackio, project)
     assert [log["step"] for log in logs] == [10, 20]
     assert (logs[0]["text"]["_value"], sum(logs[0]["histogram"]["values"])) == ("<b>", 2)

@@ -307,6 +307,8 @@ class Trackio:
         name = (self._name or name).replace("/", "_")  # it is a folder of images
         facts = repr([read_json(run.manifest).get("created"), run.path.name])
         id = hashlib.sha256(facts.encode()).hexdigest()[:32]  # the same after a resume, also elsewhere
+        names = {record["id"]: record["name"] for record in SQLiteStorage.get_run_records(self._project)}
+        name = names.get(id) or name  # overrides of a resume do not change it
         known = SQLiteStorage.get_logs(self._project, name, run_id=id)
         if self._foreign and not known:
             _messages.warning("logger trackio is left out: it comes with the run; say logger=… again")
