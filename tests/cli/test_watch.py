@@ -15,9 +15,9 @@ import time
 import pytest
 from tests.command import code_of
 
-from rlrun.commands.screen import Curve, Row, View, chart, frame, wrapped
-from rlrun.commands.watch import Job, Metrics, Watch, runs_in
-from rlrun.config.expansion import Job as SweepJob
+from rlrun.commands.screen import Curve, JobRow, View, chart, frame, wrapped
+from rlrun.commands.watch import Metrics, Watch, WatchedRun, runs_in
+from rlrun.config.expansion import Job
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.sweep.job_store import JOB_STORE, JobStore, look
@@ -45,7 +45,7 @@ def sweep(tmp_path):
     """A sweep with a completed job, a running one, and one to come; their names are hostile."""
     store = JobStore(tmp_path / JOB_STORE)
     keys = ("aaa", "bbb", "ccc")
-    store.add([SweepJob(key, (f"seed={number}",), f"lr={number}{HOSTILE}") for number, key in enumerate(keys)])
+    store.add([Job(key, (f"seed={number}",), f"lr={number}{HOSTILE}") for number, key in enumerate(keys)])
     store.claim("me")
     store.end("me", "aaa", "completed")
     store.claim("me")
@@ -109,7 +109,9 @@ def test_looking_at_jobs_writes_nothing(sweep):
 
 
 def test_keys_choose_metric_and_run(sweep):
-    looked = Watch(lambda: [Job(RunDir(sweep / "jobs" / entry.key), entry.key) for entry in look(sweep / JOB_STORE)])
+    looked = Watch(
+        lambda: [WatchedRun(RunDir(sweep / "jobs" / entry.key), entry.key) for entry in look(sweep / JOB_STORE)]
+    )
     looked.refresh()
     assert looked.chosen == 1  # whose metrics are the newest
     assert looked.names()[:2] == ["episode/return", f"loss/{HOSTILE}"]
@@ -156,7 +158,7 @@ def test_a_line_rises_from_corner_to_corner():
 @pytest.mark.parametrize("size", [(80, 24), (160, 48), (20, 6), (1, 1)])
 @pytest.mark.parametrize("jobs", [1, 3, 200])
 def test_frame_has_the_size_of_the_terminal(size, jobs):
-    rows = [Row(f"{HOSTILE}{number} 名前", "running", "1,000", "1.00", HOSTILE) for number in range(jobs)]
+    rows = [JobRow(f"{HOSTILE}{number} 名前", "running", "1,000", "1.00", HOSTILE) for number in range(jobs)]
     curves = [Curve(f"{HOSTILE}{number}", [(0, 1.0), (1, 1e90), (2, -1e90)]) for number in range(9)]
     width, height = size
     lines = frame(View(rows, jobs - 1, ["part" * 9] * 4, curves, (0, 9)), width, height).split("\n")

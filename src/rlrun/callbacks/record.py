@@ -62,8 +62,8 @@ def titles(run: RunDir, config: Mapping[str, Any]) -> tuple[str, str]:
 
 def gif(video: Video) -> bytes:
     """Return a video in the format GIF."""
-    file, (first, *others) = BytesIO(), map(pillow, video.frames)
-    first.save(file, "GIF", save_all=True, append_images=others, duration=round(1000.0 / video.fps), loop=0)
+    file, (first, *rest) = BytesIO(), map(pillow, video.frames)
+    first.save(file, "GIF", save_all=True, append_images=rest, duration=round(1000.0 / video.fps), loop=0)
     return file.getvalue()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rlrun.commands.watch import Job
+    from rlrun.commands.watch import WatchedRun
 
 
 def watch(
@@ -29,15 +29,15 @@ def watch(
     watching.watch(jobs, metrics=metric or (), every=every)
 
 
-def _jobs(folder: Path) -> list[Job]:
+def _jobs(folder: Path) -> list[WatchedRun]:
     """Return the jobs of a sweep."""
-    from rlrun.commands.watch import Job
+    from rlrun.commands.watch import WatchedRun
     from rlrun.runs.directory import RunDir
     from rlrun.sweep.job_store import JOB_STORE, look
 
     entries = look(folder / JOB_STORE)
     return [
-        Job(
+        WatchedRun(
             RunDir(folder / "jobs" / entry.key),
             f"{entry.key} {entry.label or ' '.join(entry.overrides)}",
             entry.state,

@@ -225,8 +225,8 @@ class _Schemas:
         definitions: Schema = {"target": known, "anything": anything}
         for kind in ("object", "override"):  # the arguments of an override may come from the file that it overrides
             choices = []
-            for name, (given, required) in self.arguments.items():
-                then: Schema = _ref(name) if given else {}
+            for name, (accepted, required) in self.arguments.items():
+                then: Schema = _ref(name) if accepted else {}
                 if kind == "object" and required:
                     lacks = {"not": {"anyOf": [{"required": ["_partial_"]}, {"required": ["_args_"]}]}}
                     then = {"allOf": [then, {"if": lacks, "then": {"required": required}}]}
@@ -238,7 +238,7 @@ class _Schemas:
                 "properties": {"_target_": _ref("target")},
                 "allOf": choices,
             }
-        return definitions | {name: given for name, (given, _) in self.arguments.items() if given}
+        return definitions | {name: accepted for name, (accepted, _) in self.arguments.items() if accepted}
 
     def mapping(self, node: _Node, path: tuple[str, ...]) -> Schema:
         """Return the schema of a mapping at a path."""
@@ -323,16 +323,16 @@ class _Schemas:
 def arguments_of(target: Any) -> tuple[Schema, list[str]]:
     """Return the schema of a target's arguments, empty where it takes any, and the required names."""
     try:
-        given = parameters(target, heirs=True)
+        entries = parameters(target, heirs=True)
     except (ValueError, TypeError):  # some classes written in C have none
         return {}, []
     hints: dict[str, Any] = {}
     for owner in reversed(target.__mro__) if inspect.isclass(target) else [target]:
         with suppress(Exception):  # a name that only type checkers import
             hints |= typing.get_type_hints(owner.__init__ if inspect.isclass(owner) else owner)
-    named = [entry for entry in given if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
+    named = [entry for entry in entries if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
     required = [entry.name for entry in named if entry.default is entry.empty]
-    if any(entry.kind is entry.VAR_KEYWORD for entry in given):
+    if any(entry.kind is entry.VAR_KEYWORD for entry in entries):
         return {}, required
     properties = {entry.name: of_hint(hints.get(entry.name)) for entry in named}
     body = {"properties": properties, "patternProperties": PRIVATE, "additionalProperties": False}

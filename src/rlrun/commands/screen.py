@@ -16,7 +16,7 @@ STYLES = {"running": "green", "completed": "cyan", "failed": "red", "interrupted
 KEYS = "←→ metric  ↑↓ run  q quit"
 
 
-class Row(NamedTuple):
+class JobRow(NamedTuple):
     """A run in the list: its name, state, steps, return, and why it failed."""
 
     name: str
@@ -40,7 +40,7 @@ class View(NamedTuple):
     chosen one first; place: of the chosen metric and how many there are; without: what a frame without curves says.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[JobRow]
     chosen: int
     parts: Sequence[str]
     curves: Sequence[Curve]
@@ -84,14 +84,14 @@ def _table(view: View, width: int, height: int) -> list[Text]:
     shown = max(min(height - 1, len(view.rows)), 1)
     first = min(max(view.chosen - shown // 2, 0), len(view.rows) - shown)
     name = min(max(width - 44, 10), 70)
-    lines = [Text(_cells(Row("run", "state", "steps", "return"), name), "bold")]
+    lines = [Text(_cells(JobRow("run", "state", "steps", "return"), name), "bold")]
     for index, row in enumerate(view.rows[first : first + shown], start=first):
         style = STYLES.get(row.state, "") + (" reverse" if index == view.chosen else "")
         lines.append(Text(_cells(row, name), style.strip()))
     return lines
 
 
-def _cells(row: Row, name: int) -> str:
+def _cells(row: JobRow, name: int) -> str:
     """Return a row of the table; names as wide as `name` cells."""
     left, why = (set_cell_size(printable(text), size) for text, size in ((row.name, name), (row.why, 80)))
     return f"{left} {row.state:<11} {row.steps:>11} {row.result:>10}  {why}".rstrip()

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlrun.commands.screen import Curve, Row, View, frame
+from rlrun.commands.screen import Curve, JobRow, View, frame
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import locate, split
 from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean
@@ -29,7 +29,7 @@ ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "le
 LETTERS = {b"k": "up", b"j": "down", b"l": "right", b"h": "left", b"q": "quit", b"\x03": "quit", b"\x04": "quit"}
 
 
-class Job(NamedTuple):
+class WatchedRun(NamedTuple):
     """A run to watch: its folder, which may not exist yet, name, state (None = as its files say), and error."""
 
     run: RunDir
@@ -101,10 +101,10 @@ class Watch:
         RequestError: there is no job.
     """
 
-    def __init__(self, jobs: Callable[[], Sequence[Job]], wanted: Sequence[str] = ()) -> None:
+    def __init__(self, jobs: Callable[[], Sequence[WatchedRun]], wanted: Sequence[str] = ()) -> None:
         self._jobs = jobs
         self._wanted = wanted
-        self.jobs: Sequence[Job] = jobs()
+        self.jobs: Sequence[WatchedRun] = jobs()
         if not self.jobs:
             raise RequestError("watch: the sweep has no jobs yet")
         newest = [_changed(job.run.metrics) for job in self.jobs]
@@ -155,7 +155,7 @@ class Watch:
         index = self._index(names)
         shown = [Curve(name, metrics.curves[name]) for name in (names[index:] + names[:index])[:CURVES]]
         near = range(self.chosen - rows, self.chosen + rows + 1)
-        listed = [self._row(other, number in near) for number, other in enumerate(self.jobs)]
+        listed = [self._row(job, number in near) for number, job in enumerate(self.jobs)]
         view = View(listed, self.chosen, texts, shown, (index, len(names)))
         if names or not metrics.curves:
             return view
@@ -163,17 +163,19 @@ class Watch:
         hints = "".join(did_you_mean(part, pieces) for part in self._wanted)
         return view._replace(without=f"no metric has {' or '.join(map(repr, self._wanted))} in its name{hints}")
 
-    def _row(self, job: Job, visible: bool) -> Row:
+    def _row(self, job: WatchedRun, visible: bool) -> JobRow:
         state = job.state or (str(job.run.read_status()["status"]) if visible else "")
         if not visible:
-            return Row(job.name, state)
+            return JobRow(job.name, state)
         read, changed, newest = self._figures.get(job.run.path, (-FIGURES, 0.0, {}))
         if time.monotonic() >= read + FIGURES and (now := _changed(job.run.metrics)) != changed:
             newest = progress(job.run.metrics)
             self._figures[job.run.path] = time.monotonic(), now, newest
         steps = number_of(newest.get("env_steps")) or number_of(newest.get("updates"))
         value = number_of(newest.get("evaluation/mean_return", newest.get("episode/return")))
-        return Row(job.name, state, f"{steps:,.0f}" if steps else "", "" if value is None else f"{value:.2f}", job.why)
+        return JobRow(
+            job.name, state, f"{steps:,.0f}" if steps else "", "" if value is None else f"{value:.2f}", job.why
+        )
 
     def _total(self, run: RunDir) -> int | None:
         """Return the environment steps of the run's budget."""
@@ -193,20 +195,23 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def runs_in(folder: Path | str) -> Callable[[], Sequence[Job]]:
+def runs_in(folder: Path | str) -> Callable[[], Sequence[WatchedRun]]:
     """Return a function that lists the runs in a folder; it looks for new ones at an interval.
 
     Raises:
         RunDirError: there is none.
     """
     place = place_of(folder)
-    listed: list[Job] = []
+    listed: list[WatchedRun] = []
     due = 0.0
 
-    def jobs() -> Sequence[Job]:
+    def jobs() -> Sequence[WatchedRun]:
         nonlocal due, listed
         if time.monotonic() >= due:
-            listed, due = [Job(run, _name(run, place)) for run in runs_beneath(place)], time.monotonic() + LISTING
+            listed, due = (
+                [WatchedRun(run, _name(run, place)) for run in runs_beneath(place)],
+                time.monotonic() + LISTING,
+            )
         return listed
 
     if not jobs():
@@ -218,7 +223,7 @@ def _name(run: RunDir, place: Path) -> str:
     return run.path.name if run.path == place else str(run.path.relative_to(place))
 
 
-def watch(jobs: Callable[[], Sequence[Job]], *, metrics: Sequence[str] = (), every: float = 2.0) -> None:
+def watch(jobs: Callable[[], Sequence[WatchedRun]], *, metrics: Sequence[str] = (), every: float = 2.0) -> None:
     """Draw a live view on the terminal until `q` is pressed.
 
     Args:

@@ -14,7 +14,7 @@ from rlrun.memory.samplers import Rows, Sampler
 ABSENT = -1
 
 
-class Counting(Seeded):
+class CountedSampling(Seeded):
     """The base of strategies that count how many windows of each episode were sampled.
 
     The surplus of an episode is how many more of its windows were sampled than of the least sampled episode.
@@ -60,7 +60,7 @@ class Counting(Seeded):
         self.visits = state["visits"]["times"].numpy().copy()
 
 
-class Coverage(Counting, Sampler):
+class Coverage(CountedSampling, Sampler):
     """Windows of rarely sampled episodes are more likely: they have the weight 1 / (1 + surplus) ** alpha."""
 
     def pick(self, count: int, length: int) -> Rows:

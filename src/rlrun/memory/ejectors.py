@@ -7,7 +7,7 @@ import numpy as np
 
 from rlrun.core.generators import Seeded
 from rlrun.core.typing import Array
-from rlrun.memory.by_episode import Counting
+from rlrun.memory.by_episode import CountedSampling
 from rlrun.memory.samplers import Rows, Strategy
 
 
@@ -88,7 +88,7 @@ class UniformEjector(Seeded, Ejector):
         return slots
 
 
-class CoverageEjector(Counting, UniformEjector):
+class CoverageEjector(CountedSampling, UniformEjector):
     """Often sampled episodes leave sooner: they are (1 + surplus) ** alpha times as likely.
 
     With alpha 0 it equals `UniformEjector`.

@@ -210,8 +210,8 @@ class Recorder:
         return self._state(self.storage.state_dict(self.index.used()), self.index.state_dict())
 
     def _state(self, columns: dict[str, Any], index: dict[str, Any]) -> dict[str, Any]:
-        others: dict[str, Stateful] = {"tags": self.tags, "sampler": self.sampler, "ejector": self.ejector}
-        return {"columns": columns, "index": index, **{name: part.state_dict() for name, part in others.items()}}
+        parts: dict[str, Stateful] = {"tags": self.tags, "sampler": self.sampler, "ejector": self.ejector}
+        return {"columns": columns, "index": index, **{name: part.state_dict() for name, part in parts.items()}}
 
     def checkpoint(self, home: Path) -> dict[str, Any]:
         """Return the state for a checkpoint, with the rows that changed since the one before.

@@ -228,16 +228,16 @@ def is_limited() -> bool:
     return bool(limits)
 
 
-def is_foreign(block: str, *words: str) -> bool:
-    """Return True if configs are restricted now and the user did not type all of these words in a block of keys."""
+def is_foreign(block: str, *texts: str) -> bool:
+    """Return True if configs are restricted now and the user did not type all of these texts in a block of keys."""
     typed = [[value for key, value in limit.typed.items() if within(key, [block])] for limit in limits]
-    return not all(_words(values).issuperset(words) for values in typed)
+    return not all(_texts_in(values).issuperset(texts) for values in typed)
 
 
-def _words(typed: Any) -> set[str]:
+def _texts_in(typed: Any) -> set[str]:
     if isinstance(typed, Mapping):
         typed = [*typed, *typed.values()]
-    return set[str]().union(*map(_words, typed)) if isinstance(typed, list) else {str(typed)}
+    return set[str]().union(*map(_texts_in, typed)) if isinstance(typed, list) else {str(typed)}
 
 
 def within(name: str, packages: Iterable[str]) -> bool:
