@@ -240,7 +240,7 @@ def test_what_videos_lack_is_named():
 
 def test_a_machine_that_trains_is_healthy_and_one_that_cannot_write_is_not(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(health, "_module", lambda installed: None)  # no package is imported anew
+    monkeypatch.setattr(health, "_module", lambda installed: None)  # no package is imported again
     monkeypatch.setattr(health, "try_imports", lambda modules: {})
     monkeypatch.setattr(health, "find_library", lambda name: None)  # which asks a linker
     code, out = code_of("doctor"), capsys.readouterr().out

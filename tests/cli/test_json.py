@@ -176,7 +176,7 @@ def test_a_program_that_knows_help_and_json_compares_two_configurations(rlrun, m
         assert outcome.code == 0, outcome.err
         return outcome.out
 
-    monkeypatch.setattr(agent, "run", run)  # else each command would import everything anew
+    monkeypatch.setattr(agent, "run", run)  # else each command would import everything again
     result = agent.main()
     assert {*result} == {"verdict", "comparison", "page", "best", "exported"}
     assert Path(result["page"]).is_file()

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from sbx import DQN, PPO, SAC, TD3
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.noise import NormalActionNoise
 
-from benchmarks.rivals.training.stable_baselines3 import critics, on_policy, replay
+from benchmarks.rivals.training.stable_baselines3 import critics, on_policy, replay, td3_settings
 from benchmarks.rivals.training.work import Work
 
 PACKAGES = ("sbx-rl", "jax")
@@ -38,28 +36,14 @@ def ppo(numbers: dict[str, Any], shared: dict[str, Any]) -> Any:
     return PPO(**shared, **on_policy(numbers), **own)
 
 
-def _replay(numbers: dict[str, Any]) -> dict[str, Any]:
-    settings = critics(numbers)
-    sizes = settings["policy_kwargs"]
-    return {**settings, "policy_kwargs": {"net_arch": sizes["net_arch"], "n_critics": sizes["n_critics"]}}
-
-
 def sac(numbers: dict[str, Any], shared: dict[str, Any]) -> Any:
     """Return SAC."""
-    return SAC(**shared, **_replay(numbers), ent_coef=f"auto_{numbers['temperature']['initial']}")
+    return SAC(**shared, **critics(numbers), ent_coef=f"auto_{numbers['temperature']['initial']}")
 
 
 def td3(numbers: dict[str, Any], shared: dict[str, Any]) -> Any:
     """Return TD3."""
-    noise, size = numbers["noise"], shared["env"].action_space.shape
-    return TD3(
-        **shared,
-        **_replay(numbers),
-        action_noise=NormalActionNoise(np.zeros(size), np.full(size, noise["deviation"])),
-        policy_delay=numbers["policy_every"],
-        target_policy_noise=noise["target"],
-        target_noise_clip=noise["target_limit"],
-    )
+    return TD3(**shared, **td3_settings(numbers, shared["env"].action_space.shape))
 
 
 def dqn(numbers: dict[str, Any], shared: dict[str, Any]) -> Any:

@@ -77,17 +77,21 @@ def sac(numbers: Numbers, shared: dict[str, Any]) -> SAC:
     return SAC(**shared, **critics(numbers), ent_coef=f"auto_{numbers['temperature']['initial']}")
 
 
+def td3_settings(numbers: Numbers, size: tuple[int, ...]) -> dict[str, Any]:
+    """Return what TD3 has beyond the shared arguments; size: of an action."""
+    noise = numbers["noise"]
+    return {
+        **critics(numbers),
+        "action_noise": NormalActionNoise(np.zeros(size), np.full(size, noise["deviation"])),
+        "policy_delay": numbers["policy_every"],
+        "target_policy_noise": noise["target"],
+        "target_noise_clip": noise["target_limit"],
+    }
+
+
 def td3(numbers: Numbers, shared: dict[str, Any]) -> TD3:
     """Return TD3."""
-    noise, size = numbers["noise"], shared["env"].action_space.shape
-    return TD3(
-        **shared,
-        **critics(numbers),
-        action_noise=NormalActionNoise(np.zeros(size), np.full(size, noise["deviation"])),
-        policy_delay=numbers["policy_every"],
-        target_policy_noise=noise["target"],
-        target_noise_clip=noise["target_limit"],
-    )
+    return TD3(**shared, **td3_settings(numbers, shared["env"].action_space.shape))
 
 
 def dqn(numbers: Numbers, shared: dict[str, Any]) -> DQN:
