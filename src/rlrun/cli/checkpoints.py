@@ -20,7 +20,7 @@ LEFT = ("mark", "parts", "")
 
 
 def checkpoints(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare every file with its hash; exit code 2 if one differs.")
     ] = False,

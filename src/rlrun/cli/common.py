@@ -37,7 +37,6 @@ Overrides = Annotated[
         metavar="[OVERRIDE]...",
         help="algorithm=sac env=pendulum seed=3 algorithm.discount=0.98 env.id=Acrobot-v1 …",
         autocompletion=complete,
-        show_default=False,
     ),
 ]
 EnvOverrides = Annotated[
@@ -47,12 +46,11 @@ EnvOverrides = Annotated[
         help="For an exported policy: env=NAME, env.id=ID or env.target=CLASS names another environment; "
         "env.kwargs.KEY=VALUE changes its own.",
         autocompletion=complete,
-        show_default=False,
     ),
 ]
 ConfigDir = Annotated[
     Path | None,
-    typer.Option("--config-dir", help="Your own conf folder, searched first (default: ./conf).", show_default=False),
+    typer.Option("--config-dir", help="Your own conf folder, searched first (default: ./conf)."),
 ]
 FirstSeed = Annotated[
     int,
@@ -65,7 +63,6 @@ Trust = Annotated[
         metavar="PACKAGE",
         help="Also trust this package, file or folder; may be repeated (default: parts of rlrun, plugins, and the "
         "project in the working directory).",
-        show_default=False,
     ),
 ]
 

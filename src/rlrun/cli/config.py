@@ -12,7 +12,7 @@ from rlrun.cli.output import AsJson, print_json
 def config(
     overrides: Overrides = None,
     resolve: Annotated[bool, typer.Option("--resolve", help="Replace interpolations by their values.")] = False,
-    package: Annotated[str | None, typer.Option(help="Only this part, such as algorithm.", show_default=False)] = None,
+    package: Annotated[str | None, typer.Option(help="Only this part, such as algorithm.")] = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Print each key = value   # file.")] = False,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def diff(
-    left: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
-    right: Annotated[Path, typer.Argument(help="Another run directory.", show_default=False)],
+    left: Annotated[Path, typer.Argument(help="A run directory.")],
+    right: Annotated[Path, typer.Argument(help="Another run directory.")],
     as_json: AsJson = False,
 ) -> None:
     """Compare two runs: config and which file or override set it, versions, source, machine, outcome."""

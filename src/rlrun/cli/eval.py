@@ -24,28 +24,21 @@ Checkpoints = Annotated[
     typer.Option(
         metavar="NAME",
         help="latest, best or a number of steps; several by commas or repeated; or all (default: latest).",
-        show_default=False,
     ),
 ]
 
 
 def eval(
-    run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.")],
     overrides: EnvOverrides = None,
     episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 20,
     seed: FirstSeed = 0,
     checkpoint: Checkpoints = None,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions as in training.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Also print a line for each episode.")] = False,
-    video: Annotated[
-        Path | None, typer.Option(help="Write a video of each episode into this folder.", show_default=False)
-    ] = None,
-    videos: Annotated[
-        int | None, typer.Option(help="Film only the first N episodes (default: all).", min=1, show_default=False)
-    ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="Format of videos: mp4 or gif (default: mp4).", show_default=False)
-    ] = None,
+    video: Annotated[Path | None, typer.Option(help="Write a video of each episode into this folder.")] = None,
+    videos: Annotated[int | None, typer.Option(help="Film only the first N episodes (default: all).", min=1)] = None,
+    form: Annotated[str | None, typer.Option("--format", help="Format of videos: mp4 or gif (default: mp4).")] = None,
     trust: Trust = None,
     as_json: AsJson = False,
 ) -> None:

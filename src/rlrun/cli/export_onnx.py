@@ -10,10 +10,10 @@ from rlrun.cli.output import AsJson, print_json
 
 
 def export_onnx(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
     output: Annotated[
         Path | None,
-        typer.Option(help="Path of the file (default: exports/policy.onnx of the run).", show_default=False),
+        typer.Option(help="Path of the file (default: exports/policy.onnx of the run)."),
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="latest, best or a number of steps.")] = "latest",
     stochastic: Annotated[

@@ -20,7 +20,7 @@ KINDS = {
 def list(
     kind: Annotated[
         str | None,
-        typer.Argument(help="algorithms, envs, memories, with or presets.", show_default=False),
+        typer.Argument(help="algorithms, envs, memories, with or presets."),
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,

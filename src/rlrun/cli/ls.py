@@ -21,14 +21,13 @@ def ls(
     folder: Annotated[Path, typer.Argument(help="A run, a sweep, or a folder that contains some.")] = Path("."),
     status: Annotated[
         str | None,
-        typer.Option(help="Only running, completed, failed, stopped or interrupted runs.", show_default=False),
+        typer.Option(help="Only running, completed, failed, stopped or interrupted runs."),
     ] = None,
     match: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TEXT",
             help="Only runs whose path or overrides contain this text; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     sort: Annotated[str, typer.Option(help="Sort by path, created, status, steps, return or seconds.")] = "path",

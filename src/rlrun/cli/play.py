@@ -9,7 +9,7 @@ from rlrun.cli.common import EnvOverrides, FirstSeed, Trust
 
 
 def play(
-    run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory, or an exported FILE.onnx.")],
     overrides: EnvOverrides = None,
     episodes: Annotated[int, typer.Option(help="Number of episodes.", min=1)] = 5,
     seed: FirstSeed = 0,
@@ -20,7 +20,7 @@ def play(
     ] = False,
     fps: Annotated[
         float | None,
-        typer.Option(help="Steps a second (default: the environment's own rate).", min=0.01, show_default=False),
+        typer.Option(help="Steps a second (default: the environment's own rate).", min=0.01),
     ] = None,
     trust: Trust = None,
 ) -> None:

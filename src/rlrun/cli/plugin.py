@@ -42,7 +42,7 @@ def listing(as_json: AsJson = False) -> None:
 
 @app.command("test")
 def conformance(
-    name: Annotated[str, typer.Argument(help="Name of the plugin, from rlrun plugin list.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the plugin, from rlrun plugin list.")],
     overrides: Overrides = None,
     as_json: AsJson = False,
     config_dir: ConfigDir = None,

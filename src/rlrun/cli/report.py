@@ -14,7 +14,7 @@ OUTPUT = Path("-")
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help="Runs, sweeps, or folders that contain some.", show_default=False),
+        typer.Argument(metavar="DIR...", help="Runs, sweeps, or folders that contain some."),
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File of the page (default: report.html here).")

@@ -12,20 +12,19 @@ from rlrun.core.errors import Left
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The directory of a run or of a sweep.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="The directory of a run or of a sweep.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[OVERRIDE]...",
             help="stop.env_steps=200_000 extends the budget; evaluation, checkpoint, logger, log, memory.export, "
             "device, threads, matmul_backend and env.vectorization can change, too.",
-            show_default=False,
         ),
     ] = None,
     trust: Trust = None,
     config_dir: Annotated[
         Path | None,
-        typer.Option("--config-dir", help="For a sweep: the conf folder that it started with.", show_default=False),
+        typer.Option("--config-dir", help="For a sweep: the conf folder that it started with."),
     ] = None,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="For a sweep: also run failed jobs again.")

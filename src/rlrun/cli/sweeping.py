@@ -19,27 +19,22 @@ if TYPE_CHECKING:
     from rlrun.sweep.coordinator import Limits
     from rlrun.sweep.sweeping import SweepOutcome
 
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Jobs at a time (default: the launcher's capacity).", show_default=False)
-]
+Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time (default: the launcher's capacity).")]
 Launcher = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
         help="Short for launcher=NAME: local, slurm, ray, or a file of your conf/launcher/.",
-        show_default=False,
     ),
 ]
 FailFast = Annotated[
     bool, typer.Option("--fail-fast", help="Stop the sweep when a job fails; the others can be resumed.")
 ]
-MaxFailures = Annotated[
-    int | None, typer.Option(min=1, help="Stop the sweep after this number of failed jobs.", show_default=False)
-]
+MaxFailures = Annotated[int | None, typer.Option(min=1, help="Stop the sweep after this number of failed jobs.")]
 Retries = Annotated[int, typer.Option(min=0, help="Further attempts of a failed job.")]
 Stall = Annotated[
     float | None,
-    typer.Option(min=1.0, help="Seconds without progress after which a job counts as hung.", show_default=False),
+    typer.Option(min=1.0, help="Seconds without progress after which a job counts as hung."),
 ]
 
 

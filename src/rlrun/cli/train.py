@@ -11,9 +11,7 @@ from rlrun.cli.output import AsJson
 from rlrun.cli.sweeping import FailFast, Launcher, MaxFailures, Retries, Stall, Workers, limits_of, refuse, sweep
 from rlrun.core.errors import ConfigError, Left
 
-RunFolder = Annotated[
-    Path | None, typer.Option(help="Directory of the run (default: runs/<algorithm>-<env>/…).", show_default=False)
-]
+RunFolder = Annotated[Path | None, typer.Option(help="Directory of the run (default: runs/<algorithm>-<env>/…).")]
 Start = Annotated[
     str | None,
     typer.Option(
@@ -21,7 +19,6 @@ Start = Annotated[
         metavar="RUN[@STEP|@best]",
         help="Fork another run, a checkpoint's folder or FILE.safetensors: repeat its overrides, then yours, and load "
         "the parts that init.* selects.",
-        show_default=False,
     ),
 ]
 DryRun = Annotated[
@@ -34,9 +31,7 @@ Multirun = Annotated[
         "--multirun", "-m", help="Run a sweep: overrides take several values, such as seed=range(5) algorithm=sac,dqn."
     ),
 ]
-SweepFolder = Annotated[
-    Path | None, typer.Option(help="Directory of a new or existing sweep (default: sweeps/…).", show_default=False)
-]
+SweepFolder = Annotated[Path | None, typer.Option(help="Directory of a new or existing sweep (default: sweeps/…).")]
 
 
 def train(

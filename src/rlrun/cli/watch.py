@@ -15,9 +15,7 @@ def watch(
     folder: Annotated[Path, typer.Argument(help="A run, a sweep, or a folder that contains some.")] = Path("."),
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Only metrics whose names contain this text; may be repeated.", show_default=False
-        ),
+        typer.Option(metavar="NAME", help="Only metrics whose names contain this text; may be repeated."),
     ] = None,
     every: Annotated[float, typer.Option(help="Seconds between two frames.", min=0.1)] = 2.0,
 ) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def why(
-    run: Annotated[Path, typer.Argument(help="A run directory; the run may be in progress.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="A run directory; the run may be in progress.")],
     as_json: AsJson = False,
 ) -> None:
     """Explain why a run does not learn, by its metrics and config: the most likely cause first, with remedies."""
