@@ -99,11 +99,15 @@ def plain_loggers() -> None:
 
 
 class Lent:
-    """A process that exports, to whom it is one of its own; it outlives that one."""
+    """A process that exports, and the connection to it; it outlives the one to whom it is lent."""
 
-    def __init__(self, process: Any) -> None:
-        self.stdin, self.stdout = self, process.stdout
-        self.write, self.flush = process.stdin.write, process.stdin.flush
+    def __init__(self, connection: Any) -> None:
+        self.recv, self._send_bytes = connection.recv, connection.send_bytes
+
+    def send_bytes(self, request: bytes) -> None:
+        """Send a request, but not that there are no more."""
+        if request:
+            self._send_bytes(request)
 
     def close(self) -> None:
         """Stay open for the next one."""
@@ -118,8 +122,8 @@ def exporting() -> Iterator[list[Any]]:
     """The process that exports for all tests, once one needed it: reading the exporter takes seconds."""
     started: list[Any] = []
     yield started
-    for process in started:
-        process.stdin.close()
+    for process, connection in started:
+        connection.close()
         process.wait()
 
 
@@ -128,10 +132,11 @@ def exporter(exporting: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs share the process that exports."""
     start = during.start
 
-    def lend() -> Lent:
+    def lend() -> tuple[Lent, Lent]:
         if not exporting:
             exporting.append(start())
-        return Lent(exporting[0])
+        lent = Lent(exporting[0][1])
+        return lent, lent
 
     monkeypatch.setattr(during, "start", lend)
 

@@ -2,9 +2,9 @@
 
 import json
 import pickle
-import subprocess
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_what_would_not_stay_is_not_written(tmp_path, monkeypatch):
         return future
 
     def slow(worker, parts):
-        written.append(pickle.loads(parts[1])[3]["model_version"])
+        written.append(pickle.loads(parts)[3]["model_version"])
         begun.set()
         assert several.wait(20)
         worker.items.path_of(written[-1]).touch()
@@ -115,10 +115,10 @@ def test_training_outlives_the_process_that_exports(tmp_path, caplog, monkeypatc
     start = during.start
 
     def dying():
-        process = start()
+        process, connection = start()
         process.kill()
         process.wait()
-        return process
+        return process, connection
 
     monkeypatch.setattr(during, "start", dying)
     result = rlrun.train([*WORDS, "export.every=40", "stop.env_steps=80"], run_dir=tmp_path / "run")
@@ -129,9 +129,8 @@ def test_training_outlives_the_process_that_exports(tmp_path, caplog, monkeypatc
 
 @pytest.fixture
 def worker(tmp_path, monkeypatch):
-    """One whose process does nothing, and each of whose files is written at once."""
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda command, **options: popen(["cat"], **options))
+    """One without a process, each of whose files is written at once."""
+    monkeypatch.setattr(during, "start", lambda: (Mock(), Mock()))
     worker = _Worker(ExportedFiles(tmp_path), keep=1)
     monkeypatch.setattr(worker, "_carry_out", lambda place: worker.items.path_of(worker._newest).touch() or "")
     yield worker
@@ -141,7 +140,7 @@ def worker(tmp_path, monkeypatch):
 def test_a_folder_from_which_nothing_can_be_removed_keeps_nobody_waiting(worker, monkeypatch, caplog):
     monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: refuse(path))
     for handle in (1, 2, 3):
-        assert worker.send(handle, ((), b"", b""), spare=False).result(10).handle == handle
+        assert worker.send(handle, b"", spare=False).result(10).handle == handle
     monkeypatch.undo()
     assert "not permitted" in caplog.text
 

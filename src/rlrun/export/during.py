@@ -1,14 +1,13 @@
 """Export the policy during training, in a separate process."""
 
 import logging
-import os
-import pickle
 import queue
 import subprocess
-import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
 from rlrun.export import writing
 from rlrun.export.graph import Outer
-from rlrun.export.worker import Request, request
+from rlrun.export.worker import END, request
 from rlrun.export.writing import environment
+from rlrun.runs import subprocesses as interpreter
 from rlrun.runs.items import Item, Items
 from rlrun.training.callback import Callback, Stop
 
@@ -173,16 +173,12 @@ class OnnxExport(Callback):
         self._due = following(self._newest, self.every)
 
 
-def start() -> subprocess.Popen[bytes]:
-    """Start a process that exports."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "rlrun.export.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a signal to the terminal's group is for the run, which ends this in order
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
+def start() -> tuple[subprocess.Popen[bytes], Connection]:
+    """Start a process that exports; return it and the connection to it."""
+    connection, theirs = Pipe()
+    process = interpreter.start("rlrun.export.worker", theirs)
+    theirs.close()
+    return process, connection
 
 
 class _Worker:
@@ -195,11 +191,11 @@ class _Worker:
 
     def __init__(self, items: ExportedFiles, keep: int | None) -> None:
         self.items, self.keep = items, keep
-        self.process = start()
+        self.process, self._connection = start()
         self._newest = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="export")
 
-    def send(self, handle: int, parts: Request, *, spare: bool) -> Future[Item]:
+    def send(self, handle: int, parts: bytes, *, spare: bool) -> Future[Item]:
         """Hand over a request; return the future of its file.
 
         spare: whether to leave the file out if newer requests would remove it at once.
@@ -207,7 +203,7 @@ class _Worker:
         self._newest = handle
         return self._thread.submit(self._write, handle, parts, spare=spare)
 
-    def _write(self, handle: int, parts: Request, *, spare: bool) -> Item:
+    def _write(self, handle: int, parts: bytes, *, spare: bool) -> Item:
         if spare and self.keep is not None and self._newest - handle >= self.keep:
             raise RlrunError("newer files replace this one")
         problem, item = self._carry_out(parts), self.items.get(handle)
@@ -220,22 +216,21 @@ class _Worker:
             _messages.warning("%s", error)
         return item
 
-    def _carry_out(self, parts: Request) -> str:
+    def _carry_out(self, parts: bytes) -> str:
         """Let the process write the file of a request; return what went wrong, or an empty text."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        with suppress(OSError):  # it has ended
-            pickle.dump(parts, self.process.stdin)
-            self.process.stdin.flush()
-        line = self.process.stdout.readline().decode()
-        return line.strip() if line else "the process that exports has ended"
+        try:
+            self._connection.send_bytes(parts)
+            answer: str = self._connection.recv()
+        except (EOFError, OSError):
+            return "the process that exports has ended"
+        return answer
 
     def close(self) -> None:
         """Wait until all requests are written."""
         self._thread.shutdown()
-        assert self.process.stdin is not None
-        with suppress(OSError):  # it has ended, before it read its input
-            self.process.stdin.close()
+        with suppress(OSError):  # it has ended
+            self._connection.send_bytes(END)
+        self._connection.close()
         self.process.wait()
 
 
