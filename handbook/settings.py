@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from handbook import docstrings
-from rlrun.config.targets import find_target
+from rlrun.config.build import find_target
 
 CONF = Path(__file__).parents[1] / "conf"
 COMMENT = re.compile(r"(?:^|\s)# (.*)$")

@@ -7,8 +7,8 @@ import pytest
 
 from rlrun import config as configuration
 from rlrun.config import renames, saved
+from rlrun.config.build import find_target
 from rlrun.config.interpolation import plain
-from rlrun.config.targets import find_target
 from rlrun.core import renames as of_checkpoints
 from rlrun.core.errors import BuildError
 

@@ -12,8 +12,8 @@ from rlrun.collect import PolicyAgent, RandomAgent
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.export import writing
 from rlrun.export.checking import running
+from rlrun.export.during import request
 from rlrun.export.graph import Graph, Outer
-from rlrun.export.worker import request
 from rlrun.nn import Normalizer
 
 pytest.importorskip("onnx")

@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.config.build import Builder
+from rlrun.config.build import Builder, find_target
 from rlrun.config.files import read_yaml
 from rlrun.config.places import packaged_dir
 from rlrun.config.reading import admit_all_resolvers
-from rlrun.config.targets import find_target
 from rlrun.core.errors import BuildError, ConfigError
 from rlrun.env.find import find_target as find_env
 from rlrun.security import trust

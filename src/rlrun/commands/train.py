@@ -23,8 +23,8 @@ from rlrun.commands.fork.parents import started
 from rlrun.commands.fork.transfer import Fork, transfer
 from rlrun.config import Composed
 from rlrun.config.interpolation import plain
-from rlrun.config.layering import describe_presets
 from rlrun.config.overrides import listed
+from rlrun.config.sources import describe_presets
 from rlrun.core import renames
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators

@@ -14,10 +14,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, renames, schema
+from rlrun.config.files import one_line
 from rlrun.config.interpolation import Path as Keys
 from rlrun.config.interpolation import dotted, leaves, plain, split
-from rlrun.config.layering import (
+from rlrun.config.merging import OVERRIDE, Layer, apply, check_likeness, merge, origins
+from rlrun.config.overrides import ADDITIONS, Override, parse, todays
+from rlrun.config.peers import hint
+from rlrun.config.places import ConfigFolder, readable_places
+from rlrun.config.sources import (
+    TUNED,
     Files,
+    Repository,
     hydra_as_of_now,
     list_files,
     listed_groups,
@@ -25,11 +32,6 @@ from rlrun.config.layering import (
     settle,
     tuned_preset,
 )
-from rlrun.config.merging import OVERRIDE, Layer, apply, check_likeness, merge, origins
-from rlrun.config.overrides import ADDITIONS, Override, parse, todays
-from rlrun.config.peers import hint
-from rlrun.config.places import ConfigFolder, readable_places
-from rlrun.config.sources import TUNED, Repository, one_line
 from rlrun.core.errors import ConfigError, did_you_mean
 
 PRIMARY = "train"

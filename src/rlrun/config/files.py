@@ -79,6 +79,12 @@ def _measure(text: str) -> None:
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
+def one_line(error: BaseException | str) -> str:
+    """Return an error's message without its line breaks and Hydra's appendices."""
+    text = str(error).split("\nSee http")[0].split("Config search path:")[0].split("\n    full_key:")[0]
+    return " ".join(text.split())
+
+
 def read_yaml(path: Path, label: str | None = None) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 

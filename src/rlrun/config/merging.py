@@ -10,12 +10,13 @@ from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import renames
+from rlrun.config.files import one_line
 from rlrun.config.interpolation import Path, child, children, dotted, leaves, plain, split
 from rlrun.config.overrides import Override
 from rlrun.config.peers import hint
 from rlrun.config.reading import admit_all_resolvers
 from rlrun.config.schema import CLOSED, KINDS, OPEN, TRUTH, Kind, converted, instead, number, whole
-from rlrun.config.sources import TUNED, Repository, one_line
+from rlrun.config.sources import TUNED, Repository
 from rlrun.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from rlrun.config import renames
+from rlrun.config.files import one_line
 from rlrun.config.interpolation import split
-from rlrun.config.sources import one_line
 from rlrun.core.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")

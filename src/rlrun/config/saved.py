@@ -11,10 +11,9 @@ from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import renames
-from rlrun.config.files import parse_yaml
+from rlrun.config.files import one_line, parse_yaml
 from rlrun.config.interpolation import children, dotted, link_of, locate, mentions, plain, split
 from rlrun.config.reading import admit_all_resolvers, is_object
-from rlrun.config.sources import one_line
 from rlrun.core.errors import ConfigError
 from rlrun.runs.files import read_bytes
 

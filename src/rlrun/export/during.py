@@ -1,8 +1,11 @@
 """Export the policy during training, in a separate process."""
 
 import logging
+import os
+import pickle
 import queue
 import subprocess
+import sys
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -11,18 +14,24 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlrun.callbacks.schedule import following
+from rlrun.collect.unroll import freeze, thaw
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
 from rlrun.export import writing
-from rlrun.export.graph import Outer
-from rlrun.export.worker import END, request
-from rlrun.export.writing import environment
+from rlrun.export.checking import Reference, compare, edges, running
+from rlrun.export.graph import Graph, Outer
+from rlrun.export.writing import environment, interface
 from rlrun.runs import subprocesses as interpreter
+from rlrun.runs.exits import describe_error
+from rlrun.runs.files import replace, write_json
 from rlrun.runs.items import Item, Items
 from rlrun.training.callback import Callback, Stop
 
 PREFIX = "policy_"
+END = b""  # in place of a request: there are no more
 _messages = logging.getLogger("rlrun")
 
 
@@ -176,7 +185,7 @@ class OnnxExport(Callback):
 def start() -> tuple[subprocess.Popen[bytes], Connection]:
     """Start a process that exports; return it and the connection to it."""
     connection, theirs = Pipe()
-    process = interpreter.start("rlrun.export.worker", theirs)
+    process = interpreter.start(__name__, theirs)
     theirs.close()
     return process, connection
 
@@ -237,3 +246,43 @@ class _Worker:
 def _failure(handle: int, problem: str) -> RlrunError:
     _messages.warning("export %d failed: %s", handle, problem)
     return RlrunError(problem)
+
+
+def request(agent: Any, outer: Outer, *, stochastic: bool, path: Path, about: Mapping[str, Any]) -> bytes:
+    """Return a request for a worker, with a copy of the agent; the graph is built by the worker."""
+    return pickle.dumps((outer, stochastic, path, about, freeze(agent)))
+
+
+def carry_out(request: bytes) -> None:
+    """Write the file of a request.
+
+    Raises:
+        RlrunError: the policy cannot be exported, or the file would act otherwise.
+    """
+    outer, stochastic, path, metadata, frozen = pickle.loads(request)
+    agent = thaw(frozen)
+    graph = Graph(agent, outer, stochastic=stochastic)
+    about = {**metadata, **interface(graph)}
+    data = writing.onnx_bytes(graph, writing.traced(graph), about=metadata, version=about["model_version"])
+    parity = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
+    about["parity"] = {"edges": parity.rows, "largest_at_edges": parity.largest}
+    write_json(path.with_name(f"{path.name}.json"), about)
+    replace(path, data)
+
+
+def serve(handle: int, parent: int) -> None:
+    """Carry out requests from a connection; the answer is an empty text, or the error."""
+    torch.set_num_threads(1)
+    if hasattr(os, "nice"):
+        os.nice(10)  # training comes first
+    writing.keep_operators()
+    connection = Connection(handle)
+    with open(os.devnull, "w") as sys.stdout, suppress(EOFError, OSError):  # what exporters print is for nobody
+        sys.stderr = sys.stdout
+        while (request := connection.recv_bytes()) != END:
+            try:
+                carry_out(request)
+                answer = ""
+            except Exception as error:
+                answer = describe_error(error)
+            connection.send(answer)

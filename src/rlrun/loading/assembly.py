@@ -15,8 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from threadpoolctl import threadpool_limits
 
 from rlrun.collect import Collector
-from rlrun.config.build import Builder
-from rlrun.config.targets import explain, find_target
+from rlrun.config.build import Builder, explain, find_target
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.env.descriptions import RecordedSpaces

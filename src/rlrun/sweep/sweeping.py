@@ -20,7 +20,7 @@ from rlrun.commands.ls import about
 from rlrun.config.build import Builder
 from rlrun.config.composition import OF_SWEEPS
 from rlrun.config.expansion import Job
-from rlrun.config.layering import describe_presets
+from rlrun.config.sources import describe_presets
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir, is_run
 from rlrun.runs.files import known, reason, write_json

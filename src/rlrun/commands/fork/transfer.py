@@ -16,7 +16,7 @@ from rlrun.commands.fork.parents import Settings, find, matches, pin, settings_o
 from rlrun.commands.fork.parts import ForkedPart, Memory, Network, Pace, TargetNetwork, part_of
 from rlrun.commands.fork.sources import WeightSource, names_differ, read, some
 from rlrun.config import Composed
-from rlrun.config.targets import explain
+from rlrun.config.build import explain
 from rlrun.core import renames
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.core.typing import Stateful

@@ -22,8 +22,8 @@ from rlrun.commands import checkpoints as inspection
 from rlrun.commands.resume import resume
 from rlrun.commands.train import Result, train
 from rlrun.config import Composed, compose
+from rlrun.config.build import explain
 from rlrun.config.overrides import parse
-from rlrun.config.targets import explain
 from rlrun.core.clock import is_clock
 from rlrun.core.errors import MissingExtra, RequestError, SpaceError
 from rlrun.devtools.conformance.reach import Leaves, differences, walk
