@@ -156,20 +156,6 @@ def test_the_weight_of_the_penalty_follows_section_4_after_each_rollout():
         assert penalty.weight == weight
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("kind", ALL)
-def test_probabilities_are_the_same_when_acting_judging_and_diverging(kind, shared):
-    torch.manual_seed(0)
-    network = ActorCritic(ALL[kind], hidden=(8,), shared=shared, output_gain=1.0)
-    observation = column(0.3, -0.7, 0.1)
-    action, log_prob = network.sample(observation)
-    evaluated = network.evaluate_actions(observation, action)
-    torch.testing.assert_close(evaluated.log_prob, log_prob, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(evaluated.value, network.value(observation))
-    assert evaluated.entropy.shape == (3, len(network.head.parts))
-    torch.testing.assert_close(network.head.divergence(evaluated.heads, evaluated.heads), torch.zeros(3))
-
-
 @pytest.mark.parametrize("kind", ALL)
 def test_divergence_is_the_mean_log_ratio(kind):
     torch.manual_seed(1)

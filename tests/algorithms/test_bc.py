@@ -8,7 +8,6 @@ import torch
 import rlrun
 from rlrun.algorithms.bc import BCLoss
 from rlrun.collect import Collector, PolicyAgent
-from rlrun.core.errors import ConfigError
 from rlrun.env import make
 from rlrun.memory import Table, files
 from rlrun.nn import Policy
@@ -71,8 +70,3 @@ def test_clone_repeats_the_expert(tmp_path):
     summary = rlrun.train([*task, *numbers, "evaluation.every=300"], run_dir=tmp_path / "run").summary
     assert summary["evaluation"]["mean_return"] >= 9.0  # the expert's is 10, chance has 3.3
     assert summary["env_steps"] == 0
-
-
-def test_missing_dataset_is_refused():
-    with pytest.raises(ConfigError, match=r"dataset: a value is needed"):
-        rlrun.train(["algorithm=bc", "env=cartpole"])

@@ -97,8 +97,3 @@ def test_run_exports_demonstrations(tmp_path):
     assert (summary["env_steps"], summary["updates"], summary["evaluation"]["mean_return"]) == (1200, 12, 500.0)
     rows = table_of(str(data)).sample(64)
     assert torch.equal(Balance().act(rows["observation"]), rows["action"])
-
-
-def test_a_policy_must_be_named():
-    with pytest.raises(rlrun.core.errors.ConfigError, match=r"agent.policy._target_: a value is needed"):
-        rlrun.train(["algorithm=handcrafted", "env=acrobot"])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from rlrun.algorithms.iql import AdvantageWeightedLoss, ImplicitQTarget, ValueLoss
-from rlrun.callbacks import CriticLoss
 from rlrun.nn import Policy, Value
 
 from .fixed import CONTINUOUS, DISCRETE, column, critics_of, evaluate_loss, fill, sgd, write
@@ -77,19 +76,3 @@ def test_policy_weighs_choices():
     loss = AdvantageWeightedLoss(policy_of(DISCRETE), sgd)
     losses, *_ = loss.loss(column(0, 0), torch.tensor([0, 1]), torch.tensor([2.0, 6.0]))
     assert losses.tolist() == pytest.approx([7.389056 * math.log(2), 100.0 * math.log(2)], rel=1e-5)
-
-
-def test_losses_move_only_their_networks():
-    critics = critics_of(CONTINUOUS, ([[1.0], [1.0]], [0.0]))
-    value, policy = value_of(1.0, 0.0), policy_of(CONTINUOUS)
-    before = [parameter.clone() for network in (critics, policy) for parameter in network.parameters()]
-    target = ImplicitQTarget(critics, value)
-    rows = {"observation": column(1.0), "action": column(0.5)}
-    batch = target.begin_batch(
-        **rows, next_observation=column(1), reward=torch.ones(1), terminated=torch.tensor([True])
-    )
-    ValueLoss(value, sgd).backward(rows["observation"], batch["action_value"])
-    after = [parameter for network in (critics, policy) for parameter in network.parameters()]
-    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
-    CriticLoss(critics, sgd).backward(rows["observation"], rows["action"], batch["q_target"])
-    assert all(parameter.grad is None for parameter in policy.parameters())

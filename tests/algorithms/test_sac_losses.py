@@ -57,16 +57,6 @@ def test_gradient_goes_through_the_action(clip, slope, monkeypatch):
     assert float(policy.gaussian.layers[-1].bias.grad[0]) == pytest.approx(slope * 0.786448, abs=1e-6)
 
 
-@pytest.mark.parametrize(("spaces", "members"), [(CONTINUOUS, FLAT), (MIXED, FLAT_MIXED)])
-def test_policy_loss_trains_the_policy_alone(spaces, members):
-    loss = policy_loss(spaces, members, adam, alphas=(0.2, 0.5)[: 1 + (spaces is MIXED)])
-    before = [parameter.clone() for parameter in loss.policy.parameters()]
-    loss.backward(column(0, 1, 2))
-    frozen = [*loss.critics.parameters(), *loss.temperature.parameters()]
-    assert all(parameter.grad is None for parameter in frozen)
-    assert any(not torch.equal(a, b) for a, b in zip(before, loss.policy.parameters(), strict=True))
-
-
 def test_losses_are_single_graphs():
     """No clock, no counter, no branch on data; tests/compile runs other spaces and losses."""
     spaces = Spaces(LINE, Composite({"level": CONTINUOUS.action, "many": MANY.action}))

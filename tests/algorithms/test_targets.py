@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.training.batches import Served
 
 from rlrun.algorithms.ddpg import DeterministicQTarget
 from rlrun.algorithms.dqn import QNetwork, QTarget
@@ -188,19 +189,9 @@ def test_sarsa_follows_the_newest_policy():
 BATCH = {"next_observation": column(1), "reward": torch.ones(1), "terminated": torch.tensor([False])}
 
 
-class Alternating:
-    """Batches of two groups alternately."""
-
-    def names(self):
-        return dict.fromkeys(("default", "other"), tuple(BATCH))
-
-    def __iter__(self):
-        return iter([{group: BATCH} for _ in range(3) for group in ("default", "other")])
-
-
 def test_targets_count_their_groups_updates():
     target = ddpg(tau=1.0, every=2)
-    Trainer({"q_target": target}, Alternating()).train()
+    Trainer({"q_target": target}, Served(*[{"default": BATCH}, {"other": BATCH}] * 3)).train()
     policy = target.target_network.get_submodule("policy")
     assert float(policy(column(1))) == pytest.approx(-0.9)  # moved once, after its second update
     assert target.turns == 3

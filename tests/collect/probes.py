@@ -1,15 +1,17 @@
 """Environments that say where each number comes from."""
 
 import random
+from functools import partial
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import SyncVectorEnv
 
 from rlrun.collect import Collector, RandomAgent
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.sync import SyncEnv
+from rlrun.env.workers import WorkerEnv
 from rlrun.memory import Table
 
 LENGTHS = (3, 1, 2, 4)
@@ -18,16 +20,18 @@ LENGTHS = (3, 1, 2, 4)
 class Labelled(gymnasium.Env):
     """observation: [lane, episode, step]; reward = step + action / 10; even episodes terminate, odd are cut off.
 
-    The info has `score`, ten times the episode and the step.
+    The info has `score`, ten times the episode and the step, and the newest seed. nested: observations are dicts.
     """
 
-    def __init__(self, env_index=0, poison=None):
-        self.observation_space = Box(-np.inf, np.inf, (3,), np.float32)
-        self.action_space = Discrete(5)
-        self.env_index, self.episode, self.poison = env_index, -1, poison or {}
+    def __init__(self, env_index=0, poison=None, nested=False):
+        box = Box(-np.inf, np.inf, (3,), np.float32)
+        self.observation_space, self.action_space = Dict({"label": box}) if nested else box, Discrete(5)
+        self.env_index, self.episode, self.poison, self.nested = env_index, -1, poison or {}, nested
+        self.resets = []
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
+        self.resets.append((seed, options))
         self.seed = seed if seed is not None else self.seed
         self.episode, self.count = self.episode + 1, 0
         return self.label(), {}
@@ -36,17 +40,21 @@ class Labelled(gymnasium.Env):
         self.count += 1
         over, even = self.count == LENGTHS[self.episode % 4], self.episode % 2 == 0
         reward = self.poison.get(("reward", self.episode, self.count), self.count + int(action) / 10)
-        return self.label(), reward, over and even, over and not even, {"score": 10 * self.episode + self.count}
+        info = {"score": 10 * self.episode + self.count, "seed": self.seed}
+        return self.label(), reward, over and even, over and not even, info
 
     def label(self):
         last = self.poison.get(("observation", self.episode, self.count), self.count)
-        return np.array([self.env_index, self.episode, last], np.float32)
+        label = np.array([self.env_index, self.episode, last], np.float32)
+        return {"label": label} if self.nested else label
 
 
 def labelled(mode, count, **arguments):
-    """Return envs of `Labelled` in a loop (mode None), or in a vector environment that resets by `mode`."""
+    """Return envs of `Labelled` in a loop (mode None), in workers, or in a vector environment that resets by `mode`."""
     if mode is None:
         return SyncEnv([Labelled(env_index, **arguments) for env_index in range(count)])
+    if mode == "workers":  # all of which have the number 0
+        return WorkerEnv(partial(Labelled, **arguments), count)
     factories = [lambda env_index=env_index: Labelled(env_index, **arguments) for env_index in range(count)]
     return BatchedEnv(SyncVectorEnv(factories, autoreset_mode=mode))
 

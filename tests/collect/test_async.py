@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from tests.collect.counting import Constant, Walking
 
 from rlrun import env as envs
 from rlrun.checkpointing import digest
@@ -31,66 +32,10 @@ from .probes import labelled
 
 KINDS = ["thread", "process"]
 WITH_RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
-MODULE = """
-import os, time
-from pathlib import Path
-import gymnasium, numpy, torch
-
-class Counting(gymnasium.Env):
-    '''Observes the number of its steps; ends after `length`; writes its process id to `place` when closed.'''
-    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (1,), numpy.float32)
-    action_space = gymnasium.spaces.Discrete(5)
-
-    def __init__(self, length=7, sleep=0.0, breaks=None, place=None):
-        self.length, self.sleep, self.breaks, self.place = length, sleep, breaks, place
-        self.total = 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.count = 0
-        return numpy.zeros(1, numpy.float32), {}
-
-    def step(self, action):
-        time.sleep(self.sleep)
-        self.count, self.total = self.count + 1, self.total + 1
-        if self.total == self.breaks:
-            raise RuntimeError("the motor broke\\nbadly")
-        return numpy.full(1, self.count, numpy.float32), float(action), False, self.count == self.length, {}
-
-    def close(self):
-        if self.place:
-            Path(self.place).write_text(str(os.getpid()))
-
-class Constant:
-    outputs = ("action",)
-    def __init__(self):
-        self.action = 1
-    def __call__(self, observation, state=None, *, explore=True):
-        return {"action": numpy.full(len(observation), self.action)}
-
-class Walking:
-    '''Takes the next action each time; counts calls in a tensor.'''
-    outputs = ("action",)
-    def __init__(self):
-        self.way = torch.zeros(1)
-    def __call__(self, observation, state=None, *, explore=True):
-        self.way = self.way + 1
-        return {"action": numpy.full(len(observation), int(self.way - 1) % 5)}
-    def state_dict(self):
-        return {"way": self.way}
-    def load_state_dict(self, state):
-        self.way = state["way"]
-"""
 
 
-@pytest.fixture
-def counting(tmp_path, monkeypatch):
-    """Return a function that makes envs of `Counting`, which other processes can import."""
-    (tmp_path / "counting.py").write_text(MODULE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    yield lambda count=1, **kwargs: envs.make(target="counting.Counting", kwargs=kwargs, num_envs=count)
-    sys.modules.pop("counting", None)
+def counting(count=1, **kwargs):
+    return envs.make(target="tests.collect.counting.Counting", kwargs=kwargs, num_envs=count)
 
 
 @pytest.fixture
@@ -100,7 +45,7 @@ def warm(children, monkeypatch):
 
 
 @pytest.fixture
-def begun(counting):
+def begun():
     """Return a function that begins a collector, and ends all that were begun."""
     collectors = []
 
@@ -108,7 +53,7 @@ def begun(counting):
         named = ("length", "sleep", "breaks", "place")
         env = counting(count, **{name: options.pop(name) for name in named if name in options})
         table = Noting(spaces=env.spaces, length=5000, num_envs=count, columns=columns)
-        collector = AsyncCollector(env, agent or constant(), table, kind=kind, **options)
+        collector = AsyncCollector(env, agent or Constant(), table, kind=kind, **options)
         collectors.append(collector)
         collector.begin_training()
         return collector
@@ -116,12 +61,6 @@ def begun(counting):
     yield begin
     for collector in collectors:
         collector.end_training(None)
-
-
-def constant():
-    from counting import Constant
-
-    return Constant()
 
 
 def settled(collector):
@@ -216,7 +155,7 @@ def test_agent_is_refreshed_periodically(begun):
     assert collector.metrics["async/age"] == 0
 
 
-def test_agent_counts_stored_steps_only(begun, counting):
+def test_agent_counts_stored_steps_only(begun):
     agent = EpsilonGreedy(Still(), epsilon=Linear(1.0, 0.0, 100), spaces=counting().spaces, seed=1)
     collector = begun(agent=agent, queue=50, refresh=1)
     collector.collect(10, random=True)
@@ -234,8 +173,6 @@ def test_agent_counts_stored_steps_only(begun, counting):
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensor_counters_come_back(kind, begun, monkeypatch):
-    from counting import Walking
-
     collector = begun(kind, agent=Walking(), queue=50)
     monkeypatch.setattr(multiprocessing.current_process(), "authkey", b"ours")  # a fresh interpreter has another one
     collector.collect(10)
@@ -354,31 +291,31 @@ def test_killed_worker_is_reported(begun):
 
 
 @pytest.mark.usefixtures("warm")
-def test_unbuildable_environment_is_reported(counting):
+def test_unbuildable_environment_is_reported():
     env = counting()
-    env.maker = partial(envs.make, target="counting.Missing")
-    collector = AsyncCollector(env, constant(), Table(spaces=env.spaces, length=9), kind="process")
+    env.maker = partial(envs.make, target="tests.collect.counting.Missing")
+    collector = AsyncCollector(env, Constant(), Table(spaces=env.spaces, length=9), kind="process")
     collector.begin_training()
     with pytest.raises(WorkerError, match="Missing"):
         collector.collect(1)
     collector.end_training(None)
 
 
-def test_worker_ends_with_its_parent(counting, tmp_path):
+def test_worker_ends_with_its_parent():
     program = """
 import sys, time
 from rlrun import env as envs
 from rlrun.collect import AsyncCollector
 from rlrun.memory import Table
-from counting import Constant
-env = envs.make(target="counting.Counting")
+from tests.collect.counting import Constant
+env = envs.make(target="tests.collect.counting.Counting")
 collector = AsyncCollector(env, Constant(), Table(spaces=env.spaces, length=99), queue=10)
 collector.begin_training()
 collector.collect(5)
 print(collector.link.pid, flush=True)
 time.sleep(60)
 """
-    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    paths = os.pathsep.join(sys.path)
     command = [sys.executable, "-c", program]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
@@ -396,7 +333,7 @@ time.sleep(60)
 
 @pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(("kind", "core"), [("thread", None), ("process", None), ("thread", "gru")])
-def test_rollout_stores_acting_log_prob(kind, core, counting):
+def test_rollout_stores_acting_log_prob(kind, core):
     env = counting(2)
     agent = PolicyAgent(ActorCritic(env.spaces, core=core))
     acting = copy.deepcopy(agent.policy)
@@ -423,10 +360,10 @@ def test_rollout_stores_acting_log_prob(kind, core, counting):
             assert torch.allclose(after, inputs[2][2:][~first[2:]], atol=1e-6)
 
 
-def test_rollout_needs_log_prob_of_agent(counting):
+def test_rollout_needs_log_prob_of_agent():
     env = counting()
     with pytest.raises(ConfigError, match="older policies needs their log_prob, which a Constant does not give"):
-        AsyncCollector(env, constant(), Rollout(spaces=env.spaces), kind="thread")
+        AsyncCollector(env, Constant(), Rollout(spaces=env.spaces), kind="thread")
 
 
 # --- what is refused
@@ -442,10 +379,10 @@ def test_rollout_needs_log_prob_of_agent(counting):
         ({"max_unroll": 0}, "async.max_unroll must be at least 1"),
     ],
 )
-def test_impossible_settings_are_refused(given, message, counting):
+def test_impossible_settings_are_refused(given, message):
     env = counting(2)
     with pytest.raises(ConfigError, match=message):
-        AsyncCollector(env, constant(), Table(spaces=env.spaces, length=9, num_envs=2), **given)
+        AsyncCollector(env, Constant(), Table(spaces=env.spaces, length=9, num_envs=2), **given)
 
 
 def test_handmade_envs_need_threads():
@@ -454,12 +391,12 @@ def test_handmade_envs_need_threads():
         AsyncCollector(env, None, Table(spaces=env.spaces, length=9))
 
 
-def test_missing_ray_names_its_extra(counting, monkeypatch):
+def test_missing_ray_names_its_extra(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else find(name))
     env = counting()
     with pytest.raises(MissingExtra, match=r"async.kind=ray needs the package 'ray'.*\[ray\]'"):
-        AsyncCollector(env, constant(), Table(spaces=env.spaces, length=9), kind="ray")
+        AsyncCollector(env, Constant(), Table(spaces=env.spaces, length=9), kind="ray")
 
 
 @pytest.mark.parametrize(

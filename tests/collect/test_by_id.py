@@ -11,7 +11,7 @@ from rlrun import checkpointing as storage
 from rlrun.collect import RandomAgent
 from rlrun.collect.by_id import IDLE, AgentProxy, ByIdCollector, stacked
 from rlrun.config.build import Builder
-from rlrun.core.errors import DataError, RequestError, RlrunError, SpaceError
+from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete
 from rlrun.memory import Table
 from rlrun.memory.episodes import Stored
@@ -120,16 +120,6 @@ def test_environment_without_agents_is_an_error() -> None:
     collector.begin_training()
     with pytest.raises(RlrunError, match=f"no agent for {IDLE:,} rounds"):
         collector.collect(1)
-
-
-def test_nan_never_reaches_the_memory() -> None:
-    env = Crowd()
-    table, collector = make(env)
-    collector.begin_training()
-    env.look = lambda agent, state, reward=None: DictObservation(state, {"view": np.full(2, np.nan)}, {"reward": 1.0})
-    with pytest.raises(DataError, match=r"observation\.view"):
-        collector.collect(100)
-    assert len(table) == 0
 
 
 def test_collecting_before_training_is_refused() -> None:

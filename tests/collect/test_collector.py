@@ -38,16 +38,18 @@ def stored(collector):
     """Return the distinct stored rows, as lists of env, episode, step, successor …, in order."""
     batch = collector.table.sample(3000)
     names = ("observation", "next_observation", "action", "reward", "terminated", "truncated")
-    columns = [batch[name].numpy().reshape(3000, -1).astype(np.float64) for name in names]
+    values = [batch[name]["label"] if isinstance(batch[name], dict) else batch[name] for name in names]
+    columns = [value.numpy().reshape(3000, -1).astype(np.float64) for value in values]
     return np.unique(np.concatenate(columns, -1), axis=0).round(4).tolist()
 
 
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("mode", MODES, ids=str)
-def test_every_transition_is_stored_once(mode, count):
-    collector = collector_of(mode, count)
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(("mode", "count"), [*((mode, count) for mode in MODES for count in (1, 3)), ("workers", 1)])
+def test_every_transition_is_stored_once(mode, count, nested):
+    collector = collector_of(mode, count, nested=nested)
     collector.collect(30 * count)
     rows = stored(collector)
+    collector.env.close()
     for env_index, episode, step, *successor, action, reward, terminated, truncated in rows:
         assert successor == [env_index, episode, step + 1]
         assert reward == pytest.approx(step + 1 + action / 10)

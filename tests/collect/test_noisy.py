@@ -119,18 +119,6 @@ def test_random_agent_is_sent_without_network():
     assert np.array_equal(again(LOOK)["action"], random_agent(noisy(), LEVER, seed=5)(LOOK)["action"])
 
 
-@pytest.mark.parametrize("damping", [1.0, 0.15])
-def test_restored_agent_continues_its_noise(damping):
-    agent, restored = noisy(damping=damping), noisy(damping=damping, seed=8)
-    noise(agent, 3)
-    restored.load_state_dict(agent.state_dict())
-    before = agent.state_dict()
-    expected = noise(agent, 3)
-    assert np.array_equal(expected, noise(restored, 3))
-    restored.load_state_dict(before)  # which later steps have not changed
-    assert np.array_equal(expected, noise(restored, 3))
-
-
 def test_exported_noise_is_as_large():
     agent = noisy(damping=0.2)
     torch.manual_seed(0)
@@ -257,15 +245,6 @@ def test_each_episode_begins_a_sequence():
     assert (agent._sequences[0][1] != before[1]).all()
     steps(agent, state, 6)
     assert (agent._sequences[0][0] != before[0]).all()  # ten steps are over
-
-
-def test_colored_noise_is_restored():
-    agent, builder = exploring("algorithm=sac", "colored_noise.length=10")
-    _, state = steps(agent, agent.initial_state(2), 4)
-    restored, other = exploring("algorithm=sac", "colored_noise.length=10", "seed=7")
-    restored.load_state_dict(agent.state_dict())
-    other.get("networks.policy").load_state_dict(builder.get("networks.policy").state_dict())
-    np.testing.assert_array_equal(steps(agent, state, 20)[0], steps(restored, state, 20)[0])
 
 
 def test_other_num_envs_draw_new_sequences():

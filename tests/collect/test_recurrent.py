@@ -56,6 +56,7 @@ def test_rollout_has_state_before_each_step(mode):
     collector.collect(60)
     steps, valid = table.steps(collector.observation)
     assert (steps["state"][..., 0] == steps["observation"][..., 2])[valid].all()
+    assert (steps["next_observation"][..., 2] == steps["observation"][..., 2] + 1)[valid].all()
     assert steps["state"].max() == 3
 
 

@@ -54,16 +54,6 @@ def test_wrappers_are_applied_innermost_first():
     assert order == ["a", "b"]
 
 
-@pytest.mark.parametrize("vectorization", ["auto", "sync", "async", "native"])
-def test_envs_step_in_every_vectorization(vectorization):
-    env = make("CartPole-v1", num_envs=2, vectorization=vectorization)
-    observation = env.reset(0)
-    assert observation.shape == (2, 4)
-    assert env.step(np.zeros(2, np.int64)).reward.tolist() == [1.0, 1.0]
-    assert env.vectorization == ("sync" if vectorization == "auto" else vectorization)
-    env.close()
-
-
 class Spaceless(gymnasium.Env):
     observation_space = gymnasium.spaces.Discrete(2)
 

@@ -14,7 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from rlrun import checkpointing as storage
 from rlrun.collect import RandomAgent
 from rlrun.core.errors import RlrunError
-from rlrun.env import make, recorded, toys
+from rlrun.env import make, recorded
 from rlrun.env.origin import ResetState
 from rlrun.env.sync import SyncEnv
 from rlrun.env.wrappers import ActionRepeat, FrameStack, RandomGoal
@@ -109,14 +109,6 @@ SHORT = partial(wrappers.TimeLimit, max_episode_steps=25)
 @pytest.mark.parametrize("id", GAMES)
 def test_games_resume_exactly(id, tmp_path):
     assert assert_exact(lambda: make(id, num_envs=3, wrappers=[SHORT]), tmp_path).episodes > 3
-
-
-@pytest.mark.parametrize("steps", [0, 37])
-@pytest.mark.parametrize("name", [*(f"toys.{name}" for name in toys.__all__), "goals.BitFlip", "goals.PointReach"])
-def test_toys_resume_exactly(name, steps, tmp_path):
-    kwargs = {"toys.Bandit": {"noise": 0.5}, "toys.ConstrainedBandit": {"form": "info"}}.get(name)
-    target = f"rlrun.env.{name}"
-    assert_exact(lambda: make(target=target, kwargs=kwargs, num_envs=2), tmp_path, steps=steps, more=45)
 
 
 BREAKOUT = {"id": "ALE/Breakout-v5", "wrappers": [SHORT]}
@@ -490,33 +482,3 @@ def test_log_joins_actions_of_several_types():
     for action in actions:
         log.note(action)
     assert log.state_dict()["actions"].ravel().tolist() == [1, 2**40, 3]
-
-
-# --- evaluation
-
-
-class Growing(Line):
-    """Counts the steps of all its episodes."""
-
-    def __init__(self):
-        super().__init__()
-        self.total = 0.0
-
-    def step(self, action):
-        self.total += 1.0
-        self.later = getattr(self, "later", 0.0) + 1.0
-        return super().step(action)
-
-    def seen(self):
-        return self.total + getattr(self, "later", 0.0)
-
-
-def test_renewed_envs_repeat_their_episodes():
-    env = SyncEnv([wrappers.NormalizeObservation(Growing())])
-    walks = []
-    for _ in range(3):
-        env.renew()
-        walker = Walker(env)
-        walker.observation = env.reset(4)
-        walks.append([frozen(walker.observation), *walker.walk(25)])
-    assert walks[0] == walks[1] == walks[2]

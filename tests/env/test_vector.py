@@ -6,103 +6,21 @@ import subprocess
 import sys
 import time
 import timeit
-from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tests.collect.probes import Labelled, labelled
 from tests.pace import within
 
 from rlrun.core.errors import RlrunError
 from rlrun.env import make
-from rlrun.env.batched import BatchedEnv
 from rlrun.env.sync import SyncEnv
-from rlrun.env.workers import WorkerEnv
-
-LENGTHS = (3, 1, 2, 4)
-
-
-class Labelled(gymnasium.Env):
-    """observation: [episode, step]; the seed is the number of the first episode. reward = step; ends alternate."""
-
-    def __init__(self, nested=False):
-        box = Box(-1.0, 1e6, (2,), np.float64)
-        self.observation_space = Dict({"label": box}) if nested else box
-        self.action_space = Discrete(2)
-        self.nested, self.seeds, self.options = nested, [], []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.seeds.append(seed)
-        self.options.append(options)
-        self.episode, self.count = self.episode + 1 if seed is None else seed, 0
-        return self.label(), {}
-
-    def step(self, action):
-        self.count += 1
-        over = self.count == LENGTHS[self.episode % 4]
-        even = self.episode % 2 == 0
-        return self.label(), float(self.count), over and even, over and not even, {"episode": self.episode}
-
-    def label(self):
-        label = np.array([self.episode, self.count], np.float64)
-        return {"label": label} if self.nested else label
-
-
-def envs_of(kind, nested=False):
-    build = partial(Labelled, nested)
-    if kind == "loop":
-        return SyncEnv([build(), build()])
-    if kind == "workers":
-        return WorkerEnv(build, 2)
-    return BatchedEnv(SyncVectorEnv([build, build], autoreset_mode=kind))
-
-
-KINDS = ["loop", "workers", *AutoresetMode]
-
-
-def label(tree):
-    return (tree["label"] if isinstance(tree, dict) else tree).copy()
-
-
-def walk(env, steps):
-    """Collect as a collector does; return env, observation, successor, reward, flags and next observation."""
-    seen, rows = label(env.reset(0)), []
-    for _ in range(steps):
-        step = env.step(np.zeros(env.num_envs, np.int64))
-        valid = np.ones(env.num_envs, bool) if step.valid is None else step.valid
-        successor, episode_end = label(step.observation), step.terminated | step.truncated
-        flags = (step.reward.copy(), step.terminated.copy(), step.truncated.copy())
-        after = label(env.restart(episode_end))
-        rows += [
-            (env_index, seen[env_index], successor[env_index], *(flag[env_index] for flag in flags), after[env_index])
-            for env_index in np.flatnonzero(valid)
-        ]
-        seen = after
-    env.close()
-    return rows
-
-
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_rows_are_true_transitions(kind, nested):
-    rows = walk(envs_of(kind, nested), steps=30)
-    assert len(rows) > 30
-    for _, (episode, step), successor, reward, terminated, truncated, after in rows:
-        assert successor.tolist() == [episode, step + 1]
-        assert reward == step + 1
-        over = step + 1 == LENGTHS[int(episode) % 4]
-        assert (terminated, truncated) == (over and episode % 2 == 0, over and episode % 2 == 1)
-        if over and kind is not AutoresetMode.NEXT_STEP:
-            assert after.tolist() == [episode + 1, 0]
-    labels = [tuple(row[1].astype(int)) for row in rows if row[0] == 0]
-    assert labels == [(e, s) for e in range(30) for s in range(LENGTHS[e % 4])][: len(labels)]
 
 
 def test_observation_survives_step_and_restart():
-    env = envs_of("loop")
+    env = labelled(None, 2)
     seen = env.reset(0)
     for _ in range(20):
         before = seen.copy()
@@ -142,12 +60,12 @@ def test_loop_equals_gymnasium_bit_for_bit(id, num_envs):
             np.testing.assert_array_equal(after, theirs.reset(options={"reset_mask": episode_end})[0])
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", [None, "workers", *AutoresetMode], ids=str)
 def test_info_is_found_by_env(kind):
-    env = envs_of(kind)
-    env.reset(0)
+    env = labelled(kind, 2)
+    env.reset(7)
     info = env.step(np.zeros(2, np.int64)).info
-    assert [int(info[env_index]["episode"]) for env_index in (0, 1)] == [0, 1]
+    assert [int(info[env_index]["seed"]) for env_index in (0, 1)] == [7, 8]
     assert sorted(info) == [0, 1]
     env.close()
 
@@ -157,13 +75,12 @@ def test_reset_options_reach_every_reset():
     env = SyncEnv([single_env], reset_options={"level": 2})
     env.reset(4)
     env.restart(np.array([True]))
-    assert single_env.options == [{"level": 2}, {"level": 2}]
-    assert single_env.seeds == [4, None]
+    assert single_env.resets == [(4, {"level": 2}), (None, {"level": 2})]
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_self_resetting_envs_refuse_early_restart(mode):
-    env = envs_of(mode)
+    env = labelled(mode, 2)
     env.reset(0)
     env.step(np.zeros(2, np.int64))
     with pytest.raises(RlrunError, match="cannot be cut short"):
@@ -234,7 +151,8 @@ def test_single_env_is_cheap(recorded):
         def step(self, action):
             return last, 0.0, False, False, {}
 
-    env, last, action, episode_end = SyncEnv([Idle()]), np.zeros(2), np.zeros(1, np.int64), np.zeros(1, bool)
+    env, last, action = SyncEnv([Idle()]), np.zeros(3, np.float32), np.zeros(1, np.int64)
+    episode_end = np.zeros(1, bool)
     if recorded:
         env.record()
     env.reset(0)

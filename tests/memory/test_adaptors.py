@@ -71,25 +71,6 @@ def test_horizon_shortens_before_the_end(end: Any, steps: int, reward: Any, succ
     assert table.sample(3, 2)["discount"].shape == (3, 2)
 
 
-def test_steps_stay_within_the_episode() -> None:
-    table = Table(length=12, num_envs=2, spaces=SPACES, adaptors=[NStep(steps=5, discount=1.0)])
-    for first in range(0, 100, 4):
-        add_steps(
-            table,
-            4,
-            lambda i, first=first: {
-                "observation": [[first + i], [first + i + 1000]],
-                "action": [0, 0],
-                "reward": [1, 1000],
-            },
-            last=[[first + 4], [first + 1004]],
-        )
-        batch = table.sample(50)
-        begin, after = batch["observation"].flatten(), batch["next_observation"].flatten()
-        assert torch.equal(batch["reward"] / torch.where(begin >= 1000, 1000, 1), after - begin)
-        assert torch.equal(begin // 4, (after - 1) // 4)
-
-
 def test_steps_work_on_windows_too() -> None:
     table = table_of(1.0, 2.0, 4.0, 8.0, adaptors=[NStep(steps=2, discount=0.5)])
     batch = table.sample(40, 3)

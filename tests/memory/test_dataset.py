@@ -15,7 +15,7 @@ from rlrun.memory import Lazy, NStep, Scale, Table, dataset, files, minari
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.episodes import Episode
 
-from .tables import STEP, add_steps, store_random
+from .tables import STEP, add_steps
 
 DATA = {"x": np.arange(10), "y": np.arange(10) * 0.5}
 STEPS = {"observation": {}, **STEP}
@@ -286,13 +286,3 @@ def test_learning_needs_no_environment(project):
     assert result.run_dir.parent.name == "line-none"
     names = sorted(path.name for path in (result.run_dir / "checkpoints").glob("0*"))
     assert names == [f"{update:010d}-{update:010d}" for update in (100, 200, 260)]
-
-
-def test_dqn_learns_from_stored_memory(tmp_path):
-    store_random(tmp_path / "random.zip", steps=200, target="rlrun.env.toys.Bandit")
-    overrides = [f"dataset={tmp_path / 'random.zip'}", "stop.updates=400", "evaluation.every=200", "logger=[]"]
-    overrides += ["algorithm.hidden=[16]", "algorithm.lr=0.005"]
-    result = train(["algorithm=dqn", "env=bandit", "+with=offline", *overrides], run_dir=tmp_path / "run")
-    assert (result.summary["env_steps"], result.summary["updates"]) == (0, 400)
-    assert result.summary["evaluation"]["mean_return"] == pytest.approx(0.9)
-    assert len(result.trainer.state["loader"].table) == 200

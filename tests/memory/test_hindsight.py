@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from rlrun.collect import Collector, RandomAgent
-from rlrun.commands.check import check
 from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.env import make
@@ -144,14 +143,10 @@ def by_step(batch: Any, name: str) -> dict[int, Any]:
     return dict(zip(batch["observation"]["achieved_goal"].flatten().int().tolist(), batch[name].tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("ends", "reward", "terminated"),
-    [
-        (True, {0: -1.75, 1: -1.5, 2: -1.0, 3: 0.0}, {0: False, 1: True, 2: True, 3: True}),  # -1-1/2-1/4, -1-1/2+0, …
-        (False, {0: -1.75, 1: -1.5, 2: -1.0, 3: 0.0}, dict.fromkeys(range(4), False)),
-    ],
-)
-def test_later_steps_have_the_new_goal(ends: bool, reward: Any, terminated: Any) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_later_steps_have_the_new_goal(ends: bool) -> None:
+    reward = {0: -1.75, 1: -1.5, 2: -1.0, 3: 0.0}  # -1-1/2-1/4, -1-1/2+0, …
+    terminated = {0: False, 1: ends, 2: ends, 3: ends}
     table = table_of(4, strategy="final", ends=ends, adaptors=[NStep(steps=3, discount=0.5)])
     before = {name: array.copy() for name, array in table.storage.arrays.items()}
     batch = table.sample(100)
@@ -213,11 +208,9 @@ def test_wrong_uses_are_refused(options: Any, error: type[Exception], message: s
         hindsight_of(**options).sample(4)
 
 
-def test_environment_without_goals_is_refused() -> None:
+def test_batch_of_no_table_is_refused() -> None:
     with pytest.raises(RlrunError, match="comes from none"):
         Hindsight(reward=Reach())({}, None)
-    with pytest.raises(ConfigError, match=r"'cartpole' has no compute_reward\(achieved_goal, desired_goal, info\)"):
-        check(["algorithm=dqn", "env=cartpole", "+with=hindsight"])
 
 
 def test_goals_may_be_nested() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.memory import CollectLoader, NStep, ReplayLoader, Table
+from rlrun.memory import CollectLoader, ReplayLoader, Table
 
 
 class Counter:
@@ -77,6 +77,7 @@ def test_updates_come_when_due(num_envs: int, rate: float, wanted: list[int]) ->
 )
 def test_steps_are_collected_in_groups(num_envs: int, rate: float, at_a_time: int, wanted: list[int]) -> None:
     loader, collector = make(num_envs=num_envs, updates_per_step=rate, collect_steps=at_a_time, warm_up=20)
+    assert not loader.ready()  # before the first step
     progress = [(collector.steps - loader.start, loader.ready()) for _ in itertools.islice(loader, len(wanted))]
     assert [steps for steps, _ in progress] == wanted
     assert [ready for _, ready in progress[:-1]] == [after == now for now, after in itertools.pairwise(wanted)]
@@ -104,30 +105,12 @@ def test_too_short_episodes_are_named(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_names_are_those_of_the_batch() -> None:
-    columns = {name: {} for name in ("observation", "reward", "terminated", "truncated")}
-    table = Table(length=9, columns=columns, adaptors={"look": NStep(steps=2, discount=0.9)})
-    loader = ReplayLoader(table=table, collector=Counter(table), batch=2, data_group="real")
-    assert loader.names() == {"real": (*columns, "next_observation", "discount")}
-    table.add(None, {name: [0] for name in columns})
-    table.close(None, [1])
-    assert set(table.sample(2)) == set(loader.names()["real"])
-
-
 @pytest.mark.parametrize(("rows", "random"), [(12, 8), (30, 0)])
 def test_stored_rows_count_towards_warm_up(rows: int, random: int) -> None:
     loader, collector = make(warm_up=20, updates_per_step=0.5)
     loader.table.add_episode({"observation": np.arange(rows), "reward": np.arange(rows)}, rows)
     assert steps_at_updates(loader, collector, 3) == [2, 4, 6]
     assert (loader.start, collector.random_steps) == (random, random)
-
-
-def test_offline_loaders_need_no_collector() -> None:
-    loader, _ = make()
-    loader.table.add_episode({"observation": np.arange(9), "reward": np.arange(9)}, 9)
-    offline = ReplayLoader(table=loader.table, collector=None, batch=4, updates_per_step=0.01, length=2)
-    assert [groups["default"]["reward"].shape for groups in itertools.islice(offline, 50)] == [(4, 2)] * 50
-    assert len(loader.table) == 9
 
 
 def test_resumed_runs_refill_an_empty_memory() -> None:
@@ -138,13 +121,6 @@ def test_resumed_runs_refill_an_empty_memory() -> None:
     restored.load_state_dict(loader.state_dict())
     assert [restored.collector.steps for _ in itertools.islice(restored, 2)] == [20 + 12 + 20 + 4, 20 + 12 + 20 + 8]
     assert restored.collector.random_steps == 0
-
-
-def test_ready_without_a_step_before() -> None:
-    loader, _ = make(num_envs=4, warm_up=20, updates_per_step=0.5)
-    ready = [loader.ready()]
-    ready += [loader.ready() for _ in itertools.islice(loader, 5)]
-    assert ready == [False, True, False, True, False, True]
 
 
 @pytest.mark.parametrize(

@@ -118,14 +118,6 @@ def test_images_are_not_changed() -> None:
     assert np.array_equal(ep.last, frames[1])
 
 
-def test_existing_dataset_is_never_overwritten(folder: Path) -> None:
-    dataset()
-    before = (folder / "lab/walk-v0/data/main_data.hdf5").read_bytes()
-    with pytest.raises(RequestError, match="exists; a Minari dataset is never overwritten"):
-        ours.write(Table(length=20, spaces=spaces()), "lab/walk-v0", spaces())
-    assert (folder / "lab/walk-v0/data/main_data.hdf5").read_bytes() == before
-
-
 def test_damaged_and_missing_datasets_are_refused(folder: Path) -> None:
     dataset()
     with pytest.raises(RequestError, match="no column 'observation', which the memory stores"):

@@ -139,6 +139,7 @@ class Player:
         end = float(pick([0.02, 0.1, 0.25, 0.6]))
         self.ends = [0.4 * end, 0.4 * end, 0.2 * end, 1 - end]
         self.options = {"num_envs": num_envs, "min_length": min_length, "frame_stack": self.frames, "short": self.short}
+        self.options |= {"storage": str(pick(["ram", "ram", "disk"])), "directory": str(folder)}
         self.model = Model(
             num_envs, self.length, whole=ejector != "fifo by rows", min_length=min_length, frames=self.frames
         )
@@ -379,6 +380,7 @@ class Player:
         assert table.metrics.get("memory/too_short", 0) == model.too_short
         free = model.free() if model.whole else model.size - min(map(len, model.envs))
         assert table.full() == (free == 0)
+        assert isinstance(table.storage.arrays["reward"].base, np.memmap) == (self.options["storage"] == "disk")
 
     def check_reach(self) -> None:
         """Sample until the least likely window would be missed once in 10^13 times; all must come."""

@@ -28,7 +28,7 @@ def shown(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("algorithm", "alone"), list(itertools.product(LEARNERS, [False, True])))
+@pytest.mark.parametrize(("algorithm", "alone"), list(zip(LEARNERS, itertools.cycle([False, True]), strict=False)))
 def test_every_learner_needs_no_collector(algorithm, alone, shown):
     name = LEARNERS[algorithm]
     where = ["+with=offline_alone"] if alone else [f"env={name}", "+with=offline"]

@@ -14,15 +14,7 @@ from rlrun.nn import ActorCritic
 
 ENVS, HORIZON = 3, 12
 KINDS = ("gru", "lstm")
-TOYS = (
-    "DictObservation",
-    "DiscreteStart",
-    "HitTheMiddle",
-    "MixedAction",
-    "MultiDiscreteAction",
-    "Recall",
-    "TupleSpaces",
-)
+TOYS = ("DictObservation", "MixedAction", "Recall", "TupleSpaces")  # tests/nn/test_recurrent.py has all spaces
 
 
 class Telling(PolicyAgent):

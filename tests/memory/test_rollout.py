@@ -1,6 +1,5 @@
 """Rollouts: what is stored, what is served, and that nothing is served twice or lost."""
 
-import copy
 import itertools
 from typing import Any
 
@@ -8,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.collect import Collector, RandomAgent
 from rlrun.core.errors import ConfigError, RlrunError
-from rlrun.env import make as make_env
 from rlrun.memory import ReplayLoader, Table
 from rlrun.memory.rollout import Epochs, PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
@@ -195,20 +192,6 @@ def test_renewing_drops_the_remaining_batches():
     assert script.rounds == 8
 
 
-@pytest.mark.parametrize("seen", [0, 1, 3, 4, 7, 8])
-@pytest.mark.parametrize("minibatch", [2, 8])
-def test_resumed_loader_serves_the_same(minibatch, seen):
-    ends, seen = {(1, 0): "terminated", (6, 1): "truncated"}, -(-seen * 2 // minibatch)
-    loader, script = make(epochs=2, seed=3, minibatch=minibatch, ends=ends, asleep=[(2, 0)])
-    served(loader, seen)
-    state, collected = copy.deepcopy(loader.state_dict()), copy.deepcopy(script.__dict__ | {"table": None})
-    wanted = served(loader, 12, "next_observation")
-    restored, new_script = make(epochs=2, seed=99, minibatch=minibatch)
-    restored.load_state_dict(state)
-    new_script.__dict__.update(collected, table=restored.table)
-    assert served(restored, 12, "next_observation") == wanted
-
-
 def test_batches_own_contiguous_memory():
     loader, _ = make(minibatch=4)
     first, second = itertools.islice(loader, 2)
@@ -263,24 +246,6 @@ def test_other_rows_are_refused():
         make()[1].collect(9)
     with pytest.raises(RlrunError, match="lacks 'reward'"):
         make()[0].table.add(None, {"observation": [0, 1]})
-
-
-@pytest.mark.parametrize("vectorization", ["sync", "native"])
-def test_environment_steps_follow_one_another(vectorization):
-    env = make_env(id="CartPole-v1", num_envs=3, vectorization=vectorization)
-    table = Rollout(spaces=env.spaces, num_envs=3)
-    collector = Collector(env, RandomAgent(env.spaces.action, seed=0), table)
-    loader = RolloutLoader(table=table, collector=collector, horizon=120, length=120, minibatch=360)
-    collector.begin_training()
-    batch = next(iter(loader))["default"]
-    valid, episode_end = batch["valid"], batch["terminated"] | batch["truncated"]
-    inner = (valid & ~episode_end)[:, :-1]
-    assert torch.equal(batch["next_observation"][:, :-1][inner], batch["observation"][:, 1:][inner])
-    assert batch["terminated"].sum() >= 6
-    fallen = batch["next_observation"][batch["terminated"]]
-    assert ((fallen[:, 0].abs() > 2.4) | (fallen[:, 2].abs() > 0.209)).all()
-    assert valid.all() == (vectorization == "sync")
-    assert collector.steps == valid.sum()
 
 
 PHASE = {"interval": 2, "phase_epochs": 3, "phase_minibatch": 4, "phase_columns": ["observation"]}

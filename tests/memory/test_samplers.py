@@ -7,20 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError
 from rlrun.memory import CoverageEjector, Fifo, Table, Uniform
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.prioritized import Prioritized
 from rlrun.memory.samplers import Recent, Sampler
 
-from .tables import COLUMNS, SAMPLERS, assert_as_expected, counted, episode, fill, starts
+from .tables import COLUMNS, assert_as_expected, counted, episode, fill, starts
 
 KINDS = {"rows": Fifo, "episodes": lambda: Fifo(whole=True)}
-
-
-@pytest.fixture(params=SAMPLERS, ids=str)
-def sampler(request: pytest.FixtureRequest) -> Sampler:
-    return SAMPLERS[request.param](0)
 
 
 @pytest.fixture(params=KINDS, ids=str)
@@ -36,29 +31,6 @@ def window_counts(table: Table, draws: int, length: int, lengths: list[int]) -> 
     """Return how often a sample has each window of the episodes of `fill`."""
     every = [100 * e + k for e, rows in enumerate(lengths) for k in range(rows - length + 1)]
     return counted(every, starts(table, draws, length))
-
-
-# -- every sampler ------------------------------------------------------------------------------
-
-
-def test_sample_without_a_window_is_refused(sampler: Sampler) -> None:
-    table = table_of(sampler, [2, 3])
-    wanted = r"memory: a sample of 8 windows needs one of 4 transitions; the table holds 5 transitions in 2 episodes"
-    with pytest.raises(RlrunError, match=wanted):
-        table.sample(8, 4)
-
-
-def test_resumed_sampler_draws_the_same(sampler: Sampler, kind: Callable[[], Any]) -> None:
-    restored = table_of(copy.deepcopy(sampler), [], num_envs=2, ejector=kind())
-    table = table_of(sampler, [5, 3, 9, 4, 1, 6], num_envs=2, ejector=kind())
-    for _ in range(3):
-        table.sample(7, 2)
-    restored.load_state_dict(copy.deepcopy(table.state_dict()))
-    for number in range(4):
-        for memory in (table, restored):
-            episode(memory, 5, 1000 + 100 * number, number % 2)
-        assert np.array_equal(starts(table, 9, 2), starts(restored, 9, 2))
-        assert np.array_equal(starts(table, 4), starts(restored, 4))
 
 
 @pytest.mark.parametrize(

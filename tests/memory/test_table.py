@@ -195,20 +195,6 @@ def test_weights_undo_the_bias_of_windows(whole: bool, length: int, burn_in: flo
 
 
 @KINDS
-def test_disk_gives_the_same_samples(whole: bool, tmp_path: object) -> None:
-    tables = [
-        Table(length=60, columns=COLUMNS, seed=3, storage=kind, directory=str(tmp_path), ejector=Fifo(whole=whole))
-        for kind in ("ram", "disk")
-    ]
-    for table in tables:
-        fill(table, [7, 3] * 10)
-        table.resize(80)
-    ram, disk = (table.sample(50, 2) for table in tables)
-    assert all(torch.equal(ram[name], disk[name]) for name in ram)
-    assert isinstance(tables[1].storage.arrays["reward"].base, np.memmap)
-
-
-@KINDS
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_stamps_widen_for_many_episodes(whole: bool, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def play(table: Table, ends: range) -> list[list[int]]:

@@ -78,26 +78,10 @@ def test_gradients_may_come_and_go(unused):
     assert_equal_steps(torch.optim.Adam, {"fused": True}, [(leave, names) for names in unused])
 
 
-def set_rate(optimizer, network):
-    optimizer.param_groups[0]["lr"] *= 0.5
-
-
 def load(optimizer, network):
     state = copy.deepcopy(optimizer.state_dict())
     state["state"][0]["exp_avg"].mul_(2.0)
     optimizer.load_state_dict(state)
-
-
-def forget(optimizer, network):
-    optimizer.state.clear()
-
-
-def maximize(optimizer, network):
-    optimizer.param_groups[0]["maximize"] = True
-
-
-def unfuse(optimizer, network):
-    optimizer.param_groups[0]["fused"] = False
 
 
 def grow(optimizer, network):
@@ -105,7 +89,17 @@ def grow(optimizer, network):
     optimizer.add_param_group({"params": network[-1].parameters(), "lr": 0.2})
 
 
-@pytest.mark.parametrize("change", [set_rate, load, forget, maximize, unfuse, grow])
+CHANGES = {
+    "rate": lambda optimizer, network: optimizer.param_groups[0].update(lr=0.05),
+    "load": load,
+    "forget": lambda optimizer, network: optimizer.state.clear(),
+    "maximize": lambda optimizer, network: optimizer.param_groups[0].update(maximize=True),
+    "unfuse": lambda optimizer, network: optimizer.param_groups[0].update(fused=False),
+    "grow": grow,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changes_of_optimizers_take_effect(change):
     assert_equal_steps(torch.optim.Adam, {"fused": True}, [(leave, ()), (change, ()), (leave, ())])
 

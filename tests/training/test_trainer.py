@@ -1,20 +1,14 @@
 """Eight events, in order, whatever happens."""
 
 import pytest
+from tests.training.batches import Served
 
 from rlrun.training.callback import EVENTS, Callback, SkipBatch, Stop
 from rlrun.training.trainer import Trainer
 
 
-class Batches:
-    def __init__(self, count):
-        self.count = count
-
-    def names(self):
-        return {"default": ("x",)}
-
-    def __iter__(self):
-        return iter([{"default": {"x": number}} for number in range(self.count)])
+def batches(count):
+    return Served(*({"default": {"x": number}} for number in range(count)))
 
 
 class Spy(Callback):
@@ -40,7 +34,7 @@ for name in EVENTS[:-1]:
 
 def test_events_come_in_order():
     spy = Spy(cycle=1)
-    state = Trainer({"spy": spy}, Batches(2)).train()
+    state = Trainer({"spy": spy}, batches(2)).train()
     assert spy.calls == [*EVENTS[:-1], *EVENTS[2:]]  # until the loader is exhausted
     assert (spy.error, state["update"]) == (None, 2)
 
@@ -48,7 +42,7 @@ def test_events_come_in_order():
 @pytest.mark.parametrize(("cycle", "begins", "ends"), [(0, 0, 0), (1, 3, 3), (2, 2, 1)])
 def test_cycles_begin_and_end_by_their_length(cycle, begins, ends):
     spy = Spy(cycle=cycle)
-    Trainer({"spy": spy}, Batches(3)).train()
+    Trainer({"spy": spy}, batches(3)).train()
     assert (spy.calls.count("begin_cycle"), spy.calls.count("end_cycle")) == (begins, ends)
 
 
@@ -59,7 +53,7 @@ def test_stop_ends_training_quietly():
                 raise Stop("enough")
 
     spy = Spy()
-    state = Trainer({"stopper": Stopper(), "spy": spy}, Batches(9)).train()
+    state = Trainer({"stopper": Stopper(), "spy": spy}, batches(9)).train()
     assert state["update"] == 2
     assert str(state["stopped_by"]) == "enough"
     assert isinstance(spy.error, Stop)
@@ -75,7 +69,7 @@ def test_errors_pass_after_everybody_cleaned_up():
 
     spy = Spy()
     with pytest.raises(ZeroDivisionError):
-        Trainer({"broken": Broken(), "spy": spy}, Batches(1)).train()
+        Trainer({"broken": Broken(), "spy": spy}, batches(1)).train()
     assert isinstance(spy.error, ZeroDivisionError)
 
 
@@ -90,7 +84,7 @@ def test_the_hook_of_an_error_is_noted(event):
     setattr(Broken, event, hook)
     hook.__code__ = hook.__code__.replace(co_name=event)
     with pytest.raises(ZeroDivisionError) as caught:
-        Trainer({"spy": Spy(), "mine": Broken(cycle=1)}, Batches(1)).train()
+        Trainer({"spy": Spy(), "mine": Broken(cycle=1)}, batches(1)).train()
     assert caught.value.__notes__ == [f"in callbacks.mine.{event}"]
 
 
@@ -101,7 +95,7 @@ def test_skip_batch_leaves_out_the_rest_of_the_update():
                 raise SkipBatch
 
     spy = Spy()
-    state = Trainer({"skipper": Skipper(), "spy": spy}, Batches(3)).train()
+    state = Trainer({"skipper": Skipper(), "spy": spy}, batches(3)).train()
     assert spy.calls.count("backward") == 2
     assert state["update"] == 3
 
@@ -126,7 +120,7 @@ def test_begin_and_end_of_training_add_names_to_the_state():
             self.seen += (speed,)
 
     first, last = Reads(), Reads()
-    Trainer({"first": first, "adds": Adds(), "last": last}, Batches(1)).train()
+    Trainer({"first": first, "adds": Adds(), "last": last}, batches(1)).train()
     assert (first.seen, last.seen) == ((0, 3, 3), (0, 3, 7))
 
 
@@ -146,7 +140,7 @@ class Hooked(Callback):
 
 def chain(act=None):
     """A trainer with three callbacks, of which the second does something after the second update."""
-    return Trainer({"first": Hooked(), "second": Hooked(act), "third": Hooked()}, Batches(3))
+    return Trainer({"first": Hooked(), "second": Hooked(act), "third": Hooked()}, batches(3))
 
 
 def seen(trainer):
@@ -191,7 +185,7 @@ def test_interrupted_update_is_finished_on_resume(state, before, after):
     calls, content = state()
     resumed = chain()
     resumed.load_state_dict(content)
-    resumed.loader = Batches(1)
+    resumed.loader = batches(1)
     resumed.train()
     assert (calls, seen(resumed)) == (before, after)
 
@@ -203,10 +197,10 @@ def test_a_hook_that_asks_for_the_batch_is_left_out_when_an_update_is_finished()
         def end_cycle(self, update, x):
             self.seen.append((update, x))
 
-    stopped, resumed = (Trainer({"second": Hooked(act), "third": Reader()}, Batches(3)) for act in (stop, None))
+    stopped, resumed = (Trainer({"second": Hooked(act), "third": Reader()}, batches(3)) for act in (stop, None))
     stopped.train()
     resumed.load_state_dict(stopped.state_dict())
-    resumed.loader = Batches(1)
+    resumed.loader = batches(1)
     resumed.train()
     assert seen(resumed) == [[2, 3], [(3, 0)]]
 
@@ -224,6 +218,6 @@ class Around:
 
 def test_what_is_around_updates_holds_the_hooks_of_a_batch_alone():
     spy = Spy(cycle=1)
-    Trainer({"spy": spy}, Batches(1), around=Around(spy)).train()
+    Trainer({"spy": spy}, batches(1), around=Around(spy)).train()
     inside = ["enter", "begin_batch", "backward", "end_batch", "exit"]
     assert spy.calls == ["restore_state", "begin_training", "begin_cycle", *inside, "end_cycle", "end_training"]

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.training.batches import Served
 from torch import nn
 
 from rlrun.callbacks import LossCallback, TargetCallback
@@ -17,18 +18,9 @@ from rlrun.training.trainer import Trainer
 sgd = partial(torch.optim.SGD, lr=1.0)
 
 
-class Batches:
-    """Serve batches with x = 2."""
-
-    def __init__(self, *groups, count=1):
-        self.groups, self.count = groups or ("default",), count
-
-    def names(self):
-        return dict.fromkeys(self.groups, ("x",))
-
-    def __iter__(self):
-        for _ in range(self.count):
-            yield {group: {"x": torch.full((3, 1), 2.0)} for group in self.groups}
+def batches(*groups, count=1):
+    """Return a loader whose batches have x = 2."""
+    return Served(*[{group: {"x": torch.full((3, 1), 2.0)} for group in groups or ("default",)}] * count)
 
 
 class Fit(LossCallback):
@@ -90,7 +82,7 @@ class Far(Callback):
 def test_each_data_group_has_its_batch():
     fit = Fit(line(), sgd, data_group="near")
     callbacks = {"far": Far(), "target": Doubled(line(), data_group="near"), "class": fit}
-    update = Trainer(callbacks, Batches("near", "far")).update
+    update = Trainer(callbacks, batches("near", "far")).update
     source = update.source(["near", "far"])
     assert "near_batch = groups['near']\n" in source
     assert "class_.loss(near_batch['x'], near_batch['q_target'])" in source
@@ -136,7 +128,7 @@ def test_regions_leave_names_of_callbacks_alone():
     ran = []
     fits = [Fit(line(), sgd) for _ in range(2)]
     order = {"target": Doubled(line()), "fit": fits[0], "compiled": Backward(), "compiled_": fits[1]}
-    Trainer(order, Batches(), fuse=Compiles()).train()
+    Trainer(order, batches(), fuse=Compiles()).train()
     assert ran == ["fit", "compiled_"]
     assert order["compiled"].seen.tolist() == [[2.0]] * 3
 
@@ -148,19 +140,6 @@ class Backward(Callback):
         self.seen = x
 
 
-class Served:
-    """Serves these data groups once."""
-
-    def __init__(self, groups):
-        self.groups = groups
-
-    def names(self):
-        return dict.fromkeys(self.groups, ("x",))
-
-    def __iter__(self):
-        yield self.groups
-
-
 def test_updates_differ_by_what_is_due():
     fit, target = Fit(line(), sgd, every=2), Doubled(line(), every=3, tau=1.0)
     fit.optimizer.param_groups[0]["lr"] = 0.125  # the gradient is 2 x (w x - 2 w' x) = 8 (w - 2 w')
@@ -170,7 +149,7 @@ def test_updates_differ_by_what_is_due():
         def end_batch(self):
             weights.append((float(fit.network.weight.detach()), float(target.target_network.weight)))
 
-    Trainer({"target": target, "watch": Watch(), "fit": fit}, Batches(count=5)).train()
+    Trainer({"target": target, "watch": Watch(), "fit": fit}, batches(count=5)).train()
     assert weights == [(1.0, 1.0), (2.0, 1.0), (2.0, 1.0), (2.0, 1.0), (2.0, 1.0)]
     assert (fit.turns, fit.updates, target.turns) == (5, 2, 5)
 
@@ -187,7 +166,7 @@ def test_loss_that_is_not_due_has_its_other_hooks_called():
             calls.append("end")
 
     calls = []
-    Trainer({"target": Doubled(line()), "fit": Provides(line(), sgd, every=2)}, Batches(count=3)).train()
+    Trainer({"target": Doubled(line()), "fit": Provides(line(), sgd, every=2)}, batches(count=3)).train()
     assert calls == ["begin", "end"] * 3
 
 
@@ -197,7 +176,7 @@ def test_target_of_before_is_refused():
             return {"q_target": x}
 
     with pytest.raises(WiringError, match=r"callbacks\.old: Old overrides begin_batch; a target is"):
-        Trainer({"old": Old(line())}, Batches())
+        Trainer({"old": Old(line())}, batches())
 
 
 class Remembers(Fit):
@@ -228,7 +207,7 @@ def test_hook_that_assigns_an_attribute_is_refused(kind):
     else:
         fit, place, attribute = kind(line(), sgd), "q_loss.loss", "newest" if kind is Remembers else "note_of_mine"
         fit.note_of_mine = object()
-    trainer = Trainer({"q_target": target, "q_loss": fit}, Batches())
+    trainer = Trainer({"q_target": target, "q_loss": fit}, batches())
     with pytest.raises(WiringError) as error:
         trainer.train()
     message = f"callbacks.{place} changes '{attribute}'; it may only read: return metrics, outputs, or what lasts"
@@ -244,7 +223,7 @@ class TakesItsStep(Fit):
 
 
 def test_loss_that_takes_its_gradients_itself_is_refused():
-    trainer = Trainer({"q_target": Doubled(line()), "q_loss": TakesItsStep(line(), sgd)}, Batches())
+    trainer = Trainer({"q_target": Doubled(line()), "q_loss": TakesItsStep(line(), sgd)}, batches())
     with pytest.raises(WiringError, match=r"^callbacks\.q_loss\.loss calls backward\(\); a loss is returned"):
         trainer.train()
 
@@ -286,7 +265,7 @@ class Number(Doubled):
 )
 def test_result_of_another_form_is_refused(callbacks, message):
     with pytest.raises(WiringError) as error:
-        Trainer(callbacks, Batches()).train()
+        Trainer(callbacks, batches()).train()
     assert str(error.value) == message
 
 
@@ -305,7 +284,7 @@ class Counting(Fit):
 def test_updates_among_outputs_write_buffers():
     fit = Counting(line())
     buffer = fit.network.count
-    Trainer({"q_target": Doubled(line()), "q_loss": fit}, Batches(count=3)).train()
+    Trainer({"q_target": Doubled(line()), "q_loss": fit}, batches(count=3)).train()
     assert fit.network.count is buffer
     assert float(buffer) == 3.0
     assert float(fit.metrics["count"]) == 3.0

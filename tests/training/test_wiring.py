@@ -1,6 +1,7 @@
 """The plan: who asks for what, who provides it, in which order."""
 
 import pytest
+from tests.training.batches import Served
 
 from rlrun.callbacks import Schedule
 from rlrun.core.errors import RlrunError, WiringError
@@ -56,16 +57,8 @@ class Watch(Grouped):
         self.seen = log_prob
 
 
-class OneBatch:
-    def __init__(self, batch, count=1):
-        self.batch, self.count = batch, count
-
-    def names(self):
-        return {"default": tuple(self.batch)}
-
-    def __iter__(self):
-        for _ in range(self.count):
-            yield {"default": dict(self.batch)}
+def one_batch(batch, count=1):
+    return Served(*[{"default": batch}] * count)
 
 
 def begin_batch_order(callbacks):
@@ -81,7 +74,7 @@ def test_rewriters_run_before_readers():
 def test_values_flow_through_rewriters_to_losses():
     loss, alpha = Loss(), Alpha()
     callbacks = {"target": Target(), "shaping": Shaping(1), "loss": loss, "alpha": alpha}
-    Trainer(callbacks, OneBatch({"reward": 2})).train()
+    Trainer(callbacks, one_batch({"reward": 2})).train()
     assert (loss.seen, alpha.seen) == ([30], 7)
 
 
@@ -99,7 +92,7 @@ def test_a_promised_name_that_is_not_returned_names_callback_and_update(group):
         def end_batch(self, bonus):
             pass
 
-    trainer = Trainer({"mine": Bonus(), "reads": Reads()}, OneBatch({"reward": 1}, count=3))
+    trainer = Trainer({"mine": Bonus(), "reads": Reads()}, one_batch({"reward": 1}, count=3))
     with pytest.raises(RlrunError, match=r"^callbacks.mine provides 'bonus' and has not returned it by update [12]$"):
         trainer.train()
     assert trainer.state["update"] == (2 if group else 1)
@@ -111,8 +104,8 @@ def test_optional_arguments_and_those_of_the_state():
             self.seen = (reward, update, weight)
 
     plain, weighted = Reads(), Reads()
-    Trainer({"a": plain}, OneBatch({"reward": 4}, count=3)).train()
-    Trainer({"a": weighted}, OneBatch({"reward": 1, "weight": 2})).train()
+    Trainer({"a": plain}, one_batch({"reward": 4}, count=3)).train()
+    Trainer({"a": weighted}, one_batch({"reward": 1, "weight": 2})).train()
     assert (plain.seen, weighted.seen) == ((4, 3, 5), (1, 1, 2))
 
 
@@ -124,36 +117,7 @@ def test_explain_shows_who_reads_and_who_provides():
 
 def test_what_is_no_callback_is_refused_by_name():
     with pytest.raises(WiringError, match=r"callbacks.x is of type int"):
-        Trainer({"x": 3}, OneBatch({"reward": 1}))
-
-
-def test_callbacks_have_a_turn_where_their_group_is():
-    class Turns:
-        def names(self):
-            return {"default": ("x",), "other": ("y",)}
-
-        def __iter__(self):
-            return iter([{"default": {"x": 1}}, {"other": {"y": 2}}, {"default": {"x": 3}}])
-
-    class Reads(Callback):
-        def __init__(self, group):
-            self.data_group, self.seen = group, []
-
-        def begin_batch(self):
-            self.seen.append("bare")
-
-    class One(Reads):
-        def backward(self, x):
-            self.seen.append(x)
-
-    class Other(Reads):
-        def end_batch(self, y):
-            self.seen.append(y)
-
-    first, second = One("default"), Other("other")
-    Trainer({"one": first, "other": second}, Turns()).train()
-    assert first.seen == ["bare", 1, "bare", 3]
-    assert second.seen == ["bare", 2]
+        Trainer({"x": 3}, one_batch({"reward": 1}))
 
 
 @pytest.mark.parametrize(
@@ -165,12 +129,8 @@ def test_callbacks_have_a_turn_where_their_group_is():
     ],
 )
 def test_broken_promise_of_loader_is_named(batches, message):
-    class Liar(OneBatch):
-        def __iter__(self):
-            return iter(batches)
-
     with pytest.raises(WiringError, match=message):
-        Trainer({}, Liar({"reward": 1, "weight": 1})).train()
+        Trainer({}, Served(*batches, names={"default": ("reward", "weight")})).train()
 
 
 class Counting(Callback):
@@ -186,7 +146,7 @@ class Counting(Callback):
 def test_a_cycle_hook_that_is_switched_off_is_no_part_of_the_plan():
     counting = Counting()
     counting.cycle = 0
-    trainer = Trainer({"counting": counting}, OneBatch({"reward": 1}))
+    trainer = Trainer({"counting": counting}, one_batch({"reward": 1}))
     trainer.train()
     assert (counting.count, "counting" in explain(trainer.plan)) == (0, False)
 
@@ -216,7 +176,7 @@ def test_what_ends_training_is_called_after_all_others():
 
     counting = Counting()
     counting.cycle = 1
-    Trainer({"limit": Limit(), "counting": counting}, OneBatch({"reward": 1}, count=5)).train()
+    Trainer({"limit": Limit(), "counting": counting}, one_batch({"reward": 1}, count=5)).train()
     assert counting.count == 3
 
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 from tests.values import known
 
-from rlrun.config.places import packaged_dir
 from rlrun.runs import manifest
 
 CASES = {case.name: case for case in known.in_ci()}
@@ -40,7 +39,3 @@ def test_episodes_end_as_often_as_they_should():
             steps, episode_end, cut = steps + 1, episode_end + terminated, cut + truncated
     assert episode_end / steps == pytest.approx(known.ENDS, abs=0.003)
     assert cut == pytest.approx(100 * 0.8**5, abs=1.0)
-
-
-def test_algorithms_without_a_value_are_few():
-    assert [name for name in known.WITHOUT if not (packaged_dir() / "algorithm" / f"{name}.yaml").exists()] == []
