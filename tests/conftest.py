@@ -5,7 +5,8 @@ import importlib
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -87,6 +88,33 @@ def quick_imports() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Stand in an empty folder; afterwards no module of it is known any more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        namespace = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
+        if str(tmp_path) in f"{namespace.get('__file__')} {namespace.get('__path__')}":
+            del sys.modules[name]
+
+
+@pytest.fixture
+def write(project: Path) -> Callable[[str, str], Path]:
+    """Write a file of the project."""
+
+    def write_file(name: str, text: str) -> Path:
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write_file
 
 
 @pytest.fixture(autouse=True)

@@ -58,6 +58,5 @@ def make(tmp_path: Path) -> Callable[..., RunDir]:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def here(project: Path) -> None:
     """Stand in an empty folder: pages go there."""
-    monkeypatch.chdir(tmp_path)

@@ -8,9 +8,8 @@ import threading
 import pytest
 from tests.callbacks.batches import Batches
 
-from rlrun import resume, train
+from rlrun import train
 from rlrun.callbacks import Budget, Evaluator, Interrupt, Interrupted
-from rlrun.devtools.conformance.reach import walk
 from rlrun.runs import signals
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
@@ -147,13 +146,3 @@ WARMING = ["algorithm=sac", "env=pendulum", "algorithm.hidden=[8]", "algorithm.w
 def test_budget_holds_before_first_update(budget, steps, tmp_path):
     summary = train([*WARMING, "num_envs=4", f"stop.{budget}"], run_dir=tmp_path / "run").summary
     assert (summary["status"], summary["env_steps"], summary["updates"]) == ("completed", steps, 0)
-
-
-def test_run_ended_in_warmup_extends(tmp_path):
-    def reached(result):  # but how checkpoints are cut into segments, and what depends on the clock
-        others = ("._chain", "._printed")
-        return {path: leaf for path, leaf in walk(result.trainer).items() if not any(part in path for part in others)}
-
-    whole = reached(train([*WARMING, "stop.env_steps=110"], run_dir=tmp_path / "whole"))
-    train([*WARMING, "stop.env_steps=30"], run_dir=tmp_path / "cut")
-    assert reached(resume(tmp_path / "cut", ["stop.env_steps=110"])) == whole

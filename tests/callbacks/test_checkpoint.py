@@ -141,12 +141,6 @@ def test_orderly_end_is_saved_once(tmp_path, error):
     assert run.checkpoint(13).stat().st_mtime_ns == before
 
 
-def test_error_leaves_no_checkpoint(tmp_path):
-    checkpointer, run, _ = begun(tmp_path)
-    checkpointer.end_training(ValueError("inside an update"), update=13)
-    assert steps(run) == []
-
-
 RESUMED = {"axis": 600, "update": 500, "best": []}
 
 
@@ -180,15 +174,6 @@ def test_unwanted_parts_are_left_out(tmp_path, options, lost):
     checkpointer, run, _ = begun(tmp_path, parts=parts, **options)
     checkpointer.end_training(None, update=1)
     assert storage.load(run.checkpoint()).keys() == parts.keys() - set(lost)
-
-
-def test_other_parts_load_without_rows(tmp_path):
-    checkpointer, run, _ = begun(tmp_path, parts={"counter": Counter(), "memory": table()})
-    checkpointer.end_training(None, update=1)
-    (run.checkpoint() / "tensors.1.safetensors").write_bytes(b"damage")
-    assert storage.load(run.checkpoint(), ["counter"])["counter"]["count"] == 0
-    with pytest.raises(RunDirError, match=r"tensors\.1\.safetensors is damaged"):
-        storage.load(run.checkpoint())
 
 
 @pytest.mark.parametrize(

@@ -354,8 +354,6 @@ MORE = "an observation and an action, and these want more"
     ("overrides", "message"),
     [
         (["algorithm=action_repeat"], MORE),
-        (["algorithm=taac_l"], MORE),
-        (["algorithm=sarsa_recurrent"], MORE),
         (["algorithm=sac", "+with=rnd"], r"callbacks\.value_bias: values of what Intrinsic adds to rewards"),
     ],
 )

@@ -139,24 +139,6 @@ def test_extended_run_forgets_last_evaluation(results):
     assert (listener.best, listener.passing) == ([(64, 1), (96, 2)], [2, 2])  # neither record nor mark is counted
 
 
-def give_up():
-    raise Interrupted("SIGTERM")
-
-
-def test_abandoned_evaluation_stays_due(results):
-    callback, _ = evaluator()
-    callback.abandon = give_up
-    callback.end_cycle(1, 32)
-    with pytest.raises(Interrupted):
-        callback.end_cycle(2, 64)
-    assert callback.last is None
-    resumed, listener = evaluator()
-    resumed.load_state_dict(callback.state_dict())
-    resumed.end_cycle(3, 66)
-    resumed.end_cycle(4, 100)
-    assert steps(listener) == [66, 100]
-
-
 @pytest.mark.parametrize(("before", "after", "expected"), [(0, 50, [70, 100]), (50, 0, []), (50, 30, [100])])
 def test_interval_may_change_on_resume(results, before, after, expected):
     callback, _ = evaluator(every=before)
@@ -165,17 +147,6 @@ def test_interval_may_change_on_resume(results, before, after, expected):
     resumed.load_state_dict(callback.state_dict())
     resumed.end_cycle(2, 70)
     resumed.end_cycle(3, 100)
-    assert steps(listener) == expected
-
-
-@pytest.mark.parametrize(("evaluated", "expected"), [(30, [40]), (40, [])])
-def test_run_resumed_at_end_is_evaluated(results, evaluated, expected):
-    callback, _ = evaluator(every=10)
-    callback.end_cycle(evaluated // 10, evaluated)
-    resumed, listener = evaluator(every=10)
-    resumed.load_state_dict(callback.state_dict())
-    resumed.begin_training({}, None, update=4, step=40)
-    resumed.end_training(Stop("40 of 40 environment steps"))
     assert steps(listener) == expected
 
 

@@ -17,6 +17,7 @@ from tests.resume.twins import copy_as_killed
 import rlrun
 from rlrun.callbacks.log import Logger, rows_in
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
+from rlrun.collect import links
 from rlrun.runs.directory import RunDir
 from rlrun.training import metrics
 from rlrun.training.callback import Callback, Stop
@@ -169,12 +170,6 @@ def test_pixels_of_all_sorts_become_bytes():
     }  # fmt: skip
 
 
-def test_tensors_in_a_list_lose_their_graph():
-    store = metrics.MetricStore()
-    store.put({"x": rlrun.Histogram([torch.tensor(shift, requires_grad=True) + 1.0 for shift in (0.0, 2.0)])})
-    assert as_numbers(store.read())["x/q50"] == 2.0
-
-
 @pytest.mark.parametrize(
     "values", [[10.0, math.nextafter(10.0, 9.0)], [0.0, 5e-324], [1e-295, 1e-295], [1.7e308, -1.7e308]]
 )
@@ -283,9 +278,7 @@ def test_windows_of_updates_and_of_records_resume(run, tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("axis", "places"), [("env_steps", [10, 20, 30]), ("updates", [1, 2, 3]), ("samples", [8, 16, 24])]
-)
+@pytest.mark.parametrize(("axis", "places"), [("env_steps", [10, 20, 30]), ("samples", [8, 16, 24])])
 def test_axis_is_that_of_tensorboard_and_wandb(axis, places, run):
     def go(updates, state, lost=()):
         sinks = make_sinks(["tensorboard", {"wandb": {"mode": "offline"}}], axis=axis)
@@ -396,7 +389,8 @@ class Walk(gymnasium.Env):
 
 
 @pytest.mark.parametrize("envs", ["env.vectorization=sync", "env.vectorization=async", "+with=async"])
-def test_a_resumed_run_has_the_metrics_of_the_one_that_never_stopped(envs, tmp_path, monkeypatch):
+def test_a_resumed_run_has_the_metrics_of_the_one_that_never_stopped(envs, tmp_path, monkeypatch, children):
+    monkeypatch.setattr(links, "_start", children.worker)  # a process that has imported everything
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_walk.py").write_text(OWN)

@@ -86,8 +86,6 @@ def test_clip_follows_environment_steps(tmp_path, monkeypatch):
     ("overrides", "losses"),
     [
         (PPO, {"ppo"}),
-        (["algorithm=a2c", *SMALL], {"a2c"}),
-        (["algorithm=dqn", *SMALL[:-2], WARM_UP], {"q_loss"}),
         (["algorithm=sac", *SMALL[1:-2], "env=mixedaction", WARM_UP], {"q_loss", "policy", "temperature"}),
     ],
 )

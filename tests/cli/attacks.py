@@ -44,24 +44,20 @@ OUTSIDE = f"# @package _global_\n{NAMES}\n"
 PLUGIN = "benchmarked"  # the package of a plugin
 
 
-def nothing(project: Path) -> None:
-    """Plant nothing."""
-
-
 class Attack(NamedTuple):
     """One way to reach for what is not the run's.
 
     Attributes:
         shape: what kind of way.
         overrides: of the run or the sweep; `FOLDER` stands for that of the project.
-        plant: puts files into the project, before.
+        plants: put files into the project, before.
         commands: on which it is tried.
         changed: the config of the run, for commands that read that.
     """
 
     shape: str
     overrides: tuple[str, ...] = ()
-    plant: Callable[[Path], None] = nothing
+    plants: tuple[Callable[[Path], object], ...] = ()
     commands: tuple[str, ...] = COMMANDS
     changed: str = NAMES
 
@@ -73,45 +69,39 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def linked(name: str, target: str) -> Callable[[Path], None]:
-    """Return what makes a symbolic link in the project, to a place that is told from its folder."""
+def linked(name: str, target: str, make: Callable[[Path, Path], None] = Path.symlink_to) -> Callable[[Path], None]:
+    """Return what makes a link in the project, to a place that is told from its folder."""
 
     def plant(project: Path) -> None:
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(project / target)
+        path.unlink(missing_ok=True)
+        make(path, project / target)
 
     return plant
 
 
-def hard_linked(*names: str) -> Callable[[Path], None]:
-    """Return what makes files of the run or the sweep names of one of the user's."""
-
-    def plant(project: Path) -> None:
-        for name in names:
-            path = project / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            os.link(project / "precious.txt", path)
-
-    return plant
+def hard_linked(name: str) -> Callable[[Path], None]:
+    """Return what makes a file of the run or the sweep a name of one of the user's."""
+    return linked(name, "precious.txt", Path.hardlink_to)
 
 
-def arrived(defaults: str, text: str = "", header: str = "# @package _global_\n") -> Callable[[Path], None]:
+def arrived(defaults: str, text: str = "") -> Callable[[Path], None]:
     """Return what unpacks a run into the conf folder, with a config file beside its own."""
 
     def plant(project: Path) -> None:
         folder = project / "conf" / "with" / "theirs"
         write(folder / "config.yaml", "")
         write(folder / "manifest.json", "{}")
-        write(folder / "file.yaml", f"{header}{f'defaults: [{defaults}]' if defaults else ''}\n{text}\n")
+        listing = f"defaults: [{defaults}]" if defaults else ""
+        write(folder / "file.yaml", f"# @package _global_\n{listing}\n{text}\n")
 
     return plant
 
 
-def owned(text: str) -> Callable[[Path], None]:
+def owned(text: str) -> Callable[[Path], Path]:
     """Return what gives the user a config file that only the user may choose."""
-    return lambda project: void(write(project / "conf" / "with" / "mine.yaml", f"# @package _global_\n{text}\n"))
+    return lambda project: write(project / "conf" / "with" / "mine.yaml", f"# @package _global_\n{text}\n")
 
 
 def plugged(text: str = "", link: str | None = None) -> Callable[[Path], None]:
@@ -133,8 +123,17 @@ def plugged(text: str = "", link: str | None = None) -> Callable[[Path], None]:
     return plant
 
 
-def void(_: object) -> None:
-    """Return nothing."""
+def without_conf(project: Path) -> None:
+    """Take the conf folder away, and put one into the run."""
+    shutil.rmtree(project / "conf")
+    write(project / "runs/evil/conf/with/own.yaml", OUTSIDE)
+
+
+def a_job(project: Path) -> None:
+    """Let a job of the sweep have begun."""
+    job = project / "sweeps/evil/jobs/job"
+    shutil.copytree(project / "runs/evil", job)
+    write(job / "overrides.txt", "\n".join(HONEST))
 
 
 HERE = "runs/evil/bait"  # from the project
@@ -156,92 +155,70 @@ ATTACKS = {
     "absolute as environment": Attack("absolute", (f"env=FOLDER/{HERE}",)),
     "absolute as group": Attack("absolute", ("+FOLDER/runs/evil@_global_=bait",)),
     "the root by parents": Attack("absolute", ("+with=" + "../" * 40 + f"FOLDER/{HERE}",)),
-    "absolute in a defaults list": Attack("absolute", ("+with=theirs/file",), arrived(f"FOLDER/{HERE}"), FOREIGN),
+    "absolute in a defaults list": Attack("absolute", ("+with=theirs/file",), (arrived(f"FOLDER/{HERE}"),), FOREIGN),
     # what means the packaged folder
     "rlrun and up": Attack("rlrun/../", (f"+with=rlrun/{UP}",)),
     "rlrun and an absolute path": Attack("rlrun/../", (f"+with=rlrun//FOLDER/{HERE}",)),
     # symbolic links in the conf folder
-    "a link to a file": Attack("symlink", ("+with=link",), linked("conf/with/link.yaml", f"{HERE}.yaml")),
-    "a link to a folder": Attack("symlink", ("+with=link/bait",), linked("conf/with/link", "runs/evil")),
-    "a link that is a group": Attack("symlink", ("+link@_global_=bait",), linked("conf/link", "runs/evil")),
-    "a link to itself": Attack("symlink", ("+with=link",), linked("conf/with/link.yaml", "conf/with/link.yaml")),
+    "a link to a file": Attack("symlink", ("+with=link",), (linked("conf/with/link.yaml", f"{HERE}.yaml"),)),
+    "a link to a folder": Attack("symlink", ("+with=link/bait",), (linked("conf/with/link", "runs/evil"),)),
+    "a link that is a group": Attack("symlink", ("+link@_global_=bait",), (linked("conf/link", "runs/evil"),)),
+    "a link to itself": Attack("symlink", ("+with=link",), (linked("conf/with/link.yaml", "conf/with/link.yaml"),)),
     "the conf folder is in the run": Attack(
-        "symlink",
-        ("+with=own",),
-        lambda project: void(
-            (
-                shutil.rmtree(project / "conf"),
-                write(project / "runs/evil/conf/with/own.yaml", OUTSIDE),
-                linked("conf", "runs/evil/conf")(project),
-            )
-        ),
-        FOREIGN,
+        "symlink", ("+with=own",), (without_conf, linked("conf", "runs/evil/conf")), FOREIGN
     ),
     "the folder of exports": Attack(
-        "symlink", (), linked("runs/evil/exports", "conf"), ("resume", "export-onnx"), "{}"
+        "symlink", (), (linked("runs/evil/exports", "conf"),), ("resume", "export-onnx"), "{}"
     ),
     # hard links among the files of a run and a sweep
-    "a video": Attack("hard link", (), hard_linked("runs/evil/videos/1.mp4"), ("resume",), "{}"),
-    "a pointer": Attack("hard link", (), hard_linked("runs/evil/checkpoints/latest"), ("resume",), "{}"),
-    "a job's lock": Attack("hard link", (), hard_linked("sweeps/evil/logs/job.lock"), ("resume SWEEP",)),
+    "a video": Attack("hard link", (), (hard_linked("runs/evil/videos/1.mp4"),), ("resume",), "{}"),
+    "a pointer": Attack("hard link", (), (hard_linked("runs/evil/checkpoints/latest"),), ("resume",), "{}"),
+    "a job's lock": Attack("hard link", (), (hard_linked("sweeps/evil/logs/job.lock"),), ("resume SWEEP",)),
     "a job's metrics": Attack(
         "hard link",
         ("stop.env_steps=60",),
-        lambda project: void(
-            (
-                shutil.copytree(project / "runs/evil", project / "sweeps/evil/jobs/job"),
-                write(project / "sweeps/evil/jobs/job/overrides.txt", "\n".join(HONEST)),
-                hard_linked("sweeps/evil/jobs/job/metrics.jsonl")(project),
-            )
-        ),
+        (a_job, hard_linked("sweeps/evil/jobs/job/metrics.jsonl")),
         ("resume SWEEP",),
         "{}",
     ),
     "a secret in what a job is resumed with": Attack(
-        "own",
-        ("stop.env_steps=60", f"device=${{oc.env:{VARIABLE}}}"),
-        lambda project: void(
-            (
-                shutil.copytree(project / "runs/evil", project / "sweeps/evil/jobs/job"),
-                write(project / "sweeps/evil/jobs/job/overrides.txt", "\n".join(HONEST)),
-            )
-        ),
-        ("resume SWEEP",),
-        "{}",
+        "own", ("stop.env_steps=60", f"device=${{oc.env:{VARIABLE}}}"), (a_job,), ("resume SWEEP",), "{}"
     ),
     # plugins
-    "up from a plugin": Attack("plugin", (f"+with=../../../../{HERE}",), plugged()),
-    "a link in a plugin": Attack("plugin", ("+with=plugged",), plugged(link=f"{HERE}.yaml")),
-    "a plugin's file names a run": Attack("plugin", ("+with=plugged",), plugged(NAMES), FOREIGN),
-    "a plugin's file asks for a secret": Attack("plugin", ("+with=plugged",), plugged(SECRETS), FOREIGN),
+    "up from a plugin": Attack("plugin", (f"+with=../../../../{HERE}",), (plugged(),)),
+    "a link in a plugin": Attack("plugin", ("+with=plugged",), (plugged(link=f"{HERE}.yaml"),)),
+    "a plugin's file names a run": Attack("plugin", ("+with=plugged",), (plugged(NAMES),), FOREIGN),
+    "a plugin's file asks for a secret": Attack("plugin", ("+with=plugged",), (plugged(SECRETS),), FOREIGN),
     # defaults lists, of files of a run in the conf folder
-    "defaults go up": Attack("defaults", ("+with=theirs/file",), arrived(f"../../{UP}")),
-    "defaults of a group go up": Attack("defaults", ("+with=theirs/file",), arrived(f"/with@_global_: {UP}")),
-    "defaults override a group": Attack("defaults", ("+with=theirs/file",), arrived(f"override /memory: {UP}")),
-    "defaults in a list go up": Attack("defaults", ("+with=theirs/file",), arrived(f"/with: [{UP}]")),
-    "defaults by a choice": Attack("defaults", ("+with=theirs/file", f"+up={UP}"), arrived("/with: '${up}'"), FOREIGN),
+    "defaults go up": Attack("defaults", ("+with=theirs/file",), (arrived(f"../../{UP}"),)),
+    "defaults of a group go up": Attack("defaults", ("+with=theirs/file",), (arrived(f"/with@_global_: {UP}"),)),
+    "defaults override a group": Attack("defaults", ("+with=theirs/file",), (arrived(f"override /memory: {UP}"),)),
+    "defaults in a list go up": Attack("defaults", ("+with=theirs/file",), (arrived(f"/with: [{UP}]"),)),
+    "defaults by a choice": Attack(
+        "defaults", ("+with=theirs/file", f"+up={UP}"), (arrived("/with: '${up}'"),), FOREIGN
+    ),
     "defaults ask for a secret": Attack(
-        "defaults", ("+with=theirs/file",), arrived(f"/with: '${{oc.env:{VARIABLE}}}'"), FOREIGN
+        "defaults", ("+with=theirs/file",), (arrived(f"/with: '${{oc.env:{VARIABLE}}}'"),), FOREIGN
     ),
     # what lies in the conf folder, and is not the user's or not for others
-    "a run in the conf folder": Attack("own", ("+with=theirs/file",), arrived("", NAMES), FOREIGN),
-    "a secret of a run there": Attack("own", ("+with=theirs/file",), arrived("", SECRETS), FOREIGN, SECRETS),
-    "a secret of the user's": Attack("own", ("+with=mine",), owned(SECRETS), FOREIGN, SECRETS),
-    "a secret in an override": Attack("own", (f"+env.kwargs.render_mode=${{oc.env:{VARIABLE}}}",), nothing, FOREIGN),
+    "a run in the conf folder": Attack("own", ("+with=theirs/file",), (arrived("", NAMES),), FOREIGN),
+    "a secret of a run there": Attack("own", ("+with=theirs/file",), (arrived("", SECRETS),), FOREIGN, SECRETS),
+    "a secret of the user's": Attack("own", ("+with=mine",), (owned(SECRETS),), FOREIGN, SECRETS),
+    "a secret in an override": Attack("own", (f"+env.kwargs.render_mode=${{oc.env:{VARIABLE}}}",), (), FOREIGN),
     "a secret of the user's by its key": Attack(
         "own",
         ("+with=mine", "+env.kwargs.render_mode=${secret.key}"),
-        owned(f"secret: {{key: '${{oc.env:{VARIABLE}}}'}}"),
+        (owned(f"secret: {{key: '${{oc.env:{VARIABLE}}}'}}"),),
         FOREIGN,
         SECRETS,
     ),
     "a secret within another resolver": Attack(
-        "own", (f"+env.kwargs.render_mode='${{oc.select:nowhere,${{oc.env:{VARIABLE}}}}}'",), nothing, FOREIGN, SECRETS
+        "own", (f"+env.kwargs.render_mode='${{oc.select:nowhere,${{oc.env:{VARIABLE}}}}}'",), (), FOREIGN, SECRETS
     ),
     "a secret whose resolver is computed": Attack(
-        "own", (f"+data='oc.env:{VARIABLE}'", "+env.kwargs.render_mode='${${data}}'"), nothing, FOREIGN, SECRETS
+        "own", (f"+data='oc.env:{VARIABLE}'", "+env.kwargs.render_mode='${${data}}'"), (), FOREIGN, SECRETS
     ),
-    "code of the run": Attack("own", ("env.id=null", "env.target=runs.evil.payload.Env"), nothing, FOREIGN),
+    "code of the run": Attack("own", ("env.id=null", "env.target=runs.evil.payload.Env"), (), FOREIGN),
     "a search path": Attack("own", ("+hydra.searchpath=[file://FOLDER/runs/evil]", "+with=bait")),
     "a group of Hydra's": Attack("own", ("+hydra/launcher=bait", f"+with={UP}")),
 }
@@ -299,7 +276,8 @@ def prepare(project: Path, attack: Attack, honest: Path) -> None:
     write(run / "config.yaml", json.dumps(config))
     overrides = _overrides(project, attack)
     write(run / "overrides.txt", "\n".join([*HONEST, *overrides, ""]))
-    attack.plant(project)
+    for plant in attack.plants:
+        plant(project)
     for path in (project / "conf").rglob("theirs/file.yaml") if (project / "conf").is_dir() else ():
         path.write_text(path.read_text().replace("FOLDER", str(project)))
     key = _key([*HONEST, *overrides])

@@ -38,34 +38,6 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Stand in an empty folder; afterwards no module of it is known any more."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    known = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - known:
-        namespace = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
-        places = [namespace.get("__file__"), *(namespace.get("__path__") or [])]
-        if any(str(tmp_path) in str(place) for place in places):
-            del sys.modules[name]
-
-
-@pytest.fixture
-def write(project: Path) -> Callable[[str, str], Path]:
-    """Write a file of the project."""
-
-    def write_file(name: str, text: str) -> Path:
-        path = project / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    return write_file
-
-
-@pytest.fixture
 def rlrun(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Call the command with some words."""
 

@@ -54,8 +54,8 @@ def test_a_run_of_before_is_extended(before, name, tmp_path, monkeypatch, childr
     monkeypatch.setattr(links, "_start", children.worker)  # a process that has imported everything
     run = tmp_path / name
     shutil.copytree(before / name, run)
-    summary = resume(run, ["stop.env_steps=400"]).summary
-    assert (summary["status"], summary["env_steps"] >= 400) == ("completed", True)
+    summary = resume(run, ["stop.env_steps=320"]).summary
+    assert (summary["status"], summary["env_steps"] >= 320) == ("completed", True)
 
 
 def test_sweep_of_before_is_completed(before, project, rlrun):

@@ -12,12 +12,14 @@ import pytest
 import yaml
 from tests.pace import within
 
+from rlrun import checkpointing as storage
 from rlrun.cli.common import complete
+from rlrun.runs.directory import RunDir
 
 from .conftest import TINY
 
 DQN = ("algorithm=dqn", "env=cartpole")
-HEAVY = {"torch", "gymnasium", "numpy", "hydra", "omegaconf", "wandb"}
+HEAVY = {"torch", "gymnasium", "numpy", "hydra", "omegaconf", "safetensors", "wandb"}
 
 
 def spawn(*overrides: str, **environment: str) -> str:
@@ -40,7 +42,7 @@ def processor_seconds(*overrides: str) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-CALL_MAIN = "from rlrun.cli.main import main\ntry: main()\nexcept SystemExit: pass"
+CALL_MAIN = "from rlrun.cli.main import main\ntry: main()\nexcept SystemExit as left: assert not left.code"
 
 
 PRESET = "preset: {} (tuned for this algorithm and environment; preset=null for none)"
@@ -72,11 +74,18 @@ def test_a_dry_run_of_a_sweep_names_its_presets(rlrun):
     assert outcome.err.splitlines()[-1] == PRESET.format("dqn_cartpole, sac_cartpole")
 
 
-def test_help_lists_and_completion_load_nothing_heavy():
+def test_what_needs_nothing_heavy_loads_none(project):
+    """Help, lists, completion, what reads manifests only; composing needs Hydra alone."""
+    run = RunDir.claim(project / "run")
+    run.start(config="seed: 0\n", overrides=[], manifest={})
+    storage.write(run.checkpoints / "0000000020-0000000007", storage.snapshot({"loader": {"drawn": 3}}))
     calls = [["--help"], ["train", "--help"], ["resume", "--help"], ["list"], ["--version"]]
+    calls += [["checkpoints", "run", "--parts"], ["checkpoints", "run", "--json", "--no-digest"]]
     code = "".join(f"sys.argv = {['rlrun', *overrides]}\n{CALL_MAIN}\n" for overrides in calls)
     code += "from rlrun.cli.common import complete\nassert '+with=rnd' in complete('+with=')"
     assert not modules_after(code) & HEAVY
+    compose = "from rlrun.config import compose; compose(['algorithm=dqn', 'env=cartpole'])"
+    assert not modules_after(compose) & {"torch", "gymnasium", "numpy"}
     assert complete("al") == ["algorithm="]
 
 

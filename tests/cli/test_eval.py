@@ -79,6 +79,7 @@ def test_stochastic_episodes_do_not_depend_on_other_checkpoints(run):
     alone = package.evaluate(run, checkpoint="40", episodes=3, stochastic=True)
     _, among = package.evaluate(run, checkpoint=["20", "40"], episodes=3, stochastic=True)
     assert among == alone
+    assert alone.returns != package.evaluate(run, checkpoint="40", episodes=3).returns
 
 
 def test_the_environment_is_built_once_for_all_checkpoints(run, monkeypatch):

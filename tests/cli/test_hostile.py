@@ -133,12 +133,6 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_target_is_refused_wherever_it_stands(place, run, rlrun, canary):
-    change(run, **PLACES[place])
-    refused(rlrun(*COMMANDS[turn(place)]), canary, "os.system can never be a `_target_`")
-
-
 ENVIRONMENTS = {
     "evil:Evil-v0": "id",
     "os:Evil-v0": "id",
@@ -186,6 +180,7 @@ CHANGES = {  # of the config, and what the message holds
     **{text: ({"callbacks__budget__evaluator": text}, ["is code, not data"]) for text in ATTRIBUTES},
     **{text: ({"evil": {"deep": [{"er": text}]}}, ["evil.deep.0.er", "is not trusted; --trust"]) for text in RESOLVERS},
     **{key: ({key: value}, []) for key, value in KINDS.items()},
+    **{place: (changes, ["os.system can never be a `_target_`"]) for place, changes in PLACES.items()},
     "a resolver for a number": ({"threads": "${oc.select:precision}"}, []),
 }
 
@@ -382,36 +377,32 @@ def test_a_pipe_in_place_of_the_checkpoints_is_not_waited_for(run, rlrun, canary
     refused(rlrun(*COMMANDS["resume"]), canary, "checkpoints")
 
 
-FOLDERS = ["checkpoints", "exports", "videos", "tensorboard", "wandb", "mlflow"]
+FOLDERS = [
+    *("checkpoints", "exports", "videos", "tensorboard", "wandb", "mlflow"),
+    *(
+        "checkpoints/segments",
+        "checkpoints/learner-1/segments",
+        "tensorboard/x",
+        "exports/memory.zip",
+        "wandb/settings",
+    ),
+]
 
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_run_does_not_write_into_folders_of_the_user(name, run, rlrun, canary, project):
     mine = project / "mine"
+    (run / name).parent.mkdir(exist_ok=True)
     if (run / name).exists():
         (run / name).rename(mine)
     mine.mkdir(exist_ok=True)
     (run / name).symlink_to(mine)
     before = stamps(project)
-    refused(rlrun(*COMMANDS["resume"], "logger=[]"), canary, name, "files of its own")
+    refused(rlrun(*COMMANDS["resume"], "logger=[]"), canary, name, *(["files of its own"] if "/" not in name else []))
     assert stamps(project) == before
     if name == "checkpoints":  # a fork only reads it
         assert rlrun("train", "--from", "run", "stop.env_steps=60", "--run-dir", "second").code == 0
         assert [entry for entry in stamps(project) if "/second" not in str(entry[0])][1:] == before[1:]
-
-
-@pytest.mark.parametrize(
-    "place",
-    ["checkpoints/segments", "checkpoints/learner-1/segments", "tensorboard/x", "exports/memory.zip", "wandb/settings"],
-)
-def test_nor_by_way_of_a_link_in_a_folder(place, run, rlrun, canary, project):
-    (project / "mine").mkdir()
-    (run / place).parent.mkdir(exist_ok=True)
-    if (run / place).is_dir():
-        shutil.rmtree(run / place)
-    (run / place).symlink_to(project / "mine")
-    refused(rlrun(*COMMANDS["resume"]), canary, place)
-    assert list((project / "mine").iterdir()) == []
 
 
 def test_a_journal_beside_its_database_names_no_file(run, rlrun, canary):

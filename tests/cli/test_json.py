@@ -1,11 +1,10 @@
 """`--json`: every command prints one value, which its schema holds; a kept validator checks it."""
 
+import io
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import jsonschema
@@ -84,8 +83,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def schemas() -> dict:
-    process = subprocess.run([sys.executable, "-m", "rlrun", "schema", "--outputs"], capture_output=True, check=True)
-    return json.loads(process.stdout)
+    with redirect_stdout(io.StringIO()) as out:
+        assert code_of("schema", "--outputs") == 0
+    return json.loads(out.getvalue())
 
 
 def commands(group=None, path=()):
@@ -158,12 +158,11 @@ def test_a_damaged_checkpoint_is_in_the_value_and_in_the_exit_code(runs, schemas
     assert "damage" in outcome.out
 
 
-def test_a_process_beneath_prints_beside_the_value(project, write):
+def test_a_process_beneath_prints_beside_the_value(write, forked):
     write("talking.py", TALKATIVE)
-    command = [sys.executable, "-m", "rlrun", "train", *DQN, "env.vectorization=async", "num_envs=2", "--json"]
-    process = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ})
-    assert json.loads(process.stdout)["status"] == "completed"
-    assert process.stderr.count("by file descriptor") >= 2
+    out, err = forked(["train", *DQN, "env.vectorization=async", "num_envs=2", "--json"]).communicate(timeout=60)
+    assert json.loads(out)["status"] == "completed"
+    assert err.count("by file descriptor") >= 2
 
 
 @pytest.mark.slow

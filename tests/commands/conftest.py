@@ -1,7 +1,6 @@
 """What tests of commands share: an empty folder to stand in, settings of short runs, and what runs wrote."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,8 @@ TINY = (
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def folder(project: Path) -> None:
     """Stand in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
 
 def read(path: Path) -> Any:

@@ -544,14 +544,6 @@ def test_a_memory_from_a_file_and_one_from_the_parent_are_one_too_many(sac, plai
     assert len(here.builder.get("memory")) == 98
 
 
-def test_every_loss_has_the_names_of_its_parameters(sac, dqn):
-    for run in (sac, dqn):
-        for callback in fresh(run).trainer.callbacks.values():
-            if isinstance(callback, LossCallback):
-                weights = dict(callback.network.named_parameters())
-                assert [id(weights[name]) for name in callback.names] == [id(weight) for weight in callback.parameters]
-
-
 def test_only_what_is_typed_speaks_for_a_key(dqn, tmp_path):
     """A user's own file stands below the overrides of the parent, which may say otherwise."""
     (tmp_path / "conf" / "with").mkdir(parents=True)

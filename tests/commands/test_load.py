@@ -162,7 +162,7 @@ def test_predict_acts_as_eval_does(runs, tapped, no_env, algorithm, spaces):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(  # tests/export compare files with policies in every space
-    ("algorithm", "spaces"), [("sac", "dict"), ("sac", "mixed"), ("ppo", "tuple"), ("dqn", "start")]
+    ("algorithm", "spaces"), [("sac", "mixed"), ("ppo", "tuple")]
 )
 def test_predict_of_a_file_acts_as_eval_does(runs, tapped, no_env, algorithm, spaces):
     run = runs.get(algorithm, spaces)

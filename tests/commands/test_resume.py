@@ -261,21 +261,16 @@ def test_only_a_few_keys_may_change(override, message, whole):
     assert stamps(whole["dqn"].run_dir) == before
 
 
-def test_watching_may_change_on_resume(left):
-    run = left(60)
-    rlrun.resume(run.path, ["evaluation.every=0", "log.every=20", "checkpoint.every=0"])
+def test_watching_may_change_on_resume_and_manifest_and_log_say_it(left):
+    run, overrides = left(60), ["evaluation.every=0", "log.every=20", "checkpoint.every=0"]
+    created = read(run.manifest)["created"]
+    rlrun.resume(run.path, overrides)
     assert [step for step, _ in axis(run) if step > 60] == [80, 100]
     assert [int(path.name.split("-")[0]) for path in run.checkpoint_dirs()] == [22, 40, 60, 100]
-
-
-def test_manifest_and_log_say_from_where_and_how(left):
-    run = left(60)
-    created = read(run.manifest)["created"]
-    rlrun.resume(run.path, ["log.every=20"])
     manifest = read(run.manifest)
     (again,) = manifest["resumed"]
     assert (manifest["resume"], manifest["created"], again["approximate"]) == ("exact", created, [])
-    assert (again["checkpoint"], again["words"]) == ("0000000060-0000000020", ["log.every=20"])
+    assert (again["checkpoint"], again["words"]) == ("0000000060-0000000020", overrides)
     assert "resume: exact: from checkpoint 0000000060-0000000020" in run.log.read_text()
 
 

@@ -122,12 +122,6 @@ def test_the_twin_returns_live_objects(dqn):
     assert dqn.describe().splitlines()[1] == str(dqn.run_dir)
 
 
-def test_a_refused_request_leaves_nothing(tmp_path):
-    with pytest.raises(RequestError):
-        rlrun.train(["algorithm=dqn", "env=pendulum"], run_dir=tmp_path / "run")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("overrides", ["algorithm=dqn", {"algorithm": "dqn"}, [3], None])
 def test_overrides_that_are_no_list_are_refused(overrides):
     with pytest.raises(ConfigError, match=r"^overrides are a list of texts, such as \[.*\], got "):
@@ -147,9 +141,8 @@ def test_what_train_returned_is_taken_for_its_run(dqn, monkeypatch):
 SAME = dict.fromkeys(GROUPS, True)
 
 
-@pytest.mark.parametrize("overrides", [DQN, SAC], ids=["dqn", "sac"])
-def test_lanes_in_processes_of_their_own_change_nothing(overrides, tmp_path):
-    request = [*overrides, *TINY, "num_envs=2", "seed=3"]
+def test_lanes_in_processes_of_their_own_change_nothing(tmp_path):
+    request = [*SAC, *TINY, "num_envs=2", "seed=3"]
     for kind in ("sync", "async"):
         rlrun.train([*request, f"env.vectorization={kind}"], run_dir=tmp_path / kind)
     assert compare(tmp_path / "sync", tmp_path / "async") == SAME
@@ -201,12 +194,6 @@ def test_episodes_of_an_evaluation_can_be_replayed_by_anybody(name, to_env, requ
     assert evaluation.seeds == [11, 12, 13, 14, 15, 16]
     assert evaluation.returns == pytest.approx(replay(result, evaluation.seeds, to_env), rel=1e-4)
     assert len(set(evaluation.returns)) > 1
-
-
-def test_a_stochastic_evaluation_is_another_one_and_repeatable(sac):
-    best = rlrun.evaluate(sac.run_dir, episodes=2)
-    first, second = (rlrun.evaluate(sac.run_dir, episodes=2, stochastic=True) for _ in range(2))
-    assert first.returns == second.returns != best.returns
 
 
 def test_an_evaluation_writes_nothing_into_the_run(dqn):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.compile import comparison
 from tests.compile.comparison import ADAM, Distance, both, changed, layer, trained
 from torch import Tensor, nn
 
@@ -83,9 +84,24 @@ def test_change_of_dtype_fails_alike(interpreted):
         trained(changing(lambda loss: loss.network.double())())
 
 
-def test_compiled_graph_notices_changed_tensor():
-    """A graph that is called as traced has no copies, so this one is compiled."""
-    both(changing(CHANGES["tensor of a tuple"][0]))
+class Strided(comparison.Batches):
+    """Rows have a stride from the fourth batch on."""
+
+    def __iter__(self):
+        for number, batch in enumerate(super().__iter__()):
+            group = batch["default"]
+            yield {"default": group if number < 3 else {**group, "y": torch.stack([group["y"]] * 2, 1)[:, 0]}}
+
+
+def test_compiled_graph_takes_strided_rows_and_notices_changed_tensor(monkeypatch):
+    """This one is compiled: a graph that is called as traced bears any stride, and has no copies."""
+
+    def make() -> dict[str, Callback]:
+        loss = Reading(Scaled(), ADAM)
+        return {"loss": loss, "change": changed(6, lambda: loss.kept[0].mul_(-1.0))}
+
+    monkeypatch.setattr(comparison, "Batches", Strided)
+    both(make, (8,) * 8)
 
 
 def test_unread_attributes_need_no_graph(interpreted, warnings):

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compile import comparison
-from tests.compile.comparison import ADAM, SGD, Batches, Distance, Target, both, layer, trained
+from tests.compile.comparison import ADAM, SGD, Distance, Target, both, layer, trained
 from torch import Tensor, nn
 
 from rlrun.callbacks import Schedule
@@ -212,23 +211,6 @@ def test_missing_compiler_is_refused(compiler, message, monkeypatch):
     if compiler:
         monkeypatch.setenv("CXX", compiler)
         FusedUpdate(True, "cpu")
-
-
-def halved(number: int, group: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Give rows a stride from the fourth batch on."""
-    if number >= 3:
-        group["y"] = torch.stack([group["y"], -group["y"]], 1)[:, 0]
-    return group
-
-
-def test_compiled_graph_takes_strided_rows(monkeypatch):
-    class Strided(Batches):
-        def __iter__(self):
-            for number, batch in enumerate(super().__iter__()):
-                yield {"default": halved(number, batch["default"])}
-
-    monkeypatch.setattr(comparison, "Batches", Strided)
-    both(lambda: {"loss": Distance(layer(), ADAM)})  # compiled for real: a graph that is called as traced bears it
 
 
 def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):

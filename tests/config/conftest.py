@@ -1,6 +1,5 @@
 """A project folder with its own `conf/`, and the packaged folder in miniature."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,24 +14,8 @@ PACKAGED = Path(__file__).parent / "fixture_conf"
 
 
 @pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in an empty folder; leave `sys.path` as it was."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
-
-
-@pytest.fixture
-def write(project: Path) -> Callable[[str, str], Path]:
-    """Write a file of the project."""
-
-    def write_file(name: str, text: str) -> Path:
-        path = project / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-    return write_file
+def folder(project: Path) -> None:
+    """Stand in an empty folder."""
 
 
 @pytest.fixture

@@ -155,16 +155,3 @@ def refuse(path):
 def test_wrong_numbers_are_refused(override, describe_error):
     with pytest.raises(ConfigError, match=describe_error):
         Experiment(compose([*WORDS, override]))
-
-
-def test_items_are_found_and_removed(tmp_path):
-    items = ExportedFiles(tmp_path / "kept")
-    for handle in (1, 2):
-        items.path_of(handle).write_bytes(b"")
-    items.path_of(3).mkdir()
-    assert [item.handle for item in items.items()] == [1, 2]
-    assert items.latest() == items.get(2)
-    items.delete(2)
-    assert (items.get(2), items.latest().path) == (None, tmp_path / "kept" / "policy_000001.onnx")
-    with pytest.raises(RlrunError, match="has no file number 2"):
-        items.delete(2)

@@ -321,13 +321,6 @@ def test_of_two_that_take_over_at_once_one_is_refused(tmp_path):
     assert codes == [0, 2, 2, 2, 2, 2]
 
 
-def test_notes_are_appended(tmp_path):
-    run = started(tmp_path / "run")
-    run.note("first\n")
-    run.note("second")
-    assert [line.split(" ", 1)[1] for line in run.log.read_text().splitlines()] == ["first", "second"]
-
-
 def test_failed_replacement_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "summary.json"
     files.write_json(path, {"objective": float("nan")})

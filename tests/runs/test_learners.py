@@ -58,6 +58,19 @@ def warm(together, monkeypatch):
 
 
 @pytest.fixture(scope="module")
+def whole(together, tmp_path_factory):
+    """A run of two learners that ended well; nobody changes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process_group.interpreter, "start", lambda module, connection: together.learner(connection))
+        return rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path_factory.mktemp("whole") / "run").run_dir
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    return RunDir(shutil.copytree(whole, tmp_path / "run"))
+
+
+@pytest.fixture(scope="module")
 def found(together, tmp_path_factory):
     """What one learner comes to, and what each of two does."""
     return together.all_of_it(), *together.both(tmp_path_factory.mktemp("both"))
@@ -120,8 +133,7 @@ def test_lanes_are_those_of_one_process():
     assert len({number for numbers in drawn for number in numbers}) == 12
 
 
-def test_a_run_that_was_left_goes_on_exactly(tmp_path, warm, monkeypatch):
-    whole = rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "whole")
+def test_a_run_that_was_left_goes_on_exactly(whole, tmp_path, warm, monkeypatch):
     with monkeypatch.context() as patch:
         signal_at(patch, Collector, "_store", 21)
         stopped = rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "left")
@@ -129,15 +141,14 @@ def test_a_run_that_was_left_goes_on_exactly(tmp_path, warm, monkeypatch):
     again = rlrun.resume(tmp_path / "left")
     assert json.loads((again.run_dir / "manifest.json").read_text())["resume"] == "exact"
     for number in (0, 1):
-        assert states(whole.run_dir, number) == states(again.run_dir, number)
-    run = RunDir(whole.run_dir)
+        assert states(whole, number) == states(again.run_dir, number)
+    run = RunDir(whole)
     assert len(run.checkpoint_dirs()) <= 3
     beside = {path.name for path in place_of(run.checkpoints, 1).iterdir()}
     assert beside == {path.name for path in run.checkpoint_dirs()} | {"segments"}
 
 
-def test_a_checkpoint_that_a_learner_lacks_is_none(tmp_path, warm):
-    run = RunDir(rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run").run_dir)
+def test_a_checkpoint_that_a_learner_lacks_is_none(run, warm):
     newest = run.checkpoint()
     used = rlrun.commands.checkpoints.disk_used(run.path)
     (place_of(run.checkpoints, 1) / newest.name / "manifest.json").unlink()
@@ -149,8 +160,7 @@ def test_a_checkpoint_that_a_learner_lacks_is_none(tmp_path, warm):
     assert again.summary["env_steps"] == 80
 
 
-def test_a_checkpoint_that_the_first_one_never_wrote_is_deleted(tmp_path, warm):
-    run = RunDir(rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run").run_dir)
+def test_a_checkpoint_that_the_first_one_never_wrote_is_deleted(run, warm):
     beside = place_of(run.checkpoints, 1)
     shutil.copytree(beside / run.checkpoint().name, beside / "0000000073-0000000027")  # the process died then
     rlrun.resume(run.path, ["stop.env_steps=120"])
@@ -186,16 +196,15 @@ def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
     assert "in follow\n    raise DataError" in RunDir(tmp_path / "run").log.read_text()  # of the other process
 
 
-def test_no_learner_runs_what_comes_with_a_run(tmp_path, warm, monkeypatch):
-    run = RunDir(rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "theirs").run_dir)
+def test_no_learner_runs_what_comes_with_a_run(run, tmp_path, warm, monkeypatch):
     (run.path / "evil.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\ndef go(**options): return []\n")
     config = OmegaConf.load(run.config)
     named = {"_target_": "${pick[${seeds.learner}]}", "names": [], "total": 5}  # another class for each learner
-    more = {"pick": ["rlrun.callbacks.make_sinks", "theirs.evil.go"], "seeds": {"learner": 0}}
+    more = {"pick": ["rlrun.callbacks.make_sinks", "run.evil.go"], "seeds": {"learner": 0}}
     OmegaConf.save(OmegaConf.merge(config, more, {"callbacks": {"logger": {"sinks": named}}}), run.config)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LearnerError, match=r"theirs\.evil\.go comes with the run and is not trusted"):
+    with pytest.raises(LearnerError, match=r"run\.evil\.go comes with the run and is not trusted"):
         rlrun.resume(run.path, ["stop.env_steps=80"])
     assert not (tmp_path / "canary").exists()
 

@@ -17,17 +17,11 @@ PART = "class Part:\n    def __init__(self, *positional, **named):\n        self
 
 
 @pytest.fixture(autouse=True)
-def stand(tmp_path, monkeypatch):
-    """Stand in an empty folder; afterwards no module of it is known any more."""
-    (tmp_path / "project").mkdir()
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    known = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - known:
-        namespace = vars(sys.modules[name])
-        if str(tmp_path) in f"{namespace.get('__file__')} {namespace.get('__path__')}":
-            del sys.modules[name]
+def stand(project, monkeypatch):
+    """Stand in an empty folder within another one."""
+    (project / "project").mkdir()
+    monkeypatch.chdir(project / "project")
+    return project
 
 
 def write(path: Path, text: str = PART) -> Path:
@@ -299,11 +293,11 @@ def test_the_folder_of_the_run_is_searched_for_named_packages_only(stand):
     assert "not trusted" in refused("more.Part", project=theirs)
 
 
-@pytest.mark.parametrize("project", [3, None, [], "relative", "/no\nline", "/\x1b[31m", "/nowhere"])
-def test_what_a_run_says_of_its_folder_may_be_anything(project):
-    message = refused("mine.Part", project=project)
+@pytest.mark.parametrize("place", [3, None, [], "relative", "/no\nline", "/\x1b[31m", "/nowhere"])
+def test_what_a_run_says_of_its_folder_may_be_anything(place):
+    message = refused("mine.Part", project=place)
     assert message.isprintable()
-    with pytest.raises(ConfigError, match="there is no module 'mine'"), trust.limited(["mine"], project=project):
+    with pytest.raises(ConfigError, match="there is no module 'mine'"), trust.limited(["mine"], project=place):
         pass
 
 
