@@ -173,7 +173,7 @@ def _quadratic(part: dict[str, Any]) -> Lines:
     means = part["means"]
     return [
         f"A noisy quadratic of three numbers, whose largest value is 0, {len(part['studies'])} studies of as many "
-        f"trials: on average {means['search']:.3f} by tpe, {means['cmaes']:.3f} by cmaes, {means['random']:.3f} at "
+        f"trials: on average {means['search']:.3f} by tpe, {means['random']:.3f} at "
         f"random; tpe ahead in {part['ahead']}: {verdict(part)}.",
     ]
 

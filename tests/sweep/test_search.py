@@ -95,7 +95,7 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         (["a=tag(log,interval(0,1))"], {}, "begin above 0"),
         (["a=range(3,1)"], {}, "lists no value"),
         (["a=interval(0,1)"], {"sampler": "grid"}, "a has no end of values"),
-        (["a=1,2"], {"sampler": "cma"}, r"one of tpe, cmaes, grid, random, nsga2, got 'cma' \(did you mean 'cmaes'"),
+        (["a=1,2"], {"sampler": "tp"}, r"one of tpe, grid, random, nsga2, got 'tp' \(did you mean 'tpe'"),
         (["a=1,2"], {"objective": ["x", "y"], "pruner": "median"}, "of several objectives none says which"),
         (["a=1,2"], {"objective": ["x", "y"], "direction": ["minimize"]}, "2 objectives have one direction each"),
         (["a=1,2"], {"sampler": "nsga2"}, "it is for several objectives"),
@@ -104,7 +104,6 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         (["algorithm.lrr=interval(0,1)"], {}, "algorithm.lrr: no such key"),
         (["algorithm.lr=interval(-1,1)"], {}, "algorithm.lr: wanted a number above 0"),
         (["algorithm.lr=1,2", "evaluation.every=0"], {}, "evaluation.every=0 leaves no evaluation/mean_return"),
-        (["algorithm.double=true,false"], {"sampler": "cmaes"}, "it chooses numbers"),
         (["a=1,2"], {"seeds": 10**12}, "sweep.seeds: wanted a whole number from 1, or a list of different seeds"),
         (
             ["a=1,2"],
@@ -143,11 +142,9 @@ def test_a_quadratic_is_searched_better_than_at_random(tmp_path):
         assert all(study.states.count("complete") == 30 for study in sought)
         return [study.answer["best"]["mean"][0] for study in sought]  # over fresh seeds
 
-    by_chance = means("random")
-    for sampler in ("tpe", "cmaes"):
-        values = means(sampler)
-        assert statistics.mean(values) > statistics.mean(by_chance), sampler
-        assert sum(value > chance for value, chance in zip(values, by_chance, strict=True)) >= 2, sampler
+    by_chance, values = means("random"), means("tpe")
+    assert statistics.mean(values) > statistics.mean(by_chance)
+    assert sum(value > chance for value, chance in zip(values, by_chance, strict=True)) >= 2
 
 
 def rising(values):

@@ -54,7 +54,7 @@ KINDS = {
     "warmup": either(whole(), NULL),
     "start": TRUTH,
     "params": BLOCK,
-    "sampler": one_of("tpe", "cmaes", "grid", "random", "nsga2"),
+    "sampler": one_of("tpe", "grid", "random", "nsga2"),
     "pruner": one_of("auto", "median", "successive_halving", "hyperband", "none"),
     "score": one_of("mean", "last", "best"),
     "over_seeds": one_of("mean", "iqm", "worst"),
@@ -70,7 +70,7 @@ class Optuna:
 
     Raises:
         ConfigError: a value is none that the key takes, or does not go with another.
-        MissingExtra: Optuna is not installed, or what the sampler needs next to it.
+        MissingExtra: Optuna is not installed.
     """
 
     trials: int = 30
@@ -97,22 +97,17 @@ class Optuna:
         count = len(self.objectives)
         if len(self.directions) != count:
             raise ConfigError(f"sweep.direction: {count} objectives have one direction each, or one for all")
-        if count > 1 and self.sampler == "cmaes":
-            raise ConfigError("sweep.sampler=cmaes: it has one objective; nsga2 and tpe take several")
         if count > 1 and self.pruner not in ("auto", "none"):
             raise ConfigError(f"sweep.pruner={self.pruner}: of several objectives none says which trial to leave early")
         if count == 1 and self.sampler == "nsga2":
-            raise ConfigError("sweep.sampler=nsga2: it is for several objectives; tpe and cmaes are for one")
+            raise ConfigError("sweep.sampler=nsga2: it is for several objectives; tpe is for one")
 
     def package(self) -> Any:
         """Return Optuna, whose log level is set to errors."""
         try:
             import optuna
-
-            if self.sampler == "cmaes":
-                import cmaes  # noqa: F401
-        except ImportError as error:
-            raise MissingExtra("sweep=optuna", error.name or "optuna", "optuna") from None
+        except ImportError:
+            raise MissingExtra("sweep=optuna", "optuna", "optuna") from None
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         return optuna
 
@@ -233,14 +228,11 @@ class SearchPlan:
         Raises:
             ConfigError: naming the wrong key, or what prevents the search.
         """
-        settings = self.settings
-        if settings.sampler == "cmaes" and all(dimension.choices for dimension in self.dimensions):
-            raise ConfigError("sweep.sampler=cmaes: it chooses numbers, interval(…) or range(…), and there are none")
         ends = [dimension.choices or (dimension.low, dimension.high) for dimension in self.dimensions]
         for at in range(max(map(len, ends))):
             values = [options[at % len(options)] for options in ends]
             self._compose([*self.fixed, *map(Dimension.override, self.dimensions, values)])
-        reports = [name for name in settings.objectives if name.startswith("evaluation/")]
+        reports = [name for name in self.settings.objectives if name.startswith("evaluation/")]
         if reports and not self._base.config.evaluation.every:
             raise ConfigError(f"sweep.objective: evaluation.every=0 leaves no {reports[0]} to compare")
 

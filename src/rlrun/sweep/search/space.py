@@ -84,24 +84,6 @@ class Dimension:
         count = round((self.high - self.low) / self.step) + 1
         return [self.low + index * self.step for index in range(count)]
 
-    def share(self, value: float) -> float:
-        """Return the place of a number between its bounds, from 0 to 1."""
-        if self.high == self.low:
-            return 0.5
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
-
-    def at(self, share: float) -> float:
-        """Return the number at a place between the bounds."""
-        if self.log:
-            value = self.low * math.pow(self.high / self.low, share)
-        else:
-            value = self.low + share * (self.high - self.low)
-        if self.step is not None:
-            value = self.low + round((value - self.low) / self.step) * self.step
-        return min(max(round(value) if self.whole else value, self.low), self.high)
-
 
 def divide(
     overrides: Iterable[str], params: Mapping[str, Any], config_dir: Path | None = None

@@ -30,8 +30,6 @@ LARGEST = 1 << 28  # bytes of a journal; a thousand trials have about one millio
 AGAIN = "again"  # notes of which trial, whose failed jobs were tried again, another trial has the values
 SAMPLES = 10_000  # of a bootstrap
 SURE = 0.95  # how often an interval holds the mean
-GENERATION = "generation"  # notes of which one of CMA-ES a trial is
-WIDTH = 0.25  # of the first generation, as a share of the distance between the bounds
 
 
 class Trial(NamedTuple):
@@ -89,11 +87,8 @@ class Study:
         """Return a new trial."""
         trials = self._frozen()
         number = next((trial.number for trial in trials if trial.state.name == "WAITING"), len(trials))
-        if number == len(trials):
-            if self.plan.points:
-                self._enqueue(self.plan.points[self.asked % len(self.plan.points)])
-            elif self.plan.settings.sampler == "cmaes":
-                self._enqueue(*self._evolved(self._seed(number)))
+        if number == len(trials) and self.plan.points:
+            self._enqueue(self.plan.points[self.asked % len(self.plan.points)])
         return self._suggested(number, self._study.ask)
 
     def reopen(self, number: int) -> Trial:
@@ -210,39 +205,6 @@ class Study:
     def _enqueue(self, values: Mapping[str, Any], notes: Mapping[str, Any] | None = None) -> None:
         if values:
             self._study.enqueue_trial(dict(values), user_attrs=dict(notes or {}))
-
-    def _evolved(self, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return values that CMA-ES chooses, and what to note of them.
-
-        Optuna keeps the state of CMA-ES pickled in its study, and a study may be untrusted. So it is computed
-        again from the trials each time, which takes a moment.
-        """
-        from cmaes import CMA
-
-        numbers = [dim for dim in self.plan.dimensions if not dim.choices]
-        start, generations = self.plan.start, [trial.user_attrs.get(GENERATION) for trial in self._frozen()]
-        mean = np.array([dim.share(start[dim.name]) if dim.name in start else 0.5 for dim in numbers])
-        bounds = np.array([[0.0, 1.0]] * len(numbers))
-        state = CMA(mean=mean, sigma=WIDTH, bounds=bounds, seed=seed % 2**31)
-        sign = self.plan.settings.signs[0]
-        ended = [trial for trial in self.trials if trial.state in ("complete", "pruned", "failed")]
-        while True:
-            mine = [trial for trial in ended if generations[trial.number] == state.generation]
-            if len(mine) < state.population_size:
-                break
-            # Who was pruned or failed is behind all others: only the order counts.
-            state.tell(
-                [
-                    (
-                        np.array([dim.share(trial.values[dim.name]) for dim in numbers]),
-                        sign * trial.results[0] if trial.state == "complete" else math.inf,
-                    )
-                    for trial in mine[: state.population_size]
-                ]
-            )
-        point = state.ask()
-        values = {dim.name: dim.at(float(share)) for dim, share in zip(numbers, point, strict=True)}
-        return values, {GENERATION: state.generation}
 
     def _sampler(self, seed: int) -> Any:
         samplers, config = self._optuna.samplers, self.plan.settings
