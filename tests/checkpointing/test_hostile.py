@@ -13,9 +13,8 @@ import torch
 
 from rlrun import checkpointing as storage
 from rlrun.checkpointing import MANIFEST, STATE, TENSORS
-from rlrun.core.errors import RlrunError, RunDirError
+from rlrun.core.errors import RunDirError
 from rlrun.memory import Table
-from rlrun.memory.ejectors import Fifo
 
 DEEP = 200_000
 
@@ -29,9 +28,9 @@ def test_a_manifest_larger_than_any_is_not_taken_apart(tmp_path):
 class Checkpoint:
     """A good checkpoint, to be changed and sealed anew."""
 
-    def __init__(self, folder, whole=False):
+    def __init__(self, folder):
         self.path = folder / "checkpoints" / "0000000010-0000000001"
-        self.table = make(whole)
+        self.table = make()
         for step in range(6):
             self.table.add(None, {"observation": [step], "reward": [1]})
         self.table.close(None, [6])
@@ -73,8 +72,8 @@ class Checkpoint:
         assert storage.verify(self.path) != []
 
 
-def make(whole=False):
-    return Table(length=9, columns={"observation": {}, "reward": {}}, ejector=Fifo(whole=whole))
+def make():
+    return Table(length=9, columns={"observation": {}, "reward": {}})
 
 
 @pytest.fixture
@@ -320,40 +319,3 @@ def test_a_file_larger_than_memory_is_not_read(given):
         storage.load(given.path)
     assert "this machine has" in storage.verify(given.path)[0]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - before < 2
-
-
-INDEX = {
-    "written": [-1],
-    "open": [99],
-    "lane": [7, 7],
-    "status": [9, 9],
-    "free": [-5],
-    "_previous": [77],
-    "stamp": [1 << 30] * 7,
-    "used": [0, 1, 2, 3, 4, 5, 99],
-    "first": [0.5, 0.5],
-}
-RING, POOL = {"_lanes": [[9], [0], [9]], "last": [1 << 40, 0]}, {"start": [1 << 40, 0], "rows": [-3, 0], "freed": [3]}
-
-
-@pytest.mark.parametrize(
-    ("whole", "name", "values"),
-    [
-        *((whole, *item) for whole in (False, True) for item in INDEX.items()),
-        *((False, *item) for item in RING.items()),
-        *((True, *item) for item in POOL.items()),
-        *((True, name, -1) for name in ("high", "tip", "log_size", "bits")),
-        *((True, name, 1 << 50) for name in ("high", "tip", "log_size", "bits", "size")),
-    ],
-)
-def test_an_index_that_points_to_nowhere_is_refused_before_a_table_changes(tmp_path, whole, name, values):
-    table = Checkpoint(tmp_path, whole).table
-    before, state = storage.digest(table.state_dict()), table.state_dict()
-    now = state["index"][name]
-    wrong = values if isinstance(now, int) else torch.tensor(values)
-    if not isinstance(now, int) and wrong.dtype == torch.int64:
-        wrong = wrong.to(now.dtype)
-    state["index"][name] = wrong
-    with pytest.raises(RlrunError, match=r"^memory: [^\n]*$"):
-        table.load_state_dict(state)
-    assert storage.digest(table.state_dict()) == before

@@ -11,7 +11,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Batch
 from rlrun.memory import NStep, Table
 from rlrun.memory.adaptors import TerminalOverride
-from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, Previous
+from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
 
 from .tables import STEP, add_steps
 
@@ -142,25 +142,6 @@ def test_only_termination_stops_values(end: str, continues: Sequence[int]) -> No
     assert by_start(windows, "number", count=3) == [[0, 0], [0, 0], [0, 1]]
 
 
-def test_returns_stop_with_the_episode() -> None:
-    columns = {"gain": NStepReturn(steps=3, discount=0.5), "counts": NStepDiscount(steps=3, discount=0.5)}
-    batch = table_of(columns, "terminated", "truncated").sample(300)
-    assert by_start(batch, "gain") == [3.0, 6.0, 8.0, 8.0]  # 1+2/2+4/4, 2+4/2+8/4, 4+8/2, 8
-    assert by_start(batch, "counts") == [0.125, 0.0, 0.0, 0.0]
-    assert by_start(batch, "counts", first=100) == [0.125, 0.125, 0.25, 0.5]
-    unfinished = table_of(columns, None).sample(300)  # its last row has a reward, but no next observation yet
-    assert by_start(unfinished, "gain", count=3) == [3.0, 4.0, 4.0]
-
-
-def test_returns_of_several_dimensions() -> None:
-    columns = {**STEP, "observation": {}, "reward": {"shape": [2]}, "gain": NStepReturn(steps=2, discount=0.5)}
-    table = Table(length=20, columns=columns)
-    add_steps(table, 4, lambda i: {"observation": [i], "reward": [[1.0 * i, 10.0 * i]]}, last=[4])
-    batch = table.sample(100, 2)
-    assert batch["gain"].shape == (100, 2, 2)
-    assert by_start(batch, "gain", first=2, count=1) == [[[3.5, 35.0], [3.0, 30.0]]]
-
-
 def test_leaves_of_a_tree_can_be_read() -> None:
     columns = {**STEP, "observation.a": {}, "observation.b": {"shape": [2]}}
     later = {"later": Next("observation.b"), "whole": Next("observation", steps=2)}
@@ -178,7 +159,6 @@ def test_leaves_of_a_tree_can_be_read() -> None:
         (lambda: Next("a", steps=0), "Next.steps must be at least 1, not 0"),
         (lambda: NextN("a", n=0), "NextN.n must be at least 1, not 0"),
         (lambda: Previous("a", steps=-1), "Previous.steps must be at least 0, not -1"),
-        (lambda: NStepDiscount(steps=0, discount=0.9), "NStepDiscount.steps must be at least 1, not 0"),
     ],
 )
 def test_wrong_settings_are_refused(make: Any, message: str) -> None:

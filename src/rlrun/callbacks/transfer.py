@@ -149,7 +149,7 @@ class MemoryExport(Callback):
         if self.path is not None:
             _require_writable(self.path)
         if path is not None:
-            trust.admit_writing(path, self.path, archive.is_sealed, "memory.export.path")
+            trust.admit_writing(path, self.path, files.is_memory, "memory.export.path")
         self.public = public
         self.spaces = spaces
         self.wanted = every is not None or path is not None

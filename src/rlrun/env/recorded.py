@@ -161,6 +161,7 @@ class Recorded(Env):
 
     _action_log: ActionLog | None = None
     _remembered: dict[str, Any] | None = None
+    _episodes: Sequence[RecordedEpisode | None] = ()  # of the remembered state, by env
     _write: Write  # from an environment's observation into a row of observations
     _to_env: Convert | None  # from policy actions to environment actions
     _split: Callable[[Any], Iterator[Any]] | None  # divides these by env, if they are not an array
@@ -194,15 +195,22 @@ class Recorded(Env):
         return {**state, "lanes": envs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if state:
-            _require_episodes(state, self.num_envs)
-            try:
-                if state["actions"] is not None:
-                    rows = self._rows(map_tree(lambda array: array[0], state["actions"]))
-                    _ = [rows[env_index] for env_index in range(self.num_envs)]
-            except Exception as error:
-                raise RlrunError(f"its actions do not fit this environment ({type(error).__name__})") from error
-        self._remembered = state or None
+        self._remembered, self._episodes = None, ()
+        if not state:
+            return
+        if len(state["lanes"]) != self.num_envs:
+            raise RlrunError(f"it has {len(state['lanes'])} envs, and this environment has {self.num_envs}")
+        require_sound(state["lanes"])
+        log = ActionLog(self.num_envs)
+        log.load_state_dict(state)
+        rows = [self._rows(action) for action in log.log]
+        self._episodes = [
+            None
+            if origin is None
+            else RecordedEpisode(origin, [row[env_index] for row in rows[begun:]] if begun >= 0 else [])
+            for env_index, (origin, begun) in enumerate(zip(state["lanes"], state["begun"], strict=True))
+        ]
+        self._remembered = state
 
     def resume_episodes(self, abandon: Abandon = None) -> Resumed | None:
         state, self._remembered = self._remembered, None
@@ -211,13 +219,7 @@ class Recorded(Env):
         self.record()
         assert self._action_log is not None
         self._action_log.load_state_dict(state)
-        rows = [self._rows(action) for action in self._action_log.log]
-        episodes = [
-            None
-            if origin is None
-            else RecordedEpisode(origin, [row[env_index] for row in rows[begun:]] if begun >= 0 else [])
-            for env_index, (origin, begun) in enumerate(zip(state["lanes"], state["begun"], strict=True))
-        ]
+        episodes, self._episodes = [*self._episodes], ()
         outcomes = self._replay(episodes, abandon)
         lost = {}
         for env_index, (episode, outcome) in enumerate(zip(episodes, outcomes, strict=True)):
@@ -239,37 +241,3 @@ class Recorded(Env):
             action = self._to_env(action)
         rows: Sequence[Any] = action if self._split is None else list(self._split(action))
         return rows
-
-
-def _require_episodes(state: dict[str, Any], num_envs: int) -> None:
-    """Refuse a state that these envs cannot have saved, before it is used.
-
-    Raises:
-        RlrunError: it has another number of envs, or an entry is invalid.
-    """
-    envs, begun, actions = (state.get(name) for name in ("lanes", "begun", "actions"))
-    if not isinstance(envs, list) or not all(origin is None or _is_origin(origin) for origin in envs):
-        raise RlrunError("its envs are not episodes")
-    if len(envs) != num_envs:
-        raise RlrunError(f"it has {len(envs)} envs, and this environment has {num_envs}")
-    shapes: list[tuple[int, ...]] = []
-    if actions is not None:
-        map_tree(lambda array: shapes.append(array.shape if isinstance(array, np.ndarray) else ()), actions)
-    steps = shapes[0][0] if shapes and shapes[0] else 0
-    if (actions is not None and not steps) or any(shape[:2] != (steps, num_envs) for shape in shapes):
-        raise RlrunError(f"its actions are not those of {num_envs} envs")
-    if not isinstance(begun, list) or len(begun) != num_envs:
-        raise RlrunError("it does not say when each episode began")
-    for origin, at in zip(envs, begun, strict=True):
-        if type(at) is not int or not -1 <= at <= steps or (at < 0 and origin is not None and "whole" not in origin):
-            raise RlrunError(f"{str(at)[:40]} is not a step at which an episode of {steps} steps began")
-    require_sound(envs)
-
-
-def _is_origin(env: Any) -> bool:
-    if not isinstance(env, dict) or not isinstance(env.get("layers"), list):
-        return False
-    known = "whole" in env if "seed" not in env else env["seed"] is None or type(env["seed"]) is int
-    names = [layer["attributes"] for layer in env["layers"] if isinstance(layer, dict) and "attributes" in layer]
-    named = all(isinstance(attrs, dict) and not any(name.startswith("__") for name in attrs) for attrs in names)
-    return known and named and len(names) == len(env["layers"])

@@ -31,7 +31,7 @@ from rlrun.memory.transforms import (
     RewardShift,
     WeighRewards,
 )
-from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, NStepDiscount, NStepReturn, Previous
+from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
 __all__ += ["ObservationNormalize", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]
@@ -41,6 +41,6 @@ __all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Re
 __all__ += ["Stratified", "Uniform", "UniformEjector"]
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
-__all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "NStepDiscount", "NStepReturn", "Next"]
-__all__ += ["NextN", "Previous", "Table", "spaces_in"]
+__all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
+__all__ += ["Previous", "Table", "spaces_in"]
 __all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

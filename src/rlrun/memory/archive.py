@@ -1,10 +1,8 @@
-"""A file of arrays: a zip whose comment is a hash of every byte before it.
+"""A file of arrays: a zip, whose checksums are compared before anything in it is used.
 
-Members are not compressed, so they are read piece by piece, and none is larger than the file. The hash is compared
-before any member is read, so a single flipped bit is found.
+Members are not compressed, so they are read piece by piece, and none is larger than the file.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -14,7 +12,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from zipfile import ZIP_STORED, BadZipFile, ZipFile
 
 import numpy as np
@@ -23,20 +21,17 @@ from rlrun.core.errors import RequestError, RlrunError
 from rlrun.core.typing import Array
 from rlrun.runs.files import open_regular, reason, sync_directory
 
-SEAL = b"rlrun sha256 "  # followed by the hash in hexadecimal digits
-DIGITS = 64
-PIECE = 1 << 22  # bytes read or written at a time
+PIECE = 1 << 22  # bytes read at a time
 LARGEST_TEXT = 1 << 26  # bytes of a JSON member
 MARK = b"PK\x03\x04"  # how zips begin
 PICKLE = "not read, because loading it runs whatever code it holds"
 
 
 @contextmanager
-def create(path: Path, *, public: bool = False, sealed: bool = True) -> Iterator[ZipFile]:
+def create(path: Path, *, public: bool = False) -> Iterator[ZipFile]:
     """Write a zip that appears under its name only when it is complete.
 
     public: everybody may read it, not only its owner.
-    sealed: False writes no hash, for other programs.
 
     Raises:
         RlrunError: the disk does not take it; what was there before stays.
@@ -47,13 +42,7 @@ def create(path: Path, *, public: bool = False, sealed: bool = True) -> Iterator
         temporary.unlink(missing_ok=True)
         with os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
             with ZipFile(file, "w", ZIP_STORED) as archive:
-                archive.comment = SEAL + b"0" * DIGITS if sealed else b""
                 yield archive
-            if sealed:
-                size = file.seek(-DIGITS, os.SEEK_END)
-                digest = _hash(file, size)
-                file.seek(size)
-                file.write(digest)
             os.chmod(temporary, 0o644 if public else 0o600)
             file.flush()
             os.fsync(file.fileno())
@@ -71,24 +60,9 @@ def sweep(path: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def _hash(file: IO[bytes], size: int) -> bytes:
-    """Return the hash of the first `size` bytes."""
-    file.seek(0)
-    digest = hashlib.sha256()
-    while size > 0:
-        piece = file.read(min(size, PIECE))
-        if not piece:
-            break
-        digest.update(piece)
-        size -= len(piece)
-    return digest.hexdigest().encode()
-
-
 @contextmanager
-def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
-    """Open a zip after its hash was compared.
-
-    sealed: False for a zip of another program, which has no hash.
+def read(path: Path, *, verify: bool = True) -> Iterator[ZipFile]:
+    """Open a zip after its content was compared with its checksums; `verify` False leaves that out.
 
     Raises:
         RequestError: it is missing, damaged, cut short, a pickle, or no zip of this kind.
@@ -100,52 +74,21 @@ def read(path: Path, *, sealed: bool = True) -> Iterator[ZipFile]:
                 raise RequestError(f"{path} is a pickle: {PICKLE}")
             if start != MARK:
                 raise RequestError(f"{path} is no stored memory: it does not begin like one")
-            seal = _seal_of(file) if sealed else None
-            if sealed and seal is None:
-                raise RequestError(f"{path} is damaged or cut short, or no memory of rlrun: it has no hash at its end")
-            if seal is not None and _hash(file, seal[0]) != seal[1]:
-                raise RequestError(f"{path} is damaged: its content does not match its hash")
             with ZipFile(file) as archive:
-                _check_members(archive, path)
+                if "data.pickle" in archive.namelist():
+                    legacy = "is in Emote's legacy format, a pickle"
+                    raise RequestError(f"{path} {legacy}: {PICKLE}; export it as V1 with Emote")
+                for member in archive.infolist():
+                    if member.compress_type != ZIP_STORED or member.flag_bits & 1:
+                        raise RequestError(f"{path} is refused: '{member.filename}' in it is compressed or encrypted")
+                if verify and (name := archive.testzip()) is not None:
+                    raise RequestError(f"{path} is damaged: its member '{name}' does not match its checksum")
                 yield archive
     # NotImplementedError is what zipfile raises for a method of compression or a version that it does not know
     except (BadZipFile, NotImplementedError, EOFError, struct.error, UnicodeDecodeError) as error:
         raise RequestError(f"{path} is damaged or cut short: {error}") from error
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {reason(error)}") from error
-
-
-def is_sealed(path: Path) -> bool:
-    """Return True if a file ends with a hash, which need not be right."""
-    try:
-        with os.fdopen(open_regular(path, follow=True), "rb") as file:
-            return _seal_of(file) is not None
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {reason(error)}") from error
-
-
-def _seal_of(file: IO[bytes]) -> tuple[int, bytes] | None:
-    """Return how many bytes the seal covers and the hash it gives for them."""
-    size = file.seek(0, os.SEEK_END)
-    if size < len(SEAL) + DIGITS:
-        return None
-    file.seek(size - len(SEAL) - DIGITS)
-    match = re.fullmatch(re.escape(SEAL) + rb"([0-9a-f]{%d})" % DIGITS, file.read())
-    return None if match is None else (size - DIGITS, match[1])
-
-
-def _check_members(archive: ZipFile, path: Path) -> None:
-    names = archive.namelist()
-    if "data.pickle" in names:
-        raise RequestError(f"{path} is in Emote's legacy format, a pickle: {PICKLE}; export it as V1 with Emote")
-    for member in archive.infolist():
-        parts = member.filename.split("/")
-        if "\\" in member.filename or not all(parts) or {".", ".."} & set(parts):
-            raise RequestError(f"{path} is refused: its member '{member.filename}' leads out of it")
-        if member.compress_type != ZIP_STORED or member.flag_bits & 1:
-            raise RequestError(f"{path} is refused: its member '{member.filename}' is compressed or encrypted")
-    if len(set(names)) < len(names):
-        raise RequestError(f"{path} is refused: two of its members have the same name")
 
 
 def write_json(archive: ZipFile, name: str, value: Any) -> None:

@@ -49,7 +49,7 @@ def read(path: Path | str) -> list[Episode]:
         RequestError: the file is missing, damaged or a pickle, or its ranges contradict each other.
     """
     path = Path(path)
-    with archive.read(path, sealed=False) as file:
+    with archive.read(path) as file:
         about = _configuration(file, path)
         parts = {key: _part(file, key, about["ids"], path) for key in about["part_keys"]}
     return list(_episodes(about, parts, path))
@@ -61,7 +61,7 @@ def is_v1(path: Path) -> bool:
     Raises:
         RequestError: it cannot be opened, or is a pickle.
     """
-    with archive.read(path, sealed=False) as file:
+    with archive.read(path, verify=False) as file:
         return {"version", "configuration.json"} <= set(file.namelist())
 
 
@@ -166,7 +166,7 @@ def write(table: Table, path: Path | str) -> None:
     leaves = [leaf for leaf in stored.columns if leaf not in ("terminated", "truncated")]
     keys = {leaf: OURS.get(leaf) or leaf.removeprefix("observation.") for leaf in leaves}
     ids, rows = np.arange(len(stored)), stored.rows
-    with archive.create(Path(path), sealed=False) as file:
+    with archive.create(Path(path)) as file:
         file.writestr("version", VERSION)
         archive.write_json(file, "configuration.json", _about(stored, keys))
         for leaf, key in keys.items():

@@ -13,7 +13,7 @@ from rlrun.core.errors import RequestError, did_you_mean
 from rlrun.core.spaces import map_tree, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.columns import Column
-from rlrun.memory.index import grown
+from rlrun.memory.index import grown, runs
 
 if TYPE_CHECKING:
     from rlrun.memory.table import Table
@@ -193,9 +193,8 @@ class Stored:
         if not partial:
             order = order[(length > 1)[order] & index.alive()[number[order]]]
         begin, length = begin[order], length[order]
-        ramp = np.arange(int(length.sum())) - np.repeat(np.cumsum(length) - length, length)
         is_open = ~index.closed()[number[order]]
-        return cls(table, slots[np.repeat(begin, length) + ramp], length, number[order], is_open)
+        return cls(table, slots[runs(begin, length)], length, number[order], is_open)
 
     @property
     def columns(self) -> Mapping[str, Column]:

@@ -7,7 +7,7 @@
     tags/<name>.npy        [E, …]
     columns/<name>.npy     [R, …] the rows, episode after episode
 
-The file is a zip sealed by a hash of all its bytes: see `rlrun.memory.archive`.
+The file is a zip, whose checksums are compared before it is used: see `rlrun.memory.archive`.
 """
 
 from __future__ import annotations
@@ -110,6 +110,14 @@ def about(path: Path | str) -> dict[str, Any]:
     with archive.read(Path(path)) as file:
         note = _note(file, Path(path))
     return {name: value for name, value in note.items() if name != "state"}
+
+
+def is_memory(path: Path) -> bool:
+    """Return True for a sound file that `store` wrote."""
+    try:
+        return bool(about(path))
+    except RequestError:
+        return False
 
 
 def _identity(table: Table) -> dict[str, Any]:

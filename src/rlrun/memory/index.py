@@ -23,7 +23,6 @@ from rlrun.core.typing import Array
 NARROW, WIDE = 16, 32  # bits of a stamp that hold the step: of 32 bits, and of 64
 EMPTY = -(1 << 30)  # so far below every stamp that no difference with it is a length
 FREE, OPEN, CLOSED = 0, 1, 2
-LONGEST = 1 << 62  # of numbers that count
 EVERY = slice(None)
 
 
@@ -39,7 +38,6 @@ class EpisodeIndex(ABC):
 
     # what a state holds beside slots, stamps and flags
     saved: ClassVar[tuple[str, ...]] = ("written", "open", "lane", "first", "status", "free")
-    by_env: ClassVar[tuple[str, ...]] = ("written", "open", "_previous")
     neighbors = False  # True: the slot after a row is the next one, and after the last comes the first
 
     def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
@@ -304,11 +302,11 @@ class EpisodeIndex(ABC):
         state["complete"] = torch.from_numpy(self.complete[: self.size][self.stamp != EMPTY])
         return state | {"size": self.size, "too_short": self.too_short, "bits": self.bits}
 
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Refuse a state of a table of another size, or with numbers out of range.
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state of a table of the same size.
 
         Raises:
-            RlrunError: names what is wrong; nothing was changed.
+            RlrunError: the sizes differ; nothing was changed.
         """
         envs, size = len(state["written"]), state["size"]
         if (envs, size) != (self.num_envs, self.size):
@@ -316,40 +314,6 @@ class EpisodeIndex(ABC):
                 f"memory: the saved table has {envs} envs and room for {size - envs} transitions; "
                 f"this one has {self.num_envs} and room for {self.size - self.num_envs}"
             )
-        arrays = {name: state[name].numpy() for name in self.saved}
-        for name, values in arrays.items():
-            now = getattr(self, name)
-            count = envs if name in self.by_env else len(arrays["lane"])
-            if values.dtype != now.dtype or values.ndim != now.ndim or (values.shape[-1] != count and name != "free"):
-                raise RlrunError(f"memory: the saved index is damaged: '{name}' is {values.dtype} {values.shape}")
-        for name, most in self._bounds(arrays, state).items():
-            _require(name, arrays.get(name, state.get(name)), most)
-        used, stamp, complete = (state[name].numpy() for name in ("used", "stamp", "complete"))
-        kinds = (used.dtype, stamp.dtype, complete.dtype)
-        if state["bits"] not in (NARROW, WIDE) or type(state["too_short"]) is not int or used.ndim != 1:
-            raise RlrunError("memory: the saved index is damaged: its bits are none")
-        if kinds != (np.int64, np.int32 if state["bits"] == NARROW else np.int64, np.bool_):
-            raise RlrunError(f"memory: the saved index is damaged: its stamps are {stamp.dtype}")
-        if not used.shape == stamp.shape == complete.shape or (np.diff(used) <= 0).any():
-            raise RlrunError("memory: the saved index is damaged: its slots, stamps and flags do not fit")
-        _require("used", used, self.size)
-        _require("stamp", stamp, len(arrays["lane"]) << state["bits"])
-        if len(used) and (arrays["status"][stamp >> state["bits"]] == FREE).any():
-            raise RlrunError("memory: the saved index is damaged: a slot belongs to no episode")
-
-    def _bounds(self, arrays: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
-        """Return the number that each value must be less than."""
-        numbers = len(arrays["lane"])
-        bounds = {"written": LONGEST, "open": numbers, "lane": self.num_envs, "status": CLOSED + 1}
-        return bounds | {"free": numbers, "_previous": self.size + 1}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of a table of the same size.
-
-        Raises:
-            RlrunError: the sizes differ, or the state is damaged; nothing was changed.
-        """
-        self.check_state(state)
         for name in self.saved:
             setattr(self, name, state[name].numpy().copy())
         used = state["used"].numpy()
@@ -379,8 +343,8 @@ def grown(values: Array, size: int, fill: int = 0) -> Array:
     )
 
 
-def _require(name: str, values: Any, most: int) -> None:
-    """Refuse numbers below zero, and from `most` on."""
-    values = np.asarray(values)
-    if values.dtype.kind not in "iu" or (values.size and (values.min() < 0 or values.max() >= most)):
-        raise RlrunError(f"memory: the saved index is damaged: '{name}' has numbers that point to nowhere")
+def runs(begin: Array, lengths: Array) -> Array:
+    """Return `lengths[i]` whole numbers from `begin[i]` on for each i, one after another."""
+    ends = np.cumsum(lengths)
+    numbers: Array = np.repeat(begin - ends + lengths, lengths) + np.arange(int(lengths.sum()))
+    return numbers

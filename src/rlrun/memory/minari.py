@@ -116,14 +116,13 @@ def _is_path(dataset: str) -> bool:
     return dataset.startswith((".", "/", "~")) or (os.sep != "/" and os.sep in dataset)
 
 
-def write(table: Table, dataset: str, spaces: Spaces, *, env_id: str | None = None) -> Path:
+def write(table: Table, dataset: str, spaces: Spaces) -> Path:
     """Write what a table holds as a new dataset; open episodes count as cut off. Images are kept as they are.
 
     Args:
         table: what to write; columns beside those of a step are left out.
         dataset: an id such as `lab/door-v0`, or a path (beginning with `.` or `/`) that ends in such a name.
         spaces: of the environment, for the bounds of actions.
-        env_id: of the environment in Gymnasium, so that Minari can make it again.
 
     Returns:
         The dataset's folder.
@@ -138,7 +137,7 @@ def write(table: Table, dataset: str, spaces: Spaces, *, env_id: str | None = No
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         (temporary / "data").mkdir(parents=True)
-        _fill(minari, temporary / "data", folder.name if _is_path(dataset) else dataset, table, spaces, env_id)
+        _fill(minari, temporary / "data", folder.name if _is_path(dataset) else dataset, table, spaces)
         os.rename(temporary, folder)
     except OSError as error:
         raise RlrunError(f"{folder} cannot be written: {reason(error)}") from error
@@ -150,7 +149,7 @@ def write(table: Table, dataset: str, spaces: Spaces, *, env_id: str | None = No
     return folder
 
 
-def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces, env_id: str | None) -> None:
+def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces) -> None:
     from minari.data_collector.episode_buffer import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
 
@@ -160,7 +159,6 @@ def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces, env_
         data,
         observation_space=_gymnasium(spaces.observation),
         action_space=action_space,
-        env_spec=gymnasium.spec(env_id) if env_id is not None else None,
         data_format="hdf5",
         jpeg_encoding=False,  # it would lose detail
     )

@@ -7,7 +7,7 @@ import torch
 
 from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array
-from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, env_numbers, grown
+from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, env_numbers, grown, runs
 
 ROOM = 16  # entries that a new episode gets in the log
 
@@ -19,10 +19,7 @@ class PoolIndex(EpisodeIndex):
     section moves to the end of the log with twice the room; a full log is compacted. Rows never move.
     """
 
-    saved: ClassVar[tuple[str, ...]] = (
-        *EpisodeIndex.saved,
-        *("start", "limit", "rows", "gone", "_previous"),
-    )
+    saved: ClassVar[tuple[str, ...]] = (*EpisodeIndex.saved, "rows", "gone", "_previous")
 
     def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
         super().__init__(num_envs=num_envs, size=size, min_length=min_length, margin=margin)
@@ -85,23 +82,21 @@ class PoolIndex(EpisodeIndex):
         length = int(self.rows[episode] - self.gone[episode])
         room = max(2 * length, length + more, ROOM)
         if self._tip + room > len(self.log):
-            self._tidy(room)
+            self._lay_out(self.slots_of(np.flatnonzero(self.status != FREE)), room)
         old, new = int(self.start[episode] + self.gone[episode]), self._tip
         self.log[new : new + length] = self.log[old : old + length]
         self.start[episode] = new - self.gone[episode]
         self.limit[episode] = self._tip = new + room
 
-    def _tidy(self, room: int) -> None:
-        """Compact the log, with space for `room` more slots."""
+    def _lay_out(self, slots: Array, room: int) -> None:
+        """Write the log anew, with space for `room` more; slots: of all episodes by number, one after another."""
         episodes = np.flatnonzero(self.status != FREE)
         lengths = (self.rows - self.gone)[episodes]
         wanted = np.where(self.status[episodes] == CLOSED, lengths, np.maximum(2 * lengths, ROOM))
         begin = np.cumsum(wanted) - wanted
-        needed = int(wanted.sum()) + room
-        log = np.zeros(max(len(self.log), 2 * needed), self.log.dtype)
-        ramp = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        log[np.repeat(begin, lengths) + ramp] = self.log[np.repeat((self.start + self.gone)[episodes], lengths) + ramp]
-        self.log, self._tip = log, int(wanted.sum())
+        self._tip = int(wanted.sum())
+        self.log = np.zeros(max(len(self.log), 2 * (self._tip + room)), self.log.dtype)
+        self.log[runs(begin, lengths)] = slots
         self.start[episodes] = begin - self.gone[episodes]
         self.limit[episodes] = begin + wanted
 
@@ -121,8 +116,7 @@ class PoolIndex(EpisodeIndex):
     def slots_of(self, episodes: Array) -> Array:
         """Return all slots of episodes [n], one after another."""
         lengths = (self.rows - self.gone)[episodes]
-        ramp = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        slots: Array = self.log[np.repeat((self.start + self.gone)[episodes], lengths) + ramp].astype(np.int64)
+        slots: Array = self.log[runs((self.start + self.gone)[episodes], lengths)].astype(np.int64)
         return slots
 
     def drop(self, episodes: Array) -> None:
@@ -211,29 +205,15 @@ class PoolIndex(EpisodeIndex):
         Free slots that were never taken are at the bottom of the stack, the last one first.
         """
         freed = torch.from_numpy(self._stack[self.size - self._high : self.vacant].copy())
-        return super().books() | {"freed": freed, "high": self._high, "tip": self._tip, "log_size": len(self.log)}
-
-    def _bounds(self, arrays: dict[str, Array], state: dict[str, Any]) -> dict[str, int]:
-        log = 16 * (self.size + ROOM * len(arrays["lane"]))  # far more than there ever is
-        bounds = {"high": self.size + 1, "freed": state["high"], "log_size": log, "tip": state["log_size"] + 1}
-        return super()._bounds(arrays, state) | bounds
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        super().check_state(state)
-        used = state["status"].numpy() != FREE
-        start, limit, rows, gone = (state[name].numpy()[used] for name in ("start", "limit", "rows", "gone"))
-        inside = (start + gone >= 0) & (gone >= 0) & (rows >= gone) & (start + rows <= limit)
-        fits = inside.all() and (limit <= state["log_size"]).all() and (rows - gone).sum() == len(state["used"])
-        if not fits or len(state["freed"]) != state["high"] - len(state["used"]):
-            raise RlrunError("memory: the saved index is damaged: its slots do not fit its log")
+        return super().books() | {"freed": freed, "high": self._high}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._high, self._tip = state["high"], state["tip"]
+        self.start, self.limit = np.zeros_like(self.rows), np.zeros_like(self.rows)
+        self._high = state["high"]
         freed, untaken = state["freed"].numpy(), self.size - self._high
         self.vacant = untaken + len(freed)
         self._stack = np.arange(self.size, dtype=np.int64)[::-1].copy()
         self._stack[untaken : self.vacant] = freed
         used = self.used()
-        self.log = np.zeros(state["log_size"], self.log.dtype)
-        self.log[self.start[self.episode(used)] + self.step(used)] = used
+        self._lay_out(used[np.argsort(self.stamp[used])], 0)

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array
 from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, grown
 
@@ -19,7 +18,6 @@ class RingIndex(EpisodeIndex):
     """
 
     saved: ClassVar[tuple[str, ...]] = (*EpisodeIndex.saved, "last", "_lanes", "_previous")
-    by_env: ClassVar[tuple[str, ...]] = (*EpisodeIndex.by_env, "_lanes")
 
     def __init__(self, *, num_envs: int, slots: int, min_length: int = 1, margin: int = 0) -> None:
         super().__init__(num_envs=num_envs, size=num_envs * slots, min_length=min_length, margin=margin)
@@ -234,15 +232,6 @@ class RingIndex(EpisodeIndex):
             for env_index in envs
         ]
         return np.concatenate([np.empty(0, np.int64), *runs])
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        super().check_state(state)
-        (slot, _, count), written = state["_lanes"].numpy(), state["written"].numpy()
-        if (slot // self.slots != np.arange(self.num_envs)).any() or (count != written).any():
-            raise RlrunError("memory: the saved index is damaged: an env continues outside of its ring")
-        over = state["status"].numpy() == CLOSED
-        if (state["last"].numpy()[over] >= written[state["lane"].numpy()[over]]).any():
-            raise RlrunError("memory: the saved index is damaged: an episode ends after its environment's rows")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -9,7 +9,7 @@ import numpy as np
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import Box, Composite, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe
 from rlrun.core.typing import Array
-from rlrun.memory import archive, emote, files, minari
+from rlrun.memory import emote, files, minari
 from rlrun.memory.columns import Column
 from rlrun.memory.episodes import Episode, Stored, add_all, fit, flat, nest
 from rlrun.memory.table import Table
@@ -44,7 +44,7 @@ def episodes_in(source: str) -> list[Episode] | None:
     if source.startswith(MINARI):
         return minari.read(source.removeprefix(MINARI))
     path = Path(source).expanduser()
-    return emote.read(path) if not archive.is_sealed(path) and emote.is_v1(path) else None
+    return emote.read(path) if emote.is_v1(path) else None
 
 
 def table_of(source: str) -> Table:

@@ -128,36 +128,6 @@ class Continues:
         return (~terminated).to(self.dtype)
 
 
-class NStepReturn:
-    """The discounted sum of the rewards of `steps` steps, or of fewer if the episode ends before."""
-
-    requires = ("reward",)
-
-    def __init__(self, *, steps: int, discount: float) -> None:
-        require_at_least(f"memory.columns: {type(self).__name__}.steps", steps, 1)
-        self.steps = steps
-        self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
-
-    def __call__(self, rows: Rows) -> Tensor:
-        slots, reach = rows.onward(self.steps)
-        counted = torch.from_numpy(self.powers[:-1] * (np.arange(self.steps) < reach[..., None]))
-        reward = rows.stored("reward", slots[..., :-1])
-        counted = counted.reshape(*counted.shape, *[1] * (reward.dim() - counted.dim()))  # [B, n, 1] for [B, n, R]
-        summed: Tensor = (reward * counted).sum(reach.ndim)
-        return summed
-
-
-class NStepDiscount(NStepReturn):
-    """The factor of the value after `NStepReturn`: discount ** steps, or 0 where the last step terminated."""
-
-    requires = ("terminated",)
-
-    def __call__(self, rows: Rows) -> Tensor:
-        slots, reach = rows.onward(self.steps)
-        terminated: Tensor = rows.stored("terminated", _taken(slots, reach - 1))
-        return torch.from_numpy(self.powers[reach]).masked_fill_(terminated, 0.0)
-
-
 def ahead(rows: Rows, column: str, steps: int) -> tuple[Array, Array]:
     """Return the slots of each row and of the `steps` after it [..., steps + 1], and how many steps have the column."""
     slots, reach = rows.onward(steps)
