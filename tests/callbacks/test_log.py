@@ -413,7 +413,7 @@ def test_tensorboard_continues_its_axis(run):
     state = None
     parts = (((10, 0), (20, 0), (40, 0)), (45, 5)), (((50, 10),), (58, 18)), (((60, 20),), (61, 21))
     for part, (update, step) in parts:  # the latter is beyond each checkpoint
-        logger = Logger([TensorBoard(offline=OFFLINE)], every=10, offline=OFFLINE)
+        logger = Logger(make_sinks(["tensorboard"], offline=OFFLINE)[1:], every=10, offline=OFFLINE)
         if state is not None:
             logger.load_state_dict(state)
         logger.begin_training({"q": Loss()}, run.path)
@@ -436,7 +436,8 @@ def test_wandb_axis_includes_offline_updates(run, tmp_path, monkeypatch):
         define_metric=lambda name, **of: defined.append((name, of)),
         log=lambda record, step: logged.append(record),
     )
-    sink = Wandb(mode="offline", offline=OFFLINE)
+    sink = Wandb(mode="offline")
+    sink.offline = OFFLINE
     monkeypatch.setattr(sink._wandb, "init", lambda **named: session)
     sink.open(run, {}, records=0, axis=0)
     for update, step in ((10, 0), (40, 0), (43, 3), (50, 10)):
@@ -536,7 +537,7 @@ def test_lost_records_make_a_resume_approximate(kept, lost, run):
 def test_sinks_are_made_by_name():
     loggers = make_sinks(["jsonl", "terminal", {"wandb": {"project": "x", "mode": "disabled"}}], total=500, offline=40)
     assert [type(sink) for sink in loggers] == [Jsonl, Terminal, Wandb]
-    assert (loggers[1].total, loggers[1].offline, loggers[2]._place({"env_steps": 2, "updates": 50})) == (500, 40, 42)
+    assert (loggers[1].total, loggers[1].offline, loggers[2].place({"env_steps": 2, "updates": 50})) == (500, 40, 42)
     assert [type(sink) for sink in make_sinks(None)] == [Jsonl]
 
 

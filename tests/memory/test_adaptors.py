@@ -12,7 +12,7 @@ import torch
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Cast, NStep, Rename, ReturnNormalize, RewardNormalize, Scale, Table
-from rlrun.memory.adaptors import PerStep, Select, TerminalOverride, Untransformed, arrange, spared
+from rlrun.memory.adaptors import PerStep, Select, Untransformed, arrange, spared
 from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 
@@ -175,7 +175,6 @@ POSITION = Composite({"position": Box((), np.zeros(()), np.ones(()))})
                 (Cast("rewards"), r"Cast reads 'rewards'; .*did you mean 'reward'"),
                 (Scale("observation.camera", factor=2), "reads 'observation.cam"),
                 (Rename({"gain": "reward"}), "Rename reads 'gain'"),
-                (TerminalOverride("terminated", tag="interupted"), "TerminalOverride reads 'interupted'"),
             )
         ),
         (
@@ -281,21 +280,6 @@ def test_selection_follows_n_step() -> None:
     first = batch["observation"]["a"] == 0
     assert batch["next_goal"][first][0].tolist() == 20.0
     assert set(batch) == set(table.names())
-
-
-@pytest.mark.parametrize(
-    ("values", "interrupted", "only_last", "wanted"),
-    [
-        ([[1.0, 1.0, 0.0]], [1.0], False, [[1.0, 1.0, 1.0]]),
-        ([[1.0, 1.0, 0.0]], [0.0], False, [[1.0, 1.0, 0.0]]),
-        ([0.0, 0.0, 1.0], [1, 0, 0], False, [1.0, 0.0, 1.0]),
-        ([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0]], [True, False, False], True, [1.0, 0.0, 1.0]),
-    ],
-)
-def test_interrupted_episodes_continue(values: Any, interrupted: Any, only_last: bool, wanted: Any) -> None:
-    batch = {"continues": torch.tensor(values), "interrupted": torch.tensor(interrupted)}
-    adapted = TerminalOverride("continues", tag="interrupted", only_last=only_last)(batch, None)
-    assert (adapted["continues"].tolist(), batch["continues"].tolist()) == (wanted, values)
 
 
 def test_emote_names_are_added_or_replace() -> None:

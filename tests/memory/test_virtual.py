@@ -10,7 +10,6 @@ import torch
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Batch
 from rlrun.memory import NStep, Table
-from rlrun.memory.adaptors import TerminalOverride
 from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
 
 from .tables import STEP, add_steps
@@ -122,21 +121,13 @@ def test_last_of_a_window() -> None:
     assert by_start(padded, "after") == [3, 4, 4, 4]
 
 
-class Running:
-    requires = ("terminated", "truncated")
-
-    def __call__(self, rows: Any) -> torch.Tensor:
-        return 1.0 - EpisodeEnd(dtype="float32")(rows)
-
-
 @pytest.mark.parametrize(("end", "continues"), [("terminated", [1, 1, 1, 0]), ("truncated", [1, 1, 1, 1])])
 def test_only_termination_stops_values(end: str, continues: Sequence[int]) -> None:
     columns = {"ended": EpisodeEnd(), "continues": Continues(), "number": EpisodeEnd(dtype="float32")}
-    columns |= {"running": Running(), "interrupted": {"tag": True}}
-    table = table_of(columns, end, adaptors=[TerminalOverride("running", tag="interrupted")])
+    table = table_of(columns, end)
     batch = table.sample(200)
     assert by_start(batch, "ended") == [False, False, False, True]
-    assert by_start(batch, "continues") == by_start(batch, "running") == list(continues)
+    assert by_start(batch, "continues") == list(continues)
     windows = table.sample(100, 2)
     assert windows["number"].dtype == torch.float32
     assert by_start(windows, "number", count=3) == [[0, 0], [0, 0], [0, 1]]

@@ -28,6 +28,22 @@ def axis_of(record: Mapping[str, Any], offline: int = 0, axis: str = "env_steps"
     return offline + int(record["env_steps"]) if record["env_steps"] else int(record["updates"])
 
 
+class Placed:
+    """A sink of files or of a service, which knows the place of a record; `make_sinks` sets its attributes.
+
+    offline: updates before the first environment step; on the axis of steps they come before these.
+    axis: `env_steps`, `updates` or `samples`.
+    """
+
+    writes_files = media = True
+    offline = 0
+    axis = "env_steps"
+
+    def place(self, record: Mapping[str, Any]) -> int:
+        """Return a record's place on the axis."""
+        return axis_of(record, self.offline, self.axis)
+
+
 def hyperparameters(run: RunDir, config: Mapping[str, Any]) -> dict[str, float | str]:
     """Return the algorithm's numbers and texts, the environment's id, the seed, and the overrides, by config key."""
     values = {f"algorithm.{name}": value for name, value in (config.get("algorithm") or {}).items()}

@@ -7,11 +7,10 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, Protocol
 
 from rlrun.callbacks.progress import Terminal
-from rlrun.callbacks.record import BEST, FINAL, Record, as_gif, axis_of, gif, hyperparameters
+from rlrun.callbacks.record import BEST, FINAL, Placed, Record, as_gif, gif, hyperparameters
 from rlrun.callbacks.trackers import Mlflow, Trackio, Wandb
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.runs.directory import RunDir
@@ -102,27 +101,20 @@ class Jsonl:
                 os.close(handle)
 
 
-class TensorBoard:
+class TensorBoard(Placed):
     """`tensorboard/`: tags are the metrics' names.
 
     The config is the text `config`. The HParams tab has the run's overrides and the algorithm's numbers, and the final
     and the best evaluation. Each evaluation's video is a GIF.
-
-    Args:
-        offline: updates before the first environment step; on the axis of steps they come before these.
-        axis: `env_steps`, `updates` or `samples`.
     """
 
-    writes_files = media = True
-
-    def __init__(self, *, offline: int = 0, axis: str = "env_steps") -> None:
+    def __init__(self) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
         except ImportError:
             raise MissingExtra("logger tensorboard", "tensorboard", "tensorboard") from None
-        self._make, self._place = SummaryWriter, partial(axis_of, offline=offline, axis=axis)
-        self._offline = offline
+        self._make = SummaryWriter
         self._summaries: Any = hparams
         self._writer: Any = None
         self._run: RunDir | None = None
@@ -141,7 +133,7 @@ class TensorBoard:
             self._writer._get_file_writer().add_summary(summary)
 
     def write(self, record: Record) -> None:
-        self._at = at = self._place(record)
+        self._at = at = self.place(record)
         for name, value in record.items():
             if isinstance(value, Distribution):
                 self._add_histogram(name, value, at)
@@ -163,8 +155,7 @@ class TensorBoard:
 
     def _add_evaluation(self, record: Record, at: int) -> None:
         assert self._run is not None
-        place = record["env_steps"], record["updates"]
-        path = self._run.evaluation_video(*place, offline=self._offline > 0)
+        path = self._run.evaluation_video(record["env_steps"], record["updates"], offline=self.offline > 0)
         if path.is_file() and not path.is_symlink():
             with suppress(RlrunError):  # the video itself is there
                 self._add_gif("evaluation/video", as_gif(path), at)
@@ -223,14 +214,17 @@ def make_sinks(
             name, arguments = str(entry), {}
         if name not in SINKS:
             raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
-        defaults = {"offline": offline} | ({"total": total} if name == "terminal" else {"axis": axis})
-        wanted[name] = {**(defaults if name != "jsonl" else {}), **(arguments or {})}
-    return [_make(name, arguments) for name, arguments in wanted.items()] + sinks
+        wanted[name] = {**({"total": total, "offline": offline} if name == "terminal" else {}), **(arguments or {})}
+    made = [_make(name, arguments) for name, arguments in wanted.items()]
+    for sink in made:
+        if isinstance(sink, Placed):
+            sink.offline, sink.axis = offline, axis
+    return made + sinks
 
 
 def _make(name: str, arguments: Mapping[str, Any]) -> Sink:
-    settings = [key for key in inspect.signature(SINKS[name]).parameters if key not in ("total", "offline", "axis")]
-    for key in arguments.keys() - {*settings, "total", "offline", "axis"}:
+    settings = [key for key in inspect.signature(SINKS[name]).parameters if key not in ("total", "offline")]
+    for key in arguments.keys() - {*settings, "total", "offline"}:
         listed = f"; it takes {', '.join(settings) or 'none'}"
         raise BuildError(f"logger.{name}: no setting '{key}'{did_you_mean(key, settings) or listed}")
     if not isinstance(arguments.get("artifacts", False), bool):

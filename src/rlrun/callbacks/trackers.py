@@ -11,13 +11,12 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
-from functools import partial
 from io import BytesIO, StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rlrun.callbacks.record import Record, axis_of, files_of, gif, hyperparameters, pillow, titles
+from rlrun.callbacks.record import Placed, Record, files_of, gif, hyperparameters, pillow, titles
 from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import head, read_json, require_own_database, write_text
@@ -29,7 +28,7 @@ BATCH = 1000  # metrics that MLflow takes at once
 _messages = logging.getLogger("rlrun")
 
 
-class Wandb:
+class Wandb(Placed):
     """Weights & Biases, by default offline; files are in the run's `wandb/`.
 
     An active wandb run of this process stays active. An untrusted run sends nothing, unless the user typed `logger=…`.
@@ -44,12 +43,7 @@ class Wandb:
         group: of runs; WANDB_RUN_GROUP unless given, else the overrides without the seed.
         entity: user or team.
         artifacts: send the best checkpoint, the exports and the videos, when the run ends in order.
-        offline: updates before the first environment step; if there are some, the axis is `axis`, which counts them
-            before the steps, else that which is given.
-        axis: `env_steps`, `updates` or `samples`.
     """
-
-    writes_files = media = True
 
     def __init__(
         self,
@@ -61,8 +55,6 @@ class Wandb:
         group: str | None = None,
         entity: str | None = None,
         artifacts: bool = False,
-        offline: int = 0,
-        axis: str = "env_steps",
     ) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends durations and versions offline, too
         try:
@@ -82,8 +74,6 @@ class Wandb:
         self.artifacts = artifacts
         self._session: Any = None
         self._next = 0
-        self._place = partial(axis_of, offline=offline, axis=axis)
-        self._axis = "axis" if offline and axis == "env_steps" else axis
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
@@ -107,6 +97,8 @@ class Wandb:
             run.echo(f"wandb: offline; to send the run: wandb sync {shlex.quote(str(Path(self._session.dir).parent))}")
         elif self._mode == "online":
             run.echo(f"wandb: online at {self._session.url}")
+        # with updates before the first step, a place counts both
+        self._axis = "axis" if self.offline and self.axis == "env_steps" else self.axis
         self._session.define_metric(self._axis)
         self._session.define_metric("*", step_metric=self._axis)
         # the service's counter must rise; a resumed session starts at 0 offline, and at its last value online
@@ -114,7 +106,7 @@ class Wandb:
 
     def write(self, record: Record) -> None:
         values = {name: self._of(value) if isinstance(value, tuple) else value for name, value in record.items()}
-        self._session.log({**values, self._axis: self._place(record)}, step=self._next)
+        self._session.log({**values, self._axis: self.place(record)}, step=self._next)
         self._next += 1
 
     def _of(self, value: Any) -> Any:
@@ -138,7 +130,7 @@ class Wandb:
         self._session.finish(exit_code=0 if error is None else 1)
 
 
-class Mlflow:
+class Mlflow(Placed):
     """MLflow, by default the database `mlflow/mlflow.db` of the run; its artifacts are beside it.
 
     MLflow forgets nothing: after a resume, records that it has already are not written again. A histogram is its
@@ -149,11 +141,7 @@ class Mlflow:
         name: of the run; its overrides and its seed unless given.
         artifacts: add the best checkpoint, the exports and the videos, when the run ends in order.
         uri: of a server or a database; the variable MLFLOW_TRACKING_URI unless given, else the run's own.
-        offline: updates before the first environment step; on the axis of steps they come before these.
-        axis: `env_steps`, `updates` or `samples`.
     """
-
-    writes_files = media = True
 
     def __init__(
         self,
@@ -162,8 +150,6 @@ class Mlflow:
         name: str | None = None,
         uri: str | None = None,
         artifacts: bool = False,
-        offline: int = 0,
-        axis: str = "env_steps",
     ) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         try:
@@ -179,7 +165,6 @@ class Mlflow:
             _messages.warning("logger mlflow stays in the run's folder: say logger=… again to send it elsewhere")
             self._uri = None
         self._experiment, self._name, self.artifacts = experiment, name, artifacts
-        self._place = partial(axis_of, offline=offline, axis=axis)
         self._client: Any = None
         self._id = ""
         self._newest = -1.0  # position of the newest record that the service has
@@ -225,7 +210,7 @@ class Mlflow:
     def write(self, record: Record) -> None:
         if _position(record) <= self._newest:
             return
-        at, now, entry = self._place(record), round(time.time() * 1000), self._mlflow.entities.Metric
+        at, now, entry = self.place(record), round(time.time() * 1000), self._mlflow.entities.Metric
         metrics = [entry(_key(name), float(value), now, at) for name, value in numbers_of(record).items()]
         for first in range(0, len(metrics), BATCH):
             self._client.log_batch(self._id, metrics[first : first + BATCH])
@@ -262,7 +247,7 @@ class Mlflow:
         self._client.set_terminated(self._id, "FINISHED" if error is None else "FAILED")
 
 
-class Trackio:
+class Trackio(Placed):
     """trackio: all runs of the user in one folder, TRACKIO_DIR, which `trackio show` displays.
 
     trackio forgets nothing: after a resume, records that it has already are not written again. Nothing leaves the
@@ -272,11 +257,7 @@ class Trackio:
         project: in trackio.
         name: of the run there; its overrides and its seed unless given.
         group: of runs; the overrides without the seed unless given.
-        offline: updates before the first environment step; on the axis of steps they come before these.
-        axis: `env_steps`, `updates` or `samples`.
     """
-
-    writes_files = media = True
 
     def __init__(
         self,
@@ -284,8 +265,6 @@ class Trackio:
         *,
         name: str | None = None,
         group: str | None = None,
-        offline: int = 0,
-        axis: str = "env_steps",
     ) -> None:
         try:
             import trackio
@@ -293,7 +272,6 @@ class Trackio:
             raise MissingExtra("logger trackio", "trackio", "trackio") from None
         self._trackio: Any = trackio
         self._project, self._name, self._group = project, name, group
-        self._place = partial(axis_of, offline=offline, axis=axis)
         self._foreign = trust.is_foreign("logger", "trackio")
         self._session: Any = None
         self._newest = -1.0  # position of the newest record that trackio has
@@ -328,7 +306,7 @@ class Trackio:
                 name: self._of(value, Path(folder, f"{number}.gif")) if isinstance(value, tuple) else value
                 for number, (name, value) in enumerate(record.items())
             }
-            self._session.log(values, step=self._place(record))  # which copies the files
+            self._session.log(values, step=self.place(record))  # which copies the files
         self._newest = _position(record)
 
     def _of(self, value: Any, file: Path) -> Any:

@@ -1,6 +1,6 @@
 """Replay memory: tables, samplers, ejectors, adaptors and the loaders that serve from them."""
 
-from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale, Select, TerminalOverride, Untransformed
+from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale, Select, Untransformed
 from rlrun.memory.advantages import Advantages
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.columns import Column
@@ -35,8 +35,7 @@ from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, Next
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
 __all__ += ["ObservationNormalize", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]
-__all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", "TerminalOverride", "Untransformed"]
-__all__ += ["WeighRewards"]
+__all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", "Untransformed", "WeighRewards"]
 __all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Recent", "Rows", "Sampler", "Sequential"]
 __all__ += ["Stratified", "Uniform", "UniformEjector"]
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]

@@ -12,7 +12,7 @@ before they are summed over steps:
     AHEAD      several steps joined: n-step returns
     VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
     EVALUATES_ACTIONS  outputs of networks for whole windows: advantages
-    SHAPE      selection of parts, one value a window
+    SHAPE      selection of parts
     NAMES      other names
 """
 
@@ -324,33 +324,3 @@ def _part(tree: Tree, chosen: str | Sequence[str]) -> Tree:
     if isinstance(chosen, str):
         return leaf_of(tree, chosen.split("."))
     return nest({path: leaf_of(tree, path.split(".")) for path in chosen})
-
-
-class TerminalOverride:
-    """Sets a column to 1 where the episode's `tag` is 1 (interrupted).
-
-    For columns that are 0 at every end of an episode, such as `1 - ended`. `only_last` leaves one value for each window
-    of steps: 1, or that of its last step.
-
-    Args:
-        column: [B] or [B, T], with what follows.
-        tag: [B], one value an episode.
-        only_last: leave the value of the last step of each window.
-    """
-
-    tier = SHAPE
-    removes = replaces = ()
-
-    def __init__(self, column: str, *, tag: str, only_last: bool = False) -> None:
-        self.column = column
-        self.tag = tag
-        self.only_last = only_last
-        self.requires = (column, tag)
-        self.provides = (column,)
-
-    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
-        value, tag = batch[self.column], batch[self.tag]
-        if self.only_last and value.dim() > tag.dim():
-            value = value[:, -1]
-        interrupted = tag.reshape(-1, *[1] * (value.dim() - 1)) == 1
-        return batch | {self.column: torch.where(interrupted, torch.ones_like(value), value)}
