@@ -11,7 +11,6 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from rlrun.collect import links
 from rlrun.env import make
 
 MODULE = '''
@@ -131,16 +130,12 @@ def failing(outcome, project, pattern):
     assert status(project) == "failed"
 
 
-@pytest.mark.parametrize(("way", "collects"), [*((way, False) for way in WAYS), ("SIGKILL", True), ("raise", True)])
-def test_process_that_leaves_is_named(way, collects, rlrun, tiny_run, project, monkeypatch, children):
-    monkeypatch.setattr(links, "_start", children.worker)
-    pattern = WAYS[way]
-    if collects:
-        pattern = pattern.replace("the process of env [01]", "collector: its process").replace("[01]", "0")
-    where = ["+with=async"] if collects else ["env.vectorization=async", "num_envs=2"]
-    failing(tiny_run(*DQN, "env.target=mine.Leaving", f"env.kwargs.way={way}", *where), project, pattern)
+@pytest.mark.parametrize("way", WAYS)
+def test_process_that_leaves_is_named(way, rlrun, tiny_run, project):
+    overrides = ("env.target=mine.Leaving", f"env.kwargs.way={way}", "env.vectorization=async", "num_envs=2")
+    failing(tiny_run(*DQN, *overrides), project, WAYS[way])
     if way == "raise":
-        failing(rlrun("resume", "run"), project, pattern)
+        failing(rlrun("resume", "run"), project, WAYS[way])
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,11 @@ class Runs:
     def __init__(self, folder):
         self.folder, self.known = folder, {}
 
+    def file(self, algorithm, spaces):
+        """Return the exported policy of a run."""
+        path = self.get(algorithm, spaces) / "exports" / "policy.onnx"
+        return path if path.exists() else rlrun.export_onnx(path.parents[1], episodes=0).path
+
     def get(self, algorithm, spaces):
         name = f"{algorithm}-{spaces}"
         if name not in self.known:
@@ -167,7 +172,7 @@ def test_predict_acts_as_eval_does(runs, tapped, no_env, algorithm, spaces):
 def test_predict_of_a_file_acts_as_eval_does(runs, tapped, no_env, algorithm, spaces):
     run = runs.get(algorithm, spaces)
     steps = tapped(run)
-    path = rlrun.export_onnx(run, episodes=0).path
+    path = runs.file(algorithm, spaces)
     no_env()
     require_same(rlrun.load(path), steps, lambda part, taken: np.testing.assert_allclose(part, taken, 1e-5, 1e-6))
 
@@ -216,13 +221,14 @@ def test_drawn_actions_differ_and_best_ones_do_not(runs):
 
 
 @pytest.mark.slow
-def test_a_file_acts_in_its_own_way_only(runs):
-    run, observation = runs.get("sac", "box"), np.ones(3, np.float32)
+def test_a_file_acts_in_its_own_way_only(runs, tmp_path):
+    observation = np.ones(3, np.float32)
     deep = functools.reduce(lambda form, _: [form], range(600), None)
-    path = rlrun.export_onnx(run, episodes=0).path
+    best = rlrun.load(runs.file("sac", "mixed"))
     with pytest.raises(RequestError, match=r"policy.onnx knows its best actions only: predict\(…, deterministic=True"):
-        rlrun.load(path).predict(observation, deterministic=False)
-    path = rlrun.export_onnx(run, episodes=0, stochastic=True).path
+        best.predict(best.observation_space.sample(), deterministic=False)
+    path = tmp_path / "policy.onnx"
+    rlrun.export_onnx(runs.get("sac", "box"), path, episodes=0, stochastic=True)
     file = rlrun.load(path)
     with pytest.raises(RequestError, match=r"policy.onnx draws its actions: predict\(…, deterministic=False"):
         file.predict(observation)
@@ -364,9 +370,8 @@ def test_recorded_spaces_are_those_of_the_environment(space):
 
 @pytest.mark.speed
 @pytest.mark.parametrize(("algorithm", "spaces"), [("sac", "box"), ("sac", "mixed"), ("dqn", "start"), ("ppo", "dict")])
-def test_predict_of_one_observation_takes_60_microseconds_beyond_its_network(tmp_path, algorithm, spaces):
-    overrides = [*ALGORITHMS[algorithm], SPACES[spaces], *TINY, "algorithm.hidden=[64,64]"]
-    policy = rlrun.load(rlrun.train(overrides, run_dir=tmp_path / "run"))
+def test_predict_of_one_observation_takes_60_microseconds_beyond_its_network(runs, algorithm, spaces):
+    policy = rlrun.load(runs.get(algorithm, spaces))
     agent, observation, state = policy.agent, policy.observation_space.sample(), initial_state(policy.agent, 1)
 
     def median(act):

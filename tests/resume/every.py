@@ -4,19 +4,28 @@ import yaml
 from tests.conf.test_every_config import RUN, missing_extra, overrides_of, provide, text
 
 from rlrun.config import Composed, compose
+from rlrun.config.interpolation import leaves
 from rlrun.devtools.conformance.checks import RESUMED, shrink
 
 APPROXIMATE = ("with/async",)  # goes on with new episodes and says so: tests/cli/test_async.py
-NUMBERS = ("algorithm", "memory", "stop", "evaluation", "expect", "seed", "num_envs")
+TOGETHER = (  # additions that share a run: what one of them forgets is found beside the others
+    "with/[reward_clip,reward_scale,reward_shift,reward_function,untransformed,colored_noise,value_bias]",
+    "with/[reward_norm,target_scale,prioritized,emote_names,uniform_prior,observation_norm]",
+    "with/[rnd,random_goal,same_action_prior,return_norm,parameter_logs,profile]",
+)
+ALIKE = (  # the same classes as in the run of another file: train, env/atari, env/halfcheetah, env/lunarlander
+    *("env/cartpole", "env/pendulum", "env/gym", "env/pong", "env/hopper", "env/lunarlandercontinuous"),
+    "with/reward_weights",  # with/costs has it
+)
 
 
 def _only_numbers(file: str) -> bool:
     """Whether a preset sets nothing but numbers: such a run resumes as those of its algorithm and environment do."""
     preset = yaml.safe_load("\n".join(text(file)))
     chosen = [next(iter(default)) if isinstance(default, dict) else default for default in preset.pop("defaults")]
-    values = [value for part in preset.values() for value in (part.values() if isinstance(part, dict) else [part])]
-    plain = all(type(value) in (int, float) or isinstance(value, list) for value in values)
-    return plain and set(preset) <= {*NUMBERS} and set(chosen) <= {"override /algorithm", "override /env"}
+    values = [value for _, value in leaves(preset)]
+    plain = not any(isinstance(value, str) for value in values)
+    return plain and set(chosen) <= {"override /algorithm", "override /env"}
 
 
 def _runs_elsewhere(file: str) -> bool:
@@ -24,11 +33,13 @@ def _runs_elsewhere(file: str) -> bool:
     group, _, name = file.partition("/")
     if group == "preset":
         return _only_numbers(file) or f"algorithm/{name.removesuffix('_cartpole')}" in RUN
-    return file in ("env/cartpole", "env/pendulum")
+    together = {name for names in TOGETHER for name in names[6:-1].split(",")}
+    return file in ALIKE or (group == "with" and name in together)
 
 
 FILES: list[str] = [
-    file for file in RUN if missing_extra(file) is None and file not in APPROXIMATE and not _runs_elsewhere(file)
+    *(file for file in RUN if missing_extra(file) is None and file not in APPROXIMATE and not _runs_elsewhere(file)),
+    *TOGETHER,
 ]
 FULL = {"memory.length": 56, "stop.updates": 60}  # so that rows leave the memory
 

@@ -13,7 +13,6 @@ from tests.identical import compare, differing
 import rlrun
 from rlrun.callbacks import Checkpointer, Evaluator, Logger
 from rlrun.callbacks.loss import LossCallback
-from rlrun.callbacks.target import TargetCallback
 from rlrun.collect import Collector
 from rlrun.runs.directory import RunDir, checkpoint_key
 
@@ -26,14 +25,8 @@ SHORT = (
     *("evaluation.every=70", "evaluation.episodes=2", "evaluation.max_steps=20"),
 )
 REPLAY = ("memory.length=120", "algorithm.warmup_steps=40", "algorithm.batch_size=8")
-CELLS = [  # each algorithm, task and kind of envs, in pairs
-    *(
-        "dqn-cartpole-1-sync",
-        "dqn-cartpole-4-sync",
-        "dqn-images-4-async",
-        "sac-pendulum-4-sync",
-        "sac-pendulum-4-async",
-    ),
+CELLS = [  # each algorithm, task and kind of envs, in pairs; the tests below have dqn and pendulum with 4-sync
+    *("dqn-cartpole-1-sync", "dqn-images-4-async", "sac-pendulum-4-async"),
     *("sac-images-4-sync", "ppo-cartpole-1-sync", "ppo-pendulum-4-async", "a2c-cartpole-4-sync"),
 ]
 
@@ -88,10 +81,10 @@ def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, ove
 
 @pytest.mark.parametrize("cell", ["dqn-cartpole-1-sync", "sac-pendulum-4-async"])
 def test_a_run_killed_at_random_moments_ends_as_the_other(cell, forked, whole, overrides, assert_same, tmp_path):
-    """One kill of three comes amidst a write; `python -m benchmarks resilience` kills each cell 20 times."""
+    """One kill of two comes amidst a write; `python -m benchmarks resilience` kills each cell 20 times."""
     request, dice = [*overrides(cell), "stop.env_steps=400"], random.Random(1)
-    story = kills.torment(request, tmp_path / "run", forked, kills=3, delay=0.05, dice=dice)
-    assert (story.kills, story.resumes, story.damaged) == (3, 3, [])
+    story = kills.torment(request, tmp_path / "run", forked, kills=2, delay=0.05, dice=dice)
+    assert (story.kills, story.resumes, story.damaged) == (2, 2, [])
     assert_same(whole(f"{cell} longer", request), tmp_path / "run")
 
 
@@ -102,7 +95,6 @@ MOMENTS = {  # what is called for the n-th time when the signal comes
     "warm-up": (Collector, "_step", 7),
     "collection": (Collector, "_step", 30),
     "update": (LossCallback, "step", 50),
-    "target": (TargetCallback, "move", 20),
     "evaluation": (Evaluator, "_evaluate", 2),
     "last evaluation": (Evaluator, "_evaluate", 3),
     "record": (Logger, "_collect", 9),

@@ -111,7 +111,7 @@ def test_run_left_between_phases(at, whole, tmp_path):
     ("name", "kind", "count"),
     [
         *(("recurrent", kind, count) for kind, count in ((Collector, 20), (LossCallback, 17))),
-        *(("phasic", AuxiliaryLoss, count) for count in (1, 7, 20)),
+        *(("phasic", AuxiliaryLoss, count) for count in (1, 20)),
         *(("rollouts", kind, count) for kind, count in ((Collector, 14), (LossCallback, 17))),
         *(("bursts", kind, count) for kind, count in ((Collector, 41), (LossCallback, 9))),
         *(("offline", CriticLoss, count) for count in (2, OFFLINE, OFFLINE + 1)),
