@@ -20,7 +20,6 @@ from tests.collect.counting import Constant, Walking
 from rlrun import env as envs
 from rlrun.checkpointing import digest
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent, links
-from rlrun.core.cluster import connect
 from rlrun.core.errors import ConfigError, MissingExtra, WorkerError
 from rlrun.core.schedules import Linear
 from rlrun.memory import ReplayLoader, Rollout, Table
@@ -60,7 +59,8 @@ def begun():
 
     yield begin
     for collector in collectors:
-        collector.end_training(None)
+        if collector.link.alive() or not isinstance(collector.link, links.RayLink):  # it would start Ray again
+            collector.end_training(None)
 
 
 def settled(collector):
@@ -414,7 +414,7 @@ def test_untrusted_config_starts_no_worker(name):
 
 
 @WITH_RAY
-def test_ray_actor_acts_and_ends(begun):
+def test_ray_actors_act_fail_and_end(begun):
     import ray
 
     before = signal.getsignal(signal.SIGTERM)
@@ -426,26 +426,17 @@ def test_ray_actor_acts_and_ends(begun):
     collector.push()
     collector.collect(200)
     assert set(collector.table.noted[-20:]) == {3}
+    broken, lost = begun("ray", breaks=25), begun("ray")
+    with pytest.raises(WorkerError, match=BROKE):
+        broken.collect(100)
+    assert broken.steps == 24
+    lost.collect(5)
+    ray.kill(lost.link._actor)
+    with pytest.raises(WorkerError, match=r"^collector: its actor is gone: Ray lost it: "):
+        taking(lost)
+    for other in (broken, lost):
+        other.end_training(None)
+    assert ray.is_initialized()  # as before they began
     collector.end_training(None)
     assert not collector.link.alive()
     assert not ray.is_initialized()
-
-
-@WITH_RAY
-def test_failed_and_lost_ray_actors_are_reported(begun):
-    ray, _ = connect()
-    try:
-        collector = begun("ray", breaks=25)
-        with pytest.raises(WorkerError, match=BROKE):
-            collector.collect(100)
-        assert collector.steps == 24
-        collector.end_training(None)
-        collector = begun("ray")
-        collector.collect(5)
-        ray.kill(collector.link._actor)
-        with pytest.raises(WorkerError, match=r"^collector: its actor is gone: Ray lost it: "):
-            taking(collector)
-        collector.end_training(None)
-        assert ray.is_initialized()  # as before the run
-    finally:
-        ray.shutdown()
