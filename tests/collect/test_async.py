@@ -280,17 +280,6 @@ def taking(collector):
 
 
 @pytest.mark.usefixtures("warm")
-def test_killed_worker_is_reported(begun):
-    collector = begun("process", queue=10)
-    collector.collect(5)
-    settled(collector)
-    os.kill(collector.link.pid, signal.SIGKILL)
-    with pytest.raises(WorkerError, match=r"^collector: its process is gone: it was killed by SIGKILL$"):
-        taking(collector)
-    assert 13 <= collector.steps <= 16  # with its queue
-
-
-@pytest.mark.usefixtures("warm")
 def test_unbuildable_environment_is_reported():
     env = counting()
     env.maker = partial(envs.make, target="tests.collect.counting.Missing")

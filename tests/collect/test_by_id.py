@@ -1,23 +1,24 @@
 """One agent acts for all ids; the collector stores their episodes."""
 
-import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
+import torch
 
 from rlrun import checkpointing as storage
-from rlrun.collect import RandomAgent
+from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
+from rlrun.callbacks import Budget
+from rlrun.collect import EpsilonGreedy, RandomAgent
 from rlrun.collect.by_id import IDLE, AgentProxy, ByIdCollector, stacked
-from rlrun.config.build import Builder
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete
-from rlrun.memory import Table
+from rlrun.memory import ReplayLoader, Table
 from rlrun.memory.episodes import Stored
 from rlrun.memory.proxy import DictObservation, EpisodeState, MemoryProxy
+from rlrun.training.trainer import Trainer
 
-from . import crowd
 from .crowd import Crowd
 
 
@@ -141,43 +142,18 @@ def test_resumed_collector_continues_counting() -> None:
     assert second.metrics["episode/count"] > first.metrics["episode/count"]
 
 
-CONFIG = """
-env: {_target_: crowd_for_tests.Crowd}
-memory:
-  _target_: rlrun.memory.Table
-  spaces: ${env.spaces}
-  length: 5_000
-memory_proxy: {_target_: rlrun.memory.proxy.MemoryProxy, table: "${memory}"}
-network: {_target_: rlrun.algorithms.dqn.QNetwork, spaces: "${env.spaces}", hidden: [32]}
-agent: {_target_: rlrun.collect.EpsilonGreedy, policy: "${network}", epsilon: 0.1, spaces: "${env.spaces}", seed: 1}
-collector:
-  _target_: rlrun.collect.by_id.ByIdCollector
-  env: ${env}
-  agent: ${agent}
-  memory: ${memory_proxy}
-loader:
-  _target_: rlrun.memory.ReplayLoader
-  table: ${memory}
-  collector: ${collector}
-  batch: 64
-  warm_up: 200
-adam: {_target_: torch.optim.Adam, _partial_: true, lr: 3.0e-3}
-trainer:
-  _target_: rlrun.training.trainer.Trainer
-  loader: ${loader}
-  callbacks:
-    collector: ${collector}
-    q_target: {_target_: rlrun.algorithms.dqn.QTarget, network: "${network}", discount: 0.5}
-    q_loss: {_target_: rlrun.algorithms.dqn.QLoss, network: "${network}", optimizer: "${adam}"}
-    budget: {_target_: rlrun.callbacks.Budget, updates: 150}
-"""
-
-
-def test_dqn_learns_from_changing_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "crowd_for_tests", crowd)
-    builder = Builder(OmegaConf.create(CONFIG))
-    state = builder.get("trainer").train()
-    assert builder.get("env").closed
+def test_dqn_learns_from_changing_agents() -> None:
+    network = QNetwork(Crowd.spaces, hidden=[32])
+    agent = EpsilonGreedy(network, epsilon=0.1, spaces=Crowd.spaces, seed=1)
+    table, collector = make(agent=agent)
+    callbacks = {
+        "collector": collector,
+        "q_target": QTarget(network, discount=0.5),
+        "q_loss": QLoss(network, partial(torch.optim.Adam, lr=3e-3)),
+        "budget": Budget(updates=150),
+    }
+    state = Trainer(callbacks, ReplayLoader(table=table, collector=collector, batch=64, warm_up=200)).train()
+    assert collector.env.closed
     assert (state["update"], state["step"] >= 350) == (150, True)
     view = np.array([[-1.0, 0.5], [1.0, 0.5]], np.float32)
-    assert builder.get("agent")(view, explore=False)["action"].tolist() == [0, 1]
+    assert agent(view, explore=False)["action"].tolist() == [0, 1]

@@ -166,7 +166,7 @@ def test_policies_play_in_evaluation_mode():
     assert agent.policy.training
 
 
-def likely(bound, freedom, parts=2_000_000):
+def likely(bound, freedom, parts=200_000):
     """Return how likely |t| < bound is, by the density."""
     t = (np.arange(parts) + 0.5) * bound / parts
     height = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)

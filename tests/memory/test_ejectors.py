@@ -40,25 +40,22 @@ def test_first_in_is_first_out() -> None:
     assert picked(table, 7) == [0, 1]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_uniform_draws_by_length(seed: int) -> None:
+def test_uniform_draws_by_length() -> None:
     lengths = [2, 5, 11, 1]
-    table = table_of(UniformEjector(seed=seed), lengths)
+    table = table_of(UniformEjector(), lengths)
     counts = np.bincount([picked(table, 1)[0] for _ in range(3000)], minlength=4)
     assert_as_expected(counts, np.array(lengths) + 1)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_episodes_are_drawn_without_replacement(seed: int) -> None:
-    table = table_of(UniformEjector(seed=seed), [1, 1, 4])  # 2, 2 and 5 slots of 9; 3 slots take the last or any two
+def test_episodes_are_drawn_without_replacement() -> None:
+    table = table_of(UniformEjector(), [1, 1, 4])  # 2, 2 and 5 slots of 9; 3 slots take the last or any two
     pairs = [tuple(picked(table, 3)) for _ in range(4000)]
     chances = {(2,): 5 / 9, (0, 1): 2 / 9 * 2 / 7, (1, 0): 2 / 9 * 2 / 7, (0, 2): 2 / 9 * 5 / 7, (1, 2): 2 / 9 * 5 / 7}
     assert_as_expected(np.array([pairs.count(p) for p in chances]), list(chances.values()))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_coverage_drops_what_was_sampled_most(seed: int) -> None:
-    ejector = CoverageEjector(alpha=1.0, seed=seed)
+def test_coverage_drops_what_was_sampled_most() -> None:
+    ejector = CoverageEjector(alpha=1.0)
     table = table_of(ejector, [4, 4, 4])
     table.sample(1)
     ejector.visits[table.index.episode(np.array([0, 5, 10]))] = 3, 7, 4  # weights 1, 5 and 2

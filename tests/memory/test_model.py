@@ -17,7 +17,7 @@ from .tables import EJECTORS, SAMPLERS
 
 COLUMNS = {"observation": "int64", "reward": "int64", "terminated": "bool", "truncated": "bool"}
 LENGTHS = (1, 2, 3, 5)
-SCRIPTS = 12  # for each pair
+SCRIPTS = 9  # for each pair
 ACTS = {"add": 24, "add_episode": 2, "sample": 8, "feedback": 3, "resize": 1, "store": 0.5, "reload": 1, "clear": 0.3}
 SOME_WINDOWS_ONLY = ("sequential in order", "sequential windows", "sequential windows in order")
 

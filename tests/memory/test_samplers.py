@@ -49,32 +49,29 @@ def test_seed_decides_what_is_sampled(kind: Any) -> None:
 # -- uniform by episodes ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_episodes_are_weighted_by_length(seed: int, kind: Callable[[], Any]) -> None:
+def test_episodes_are_weighted_by_length(kind: Callable[[], Any]) -> None:
     lengths = [3, 8, 2, 12]
-    table = table_of(Uniform(seed=seed, weighting="episodes"), lengths, ejector=kind())
+    table = table_of(Uniform(weighting="episodes"), lengths, ejector=kind())
     # of 23 rows that lie in episodes with windows of 3, the first has 3 in a single window
     chances = [1.0] * 1 + [8 / 3 / 6] * 6 + [12 / 3 / 10] * 10
     counts = window_counts(table, 10_000, 3, lengths)
     assert_as_expected(counts, chances)
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("length", [1, 3])
-@pytest.mark.parametrize("make", [Uniform, lambda seed: Coverage(alpha=0, seed=seed)], ids=["uniform", "coverage 0"])
-def test_every_window_is_equally_likely(make: Any, seed: int, length: int, kind: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("make", [Uniform, lambda: Coverage(alpha=0)], ids=["uniform", "coverage 0"])
+def test_every_window_is_equally_likely(make: Any, length: int, kind: Callable[[], Any]) -> None:
     lengths = [3, 8, 2, 12, 1]
-    counts = window_counts(table_of(make(seed=seed), lengths, ejector=kind()), 10_000, length, lengths)
+    counts = window_counts(table_of(make(), lengths, ejector=kind()), 10_000, length, lengths)
     assert_as_expected(counts, np.ones(len(counts)))
 
 
 # -- coverage -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_coverage_weights_follow_the_formula(seed: int) -> None:
+def test_coverage_weights_follow_the_formula() -> None:
     lengths = [4, 4, 8]
-    sampler = Coverage(alpha=1.0, seed=seed)
+    sampler = Coverage(alpha=1.0)
     table = table_of(sampler, lengths)
     table.sample(1)
     sampler.visits[:] = 5  # what all were sampled does not matter
@@ -163,9 +160,8 @@ def test_offsets_in_order_span_passes() -> None:
     assert starts(table, 4, 2).tolist() == [100, 0, 100, 2]
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_random_offsets_are_even(seed: int) -> None:
-    table = table_of(Sequential(seed=seed), [12])
+def test_random_offsets_are_even() -> None:
+    table = table_of(Sequential(), [12])
     counts = window_counts(table, 5000, 3, [12])
     assert_as_expected(counts, np.ones(10))
 
@@ -173,11 +169,8 @@ def test_random_offsets_are_even(seed: int) -> None:
 # -- recent -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_share_of_recent_rows_is_exact(seed: int, kind: Callable[[], Any]) -> None:
-    table = table_of(
-        Recent(Uniform(seed=seed), share=0.25, newest=20, seed=seed), [50, 50, 60], num_envs=2, ejector=kind()
-    )
+def test_share_of_recent_rows_is_exact(kind: Callable[[], Any]) -> None:
+    table = table_of(Recent(Uniform(), share=0.25, newest=20), [50, 50, 60], num_envs=2, ejector=kind())
     # a quarter on purpose, and 20 of 160 in what is drawn from all
     came = np.concatenate([starts(table, 64) for _ in range(100)])
     new = int((came >= 240).sum())  # the last 20 rows were 240 … 259
@@ -293,12 +286,11 @@ def test_each_stratum_gives_one_window(kind: Callable[[], Any]) -> None:
         assert [place // 5 for place in drawn] == list(range(8))
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("length", [1, 3])
 @pytest.mark.parametrize(("lengths", "envs"), [([4, 9, 3, 12], [0, 1, 0, 1]), ([5, 6, 7], [0, 1, 2])])
-def test_windows_of_one_env_are_even(seed: int, length: int, lengths: Any, envs: Any, kind: Callable[[], Any]) -> None:
-    table = table_of(Stratified(seed=seed), lengths, num_envs=max(envs) + 1, ejector=kind())
-    counts = sum(window_counts(table, 4, length, lengths) for _ in range(3000))
+def test_windows_of_one_env_are_even(length: int, lengths: Any, envs: Any, kind: Callable[[], Any]) -> None:
+    table = table_of(Stratified(), lengths, num_envs=max(envs) + 1, ejector=kind())
+    counts = sum(window_counts(table, 4, length, lengths) for _ in range(1500))
     env_index = np.repeat(envs, [rows - length + 1 for rows in lengths])
     assert_as_expected(counts, 1.0 / np.bincount(env_index)[env_index])
 
