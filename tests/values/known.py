@@ -40,11 +40,20 @@ class Known(gymnasium.Env[Array, Any]):
     """States that alternate, from the first one on; what is done changes nothing.
 
     observation: the state, one-hot. ending: by termination, by a time limit, or by either. rewards: 2 = a second one,
-    half of the first. The lengths of episodes are those of a geometric distribution, each as often as it should be.
+    half of the first. apart: several envs begin with other episodes. The lengths of episodes are those of a geometric
+    distribution, each as often as it should be.
     """
 
-    def __init__(self, states: int = 1, *, ending: str = "both", continuous: bool = False, rewards: int = 1) -> None:
-        self.states, self.rewards = states, rewards
+    def __init__(
+        self,
+        states: int = 1,
+        *,
+        ending: str = "both",
+        continuous: bool = False,
+        rewards: int = 1,
+        apart: bool = False,
+    ) -> None:
+        self.states, self.rewards, self.apart = states, rewards, apart
         self.ends = 0.0 if ending == "truncated" else ENDS
         self.ending = ending
         self.observation_space = Box(0.0, 1.0, (states,), np.float32)
@@ -55,6 +64,7 @@ class Known(gymnasium.Env[Array, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
+        self.episode = seed if seed and self.apart else self.episode
         place = (self.episode * 37 % EPISODES + 0.5) / EPISODES  # each hundredth once, neighbors far apart
         self.episode += 1
         self.length = math.ceil(math.log(place) / math.log(1.0 - self.ends)) if self.ends else math.inf
@@ -155,7 +165,8 @@ SMALL = {  # numbers that are given where an algorithm has the key
     "memory.length": 2 * ROWS,  # slots: the last observation of an episode takes one, too
     "num_envs": 1,
 }
-UPDATES = 250  # of those that learn from a memory
+UPDATES, FEWER_UPDATES = 250, 150
+SLOW = ("action_repeat", "doac", "dsac", "qrsac")  # in spite of several critics
 OWN = {  # of single algorithms
     "seditor": ("lagrangian.thresholds=[null,0]", "env.kwargs.rewards=2"),
 }
@@ -164,9 +175,12 @@ IMPLICIT = {**QUANTILES, "algorithm.fractions": 8, "algorithm.batch_size": 100}
 DEEP = {"algorithm.hidden": "[16]", "algorithm.lr": 0.01}  # where one layer at least is wanted
 FEW = {"algorithm.batch_size": 100}
 WINDOWS = {**DEEP, **FEW}
+ROLLOUTS = {"algorithm.horizon": 32, "num_envs": 8}
 NUMBERS: dict[str, dict[str, Any]] = {
-    "a2c": {"algorithm.horizon": 25},
-    "ppg": {"algorithm.auxiliary.interval": 2},
+    "a2c": {"algorithm.horizon": 5, "num_envs": 5},
+    "ppo": ROLLOUTS,
+    "ppg": {**ROLLOUTS, "algorithm.auxiliary.interval": 2},
+    "trac": ROLLOUTS,
     "qrsac": {**QUANTILES, "algorithm.quantiles": 16},
     "dsac": {**IMPLICIT, **DEEP},
     "doac": {**IMPLICIT, **DEEP},
@@ -213,6 +227,7 @@ def discrete(algorithm: str) -> bool:
 def overrides(case: Case) -> list[str]:
     """Return the overrides of a run that learns a known value."""
     known = {"states": case.states, "ending": case.ending, "continuous": not discrete(case.algorithm), "rewards": 1}
+    known["apart"] = "num_envs" in NUMBERS.get(case.algorithm, {})
     kwargs = ",".join(f"{key}:{str(value).lower()}" for key, value in known.items())
     task = [
         f"algorithm={case.algorithm}",
@@ -224,11 +239,17 @@ def overrides(case: Case) -> list[str]:
 
 
 def learned(
-    case: Case, run_dir: Path, updates: int = UPDATES, numbers: Mapping[str, Any] | None = None
+    case: Case, run_dir: Path, updates: int | None = None, numbers: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the learned and the true value of each state, and the largest error as a share."""
+    """Return the learned and the true value of each state, and the largest error as a share.
+
+    updates: None = as many as are enough; fewer for the smallest of several critics, whose bar is higher.
+    """
     composed = configuration.compose(overrides(case))
     config = shrink(composed, numbers or {**SMALL, **NUMBERS.get(case.algorithm, {})}).config
+    several = (OmegaConf.select(config, "algorithm.ensemble") or 1) > 1
+    few = several and case.states > 1 and case.mode != "normalized" and case.algorithm not in SLOW
+    updates = updates or (FEWER_UPDATES if few else UPDATES)
     reading = {"_target_": "tests.values.known.Reading", "states": case.states, "first": updates // 2}
     OmegaConf.update(config, "callbacks.reading", reading, force_add=True)
     config.stop.updates = updates
@@ -237,8 +258,7 @@ def learned(
     values = [value / _reward_scale(trainer.loader) for value in trainer.callbacks["reading"].values]
     true = Known(case.states, ending=case.ending).value()
     error = max(abs(value / exact - 1.0) for value, exact in zip(values, true, strict=True))
-    several = OmegaConf.select(config, "algorithm.ensemble") or 1
-    bar = SMALLEST_SHARE if several > 1 else SHARE
+    bar = SMALLEST_SHARE if several else SHARE
     return {"values": values, "true": true, "error": error, "bar": bar, "passed": error <= bar}
 
 
