@@ -19,8 +19,7 @@ import torch
 
 from rlrun.callbacks import feed, sinks
 from rlrun.callbacks.log import Logger, sending_files
-from rlrun.callbacks.progress import Terminal
-from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
+from rlrun.callbacks.sinks import Jsonl, TensorBoard, Terminal, Wandb, make_sinks
 from rlrun.core.clock import Spent
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError
 from rlrun.runs.directory import RunDir

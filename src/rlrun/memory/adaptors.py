@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, did_you_mean, require_one_of
+from rlrun.core.errors import ConfigError, did_you_mean
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.episodes import nest
 from rlrun.memory.samplers import Rows
@@ -33,10 +33,6 @@ from rlrun.memory.storage import leaf_of
 
 COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VALUES, EVALUATES_ACTIONS, SHAPE, NAMES = range(11)
 SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
-PRESETS = {
-    # the plural names that Emote's losses ask for; its `dones` and `masks` are virtual columns
-    "emote": {"action": "actions", "reward": "rewards"},
-}
 
 
 class Adaptor(Protocol):
@@ -242,24 +238,14 @@ class Rename:
 
     Args:
         names: old name -> new name.
-        preset: names that are known: emote.
         keep: leave the columns under their old names, too.
-
-    Raises:
-        ConfigError: there is no such preset, or there are no names.
     """
 
     tier = NAMES
     replaces = ()
 
-    def __init__(
-        self, names: Mapping[str, str] | None = None, *, preset: str | None = None, keep: bool = False
-    ) -> None:
-        if preset is not None:
-            require_one_of("memory.adaptors: Rename.preset", preset, PRESETS)
-        self.names = {**(PRESETS[preset] if preset else {}), **(names or {})}
-        if not self.names:
-            raise ConfigError("memory.adaptors: Rename: wanted names or a preset")
+    def __init__(self, names: Mapping[str, str], *, keep: bool = False) -> None:
+        self.names = dict(names)
         self.keep = keep
         self.requires = tuple(self.names)
         self.provides = tuple(self.names.values())

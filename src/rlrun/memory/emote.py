@@ -55,16 +55,6 @@ def read(path: Path | str) -> list[Episode]:
     return list(_episodes(about, parts, path))
 
 
-def is_v1(path: Path) -> bool:
-    """Return True for a zip in Emote's V1; other zips and damaged ones are not.
-
-    Raises:
-        RequestError: it cannot be opened, or is a pickle.
-    """
-    with archive.read(path, verify=False) as file:
-        return {"version", "configuration.json"} <= set(file.namelist())
-
-
 def _configuration(file: ZipFile, path: Path) -> dict[str, Any]:
     if "version" not in file.namelist():
         raise RequestError(f"{path} is no memory of Emote's V1: it has no member 'version'")

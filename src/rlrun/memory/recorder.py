@@ -232,7 +232,7 @@ class Recorder:
         self.storage.changed[:] = False
         columns = Changes(used, live, self._chain).columns()
         index = {**self.index.books(), "used": columns[SLOTS], "stamp": columns[STAMP]}
-        return self._state(self.storage.changed_state(columns), index)
+        return self._state(self.storage.state_dict(slots, columns), index)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned, or what a checkpoint has of the state of a table of this size and columns.

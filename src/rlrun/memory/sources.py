@@ -9,7 +9,7 @@ import numpy as np
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import Box, Composite, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe
 from rlrun.core.typing import Array
-from rlrun.memory import emote, files, minari
+from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.columns import Column
 from rlrun.memory.episodes import Episode, Stored, add_all, fit, flat, nest
 from rlrun.memory.table import Table
@@ -44,7 +44,9 @@ def episodes_in(source: str) -> list[Episode] | None:
     if source.startswith(MINARI):
         return minari.read(source.removeprefix(MINARI))
     path = Path(source).expanduser()
-    return emote.read(path) if emote.is_v1(path) else None
+    with archive.read(path, verify=False) as file:
+        is_v1 = {"version", "configuration.json"} <= set(file.namelist())
+    return emote.read(path) if is_v1 else None
 
 
 def table_of(source: str) -> Table:

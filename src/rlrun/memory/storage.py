@@ -213,16 +213,14 @@ class Storage:
         """Return the blocks: a row for each slot."""
         return {name: block[: self._slots] for name, block in self.blocks.items()}
 
-    def state_dict(self, slots: Array) -> dict[str, Any]:
-        """Return the blocks at the slots, and how the packed one is laid out."""
-        full = len(slots) == self._slots
-        index = slice(0, self._slots) if full else slots
-        blocks = {name: torch.from_numpy(block[index]) for name, block in self.blocks.items()}
+    def state_dict(self, slots: Array, columns: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the blocks at the slots, or the columns of a checkpoint, and how the packed one is laid out."""
+        index = slice(0, self._slots) if len(slots) == self._slots else slots
+        blocks = {
+            name: torch.from_numpy(block[index]) if columns is None else columns[name]
+            for name, block in self.blocks.items()
+        }
         return {"blocks": blocks, "layout": described(self.layout)}
-
-    def changed_state(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the state with the columns of a checkpoint in place of blocks."""
-        return {"blocks": {name: columns[name] for name in self.blocks}, "layout": described(self.layout)}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Refuse a state of other columns.

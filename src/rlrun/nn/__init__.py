@@ -55,10 +55,9 @@ from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
-from rlrun.nn.policy import DeterministicPolicy, Policy, SquashedGaussian
+from rlrun.nn.policy import DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
-from rlrun.nn.soft import SoftPolicy, Temperature
 from rlrun.nn.stepper import Stepper, average_gradients
 from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
