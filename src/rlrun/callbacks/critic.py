@@ -14,7 +14,6 @@ from rlrun.memory import Mix, Table
 from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, value_head_of
 from rlrun.nn.normalizer import Statistics
 from rlrun.training.callback import Callback
-from rlrun.training.metrics import as_numbers
 
 
 class CriticLoss(LossCallback):
@@ -128,11 +127,11 @@ class TargetScale(Callback):
         return {"target_scale": scale}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"statistics": self.statistics.state_dict(), "metrics": as_numbers(self.metrics)}
+        return {"statistics": self.statistics.state_dict(), **super().state_dict()}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.statistics.load_state_dict(state["statistics"])
-        self.store.load(state["metrics"])
+        super().load_numbers(state)
 
 
 class PriorityFeedback(Callback):
@@ -183,12 +182,6 @@ class PriorityFeedback(Callback):
             )
         self.table.feedback(elements)
         self.store.put({"priority/mean": elements})
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"metrics": as_numbers(self.metrics)}
-
-    def load_numbers(self, state: dict[str, Any]) -> None:
-        self.store.load(state["metrics"])
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"errors of {self.loss or 'the first loss'} -> {path_of(self.table)}"

@@ -24,7 +24,6 @@ from rlrun.nn import (
 )
 from rlrun.runs import learners
 from rlrun.training.callback import Callback, Hook
-from rlrun.training.metrics import as_numbers
 from rlrun.training.update import of_target
 
 TargetResult = tuple[dict[str, Any], dict[str, Any]]  # outputs, metrics
@@ -60,12 +59,6 @@ class Target(Callback):
                 "which returns outputs and metrics, two dicts"
             )
         return Callback.hook_of(self.target, "target")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"metrics": as_numbers(self.metrics)}
-
-    def load_numbers(self, state: dict[str, Any]) -> None:
-        self.store.load(state["metrics"])
 
 
 class TargetCallback(Target):

@@ -47,10 +47,10 @@ class StoredRows:
         used: [size] whether a slot holds a row.
         kinds: dtype and shape of a row, by column.
         sources: of later ones the rows count.
-        home: the folder in which the sources are files; None where they are not.
+        home: the folder of segments.
     """
 
-    def __init__(self, used: Array, kinds: Kinds, sources: Sequence[RowSource], home: Path | None = None) -> None:
+    def __init__(self, used: Array, kinds: Kinds, sources: Sequence[RowSource], home: Path) -> None:
         self.used = used
         self.kinds = kinds
         self.sources = sources
@@ -349,7 +349,6 @@ def _put(home: Path, sources: Sequence[RowSource], slots: Array, rows: StoredRow
 
 def chain_of(rows: StoredRows) -> SegmentChain:
     """Return the chain of rows that were read from a checkpoint."""
-    assert rows.home is not None
     chain = SegmentChain(rows.home, len(rows.used))
     for source in rows.sources:
         assert isinstance(source, Segment)

@@ -252,7 +252,7 @@ class Recorder:
         self.tags.load_state_dict(state["tags"])
         self._chain = None
         stamp = state["index"]["stamp"]
-        if isinstance(stamp, StoredColumn) and stamp.rows.home is not None:
+        if isinstance(stamp, StoredColumn):
             self._chain = chain_of(stamp.rows)
             self.index.settle()
         self.sampler.load_state_dict(state["sampler"])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from rlrun.training.metrics import MetricStore
+from rlrun.training.metrics import MetricStore, as_numbers
 
 EVENTS = (
     "restore_state",
@@ -105,8 +105,11 @@ class Callback:
         return self.store.read()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that influences training: tensors, numbers, nested dicts and lists of these."""
-        return {}
+        """Return all state that influences training: tensors, numbers, nested dicts and lists of these.
+
+        Here it is the newest metrics, if hooks returned some.
+        """
+        return {"metrics": as_numbers(self.metrics)} if self.store.newest else {}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
@@ -126,7 +129,8 @@ class Callback:
             self.load_numbers(state)
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        """Restore counters and schedules."""
+        """Restore counters and schedules; here the newest metrics."""
+        self.store.load(state.get("metrics", {}))
 
     def trained(self) -> Sequence[Any]:
         """Return the parameters that this callback's optimizer steps; others may step them only with `by_turns`."""
