@@ -50,45 +50,30 @@ def read(path: Path | str) -> list[Episode]:
     """
     path = Path(path)
     with archive.read(path) as file:
-        about = _configuration(file, path)
-        parts = {key: _part(file, key, about["ids"], path) for key in about["part_keys"]}
-    return list(_episodes(about, parts, path))
-
-
-def _configuration(file: ZipFile, path: Path) -> dict[str, Any]:
-    if "version" not in file.namelist():
-        raise RequestError(f"{path} is no memory of Emote's V1: it has no member 'version'")
-    version = file.read("version").decode("ascii", "replace").strip()
-    if version != VERSION:
-        raise RequestError(f"{path} is a memory of Emote's version {version}; this version of rlrun reads {VERSION}")
-    about = archive.read_json(file, "configuration.json", path)
-    kinds = {"ids": (list, int), "part_keys": (list, str), "columns": (list, list), "length_key": (str, str)}
-    for key, (kind, inner) in kinds.items():
-        value = about.get(key)
-        if not isinstance(value, kind) or not all(type(entry) is inner for entry in value):
-            raise RequestError(f"{path} is damaged: configuration.json has no proper '{key}'")
-        if inner is not list and kind is list and len(set(value)) < len(value):
-            raise RequestError(f"{path} is damaged: '{key}' in configuration.json holds something twice")
-    if about["length_key"] not in about["part_keys"]:
-        raise RequestError(f"{path} is damaged: its length_key '{about['length_key']}' is none of its part_keys")
-    return about
+        if "version" not in file.namelist():
+            raise RequestError(f"{path} is no memory of Emote's V1: it has no member 'version'")
+        version = file.read("version").decode("ascii", "replace").strip()
+        if version != VERSION:
+            raise RequestError(
+                f"{path} is a memory of Emote's version {version}; this version of rlrun reads {VERSION}"
+            )
+        about = archive.read_json(file, "configuration.json", path)
+        try:
+            parts = {key: _part(file, key, about["ids"], path) for key in about["part_keys"]}
+            return list(_episodes(about, parts, path))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            what = f"there is no {error}" if isinstance(error, KeyError) else error
+            raise RequestError(f"{path} is damaged: {what}") from error
 
 
 def _part(file: ZipFile, key: str, ids: list[int], path: Path) -> Part:
-    """Return one key, after a check that the ranges of its ids do not overlap."""
+    """Return one key, after a check that the ranges of its ids are inside its rows."""
     data = archive.ArrayMember(file, f"{key}.npy", path).all()
-    ranges = archive.ArrayMember(file, f"{key}.ranges.npy", path).all()
-    if ranges.ndim != 2 or ranges.shape[1] != 3 or ranges.dtype.kind not in "iu":
-        raise RequestError(f"{path} is damaged: {key}.ranges.npy holds no (id, start, length)")
-    row_of = {int(number): row for row, number in enumerate(ranges[:, 0].tolist())}
-    if row_of.keys() != set(ids) or len(row_of) < len(ranges):
-        raise RequestError(f"{path} is damaged: the ids of {key}.ranges.npy are not those of configuration.json")
-    order = np.array([row_of[number] for number in ids], np.int64)
-    start, length = ranges[order, 1].astype(np.int64), ranges[order, 2].astype(np.int64)
-    by_start = np.argsort(start, kind="stable")
-    begins, ends = start[by_start], (start + length)[by_start]
-    if len(ids) and (begins[0] < 0 or length.min() < 0 or ends[-1] > len(data) or (begins[1:] < ends[:-1]).any()):
-        raise RequestError(f"{path} is damaged: {key}.ranges.npy has ranges that overlap or leave its {len(data)} rows")
+    ranges = archive.ArrayMember(file, f"{key}.ranges.npy", path).all().astype(np.int64)
+    row_of = {number: row for row, number in enumerate(ranges[:, 0].tolist())}
+    start, length = ranges[[row_of[number] for number in ids], 1:].T
+    if (start < 0).any() or (length < 0).any() or (start + length > len(data)).any():
+        raise RequestError(f"{path} is damaged: {key}.ranges.npy has ranges that leave its {len(data)} rows")
     return Part(data, start, length)
 
 
