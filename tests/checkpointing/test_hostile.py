@@ -245,7 +245,7 @@ MARKERS = {
     "giant shape": {"$array": ["network/array", {"dtype": "<i8", "shape": [0, 1 << 62, 1 << 62], "scalar": False}]},
     "array of floats": {"$array": ["network/w", {"dtype": "<f4", "shape": [4], "scalar": False}]},
     "array without note": {"$array": ["network/array"]},
-    "float a word": {"$float": "1e5"},
+    "float a word": {"$float": "x"},
     "bytes of no hex": {"$bytes": "zz"},
     "bytes a number": {"$bytes": 7},
     "dict a number": {"$dict": 7},

@@ -124,7 +124,7 @@ class Taker:
 
 
 def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, Any] | None] = ()) -> Any:
-    """Put together what `split` took apart; every marker is checked as if an attacker had written it.
+    """Put together what `split` took apart; a marker of an attacker gives other numbers, or an error.
 
     Args:
         tensors: by name.
@@ -132,7 +132,7 @@ def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, 
         rows: of memories: their columns by name.
 
     Raises:
-        ValueError: a marker in the tree has no value.
+        LookupError, RuntimeError, TypeError, ValueError: a marker in the tree has no value.
     """
     if isinstance(tree, list):
         return [merge(tensors, part, rows) for part in tree]
@@ -143,8 +143,6 @@ def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, 
     if kind in ("$tensor", "$complex", "$bits", "$array"):
         return _tensor_of(kind, content, tensors)
     if kind == "$float":
-        if content not in ("inf", "-inf", "nan"):
-            raise ValueError(f"{str(content)[:200]!r} is no number that JSON lacks")
         return float(content)
     if kind == "$bytes":
         return bytes.fromhex(content)
@@ -154,26 +152,17 @@ def merge(tensors: Mapping[str, Tensor], tree: Any, rows: Sequence[Mapping[str, 
         return {merge(tensors, key, rows): merge(tensors, part, rows) for key, part in content}
     if kind == "$rows":
         number, name = content
-        if type(number) is not int or not 0 <= number < len(rows):
-            raise ValueError("there are no such rows")
-        columns = rows[number]
-        if columns is None or name not in columns:
-            raise ValueError(f"there is no column {str(name)[:200]!r} of rows")
-        return columns[name]
+        return rows[number][name]  # type: ignore[index]  # None of parts that nobody wants
     return {key: merge(tensors, part, rows) for key, part in tree.items()}
 
 
 def _tensor_of(kind: str, content: Any, tensors: Mapping[str, Tensor]) -> Any:
     """Return the tensor or array of a marker."""
     name, note = content if kind in ("$bits", "$array") else (content, {})
-    if not isinstance(name, str) or name not in tensors:
-        raise ValueError(f"there is no tensor {str(name)[:200]!r}")
     tensor = tensors[name]
     if kind == "$tensor":
         return tensor
     if kind == "$complex":
-        if tensor.dtype not in (torch.float16, torch.float32, torch.float64) or tensor.shape[-1:] != (2,):
-            raise ValueError(f"tensor {name[:200]!r} is no pair of numbers")
         return torch.view_as_complex(tensor)
     if tensor.dtype != torch.uint8 or tensor.ndim != 1:
         raise ValueError(f"tensor {name[:200]!r} holds no bytes")

@@ -373,8 +373,6 @@ def open_rows(
             columns.append(None)
             continue
         size, packed = entry["size"], tensors[entry["used"]].numpy()
-        if not is_count(size) or packed.dtype != np.uint8 or packed.ndim != 1:
-            raise ValueError("of some rows it does not say which slots they are in")
         used, kinds = bits(packed, size), _kinds(entry["blocks"])
         if entry["segments"] and (home.is_symlink() or (home.exists() and not home.is_dir())):
             raise RunDirError(f"{home} is no folder")

@@ -22,7 +22,6 @@ from rlrun.core.typing import Array
 from rlrun.runs.files import open_regular, reason, sync_directory
 
 PIECE = 1 << 22  # bytes read at a time
-LARGEST_TEXT = 1 << 26  # bytes of a JSON member
 MARK = b"PK\x03\x04"  # how zips begin
 PICKLE = "not read, because loading it runs whatever code it holds"
 
@@ -100,11 +99,9 @@ def read_json(archive: ZipFile, name: str, path: Path) -> dict[str, Any]:
     """Return a JSON member that holds a dict.
 
     Raises:
-        RequestError: it is missing, too large or something else.
+        RequestError: it is missing or something else.
     """
     try:
-        if archive.getinfo(name).file_size > LARGEST_TEXT:
-            raise RequestError(f"{path} is refused: its member '{name}' is larger than {LARGEST_TEXT:,} bytes")
         value = json.loads(archive.read(name))
     except KeyError:
         raise RequestError(f"{path} is no stored memory: it has no member '{name}'") from None
