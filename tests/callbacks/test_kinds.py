@@ -229,15 +229,6 @@ def test_windows_are_means_of_the_newest_and_sums_of_all(through):
     assert windows.read() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("state", [{"a": [1.0, 2.0]}, {"windowed[5]:a": [1.0]}])
-def test_damaged_windows_are_refused(state):
-    with pytest.raises(ValueError, match="no window: "):
-        Windows().load_state_dict(state)
-    logger = Logger([], every=1)
-    with pytest.raises(ValueError, match="no window: "):
-        logger.load_state_dict({**logger.state_dict(), "callbacks": {"own": state}})
-
-
 def test_a_window_copies_a_buffer():
     windows, buffer = Windows(), torch.zeros(1)
     for _ in range(3):

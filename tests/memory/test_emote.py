@@ -119,7 +119,7 @@ BROKEN = {
     ),
     "no rows of a part": ({"reward.npy": None}, {}, "no member 'reward.npy'"),
     "no version": ({"version": None}, {}, "no member 'version'"),
-    "a newer version": ({"version": b"2"}, {}, "version 2; this version reads 1"),
+    "a newer version": ({"version": b"2"}, {}, "version 2; this version of rlrun reads 1"),
     "no length key": ({}, {"length_key": "actions"}, "damaged: there is no 'actions'"),
     "no columns": ({}, {"columns": None}, "damaged: 'NoneType' object is not iterable"),
     "python objects": ({"reward.npy": npy(np.array([{}], object))}, {}, "a pickle: not read"),
