@@ -110,7 +110,7 @@ def started(
         except ConfigError as error:
             if parent.run is None or not before:
                 raise
-            raise ConfigError(_whose(error, before, overrides, parent.run, config_dir)) from error
+            raise ConfigError(_whose(error, overrides, parent.run)) from error
     folders = own_dirs(config_dir)
     own = [
         {key: value for key, value in layer.content.items() if not _in_blocks(key)}
@@ -147,23 +147,13 @@ def _limits(parent: Parent, packages: Iterable[str], typed: Mapping[str, Any]) -
     return trust.limited(packages, typed, run=parent.run.path, project=project)
 
 
-def _whose(error: ConfigError, before: list[str], overrides: list[str], run: RunDir, config_dir: Path | None) -> str:
-    """Return a message that names the wrong overrides: the parent's, the new ones, or both together."""
-
-    def fails(alone: list[str]) -> str | None:
-        try:
-            configuration.compose(alone, config_dir=config_dir)
-        except ConfigError as error:
-            return str(error)
-        return None
-
-    way_out = f"without them: {shlex.join(['rlrun', 'train', *overrides])}"
-    if fails(before):
-        return f"the overrides of {run.path} do not compose any more: {error}; {way_out}"
+def _whose(error: ConfigError, overrides: list[str], run: RunDir) -> str:
+    """Return a message that names the parent, unless the error is about a key of the new overrides."""
     place = f"{(NAME.match(str(error)) or [''])[0]}."  # every such error begins with the key that it is about
-    if any(f"{override.key}.".startswith(place) for override in parse(overrides)) or fails(overrides) == str(error):
+    if any(f"{override.key}.".startswith(place) for override in parse(overrides)):
         return str(error)
-    return f"{error}; the overrides of {run.path} come before these; {way_out}"
+    way_out = shlex.join(["rlrun", "train", *overrides])
+    return f"{error}; the overrides of {run.path} come before these; without them: {way_out}"
 
 
 def pin(composed: Composed, place: Path) -> None:

@@ -132,8 +132,6 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer
     update = int(trainer.state["update"])
     steps = (part.steps for part in parts.values() if isinstance(part, Collector | ByIdCollector))
     axis = next(steps, update)
-    if not dry:
-        _require_budget(composed, {"env_steps": axis, "updates": update})
     for line in report.lines(most=None if dry else NAMES):
         _messages.info("%s", line)
     _require_budget(composed, {"env_steps": axis, "updates": update})
