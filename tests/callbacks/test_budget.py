@@ -10,7 +10,7 @@ from tests.callbacks.batches import Batches
 
 from rlrun import train
 from rlrun.callbacks import Budget, Evaluator, Interrupt, Interrupted
-from rlrun.runs import signals
+from rlrun.runs import processes
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
 
@@ -104,7 +104,7 @@ def test_other_threads_train_without_handlers():
 
 
 def test_second_signal_kills_the_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(signals, "TWICE", 0.0)
+    monkeypatch.setattr(processes, "TWICE", 0.0)
     child = os.fork()
     if child == 0:
         interrupt = Interrupt()
@@ -120,19 +120,19 @@ def test_second_signal_kills_the_process(tmp_path, monkeypatch):
 
 def test_repeated_signal_counts_once(monkeypatch):
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    signals.listen()
+    processes.listen()
     try:
         Trainer({"interrupt": Interrupt(), "sender": Sender(signal.SIGTERM)}, Batches(times=5)).train()
         with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)  # while the last checkpoint is written, say
-        assert signals.received == []
+        assert processes.received == []
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGUSR1)  # another one
-        monkeypatch.setattr(signals, "TWICE", 0.0)
+        monkeypatch.setattr(processes, "TWICE", 0.0)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)  # a later one
     finally:
-        signals.received.clear()
+        processes.received.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -416,7 +416,7 @@ def test_whose_words_are_wrong_is_told(sac, tmp_path):
     shutil.copytree(sac, tmp_path / "run")
     with (tmp_path / "run" / "overrides.txt").open("a") as file:
         file.write("algorithm.gone=3\n")
-    with pytest.raises(ConfigError, match="algorithm.gone: no such key.* the overrides of .*run come before these"):
+    with pytest.raises(ConfigError, match=r"algorithm.gone: no such key.* the overrides of .*run come before these"):
         fork(tmp_path / "run")
     (tmp_path / "run" / "overrides.txt").write_text("algorithm=sac\nenv=pendulum\nalgorithm.temperature.initial=2\n")
     with pytest.raises(ConfigError) as both:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from rlrun.runs import signals
+from rlrun.runs import processes
 
 from .shell import Answer
 
@@ -57,7 +57,7 @@ def _alone(overrides: list[str], folder: Path) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(environment)
         torch.set_num_threads(threads)
-        signals.received.clear()
+        processes.received.clear()
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for name in set(sys.modules) - known:

@@ -53,7 +53,7 @@ def warm(together, monkeypatch):
         started.append(together.learner(connection))
         return started[-1]
 
-    monkeypatch.setattr(process_group.interpreter, "start", start)
+    monkeypatch.setattr(process_group.processes, "start", start)
     return started
 
 
@@ -189,7 +189,7 @@ def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatc
 
 
 def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
-    monkeypatch.setattr(process_group.interpreter, "start", lambda module, connection: together.failing(connection))
+    monkeypatch.setattr(process_group.processes, "start", lambda module, connection: together.failing(connection))
     with pytest.raises(LearnerError) as raised:
         rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
     assert str(raised.value) == "learner 1 failed: the reward of env 3 is nan"

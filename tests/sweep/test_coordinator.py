@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rlrun.config.expansion import Job
-from rlrun.runs import progress, signals
+from rlrun.runs import processes, progress
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import coordinator
 from rlrun.sweep.coordinator import Limits, is_completed
@@ -61,8 +61,8 @@ class Leaving(Idle):
 @pytest.mark.parametrize(
     ("numbers", "during", "twice", "asked"),
     [
-        ([signal.SIGTERM], 2, signals.TWICE, [1, 1]),  # while the second of four jobs is begun
-        ([signal.SIGTERM, signal.SIGINT], 1, signals.TWICE, [1]),  # at once: they are one
+        ([signal.SIGTERM], 2, processes.TWICE, [1, 1]),  # while the second of four jobs is begun
+        ([signal.SIGTERM, signal.SIGINT], 1, processes.TWICE, [1]),  # at once: they are one
         ([signal.SIGTERM, signal.SIGTERM], 1, 0.0, [2]),  # the second one is passed on
     ],
 )

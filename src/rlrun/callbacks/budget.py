@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from rlrun.callbacks.evaluate import Evaluator
-from rlrun.runs import learners, signals
+from rlrun.runs import learners, processes
 from rlrun.training.callback import Callback, Stop
 
 SIGNALS = tuple(
@@ -114,20 +114,20 @@ class Interrupt(Callback):
         self._previous: dict[int, Any] = {}
 
     def restore_state(self) -> None:  # the first hook of all, as resets may take long
-        if not signals.received:
-            signals.restart()
+        if not processes.received:
+            processes.restart()
         main = threading.current_thread() is threading.main_thread()  # python allows handlers nowhere else
         if main and learners.rank() == 0:
             self._previous = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
-        if signals.received:
-            self._receive(signals.received[-1])
+        if processes.received:
+            self._receive(processes.received[-1])
 
     def begin_training(self) -> None:
         self._begun = True
         self.meet()
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
-        if not signals.repeated(number):
+        if not processes.repeated(number):
             self._receive(number)
 
     def _receive(self, number: int) -> None:

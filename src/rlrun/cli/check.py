@@ -2,8 +2,7 @@
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Overrides, print_presets
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, ConfigDir, Overrides, print_json, print_presets
 
 
 def check(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: AsJson = False) -> None:

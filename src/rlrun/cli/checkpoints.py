@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import RunDirError, printable
 from rlrun.runs.files import aligned, counted, sized
 

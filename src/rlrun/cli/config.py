@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Overrides
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, ConfigDir, Overrides, print_json
 
 
 def config(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import printable
 
 if TYPE_CHECKING:

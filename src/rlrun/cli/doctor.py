@@ -2,7 +2,7 @@
 
 import typer
 
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import printable
 
 

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Overrides, print_data_flow
-from rlrun.cli.output import AsJson
+from rlrun.cli.common import AsJson, ConfigDir, Overrides, print_data_flow
 
 
 def explain(

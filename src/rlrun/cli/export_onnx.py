@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import FirstSeed, Trust
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, FirstSeed, Trust, print_json
 
 
 def export_onnx(

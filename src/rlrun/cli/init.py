@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, print_json
 
 
 def init(

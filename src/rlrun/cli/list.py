@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import ConfigDir
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, ConfigDir, print_json
 from rlrun.core.errors import ConfigError, did_you_mean, printable
 
 KINDS = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, print_json
 from rlrun.core.errors import printable
 from rlrun.runs.files import aligned, counted
 

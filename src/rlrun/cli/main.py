@@ -17,7 +17,7 @@ import typer
 from rlrun import __version__
 from rlrun.cli import plugin
 from rlrun.core.errors import RlrunError, did_you_mean, printable
-from rlrun.runs import exits, signals
+from rlrun.runs import processes
 
 INTERRUPTED = 128 + signal.SIGINT  # typer's exit code after a KeyboardInterrupt
 COMMANDS = (  # in the order of the help
@@ -74,9 +74,9 @@ def main() -> None:
     overrides = [override for override in overrides if override != "--debug"]
     if not debug:
         warnings.simplefilter("ignore")
-    signals.listen()
+    processes.listen()
     try:
-        with nullcontext() if "_RLRUN_COMPLETE" in os.environ else exits.refused():  # shell completion may exit
+        with nullcontext() if "_RLRUN_COMPLETE" in os.environ else processes.refused():  # shell completion may exit
             result = _command().main(overrides, prog_name="rlrun", standalone_mode=False)
         code = result if isinstance(result, int) else 0
         if code == INTERRUPTED:
@@ -84,7 +84,7 @@ def main() -> None:
     except RlrunError as error:
         code = 1 if _is_unread(error) else _fail(str(error), error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort) as error:
-        if isinstance(error.__cause__, EOFError) and not signals.received:  # typer raises Abort for it
+        if isinstance(error.__cause__, EOFError) and not processes.received:  # typer raises Abort for it
             code = _fail("EOFError: there is no more input (--debug shows where)", 1, debug)
         else:
             code = _stopped(overrides)
@@ -92,7 +92,7 @@ def main() -> None:
         if hasattr(error, "format_message"):  # a usage error of typer's: unknown option, missing value
             code = _fail(_usage(error, overrides), 2, debug)
         else:
-            code = _fail(f"{exits.describe_error(error)} (--debug shows where)", 1, debug)
+            code = _fail(f"{processes.describe_error(error)} (--debug shows where)", 1, debug)
     sys.exit(code)
 
 
@@ -108,7 +108,7 @@ def _is_unread(error: RlrunError) -> bool:
 
 def _stopped(overrides: list[str]) -> int:
     """Report a signal that came before the run was ready; a resumed run is not changed."""
-    number = signals.received[-1] if signals.received else signal.SIGINT
+    number = processes.received[-1] if processes.received else signal.SIGINT
     command = overrides[0] if overrides else ""
     after = {"train": "; no run was started", "resume": "; the run is unchanged"}.get(command, "")
     code = 75 if command == "resume" else 128 + number

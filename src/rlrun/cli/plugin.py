@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Overrides
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, ConfigDir, Overrides, print_json
 from rlrun.core.errors import printable
 
 if TYPE_CHECKING:

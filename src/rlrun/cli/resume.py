@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun.cli.common import Trust, print_result, show
-from rlrun.cli.output import AsJson
+from rlrun.cli.common import AsJson, Trust, print_result, show
 from rlrun.cli.sweeping import FailFast, Launcher, MaxFailures, Retries, Stall, Workers, limits_of, refuse, resume_sweep
 from rlrun.core.errors import Left
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import ConfigDir
-from rlrun.cli.output import AsJson, print_json
+from rlrun.cli.common import AsJson, ConfigDir, print_json
 
 OUTPUTS = Path(__file__).with_name("outputs.yaml")
 

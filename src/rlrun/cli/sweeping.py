@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.common import print_presets
-from rlrun.cli.output import print_json
+from rlrun.cli.common import print_json, print_presets
 from rlrun.core.errors import ConfigError
 from rlrun.runs.files import aligned, counted
 

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun.cli.common import ConfigDir, Expect, Overrides, Trust, print_data_flow, print_result, show
-from rlrun.cli.output import AsJson
+from rlrun.cli.common import AsJson, ConfigDir, Expect, Overrides, Trust, print_data_flow, print_result, show
 from rlrun.cli.sweeping import FailFast, Launcher, MaxFailures, Retries, Stall, Workers, limits_of, refuse, sweep
 from rlrun.core.errors import ConfigError, Left
 

@@ -20,8 +20,8 @@ from typing import Any
 from rlrun.collect.unroll import Inbox, Leave, UnrollRecipe, copied, failure, unroll
 from rlrun.core.cluster import connect
 from rlrun.core.errors import ConfigError
-from rlrun.runs import subprocesses as interpreter
-from rlrun.runs.exits import leave, refused
+from rlrun.runs import processes
+from rlrun.runs.processes import leave, refused
 
 GRACE = 3.0  # seconds that a worker has to leave
 
@@ -118,12 +118,12 @@ class ProcessLink(Link):
         return self._process.poll() is None
 
     def cause(self) -> str:
-        return interpreter.end_of(self._process)
+        return processes.end_of(self._process)
 
     def close(self) -> bool:
         self._jobs.put(Leave())
         self._jobs.close()
-        ended = interpreter.let_go(self._process, GRACE)
+        ended = processes.let_go(self._process, GRACE)
         for thread in self._threads:
             thread.join(1.0)
         self._connection.close()
@@ -131,7 +131,7 @@ class ProcessLink(Link):
 
 
 def _start(child_end: Connection) -> subprocess.Popen[bytes]:
-    return interpreter.start("rlrun.collect.links", child_end)
+    return processes.start("rlrun.collect.links", child_end)
 
 
 def _packed(recipe: UnrollRecipe, place: str, way_out: str = "") -> bytes:

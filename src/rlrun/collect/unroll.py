@@ -22,7 +22,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Stateful, Tree
 from rlrun.env import Env, Step
-from rlrun.runs.exits import describe_error
+from rlrun.runs.processes import describe_error
 
 
 class UnrollRecipe(NamedTuple):

@@ -19,7 +19,7 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.sync import env_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
-from rlrun.runs.exits import describe_error
+from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
 

@@ -28,7 +28,7 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.vector import Seed, Step, close_softly
 from rlrun.env.wrappers import frames_of
-from rlrun.runs.exits import describe_error
+from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
 # An observation must outlive the step it leads to and the restart after it: three sets of buffers.

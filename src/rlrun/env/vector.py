@@ -13,7 +13,7 @@ from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import OuterSpaces
-from rlrun.runs.exits import describe_error
+from rlrun.runs.processes import describe_error
 
 _messages = logging.getLogger("rlrun")
 Seed = int | Sequence[int | None] | None

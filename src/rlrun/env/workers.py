@@ -24,8 +24,7 @@ from rlrun.env.batched import BatchedEnv
 from rlrun.env.recorded import Abandon, ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
 from rlrun.env.spaces import Outputs, empty, explained, rewards_of, row_splitter, warn
 from rlrun.env.vector import Step, close_softly
-from rlrun.runs.exits import describe_error, leave, refused
-from rlrun.runs.subprocesses import describe_exit, end_with_parent
+from rlrun.runs.processes import describe_error, describe_exit, end_with_parent, leave, refused
 
 Build = Callable[[], gymnasium.Env[Any, Any]]
 DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core dump

@@ -24,10 +24,10 @@ from rlrun.export import writing
 from rlrun.export.checking import Reference, compare, edges, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.writing import environment, interface
-from rlrun.runs import subprocesses as interpreter
-from rlrun.runs.exits import describe_error
+from rlrun.runs import processes
 from rlrun.runs.files import replace, write_json
 from rlrun.runs.items import Item, Items
+from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Callback, Stop
 
 PREFIX = "policy_"
@@ -185,7 +185,7 @@ class OnnxExport(Callback):
 def start() -> tuple[subprocess.Popen[bytes], Connection]:
     """Start a process that exports; return it and the connection to it."""
     connection, theirs = Pipe()
-    process = interpreter.start(__name__, theirs)
+    process = processes.start(__name__, theirs)
     theirs.close()
     return process, connection
 

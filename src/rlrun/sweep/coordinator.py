@@ -19,9 +19,8 @@ from rlrun.config.expansion import changeable
 from rlrun.core.errors import RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import NOTE_BYTES, head, known
+from rlrun.runs.processes import TWICE, describe_exit, handled
 from rlrun.runs.progress import last_line, number_of, quiet_for
-from rlrun.runs.signals import TWICE, handled
-from rlrun.runs.subprocesses import describe_exit
 from rlrun.sweep.children import STOPPED, Child
 from rlrun.sweep.job_store import SILENT, Entry, JobStore, State
 from rlrun.sweep.local import BUDGET, Local

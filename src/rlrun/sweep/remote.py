@@ -30,7 +30,7 @@ from typing import Any
 from rlrun.config.expansion import Job
 from rlrun.core.errors import RunDirError
 from rlrun.runs.files import open_own, reason
-from rlrun.runs.signals import handled
+from rlrun.runs.processes import handled
 from rlrun.sweep import children
 from rlrun.sweep.children import STOPPED
 from rlrun.sweep.job_store import Entry, JobStore, Task

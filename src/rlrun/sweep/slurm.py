@@ -13,7 +13,7 @@ from typing import Any
 
 from rlrun.config.expansion import Job
 from rlrun.core.errors import MissingExtra, RequestError, require_one_of
-from rlrun.runs.signals import handled
+from rlrun.runs.processes import handled
 from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks, room, threads
 from rlrun.sweep.remote import Remote, RemoteRunner

@@ -11,7 +11,7 @@ from rlrun.config.expansion import changeable, composed_of, identity
 from rlrun.config.places import add_to_path
 from rlrun.core.errors import ConfigError, Left, RlrunError
 from rlrun.loading.assembly import keep_freed_memory
-from rlrun.runs import exits, signals
+from rlrun.runs import processes
 from rlrun.runs.directory import RunDir, is_run
 from rlrun.runs.lock import locked
 from rlrun.security import trust
@@ -23,17 +23,17 @@ LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json",
 
 def carry_out(task: Task) -> int:
     """Run a job; return the exit code of its process, 75 also if another process has the job."""
-    signals.listen()
+    processes.listen()
     keep_freed_memory()
     try:
         if not _is_claimed(task):
             return STOPPED
-        with exits.refused():
+        with processes.refused():
             result = _resumed(task) if is_run(task.run) else _begun(task)
     except (Left, KeyboardInterrupt):
         return STOPPED
     except BaseException as error:
-        print("rlrun:", exits.describe_error(error), file=sys.stderr)
+        print("rlrun:", processes.describe_error(error), file=sys.stderr)
         if isinstance(error, RlrunError):
             return error.exit_code
         raise

@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rlrun.core.errors import LearnerError
-from rlrun.runs import learners
-from rlrun.runs import subprocesses as interpreter
+from rlrun.runs import learners, processes
 from rlrun.security.trust import Limit, limits
 
 READY = "ready"  # what a learner says when all its parts are built; anything else is why and where it failed
@@ -57,7 +56,7 @@ class Member:
         self.number = job.number
         self.failure: tuple[str, str] | None = None  # in a line, and by a traceback
         self._connection, theirs = Pipe()
-        self._process = interpreter.start("rlrun.commands.follow_learner", theirs)
+        self._process = processes.start("rlrun.commands.follow_learner", theirs)
         theirs.close()
         self._connection.send_bytes(pickle.dumps(job, protocol=5))
 
@@ -86,7 +85,7 @@ class Member:
     def error(self) -> LearnerError:
         """Return why it is gone, and in the log of the run where it failed."""
         if self.failure is None:
-            return LearnerError(f"learner {self.number} is gone: {interpreter.end_of(self._process)}")
+            return LearnerError(f"learner {self.number} is gone: {processes.end_of(self._process)}")
         line, where = self.failure
         error = LearnerError(f"learner {self.number} failed: {line}")
         error.add_note(f"In learner {self.number}:\n{where}")
@@ -94,7 +93,7 @@ class Member:
 
     def close(self, grace: float) -> None:
         """Let it go, by force after some seconds."""
-        interpreter.let_go(self._process, grace)
+        processes.let_go(self._process, grace)
         self._connection.close()
 
 

@@ -1,0 +1,197 @@
+"""Processes: how they are started, what signals do to them, and how they leave.
+
+Code that asks python to exit while there is work to be done is refused: an environment, a callback, whatever they
+import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rlrun.core.errors import RlrunError
+
+if TYPE_CHECKING:  # which takes long to import
+    from multiprocessing.connection import Connection
+
+HOOKS = (__file__, "<frozen _sitebuiltins>", os.path.join("wandb", "sdk", "lib", "exit_hooks.py"))  # replace an exit
+leave = os._exit  # the original, also while `refused` replaces it
+PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
+# The interrupt that a handler raises is lost where python swallows what is raised, in a finaliser for one;
+# so the handlers of a run look here, too.
+received: list[int] = []
+
+TWICE = 1.0  # seconds in which signals are one: `timeout` sends it to a process and to the group that it is in
+_counted: dict[int, float] = {}  # signal -> when it last counted, on the monotonic clock
+
+
+def describe_error(error: BaseException) -> str:
+    """Return in one line what went wrong; of an exit, which line of code asked for it."""
+    if isinstance(error, SystemExit):
+        frames = traceback.extract_tb(error.__traceback__)
+        callers = [frame for frame in frames if not frame.filename.endswith(HOOKS)]
+        name = "os._exit" if frames and frames[-1].filename == __file__ else "sys.exit"
+        return _exit_at((callers or frames)[-1], name, error.code or 0)
+    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))  # of the hook that it came out of
+    text = str(error) if isinstance(error, RlrunError) else f"{notes}{type(error).__name__}: {error}"
+    return " ".join(text.split()).removesuffix(":")
+
+
+def _exit_at(caller: traceback.FrameSummary, name: str, code: object) -> str:
+    where = f"{caller.filename}:{caller.lineno} in {caller.name}"
+    return f"{where} called {name}({code}) before the work was complete"
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Make a failure of `sys.exit` and `os._exit`, whatever the code; a process forked meanwhile leaves by them.
+
+    Code that is not python's can still end the process. Where `os._exit` is called in another thread, the process ends
+    with code 1 at least, after a line that names the caller.
+
+    Raises:
+        RlrunError: naming the line of code that asked to exit.
+    """
+    before, owner = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != owner:
+            before(status)
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(status)
+        print("rlrun:", _exit_at(traceback.extract_stack()[-2], "os._exit", status), file=sys.stderr, flush=True)
+        before(status or 1)
+
+    if threading.current_thread() is threading.main_thread():
+        os._exit = refuse
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() != owner:
+            before(_code_of(error))
+        if isinstance(error, SystemExit):
+            raise RlrunError(describe_error(error)) from error
+        raise
+    finally:
+        if os._exit is refuse:
+            os._exit = before
+
+
+def _code_of(error: BaseException) -> int:
+    """Return the exit code of a process that ends by an error, which is shown unless it is an exit."""
+    leaving = error if isinstance(error, SystemExit) else error.__cause__
+    if not isinstance(leaving, SystemExit):
+        traceback.print_exception(error)
+        return 1
+    if leaving.code is None or isinstance(leaving.code, int):
+        return (leaving.code or 0) & 0xFF
+    print(leaving.code, file=sys.stderr, flush=True)
+    return 1
+
+
+def repeated(number: int) -> bool:
+    """Return True if a signal is the one that came a moment ago, sent once more; any other one counts."""
+    now = time.monotonic()
+    if now - _counted.get(number, -TWICE) < TWICE:
+        return True
+    _counted[number] = now
+    return False
+
+
+def restart() -> None:
+    """Let the next signal count, whatever came before."""
+    _counted.clear()
+
+
+@contextmanager
+def handled(handler: Any, *numbers: int) -> Iterator[None]:
+    """Handle signals as long as the block lasts; in the main thread only, as python allows it nowhere else."""
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in numbers if main}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def listen() -> None:
+    """Let a signal end what comes before training, imports and building, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # python allows handlers nowhere else
+        return
+    owner = os.getpid()
+    restart()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a worker, forked from here, dies of it as of any other signal
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        if repeated(number):
+            return
+        received.append(number)
+        raise KeyboardInterrupt
+
+    for name in ("SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop)
+
+
+def start(module: str, theirs: Connection) -> subprocess.Popen[bytes]:
+    """Start a fresh interpreter, which runs nothing of this program.
+
+    It finds the same modules, and calls `serve` of one of them with a connection and this process's id. It leads a
+    process group, so that signals are the parent's.
+    """
+    command = f"from {module} import serve; serve({theirs.fileno()}, {os.getpid()})"
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-W", "ignore", "-c", command],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": paths},
+        pass_fds=[theirs.fileno()],
+        process_group=0,
+    )
+
+
+def end_of(process: subprocess.Popen[bytes], seconds: float = 1.0) -> str:
+    """Describe how a process ended, or is about to end."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return describe_exit(process.returncode)
+
+
+def describe_exit(code: int | None) -> str:
+    """Return in words what an exit code says of a process; None = it has not ended."""
+    if code is None:
+        return "it broke the connection"
+    if code >= 0:
+        return f"it left with exit code {code}"
+    known = -code in [*signal.Signals]  # a real-time signal has no name
+    return f"it was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the thread ends that has started it; nothing where it cannot."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def let_go(process: subprocess.Popen[bytes], grace: float) -> bool:
+    """Wait for the end of a process that was asked to leave, by force after some seconds; return whether it is gone."""
+    for urge in (None, process.terminate, process.kill):
+        if urge is not None:
+            urge()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace if urge is None else 1.0)
+            break
+    return process.poll() is not None
