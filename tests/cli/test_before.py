@@ -19,7 +19,7 @@ from rlrun.commands.resume import resume
 from rlrun.commands.train import Experiment
 from rlrun.config.composition import Composed
 from rlrun.loading.assembly import machine_of
-from rlrun.loading.untrusted import arrived
+from rlrun.loading.policy import arrived
 from rlrun.runs.directory import RunDir
 
 RUNS = ("sac", "ppo", "ppg", "disk", "async")

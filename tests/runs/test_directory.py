@@ -18,7 +18,7 @@ from rlrun.core.errors import LostRun, RlrunError, RunDirError
 from rlrun.runs import files, manifest
 from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
-from rlrun.runs.heartbeat import Heartbeat, lock_run, trace_of
+from rlrun.runs.heartbeat import keep_fresh, lock_run, trace_of
 
 PIDS = ("7", None, 0, -1, 10**30, 1.5, [1])
 
@@ -255,7 +255,7 @@ def test_a_process_that_lost_its_run_writes_nothing_more(tmp_path):
         for write in (
             lambda: sink.write({"env_steps": 2}),
             lambda: point(run, "latest", "0000000001-0000000001"),
-            lambda: Heartbeat(run).__enter__(),
+            lambda: keep_fresh(run).__enter__(),
         ):
             with pytest.raises(LostRun, match=lost):
                 write()
@@ -276,7 +276,7 @@ def test_a_lock_that_leads_to_another_file_is_refused(make, tmp_path):
 
 def test_heartbeat_renews_the_status(tmp_path):
     run = started(tmp_path / "run")
-    with Heartbeat(run, seconds=0.01):
+    with keep_fresh(run, seconds=0.01):
         run.status.unlink()
         for _ in range(500):
             if run.status.exists():

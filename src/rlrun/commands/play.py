@@ -61,7 +61,7 @@ def play(
         fps = fps or fps_of(policy.env)
         with closing(_opened(policy.env, mode, fps)) as screen, restored_generators():
             torch.manual_seed(seed)
-            watch = Viewer(screen, say, fps=fps, text=mode == "ansi")
+            watch = viewer(screen, say, fps=fps, text=mode == "ansi")
             return evaluate(
                 screen,
                 policy.agent,
@@ -123,8 +123,8 @@ def _opened(env: Env, mode: str, fps: float) -> Env:
     return rendered_copy(env, mode, look, refusal=refusal, fps=fps)
 
 
-class Viewer:
-    """A watcher that shows each step for its duration, with the return so far.
+def viewer(env: Env, say: Callable[[str], None], *, fps: float, text: bool) -> Callable[[Moment], None]:
+    """Return a watcher that shows each step for its duration, with the return so far.
 
     Args:
         env: one env; in a window it draws itself.
@@ -132,26 +132,22 @@ class Viewer:
         fps: steps a second.
         text: print what the environment renders.
     """
+    due = 0.0  # when the next step may be shown, on the monotonic clock
 
-    def __init__(self, env: Env, say: Callable[[str], None], *, fps: float, text: bool) -> None:
-        self.env = env
-        self.say = say
-        self.pause = 1.0 / fps
-        self.text = text
-        self._next = 0.0  # when the next step may be shown, on the monotonic clock
-
-    def __call__(self, moment: Moment) -> None:
-        """Wait until a step is due, and show it."""
-        time.sleep(max(0.0, self._next - time.monotonic()))
-        self._next = time.monotonic() + self.pause
-        if self.text:
+    def show(moment: Moment) -> None:
+        nonlocal due
+        time.sleep(max(0.0, due - time.monotonic()))
+        due = time.monotonic() + 1.0 / fps
+        if text:
             reward = f"  reward {moment.reward:.2f}" if moment.step else ""
-            self.say(f"seed {moment.seed}  step {moment.step}{reward}  return {moment.total:.2f}")
-            for line in lines_of(self.env):
-                self.say(line)
+            say(f"seed {moment.seed}  step {moment.step}{reward}  return {moment.total:.2f}")
+            for line in lines_of(env):
+                say(line)
         if moment.ending is not None:
             steps = counted(moment.step, "step")
-            self.say(f"seed {moment.seed}: return {moment.total:.2f} in {steps}, {moment.ending}")
+            say(f"seed {moment.seed}: return {moment.total:.2f} in {steps}, {moment.ending}")
+
+    return show
 
 
 def lines_of(env: Env) -> list[str]:

@@ -25,7 +25,7 @@ from rlrun.config.overrides import Override, listed, parse, todays
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.loading.assembly import count_of, machine_of, process_restored
-from rlrun.loading.untrusted import Arrival, arrived, require_own_files
+from rlrun.loading.policy import Arrival, arrived, require_own_files
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, write_json
 from rlrun.runs.heartbeat import lock_run, require_idle, trace_of

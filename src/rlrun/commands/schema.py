@@ -24,7 +24,7 @@ from rlrun.config.places import ConfigFolder, add_to_path, group_names, offers, 
 from rlrun.config.schema import KINDS, NUMBER, OPEN
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.core.layers import PARTS
-from rlrun.loading.untrusted import require_own_folder
+from rlrun.loading.policy import require_own_folder
 from rlrun.runs.files import write_text
 
 FOLDER = ".schema"  # in the config folder

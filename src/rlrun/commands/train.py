@@ -48,7 +48,7 @@ from rlrun.memory import Table
 from rlrun.runs import learners, processes
 from rlrun.runs.directory import RunDir, Status
 from rlrun.runs.files import counted, write_json
-from rlrun.runs.heartbeat import Heartbeat, lock_run, require_own, tokens
+from rlrun.runs.heartbeat import keep_fresh, lock_run, require_own, tokens
 from rlrun.runs.learners.process_group import LearnerJob, process_group
 from rlrun.runs.manifest import manifest
 from rlrun.training.callback import Stop
@@ -245,7 +245,7 @@ class Experiment:
             for line in self.budget_notes():
                 run_dir.echo(line, logging.WARNING)
             files = sending_files(self.part(Logger))
-            with Heartbeat(run_dir), self._together(run_dir), processes.refused(), run_dir.noting_warnings(), files:
+            with keep_fresh(run_dir), self._together(run_dir), processes.refused(), run_dir.noting_warnings(), files:
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)
             status = "stopped" if isinstance(state["stopped_by"], Interrupted) else "completed"
         except KeyboardInterrupt as error:

@@ -16,8 +16,7 @@ from rlrun.export import writing
 from rlrun.export.checking import TOLERANCE, Reference, compare, edges, played, recorded, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.writing import environment, interface
-from rlrun.loading.policy import Frozen, frozen
-from rlrun.loading.untrusted import require_own_folder
+from rlrun.loading.policy import Frozen, frozen, require_own_folder
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, replace, sized, write_json
 

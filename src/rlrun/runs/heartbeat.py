@@ -20,36 +20,32 @@ PAUSE = 0.05  # seconds between them
 tokens: dict[Path, str] = {}  # of the runs that this process works on: what its signature in their lock says
 
 
-class Heartbeat:
-    """Keep a run's status fresh, from a thread of its own, for as long as a `with` block lasts."""
+@contextmanager
+def keep_fresh(run: RunDir, seconds: float = 30.0) -> Iterator[None]:
+    """Keep a run's heartbeat fresh, from a thread of its own, for as long as a `with` block lasts."""
+    over = threading.Event()
 
-    def __init__(self, run: RunDir, *, seconds: float = 30.0) -> None:
-        self._run = run
-        self._seconds = seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="heartbeat", daemon=True)
+    def beat() -> None:
+        require_own(run)
+        run.write_status("running")
 
-    def __enter__(self) -> Heartbeat:
-        self._beat()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        require_own(self._run)
-        self._run.write_status("running")
-
-    def _keep(self) -> None:
-        while not self._over.wait(self._seconds):
+    def keep() -> None:
+        while not over.wait(seconds):
             try:
-                self._beat()
+                beat()
             except LostRun:  # which ends training at its next record or checkpoint
                 return
             except RlrunError:  # a full disk ends the run where its data is written, not here
                 continue
+
+    beat()
+    thread = threading.Thread(target=keep, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def require_idle(run: RunDir, *, ours: bool = False) -> None:
