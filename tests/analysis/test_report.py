@@ -109,8 +109,6 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
     for _ in range(2):
         key = job_store.claim("me").key
         job_store.end("me", key, keys[key], error="killed: no memory" if key == "bb" else None)
-    with closing(sqlite3.connect(path)) as damaged, damaged:
-        damaged.execute("INSERT INTO jobs (key, label, words) VALUES (?, '', '[]')", ("no\0key",))
     (tmp_path / "again").symlink_to(tmp_path / "sweep")
     report = rlrun.report(tmp_path / "sweep", tmp_path / "again", **QUICK)
     rows = {line["seed"]: (line["status"], line["why_not"], line["task"]) for line in lines(report)}
@@ -118,6 +116,9 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
     assert rows["1"] == ("failed", "killed: no memory", "CartPole-v1")
     assert rows["2"] == ("missing", "it was never started", "CartPole-v1")
     assert len(report.findings.results) == 1
+    with closing(sqlite3.connect(path)) as damaged, damaged:
+        damaged.execute("INSERT INTO jobs (key, label, words) VALUES (?, '', '[]')", ("no\0key",))
+    assert "jobs.sqlite is damaged" in notes_of(rlrun.report(tmp_path, **QUICK))
 
 
 def test_a_run_at_the_root_of_the_disk_has_no_sweep(tmp_path):

@@ -5,25 +5,23 @@ No code from these files is executed, and their content is not trusted; folders 
 
 import json
 import re
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import quote
 
 from rlrun.commands.ls import about as summarized
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import dotted, leaves
 from rlrun.config.schema import CHANGEABLE
 from rlrun.core import renames
-from rlrun.core.errors import RlrunError, RunDirError, printable
+from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import known, read_bytes
 from rlrun.runs.progress import last_line, lines_of, number_of, record_of
-from rlrun.sweep.job_store import JOB_STORE, KEY
+from rlrun.sweep.job_store import JOB_STORE, look
 from rlrun.sweep.sweeping import is_sweep
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
@@ -33,9 +31,7 @@ SEED = re.compile(r"^seed:.*$", re.MULTILINE)
 TASK = ("env", "env.id", "env.target", "env.kwargs", "env.reset_options")  # keys that define a task
 VIDEOS = (".mp4", ".gif", ".webm")
 MACHINE = ("host", "rlrun", "torch")  # in manifests
-JOBS = 100_000  # of a sweep, at most
 REASONS = {"pruned": "its search left it for better ones"}
-PATIENCE = 10.0  # seconds to wait for a coordinator that writes
 
 Curve: TypeAlias = dict[float, float]  # by environment steps, or updates without an environment
 
@@ -98,17 +94,17 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
     sweeps += [(place, source) for place, source in above if place.is_relative_to(source)]
     for folder, source in dict.fromkeys(sweeps):
         try:
-            jobs = list(_jobs(folder)) if is_sweep(folder) else []
+            jobs = look(folder / JOB_STORE) if is_sweep(folder) else []
         except RunDirError as error:
             troubles.append(str(error))
             continue
-        for key, overrides, state, reason in jobs:
-            place = folder / "jobs" / key
+        for job in jobs:
+            place, overrides = folder / "jobs" / job.key, _by_key(job.overrides)
             run = by_path.get(place.resolve())  # one folder may be named twice
-            reason = reason or REASONS.get(state)
+            reason = job.error or REASONS.get(job.state)
             if run is None:
                 task = tasks.get(_env_overrides(overrides), _task_of(overrides))
-                by_path[place.resolve()] = _without_run(place, source, overrides, task, state, reason)
+                by_path[place.resolve()] = _without_run(place, source, overrides, task, job.state, reason)
             elif run.status != "completed" and reason:
                 by_path[place.resolve()] = replace(run, reason=reason)
     return list(by_path.values()), troubles
@@ -222,22 +218,3 @@ def _without_run(path: Path, source: Path, overrides: dict[str, str], task: str,
         status="failed" if state == "failed" else "missing",
         reason=reason or {"completed": "its folder is gone", "pending": "it was never started"}.get(state),
     )
-
-
-def _jobs(folder: Path) -> Iterator[tuple[str, dict[str, str], str, str | None]]:
-    """Yield key, overrides, state and error of each job in the database of a sweep."""
-    path = folder / JOB_STORE
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as job_store:
-            rows = job_store.execute(
-                "SELECT key, words, state, error FROM jobs ORDER BY rowid LIMIT ?", (JOBS,)
-            ).fetchall()
-    except sqlite3.Error as error:
-        raise RunDirError(f"{path} cannot be read: {error}") from error
-    for key, text, state, reason in rows:
-        if isinstance(key, str) and KEY.fullmatch(key):
-            overrides = None
-            with suppress(TypeError, ValueError, RecursionError):
-                overrides = json.loads(text)
-            by_key = _by_key(map(str, overrides)) if isinstance(overrides, list) else {}
-            yield key, by_key, str(state), None if reason is None else printable(str(reason))
