@@ -28,7 +28,7 @@ from rlrun.loading.assembly import Machine
 from rlrun.ops.distributions import given
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir
-from rlrun.runs.learners import place_of, process_group
+from rlrun.runs.learners import place_of
 
 QUIET = ("logger=[]", "log.every=0", "evaluation.episodes=2", "evaluation.max_steps=20", "preset=null")
 A2C = ("algorithm=a2c", "env=cartpole", "num_envs=4", "algorithm.hidden=[8]", "algorithm.horizon=4")
@@ -53,7 +53,7 @@ def warm(together, monkeypatch):
         started.append(together.learner(connection))
         return started[-1]
 
-    monkeypatch.setattr(process_group.processes, "start", start)
+    monkeypatch.setattr(learners.processes, "start", start)
     return started
 
 
@@ -189,7 +189,7 @@ def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatc
 
 
 def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
-    monkeypatch.setattr(process_group.processes, "start", lambda module, connection: together.failing(connection))
+    monkeypatch.setattr(learners.processes, "start", lambda module, connection: together.failing(connection))
     with pytest.raises(LearnerError) as raised:
         rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
     assert str(raised.value) == "learner 1 failed: the reward of env 3 is nan"
@@ -233,12 +233,12 @@ def test_what_ends_a_meeting_late_is_told(tmp_path, monkeypatch):
 
 def test_a_learner_leaves_with_the_first_one(warm, tmp_path):
     composed = compose([*SAC, *QUIET, "learners=2"])
-    job = process_group.LearnerJob(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Machine("torch", 1), [])
-    member = process_group.Member(job)
+    job = learners.LearnerJob(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Machine("torch", 1), [])
+    member = learners.Member(job)
     while not member.is_ready():
         pass
     member._connection.close()
-    assert warm[0].wait(10) == process_group.AFTER
+    assert warm[0].wait(10) == learners.AFTER
 
 
 def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
@@ -246,7 +246,7 @@ def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
     process = together.learner(theirs)
     theirs.close()
     ours.close()
-    assert process.wait(10) == process_group.AFTER
+    assert process.wait(10) == learners.AFTER
     assert capfd.readouterr().err == ""
 
 

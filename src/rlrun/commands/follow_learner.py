@@ -16,8 +16,7 @@ from rlrun.loading.assembly import keep_freed_memory
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir
 from rlrun.runs.heartbeat import tokens
-from rlrun.runs.learners import place_of
-from rlrun.runs.learners.process_group import AFTER, READY, LearnerJob
+from rlrun.runs.learners import AFTER, READY, LearnerJob, place_of
 from rlrun.runs.processes import describe_error
 from rlrun.security import trust
 

@@ -49,7 +49,7 @@ from rlrun.runs import learners, processes
 from rlrun.runs.directory import RunDir, Status
 from rlrun.runs.files import counted, write_json
 from rlrun.runs.heartbeat import keep_fresh, lock_run, require_own, tokens
-from rlrun.runs.learners.process_group import LearnerJob, process_group
+from rlrun.runs.learners import LearnerJob, process_group
 from rlrun.runs.manifest import manifest
 from rlrun.training.callback import Stop
 from rlrun.training.trainer import Trainer
