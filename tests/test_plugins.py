@@ -257,7 +257,8 @@ def test_a_name_that_is_not_installed_is_refused_with_the_nearest(install):
 def test_a_conf_package_and_a_module_can_be_named(install, site):
     install("one", "one=one.conf", conf__env__first="# First\n")
     install("two", "two=two.inner", inner="raise RuntimeError\n", conf__env__second="# Second\n")
-    assert [plugin.folder.relative_to(site).as_posix() for plugin in plugins.sound()] == ["one/conf", "two/conf"]
+    folders = [plugin.folder.relative_to(site).as_posix() for plugin in plugins.installed()]
+    assert folders == ["one/conf", "two/conf"]
     assert "two" not in sys.modules
 
 

@@ -15,8 +15,8 @@ import pytest
 from tests.processes import below
 
 from rlrun.config.expansion import Job
-from rlrun.core import cluster
 from rlrun.core.errors import ConfigError, RequestError, installing
+from rlrun.runs import cluster
 from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import children, remote

@@ -12,12 +12,12 @@ from rlrun.collect.agents import Agent
 from rlrun.collect.collector import Collector, NoSignals, branch_seed, require_finite
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, counted, freeze
-from rlrun.core import cluster
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, WorkerError, require_one_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
 from rlrun.memory import Rollout, Table
+from rlrun.runs import cluster
 
 LINKS: dict[str, Callable[[UnrollRecipe], Link]] = {"thread": ThreadLink, "process": ProcessLink, "ray": RayLink}
 POLL = 0.1  # seconds between two checks for signals and for the worker's end

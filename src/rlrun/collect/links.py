@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from rlrun.collect.unroll import Inbox, Leave, UnrollRecipe, copied, failure, unroll
-from rlrun.core.cluster import connect
 from rlrun.core.errors import ConfigError
 from rlrun.runs import processes
+from rlrun.runs.cluster import connect
 from rlrun.runs.processes import leave, refused
 
 GRACE = 3.0  # seconds that a worker has to leave

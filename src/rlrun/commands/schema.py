@@ -21,6 +21,7 @@ from rlrun.config.build import find_target, parameters
 from rlrun.config.files import read_yaml
 from rlrun.config.interpolation import child, dotted, leaves, mentions
 from rlrun.config.places import ConfigFolder, add_to_path, group_names, offers, own_dirs, project_dir, readable_places
+from rlrun.config.renames import nested
 from rlrun.config.schema import KINDS, NUMBER, OPEN
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.core.layers import PARTS
@@ -150,10 +151,7 @@ class _Schemas:
         for tree in trees:
             for here, leaf in leaves(tree):
                 if any(here[: len(path)] == path for path in read) or "_target_" in here:
-                    entry: Any = leaf
-                    for key in reversed(here):
-                        entry = {key: entry}
-                    self.root.add(entry)
+                    self.root.add(nested(here, leaf))
 
     def _find_targets(self, node: _Node) -> None:
         for text in node.targets:
@@ -162,14 +160,14 @@ class _Schemas:
             except RlrunError:  # an extra that is missing, or a mistake, which stays unknown
                 continue
             if text.split(".")[0] not in self.packages:
+                self.packages.add(text.split(".")[0])
                 self._add_package(text.split(".")[0])
         for below in node.children.values():
             self._find_targets(below)
 
     def _add_package(self, name: str) -> None:
-        """Add the classes of a package of the user's."""
+        """Add the classes in the modules of a package."""
         package = importlib.import_module(name)
-        self.packages.add(name)
         for module in pkgutil.iter_modules(getattr(package, "__path__", []), f"{name}."):
             with suppress(Exception, SystemExit):  # of a script, or of an extra
                 if not module.name.endswith(".__main__"):
@@ -181,11 +179,7 @@ class _Schemas:
             for name in getattr(package, "__all__", ()):
                 if inspect.isclass(entry := getattr(package, name)):
                     self.targets[f"{package.__name__}.{name}"] = entry
-            for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-                try:
-                    self._add_classes(importlib.import_module(module.name))
-                except ImportError:  # of an extra
-                    continue
+            self._add_package(package.__name__)
         for name in ("torch.optim", "torch.nn"):
             module_ = importlib.import_module(name)
             for key, entry in vars(module_).items():

@@ -15,7 +15,7 @@ from rlrun.config.interpolation import locate, split
 from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import open_regular, place_of, read_bytes
-from rlrun.runs.progress import number_of, parts, progress, record_of
+from rlrun.runs.progress import changed, number_of, parts, progress, record_of
 
 LISTING = 30.0  # seconds between two looks for new runs
 CHUNK = 1 << 22  # bytes of metrics that are read at once
@@ -107,7 +107,7 @@ class Watch:
         self.jobs: Sequence[WatchedRun] = jobs()
         if not self.jobs:
             raise RequestError("watch: the sweep has no jobs yet")
-        newest = [_changed(job.run.metrics) for job in self.jobs]
+        newest = [changed(job.run.metrics) for job in self.jobs]
         self.chosen = newest.index(max(newest))
         self.metric: str | None = None
         self._metrics: dict[Path, Metrics] = {}
@@ -167,8 +167,8 @@ class Watch:
         state = job.state or (str(job.run.read_status()["status"]) if visible else "")
         if not visible:
             return JobRow(job.name, state)
-        read, changed, newest = self._figures.get(job.run.path, (-FIGURES, 0.0, {}))
-        if time.monotonic() >= read + FIGURES and (now := _changed(job.run.metrics)) != changed:
+        read, before, newest = self._figures.get(job.run.path, (-FIGURES, 0.0, {}))
+        if time.monotonic() >= read + FIGURES and (now := changed(job.run.metrics)) != before:
             newest = progress(job.run.metrics)
             self._figures[job.run.path] = time.monotonic(), now, newest
         steps = number_of(newest.get("env_steps")) or number_of(newest.get("updates"))
@@ -186,13 +186,6 @@ class Watch:
                 budget = number_of(locate(config, split("stop.env_steps")).node)
                 self._totals[run.path] = int(budget) if budget else None
         return self._totals[run.path]
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def runs_in(folder: Path | str) -> Callable[[], Sequence[WatchedRun]]:

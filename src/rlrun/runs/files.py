@@ -86,27 +86,20 @@ def sync(path: Path) -> None:
         RlrunError: the disk does not take it.
     """
     try:
-        handle = os.open(path, os.O_RDONLY)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
     except FileNotFoundError:
         return
     except OSError as error:
-        raise RlrunError(f"{path} cannot be read: {reason(error)}") from error
-    try:
-        os.fsync(handle)
-    except OSError as error:
         raise RlrunError(f"{path} cannot be written: {reason(error)}") from error
-    finally:
-        os.close(handle)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file and wait until the disk has it."""
-    handle = os.open(path, WRITE, 0o666)
-    try:
-        write_all(handle, data)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_all(handle: int, data: Any) -> None:

@@ -89,17 +89,18 @@ def quiet_for(run: RunDir, log: Path, *, since: float, stall: float | None) -> s
     stall: seconds without a further line of metrics, a checkpoint or a message; None = any.
     """
     now = time.time()
-    silent = now - max(since, _changed(run.status))
+    silent = now - max(since, changed(run.status))
     if silent > SILENT:
         return f"no sign of life for {silent:.0f} s"
     if stall is not None:
-        idle = now - max(since, *map(_changed, (run.metrics, run.checkpoints, log)))
+        idle = now - max(since, *map(changed, (run.metrics, run.checkpoints, log)))
         if idle > stall:
             return f"no progress for {idle:.0f} s"
     return None
 
 
-def _changed(path: Path) -> float:
+def changed(path: Path) -> float:
+    """Return when a file or folder was changed last, seconds since 1970; 0 where there is none."""
     try:
         return path.stat().st_mtime
     except OSError:

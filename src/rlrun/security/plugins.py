@@ -72,11 +72,6 @@ def installed() -> list[Plugin]:
     return plugins
 
 
-def sound() -> list[Plugin]:
-    """Return the plugins that can be found."""
-    return [plugin for plugin in installed() if plugin.problem is None]
-
-
 def named(name: str) -> Plugin:
     """Return the plugin of a name.
 

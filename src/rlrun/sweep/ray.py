@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any
 
 from rlrun.config.expansion import Job
-from rlrun.core import cluster
 from rlrun.core.errors import RequestError
+from rlrun.runs import cluster
 from rlrun.runs.files import reason
 from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks, threads

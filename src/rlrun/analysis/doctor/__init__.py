@@ -143,7 +143,7 @@ def wanted() -> dict[str | None, list[Package]]:
 def modules(packages: Mapping[str | None, Sequence[Package]]) -> list[str]:
     """Return the modules of all installed packages and plugins."""
     names = [pkg.module for packages in packages.values() for pkg in packages if pkg.module is not None]
-    return [*names, *(plugin.module for plugin in plugins.sound())]
+    return [*names, *(plugin.module for plugin in plugins.installed() if plugin.problem is None)]
 
 
 def python() -> HealthFinding:

@@ -4,12 +4,10 @@ import importlib
 import importlib.util
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from rlrun.core.errors import MissingExtra
+from rlrun.runs.processes import handled
 
 
 def require(place: str) -> None:
@@ -34,21 +32,7 @@ def connect(address: str | None = None) -> tuple[Any, bool]:
     # Without an address Ray takes that of RAY_ADDRESS. Its own ports are open to whoever reaches the machine, unless it
     # keeps to itself.
     where = {"address": address} if address is not None else {"address": "local", "_node_ip_address": "127.0.0.1"}
-    with _own_signals():
+    kept = [handled(signal.getsignal(number), number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with kept[0], kept[1]:  # Ray puts a handler of its own for SIGTERM
         ray.init(**where, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     return ray, True
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep the handlers of signals as they are: Ray puts one of its own for SIGTERM."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    handlers = [signal.getsignal(number) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, handlers, strict=True):
-            signal.signal(number, handler)
