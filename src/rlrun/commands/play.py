@@ -59,7 +59,11 @@ def play(
     with _policy(run, checkpoint, trust, overrides, stochastic=stochastic) as policy:
         mode = _mode(policy.env, text=text)
         fps = fps or fps_of(policy.env)
-        with closing(_opened(policy.env, mode, fps)) as screen, restored_generators():
+        look = lines_of if mode == "ansi" else lambda env: None  # the reset opens a window
+        how = "as text" if mode == "ansi" else "in a window"
+        refusal = f"play: environment '{policy.env.name}' cannot be shown {how}"
+        shown = rendered_copy(policy.env, mode, look, refusal=refusal, fps=fps)  # a window keeps the rate itself
+        with closing(shown) as screen, restored_generators():
             torch.manual_seed(seed)
             watch = viewer(screen, say, fps=fps, text=mode == "ansi")
             return evaluate(
@@ -110,17 +114,6 @@ def _mode(env: Env, *, text: bool) -> str:
         reason += ", and there is no display for a window"
     film = "films need no display: rlrun eval RUN --video FOLDER"
     raise RequestError(f"play: {reason}; {film if 'rgb_array' in modes else 'rlrun eval has numbers'}")
-
-
-def _opened(env: Env, mode: str, fps: float) -> Env:
-    """Return one env that is shown, after a first rendering; a window keeps the rate itself.
-
-    Raises:
-        RequestError: it cannot be shown.
-    """
-    look = lines_of if mode == "ansi" else lambda env: None  # the reset opens a window
-    refusal = f"play: environment '{env.name}' cannot be shown {'as text' if mode == 'ansi' else 'in a window'}"
-    return rendered_copy(env, mode, look, refusal=refusal, fps=fps)
 
 
 def viewer(env: Env, say: Callable[[str], None], *, fps: float, text: bool) -> Callable[[Moment], None]:
