@@ -61,7 +61,7 @@ def warm(together, monkeypatch):
 def whole(together, tmp_path_factory):
     """A run of two learners that ended well; nobody changes it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_group.interpreter, "start", lambda module, connection: together.learner(connection))
+        patch.setattr(learners.processes, "start", lambda module, connection: together.learner(connection))
         return rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path_factory.mktemp("whole") / "run").run_dir
 
 
