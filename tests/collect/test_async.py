@@ -24,7 +24,6 @@ from rlrun.core.errors import ConfigError, MissingExtra, WorkerError
 from rlrun.core.schedules import Linear
 from rlrun.memory import ReplayLoader, Rollout, Table
 from rlrun.nn import ActorCritic
-from rlrun.runs.cluster import connect
 from rlrun.security.trust import limited
 
 from . import probes
