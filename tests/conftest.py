@@ -5,8 +5,10 @@ import importlib
 import logging
 import os
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -126,47 +128,10 @@ def plain_loggers() -> None:
         messages.setLevel(logging.NOTSET)
 
 
-class Lent:
-    """A process that exports, and the connection to it; it outlives the one to whom it is lent."""
-
-    def __init__(self, connection: Any) -> None:
-        self.recv, self._send_bytes = connection.recv, connection.send_bytes
-
-    def send_bytes(self, request: bytes) -> None:
-        """Send a request, but not that there are no more."""
-        if request:
-            self._send_bytes(request)
-
-    def close(self) -> None:
-        """Stay open for the next one."""
-
-    def wait(self) -> int:
-        """Be at hand still."""
-        return 0
-
-
-@pytest.fixture(scope="session")
-def exporting() -> Iterator[list[Any]]:
-    """The process that exports for all tests, once one needed it: reading the exporter takes seconds."""
-    started: list[Any] = []
-    yield started
-    for process, connection in started:
-        connection.close()
-        process.wait()
-
-
 @pytest.fixture
-def exporter(exporting: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs share the process that exports."""
-    start = during.start
-
-    def lend() -> tuple[Lent, Lent]:
-        if not exporting:
-            exporting.append(start())
-        lent = Lent(exporting[0][1])
-        return lent, lent
-
-    monkeypatch.setattr(during, "start", lend)
+def exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand in for the process that exports, which takes seconds: tests/export/test_during.py starts it."""
+    monkeypatch.setattr(during, "start", lambda: (subprocess.Popen(["true"]), Pipe()[0]))
 
 
 @pytest.fixture

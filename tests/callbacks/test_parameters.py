@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.callbacks.batches import Batches
 from tests.identical import compare
 from torch import nn
 
@@ -38,17 +39,6 @@ class Weighs(nn.Module):
 
     def forward(self, x):
         return self.inner(x)
-
-
-class Batches:
-    def __init__(self, **tensors):
-        self.tensors = tensors
-
-    def names(self):
-        return {"default": tuple(self.tensors)}
-
-    def __iter__(self):
-        return iter([{"default": self.tensors}])
 
 
 def logs_of(optimizer, **tensors):

@@ -71,22 +71,6 @@ def test_a_fork_without_a_network_of_the_parent_says_so(rlrun, first, project):
     assert warning not in rlrun("train", "--from", "first", "stop.env_steps=60", "--dry-run").err
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("--from", "nowhere"), "nowhere does not exist"),
-        (("--from", "first@70"), "has no checkpoint '70'; it has latest, 21, 40"),
-        (("--from", "first", "--trust", "no_such_package"), "there is no module 'no_such_package'"),
-        (("--trust", "torch"), "--trust goes with --from"),
-    ],
-)
-def test_a_wrong_request_is_one_line(rlrun, first, project, overrides, message):
-    outcome = rlrun("train", *overrides)
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert message in outcome.err
-    assert sorted(path.name for path in project.iterdir()) == ["first"]
-
-
 # --- a callback of the user's
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from tests.export.made import SPACES
 from tests.pace import within
 
 import rlrun
@@ -26,14 +27,6 @@ TINY = (
 )
 REPLAY = ("algorithm.batch_size=8", "algorithm.warmup_steps=16")
 ROLLOUT = ("algorithm.horizon=16", "algorithm.batch_size=16", "algorithm.recurrent=gru", "algorithm.core_size=5")
-SPACES = {
-    "dict": "env.target=rlrun.env.toy_spaces.DictObservation",
-    "image": "env.target=rlrun.env.toy_spaces.ImageObservation",
-    "mixed": "env.target=rlrun.env.toy_spaces.MixedAction",
-    "tuple": "env.target=rlrun.env.toy_spaces.TupleSpaces",
-    "start": "env.target=rlrun.env.toy_spaces.DiscreteStart",
-    "box": "env=pendulum",
-}
 ALGORITHMS = {
     "sac": ("algorithm=sac", *REPLAY),
     "dqn": ("algorithm=dqn", *REPLAY),

@@ -30,21 +30,19 @@ JQ = f"""#!/bin/bash
 class Excuse(NamedTuple):
     """A command of a page that cannot do here what it says.
 
-    pattern: of the whole command; reason: why; instead: what is done with its overrides, in its folder.
+    pattern: of the whole command; reason: why; instead: returns the overrides of what is run.
     """
 
     pattern: str
     reason: str
-    instead: Callable[[list[str], Path], Answer]
+    instead: Callable[[list[str]], list[str]]
 
 
 def rlrun(overrides: list[str], folder: Path) -> Answer:
     """Run `rlrun` with overrides of a page; of a run that it made, the page's overrides have to be known."""
     excuse = next((rule for rule in EXCUSES if re.search(rule.pattern, shlex.join(["rlrun", *overrides]))), None)
-    return excuse.instead(overrides, folder) if excuse is not None else _run(overrides, folder)
-
-
-def _run(overrides: list[str], folder: Path) -> Answer:
+    if excuse is not None:
+        overrides = excuse.instead(overrides)
     with small_runs():
         answer = called(main, ["rlrun", *with_less(overrides, folder)], folder)
     if answer.code == 0 and overrides[0] == "train" and not {"-m", "--dry-run"} & set(overrides):
@@ -58,37 +56,33 @@ def _run(overrides: list[str], folder: Path) -> Answer:
 # --- what cannot run here
 
 
-def _listed(overrides: list[str], folder: Path) -> Answer:
+def _listed(overrides: list[str]) -> list[str]:
     """Make the launcher of a sweep, and list jobs, a few of them."""
     Means(apart([override for override in overrides[1:] if override[0] != "-"])[1]).launcher()
-    return _run([*(re.sub(r"range\(\d+\)", "range(2)", override) for override in overrides), "--dry-run"], folder)
+    return [*(re.sub(r"range\(\d+\)", "range(2)", override) for override in overrides), "--dry-run"]
 
 
-def _composed(overrides: list[str], folder: Path) -> Answer:
-    return _run(["config", *overrides[1 : overrides.index("--run-dir")]], folder)
+def _composed(overrides: list[str]) -> list[str]:
+    return ["config", *overrides[1 : overrides.index("--run-dir")]]
 
 
-def _checked(overrides: list[str], folder: Path) -> Answer:
-    return _run(["check", *overrides[1:]], folder)
+def _checked(overrides: list[str]) -> list[str]:
+    return ["check", *overrides[1:]]
 
 
-def _without_promise(overrides: list[str], folder: Path) -> Answer:
-    return _run([override for override in overrides if override != "--expect"], folder)
+def _without_promise(overrides: list[str]) -> list[str]:
+    return [override for override in overrides if override != "--expect"]
 
 
-def _understood(overrides: list[str], folder: Path) -> Answer:
+def _understood(overrides: list[str]) -> list[str]:
     """Find the plugin that is to be tried, and compose what it is to be tried by."""
     plugins.named(overrides[2])
-    return _run(["config", "algorithm=dueling", "env=catch", *keys_of(overrides[3:])], folder)
+    settings = [override for override in overrides[3:] if "=" in override and override[0] != "-"]
+    return ["config", "algorithm=dueling", "env=catch", *settings]
 
 
-def _listing(overrides: list[str], folder: Path) -> Answer:
-    return _run(["ls", *overrides[1:]], folder)
-
-
-def keys_of(overrides: list[str]) -> list[str]:
-    """Return the overrides of a command that set something."""
-    return [override for override in overrides if "=" in override and override[0] != "-"]
+def _listing(overrides: list[str]) -> list[str]:
+    return ["ls", *overrides[1:]]
 
 
 EXCUSES = [
