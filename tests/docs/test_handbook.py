@@ -9,6 +9,8 @@ import pytest
 from handbook import algorithms, commands, docstrings, hooks, markdown, metrics
 from handbook.settings import CONF, settings
 
+from rlrun.commands import train as experiment
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml") if path.parent.name != "preset")
 LITERAL = re.compile(r'(?<!f)"([a-z_]+/[a-z_]+)"')
@@ -23,8 +25,17 @@ def build(folder, **changes):
 
 @pytest.fixture(scope="module", autouse=True)
 def made_once():
-    """Each page of an algorithm takes a run."""
+    """Make each page once, and let only SAC's and demonstrations train: tests/conf have a run of each algorithm."""
+    train = experiment.train
+
+    def begun(request, *, run_dir):
+        if isinstance(request, list) or request.choices["algorithm"] == "sac":
+            return train(request, run_dir=run_dir)
+        run_dir.mkdir()
+        return (run_dir / "metrics.jsonl").touch()
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "train", begun)
         for name in ("page", "page_of_addition"):
             patch.setattr(algorithms, name, functools.cache(getattr(algorithms, name)))
         yield
