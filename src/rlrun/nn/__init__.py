@@ -47,12 +47,11 @@ On-policy algorithms call, on one network:
     network.heads(observation, …) -> heads              where an update is compared with the policy before it
 """
 
-from rlrun.nn.actions import ActionCodec
+from rlrun.nn.actions import ActionCodec, ActionHead, Heads
 from rlrun.nn.actor_critic import ActorCritic, Evaluated
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
 from rlrun.nn.encoders import EncodedMLP, Encoder, ImageEncoder, InverseModel, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
-from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.policy import DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
+from rlrun.nn.actions import ActionHead, Heads
 from rlrun.nn.encoders import Trunk
 from rlrun.nn.fast_linear import Linear
-from rlrun.nn.heads import ActionHead, Heads
 from rlrun.nn.mlp import orthogonal_
 from rlrun.nn.policy import Policy
 

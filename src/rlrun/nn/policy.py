@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.core.typing import Tree
-from rlrun.nn.actions import ActionCodec
+from rlrun.nn.actions import LOG_STD, ActionCodec, ActionHead, Heads, Spread
 from rlrun.nn.critics import Critics
 from rlrun.nn.encoders import EncodedMLP, Trunk
-from rlrun.nn.heads import LOG_STD, ActionHead, Heads, Spread
 from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.value_heads import value_head_of
