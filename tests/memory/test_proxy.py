@@ -74,12 +74,14 @@ def test_environment_may_reuse_its_arrays() -> None:
 
 
 def test_left_out_episodes_are_counted() -> None:
-    table, proxy = make(min_length=3)
+    table = Table(length=100, columns=COLUMNS, min_length=3)
+    proxy = MemoryProxy(table)
     play(proxy, 1, [1.0, 1.0], TERMINAL)
     play(proxy, 1, [1.0, 1.0, 1.0], TERMINAL)
     proxy.add({4: sees(TERMINAL, 1, 1.0)}, {})  # it never began
     assert len(table) == 3
-    assert proxy.metrics == {"agents/open": 0, "agents/too_short": 1, "agents/unknown": 1}
+    assert table.metrics["memory/too_short"] == 1
+    assert proxy.metrics == {"agents/open": 0, "agents/unknown": 1}
 
 
 @pytest.mark.parametrize(

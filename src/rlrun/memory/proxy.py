@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlrun.core.errors import DataError, RlrunError, did_you_mean, require_at_least
+from rlrun.core.errors import DataError, RlrunError, did_you_mean
 from rlrun.core.spaces import map_tree, take_rows
 from rlrun.core.typing import Tree
 from rlrun.memory.episodes import flat, stack
@@ -74,20 +74,17 @@ class MemoryProxy:
     """Assemble the episodes of agents, and add each to a table when it is over.
 
     An episode that ends as TERMINAL has `terminated` in its last row, one that ends as INTERRUPTED
-    `truncated`. Until then it is neither sampled nor exported; a checkpoint holds it.
+    `truncated`. Until then it is neither sampled nor exported; a checkpoint holds it. The table drops those that are
+    shorter than its `min_length`.
 
     Args:
         table: where episodes go.
-        min_length: episodes with fewer rows are dropped, and counted.
         tags: columns with one value an episode, taken from `metadata.info` (the newest value).
     """
 
-    def __init__(self, table: Table, *, min_length: int = 1, tags: Iterable[str] = ()) -> None:
-        require_at_least("memory proxy: min_length", min_length, 1)
+    def __init__(self, table: Table, *, tags: Iterable[str] = ()) -> None:
         self.table = table
-        self.min_length = min_length
         self.tags = tuple(tags)
-        self.short = 0  # episodes dropped
         self.unknown = 0  # ends of agents that never began
         self._open: dict[AgentId, _Open] = {}
 
@@ -146,8 +143,7 @@ class MemoryProxy:
     def _hand_over(self, agent: AgentId, episode: _Open, state: EpisodeState) -> None:
         """Add an episode with as many responses as rewards, and one observation more."""
         length = len(episode.responses)
-        if length < self.min_length:
-            self.short += 1
+        if not length:
             return
         try:
             columns = {**stack(episode.rewards), **stack(episode.responses)}
@@ -181,11 +177,11 @@ class MemoryProxy:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Numbers of agents with open episodes, and of episodes and agents that were left out."""
-        return {"agents/open": len(self._open), "agents/too_short": self.short, "agents/unknown": self.unknown}
+        """Numbers of agents with open episodes, and of those that ended without a beginning."""
+        return {"agents/open": len(self._open), "agents/unknown": self.unknown}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters and the open episodes."""
+        """Return the counter and the open episodes."""
         episodes = {
             agent: {  # few arrays, for the files of a checkpoint
                 "length": len(episode.responses),
@@ -196,11 +192,11 @@ class MemoryProxy:
             }
             for agent, episode in self._open.items()
         }
-        return {"short": self.short, "unknown": self.unknown, "open": episodes}
+        return {"unknown": self.unknown, "open": episodes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
-        self.short, self.unknown = state["short"], state["unknown"]
+        self.unknown = state["unknown"]
         self._open = {}
         for agent, packed in state["open"].items():
             rows = {name: packed["length"] - (name == "rewards") for name in ("observations", "responses", "rewards")}
