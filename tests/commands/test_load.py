@@ -19,7 +19,7 @@ from rlrun.collect.agents import initial_state
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.env.descriptions import RecordedSpaces, describe_env
 from rlrun.env.make import Recipe
-from rlrun.export import writing
+from rlrun.export import making
 
 TINY = (
     *("algorithm.hidden=[8,8]", "~preset", "logger=[]", "evaluation.every=0", "log.every=0"),
@@ -90,7 +90,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    writing.keep_operators()
+    making.keep_operators()
     return Runs(tmp_path_factory.mktemp("runs"))
 
 

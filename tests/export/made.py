@@ -6,7 +6,7 @@ import torch
 
 from rlrun import config as configuration
 from rlrun.env import Env
-from rlrun.export import writing
+from rlrun.export import making
 from rlrun.export.checking import Parity, Reference, Run, compare, edges, recorded, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.loading.assembly import builder_of, prepare_process
@@ -46,10 +46,10 @@ def make(*overrides: str) -> Made:
 
 def file_of(graph: Graph, format: str = "onnx") -> bytes:
     """Return the file of a graph."""
-    program = writing.traced(graph)
+    program = making.traced(graph)
     if format == "pt2":
-        return writing.program_bytes(program, about={})
-    return writing.onnx_bytes(graph, program, about={"env_steps": 0}, version=1)
+        return making.program_bytes(program, about={})
+    return making.onnx_bytes(graph, program, about={"env_steps": 0}, version=1)
 
 
 def proven(made: Made, graph: Graph, run: Run | None = None, *, count: int = 64):

@@ -12,9 +12,9 @@ import rlrun
 from rlrun.collect.video import Stage
 from rlrun.config import compose
 from rlrun.core.errors import RequestError, RlrunError
-from rlrun.export import writing
+from rlrun.export import making
+from rlrun.export.making import environment, interface
 from rlrun.export.opening import exported
-from rlrun.export.writing import environment, interface
 
 onnx = pytest.importorskip("onnx")
 EPISODES = 19  # more than envs, so that envs begin a second one
@@ -56,7 +56,7 @@ class Exports:
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory):
-    writing.keep_operators()
+    making.keep_operators()
     return Exports(tmp_path_factory.mktemp("exports"))
 
 

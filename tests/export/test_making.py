@@ -10,7 +10,7 @@ from tests.command import code_of
 
 import rlrun
 from rlrun.core.errors import RequestError, RlrunError
-from rlrun.export import making, writing
+from rlrun.export import making
 from rlrun.export.checking import Parity
 
 onnx = pytest.importorskip("onnx")
@@ -32,7 +32,7 @@ exec(compile(open(sys.argv[0]).read(), sys.argv[0], "exec"))
 
 @pytest.fixture(autouse=True)
 def _quick():
-    writing.keep_operators()
+    making.keep_operators()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(run):
-    writing.keep_operators()
+    making.keep_operators()
     return rlrun.export_onnx(run, episodes=3, seed=7)
 
 

@@ -10,7 +10,7 @@ from tests.export.made import SMALL, SPACES, file_of, make, proven
 
 from rlrun.collect import PolicyAgent, RandomAgent
 from rlrun.core.errors import RequestError, RlrunError
-from rlrun.export import writing
+from rlrun.export import making
 from rlrun.export.checking import running
 from rlrun.export.during import request
 from rlrun.export.graph import Graph, Outer
@@ -36,7 +36,7 @@ ALIKE = (  # they act by the very same agent, which is proven once
 
 @pytest.fixture(autouse=True)
 def _quick():
-    writing.keep_operators()
+    making.keep_operators()
 
 
 OBSERVED = ("dict", "image", "start")  # what else "discrete" is but for what is observed
@@ -154,7 +154,7 @@ def test_a_file_for_one_batch_size_is_refused():
     setup = make("algorithm=dqn", "env=cartpole", *SMALL)
     graph = setup.graph()
     fixed = torch.export.export(graph, tuple(graph.blank(7)))
-    data = writing.onnx_bytes(graph, fixed, about={"env_steps": 0}, version=1)
+    data = making.onnx_bytes(graph, fixed, about={"env_steps": 0}, version=1)
     with pytest.raises(RlrunError, match="the exported policy fails on 1 observations"):
         proven(setup, graph, running(data, graph, "onnx"))
 

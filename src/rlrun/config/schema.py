@@ -231,16 +231,15 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def check_kinds(config: Any, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
+def check_kinds(config: Any) -> dict[str, Any]:
     """Return the values that mean the same in another form: `1e6` as a whole number, one logger as a list.
 
     Raises: ConfigError if a value has the wrong type or is out of range.
     """
     tree = plain(config)
     changed = {}
-    if kinds is KINDS:
-        _check_closed(tree)
-    for key, kind in kinds.items():
+    _check_closed(tree)
+    for key, kind in KINDS.items():
         value = _value(tree, key)
         if value is _UNKNOWN:
             continue

@@ -20,10 +20,10 @@ from rlrun.callbacks.schedule import following
 from rlrun.collect.unroll import freeze, thaw
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
-from rlrun.export import writing
+from rlrun.export import making
 from rlrun.export.checking import Reference, compare, edges, running
 from rlrun.export.graph import Graph, Outer
-from rlrun.export.writing import environment, interface
+from rlrun.export.making import environment, interface
 from rlrun.runs import processes
 from rlrun.runs.files import replace, write_json
 from rlrun.runs.items import Item, Items
@@ -85,7 +85,7 @@ class OnnxExport(Callback):
         keep: int | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        writing.require("export")
+        making.require("export")
         if every < 0 or (keep is not None and keep < 1):
             raise ConfigError(f"export: wanted every >= 0 and keep >= 1, got every={every} and keep={keep}")
         if any(not isinstance(key, str) for key in metadata or {}):
@@ -263,7 +263,7 @@ def carry_out(request: bytes) -> None:
     agent = thaw(frozen)
     graph = Graph(agent, outer, stochastic=stochastic)
     about = {**metadata, **interface(graph)}
-    data = writing.onnx_bytes(graph, writing.traced(graph), about=metadata, version=about["model_version"])
+    data = making.onnx_bytes(graph, making.traced(graph), about=metadata, version=about["model_version"])
     parity = compare(running(data, graph, "onnx"), Reference(agent, graph), edges(graph), lenient=True)
     about["parity"] = {"edges": parity.rows, "largest_at_edges": parity.largest}
     write_json(path.with_name(f"{path.name}.json"), about)
@@ -275,7 +275,7 @@ def serve(handle: int, parent: int) -> None:
     torch.set_num_threads(1)
     if hasattr(os, "nice"):
         os.nice(10)  # training comes first
-    writing.keep_operators()
+    making.keep_operators()
     connection = Connection(handle)
     with open(os.devnull, "w") as sys.stdout, suppress(EOFError, OSError):  # what exporters print is for nobody
         sys.stderr = sys.stdout

@@ -20,7 +20,7 @@ from rlrun.env.sync import SyncEnv
 from rlrun.export import play_onnx
 from rlrun.export.acting import FileAgent, cause, read_ports
 from rlrun.export.graph import Outer
-from rlrun.export.writing import require
+from rlrun.export.making import require
 from rlrun.runs.directory import CHECKPOINT
 from rlrun.runs.files import place_of, read_bytes, read_json
 from rlrun.security import trust
