@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import sys
 from typing import Any
 
 import numpy as np
@@ -239,17 +240,6 @@ def test_items_larger_than_memory_are_refused(monkeypatch):
         make(Pairs(), columns=["label", "input"])
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A user's folder with an algorithm of its own that needs no environment."""
-    (tmp_path / "conf" / "algorithm").mkdir(parents=True)
-    (tmp_path / "conf" / "algorithm" / "line.yaml").write_text(ALGORITHM)
-    (tmp_path / "my_line.py").write_text(CODE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
-
-
 ALGORITHM = """# Fit a line
 # @package _global_
 algorithm: {lr: 0.03, batch_size: 16}
@@ -278,7 +268,10 @@ class Fit(LossCallback):
 """
 
 
-def test_learning_needs_no_environment(project):
+def test_learning_needs_no_environment(project, write):
+    write("conf/algorithm/line.yaml", ALGORITHM)
+    write("my_line.py", CODE)
+    sys.path.insert(0, str(project))
     result = train(["algorithm=line", "env=none", "checkpoint.every=100", "logger=[]"])
     network = result.trainer.callbacks["fit"].network
     torch.testing.assert_close(network.weight.detach(), torch.tensor([[2.0, -1.0]]), atol=0.01, rtol=0)
