@@ -105,7 +105,6 @@ def test_a_weight_has_an_upper_bound():
 
 BANDIT = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]")
 FAMILIES = {
-    "sac": ("algorithm=sac", *REPLAY),
     "sac-n-step": ("algorithm=sac", "algorithm.n_step=3", *REPLAY),
     "ppo": ("algorithm=ppo", "algorithm.batch_size=16", *ROLLOUT),
 }

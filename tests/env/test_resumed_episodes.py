@@ -20,8 +20,6 @@ from rlrun.env.sync import SyncEnv
 from rlrun.env.wrappers import ActionRepeat, FrameStack, RandomGoal
 from rlrun.loading.assembly import restore_part
 
-AnyEnv = gymnasium.Env
-
 
 class Walker:
     """Steps envs as a collector does, and returns what it saw."""
