@@ -6,7 +6,7 @@ from datetime import datetime
 
 import numpy as np
 import pytest
-import torch
+from tests.checkpointing.test_crashes import Counter
 
 from rlrun import checkpointing as storage
 from rlrun.callbacks.checkpoint import Checkpointer
@@ -14,16 +14,6 @@ from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.memory import Table
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Stop
-
-
-class Counter:
-    """A part whose state is one number and one tensor."""
-
-    def __init__(self):
-        self.count = 0
-
-    def state_dict(self):
-        return {"count": self.count, "weight": torch.full((3,), float(self.count))}
 
 
 class Patient(Checkpointer):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 import re
 from io import BytesIO
 
@@ -98,9 +97,7 @@ def test_tensorboard_shows_kinds_as_what_they_are(run):
 
 
 def test_wandb_shows_kinds_as_what_they_are(run):
-    before = (random.getstate(), np.random.get_state()[2], torch.get_rng_state().sum())
     logged(run, Wandb(mode="offline"))
-    assert (random.getstate(), np.random.get_state()[2], torch.get_rng_state().sum()) == before
     (path,) = run.wandb.glob("offline-run-*/*.wandb")
     (items,) = history_of(path)
     files = path.parent / "files"

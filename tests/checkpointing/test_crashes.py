@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 
 from rlrun import checkpointing as storage
 from rlrun.callbacks.checkpoint import Checkpointer
@@ -20,13 +21,13 @@ CALLS = (*WRITING, "close", "lstat", "stat", "scandir")
 
 
 class Counter:
-    """A part with one number."""
+    """A part whose state is one number, and a tensor of it."""
 
     def __init__(self):
         self.count = 0
 
     def state_dict(self):
-        return {"count": self.count}
+        return {"count": self.count, "weight": torch.full((3,), float(self.count))}
 
     def load_state_dict(self, state):
         self.count = state["count"]

@@ -13,16 +13,12 @@ from rlrun import resume
 from rlrun.collect import links
 from rlrun.runs.directory import RunDir
 
-from .test_leaving import MODULE
+from .test_leaving import MODULE, status
 
 SMALL = (
     *("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "algorithm.warmup_steps=20", "evaluation.every=0"),
     *("logger=[]", "+with=async"),
 )
-
-
-def status(run):
-    return json.loads((run / "status.json").read_text())["status"]
 
 
 def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
@@ -32,7 +28,7 @@ def test_a_run_whose_worker_fails_says_so_and_can_go_on(rlrun, write, project):
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1), outcome
     assert outcome.err.startswith("rlrun: collector: its thread failed: env.target 'mine.Leaving': step failed in")
     assert "Odd: the fox met the hen" in outcome.err
-    assert status(project / "run") == "failed"
+    assert status(project) == "failed"
     assert "the hen" in (project / "run" / "log.txt").read_text()
     where = RunDir(project / "run").checkpoint("latest")
     assert where.name == "0000000029-0000000009"
@@ -55,7 +51,7 @@ def test_a_run_whose_process_is_killed_says_so_and_goes_on(forked, children, pro
     os.kill(worker, signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (1, "rlrun: collector: its process is gone: it was killed by SIGKILL\n")
-    assert status(project / "run") == "failed"
+    assert status(project) == "failed"
     states = storage.load(RunDir(project / "run").checkpoint("latest"))
     steps, updates = states["collector"]["steps"], states["trainer"]["update"]
     assert steps > 20
@@ -82,7 +78,7 @@ def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project)
     workers = below(process.pid)[1:]
     begin = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    process.until(lambda: status(project / "run") == "stopped" or time.monotonic() - begin > 60.0)
+    process.until(lambda: status(project) == "stopped" or time.monotonic() - begin > 60.0)
     assert time.monotonic() - begin < 10.0  # what the interpreter takes to end is beside the point
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (75, f"stopped by SIGTERM; continue with: rlrun resume {project / 'run'}\n")
@@ -90,7 +86,7 @@ def test_a_signal_stops_a_run_that_waits_for_steps(kind, forked, write, project)
     assert out.startswith("stopped: ")
     assert len(workers) == (kind == "process")
     assert [worker for worker in workers if os.path.exists(f"/proc/{worker}")] == []
-    assert status(project / "run") == "stopped"
+    assert status(project) == "stopped"
     assert (project / "run" / "checkpoints" / "latest").is_file()
 
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.identical import stamps
 
 from rlrun.callbacks.checkpoint import point
 from rlrun.callbacks.sinks import Jsonl
@@ -27,10 +28,6 @@ def started(path: Path) -> RunDir:
     run = RunDir.claim(path)
     run.start(config="seed: 3\n", overrides=["seed=3", "env=cartpole"], manifest={"seed": 3})
     return run
-
-
-def touched(run: RunDir) -> list[tuple[Path, int]]:
-    return sorted((path, path.stat().st_mtime_ns) for path in run.path.rglob("*"))
 
 
 def with_checkpoints(path: Path, *names: str) -> RunDir:
@@ -250,7 +247,7 @@ def test_a_process_that_lost_its_run_writes_nothing_more(tmp_path):
         sink.open(run, {}, records=0, axis=0)
         sink.write({"env_steps": 1})
         rewrite(run.lock, token="another", pid=77, host="elsewhere")  # as one that could not see the lock
-        before = touched(run)
+        before = stamps(run.path)
         lost = r"run was taken over by process 77 on elsewhere; this process stops, and writes nothing more to it$"
         for write in (
             lambda: sink.write({"env_steps": 2}),
@@ -259,7 +256,7 @@ def test_a_process_that_lost_its_run_writes_nothing_more(tmp_path):
         ):
             with pytest.raises(LostRun, match=lost):
                 write()
-        assert touched(run) == before
+        assert stamps(run.path) == before
     assert run.read_status()["status"] == "interrupted"  # whoever has it now holds no lock in this test
 
 
