@@ -51,19 +51,6 @@ def test_runs_of_one_second_differ(tmp_path):
     assert any(run.path.name.endswith("_s0-2") for run in runs)
 
 
-def test_parent_taken_away_meanwhile_is_made_again(tmp_path, monkeypatch):
-    make, taken = Path.mkdir, []
-
-    def take_parent_away(self, *args, **kwargs):
-        if self.name == "run" and not taken:
-            taken.append(self)
-            raise FileNotFoundError(2, "No such file or directory")
-        make(self, *args, **kwargs)
-
-    monkeypatch.setattr(Path, "mkdir", take_parent_away)
-    assert RunDir.claim(tmp_path / "a" / "run").checkpoints.is_dir()
-
-
 def test_unwritable_place_leaves_nothing(tmp_path, monkeypatch):
     make = Path.mkdir
 

@@ -34,7 +34,6 @@ SILENT = 300.0  # seconds without a heartbeat after which a run counts as interr
 PIDS = 2**31 - 1  # the largest number of a process
 LARGEST = 1 << 20  # bytes of a file of overrides
 NAME = 255  # bytes of a folder's name, at most
-ATTEMPTS = 3  # at making a folder
 _output = logging.getLogger("rlrun.output")  # what commands print next to their result
 CHECKPOINT = re.compile(r"\d{10,}-\d{10,}")
 
@@ -70,9 +69,6 @@ class RunDir:
 
     def __fspath__(self) -> str:
         return str(self.path)
-
-    def __repr__(self) -> str:
-        return f"RunDir({str(self.path)!r})"
 
     @classmethod
     def create(cls, root: str | os.PathLike[str] = "runs", *, algorithm: str, env: str, seed: int) -> RunDir:
@@ -111,18 +107,14 @@ class RunDir:
     def _make(self) -> bool:
         """Make the folder by one atomic mkdir; False where it exists."""
         self._made = [folder for folder in (*reversed(self.path.parents), self.path) if not folder.exists()]
-        for attempt in range(ATTEMPTS):
-            try:
-                self.path.mkdir(parents=True)
-                break
-            except FileExistsError:
-                self._made = []
-                return False
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) and attempt < ATTEMPTS - 1:
-                    continue  # another run took a parent away again in this instant
-                self._remove_made()
-                raise RunDirError(f"run directory {self.path} cannot be made: {reason(error)}") from error
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError:
+            self._made = []
+            return False
+        except OSError as error:
+            self._remove_made()
+            raise RunDirError(f"run directory {self.path} cannot be made: {reason(error)}") from error
         return self._take()
 
     def _take(self) -> bool:
