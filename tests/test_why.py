@@ -506,13 +506,6 @@ def test_a_run_without_records_is_no_failure(run, capsys):
     assert re.fullmatch(r"rlrun: .*metrics\.jsonl cannot be read: .*\n", err)
 
 
-@pytest.mark.parametrize(("place", "message"), [("runs", "newest run beneath it is"), ("nowhere", "does not exist")])
-def test_a_folder_that_is_no_run_is_refused_with_the_way_out(run, capsys, place, message):
-    code, out, err = tell(capsys, place)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
 HOSTILE = "\x1b]0;owned\x07\x1b[31mevil"
 
 

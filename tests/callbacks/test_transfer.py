@@ -14,7 +14,7 @@ from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Table
 from rlrun.memory.episodes import Stored
-from rlrun.memory.files import about, restore, store
+from rlrun.memory.files import restore, store
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
 
@@ -220,15 +220,6 @@ def test_transfer_needs_a_table() -> None:
 
 
 WORDS = ("algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "evaluation.every=0", "logger=[]")
-
-
-def test_memory_passes_to_next_run(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    keys = (*WORDS, "algorithm.warmup_steps=50", "stop.env_steps=80")
-    experiment.train([*keys, "memory.export.every=20", "memory.export.min_seconds=0"], run_dir="first")
-    assert about("first/exports/memory.zip")["rows"] >= 80
-    experiment.train([*keys, "memory.import=first/exports/memory.zip", "memory.export.path=both.zip"], run_dir="second")
-    assert about("both.zip")["rows"] - about("first/exports/memory.zip")["rows"] >= 80
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from rlrun.runs.directory import RunDir, checkpoint_name
 
 EVALUATION = {"mean_return": 12.5, "std_return": 0.5, "episodes": 10, "env_steps": 1_000}
 PAGE = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text()
-CANARY = "from pathlib import Path\nPath(__file__).with_name('sung').touch()\n"
 
 
 def save(run: RunDir, step: int, **about: object) -> Path:
@@ -163,15 +162,6 @@ def test_what_a_manifest_does_not_say_is_a_dash(about, run, rlrun):
     assert re.fullmatch(
         r" +30 +7 +- +\S+ k?B +\S+ k?B +(-|2026-01-02 03:04:05) +2", rlrun("checkpoints", "run").out.splitlines()[2]
     )
-
-
-def test_looking_runs_nothing_of_the_run(run, rlrun, project, monkeypatch):
-    (project / "canary.py").write_text(CANARY)
-    run.config.write_text("trainer: {_target_: canary.Trainer}\nenv: {id: 'canary:Bird-v0'}\n")
-    run.manifest.write_text(json.dumps({"project": str(project), "packages": {"canary": "1"}}))
-    monkeypatch.syspath_prepend(project)
-    assert rlrun("checkpoints", "run", "--verify", "--json").code == 0
-    assert not (project / "sung").exists()
 
 
 def test_the_page_names_every_key(run, rlrun):

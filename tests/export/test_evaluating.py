@@ -201,11 +201,6 @@ def test_another_number_of_choices_is_found(lone):
     assert len(str(refused.value)) < 500
 
 
-def test_words_beside_a_run_are_refused(tmp_path):
-    with pytest.raises(RequestError, match="env=cartpole: a run plays in its own environment"):
-        rlrun.evaluate(tmp_path, overrides=["env=cartpole"])
-
-
 def edited(change):
     """Return the change of a file that changes what it says."""
 
