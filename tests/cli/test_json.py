@@ -17,7 +17,7 @@ import rlrun
 from rlrun.analysis import doctor
 from rlrun.cli.main import app
 from rlrun.devtools import conformance
-from rlrun.export import writing
+from rlrun.export import making
 
 from .conftest import TINY
 
@@ -76,7 +76,7 @@ CALLS = [  # a command, its arguments, and a part of what it prints
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two short runs."""
-    writing.keep_operators()  # else each export would read them again
+    making.keep_operators()  # else each export would read them again
     folder = tmp_path_factory.mktemp("runs")
     for name, seed in (("run", 0), ("other", 1)):
         rlrun.train([*RUN, "env=cartpole", f"seed={seed}"], run_dir=folder / name)
