@@ -146,7 +146,7 @@ class _Renaming:
         classes = (self._classes.get(here[:length]) for length in range(len(here), -1, -1))
         return str(next(filter(None, classes), "rlrun.")).startswith("rlrun.")
 
-    def _value(self, text: str, here: Keys) -> str:
+    def _value(self, text: str, here: Keys) -> Any:
         if here[-1:] == ("_target_",):
             now = target(text)
         else:
@@ -155,7 +155,11 @@ class _Renaming:
         if now != text:
             name = f"{last(here)}=" if here[-1:] != ("_target_",) else ""
             self.changes[f"{name}{text}"] = f"{name}{now}"
-        return _LINK.sub(lambda match: f"{match[1]}{match[2]}{self._link(match, here)}{match[4]}", now)
+        return (
+            now
+            if isinstance(now, dict)
+            else _LINK.sub(lambda match: f"{match[1]}{match[2]}{self._link(match, here)}{match[4]}", now)
+        )
 
     def _link(self, match: re.Match[str], here: Keys) -> str:
         base = here[: -len(match[2])] if match[2] else ()
