@@ -205,6 +205,12 @@ def test_part_is_stored_under_its_own_name_first():
     assert [of_checkpoints.stored_as(part, stored) for part in parts] == ["normalisers.a", "normalizers.b", "q"]
 
 
+def test_a_name_for_several_names_is_these_names():
+    node = {"memory": {"adaptors": {"emote_names": {"_target_": "rlrun.memory.Rename", "preset": "emote"}}}}
+    now = renames.tree(node, "config.yaml")["memory"]["adaptors"]["emote_names"]
+    assert now == {"_target_": "rlrun.memory.Rename", "names": {"action": "actions", "reward": "rewards"}}
+
+
 def test_a_users_preset_of_before_is_chosen(compose, write):
     write("conf/experiment/mine.yaml", "# @package _global_\ndefaults: [override /algorithm: dqn]\nseed: 7\n")
     composed = compose("experiment=mine", "env=pendulum")

@@ -155,11 +155,9 @@ class _Renaming:
         if now != text:
             name = f"{last(here)}=" if here[-1:] != ("_target_",) else ""
             self.changes[f"{name}{text}"] = f"{name}{now}"
-        return (
-            now
-            if isinstance(now, dict)
-            else _LINK.sub(lambda match: f"{match[1]}{match[2]}{self._link(match, here)}{match[4]}", now)
-        )
+        if isinstance(now, dict):  # several names that had a name of their own
+            return now
+        return _LINK.sub(lambda match: f"{match[1]}{match[2]}{self._link(match, here)}{match[4]}", now)
 
     def _link(self, match: re.Match[str], here: Keys) -> str:
         base = here[: -len(match[2])] if match[2] else ()
