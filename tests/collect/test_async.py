@@ -67,7 +67,7 @@ def settled(collector):
     """Wait until the worker has made all steps that it may; return how many are ready."""
     envs, until = collector.env.num_envs, time.monotonic() + 60
     while time.monotonic() < until:
-        ready = len(collector.link.rows) * envs
+        ready = collector.link.rows.qsize() * envs
         if collector.steps + ready >= collector._allowed.limit:
             return ready
         time.sleep(0.01)

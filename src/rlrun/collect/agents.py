@@ -170,20 +170,18 @@ class PolicyAgent(Agent):
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        if self.recurrent and state is None:
+            raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
         inputs = to_tensors(observation, self.device)
-        before: tuple[Tree, ...] = ()
+        before = to_tensors(state, self.device) if self.recurrent else None
+        action, after = self.respond(inputs, before, explore)
+        response = {"action": to_arrays(action)}
         if self.recurrent:
-            if state is None:
-                raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
-            before = (to_tensors(state, self.device),)
-            action, after = self._act(inputs, *before, explore)
-            response = {"action": to_arrays(action), "state": to_arrays(after)}
-        else:
-            action = self._act(inputs, explore)
-            response = {"action": to_arrays(action)}
+            response["state"] = to_arrays(after)
         if self._gives_log_prob and explore:
             policy: Any = self.policy
-            log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *before).log_prob
+            given = (before,) if self.recurrent else ()
+            log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *given).log_prob
             response["log_prob"] = to_arrays(log_prob)
         return response
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.collector import Collector, NoSignals, branch_seed, require_finite
+from rlrun.collect.collector import Collector, branch_seed, require_finite
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, counted, freeze
 from rlrun.core.clock import Spent
@@ -91,9 +91,7 @@ class AsyncCollector(Collector):
     def begin_training(
         self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None, update: int = 0
     ) -> dict[str, int]:
-        self._spent = self._spent if spent is None else spent
-        self._signals = (callbacks or {}).get("interrupt") or NoSignals()
-        self._budget = (callbacks or {}).get("budget")
+        self._connect(callbacks, spent)
         self._update = self._acted = update
         if self.observation is not None:
             self.approximate = f"every env: its environment ran ahead of learning ({self.kind}); new episodes begin"
@@ -158,9 +156,9 @@ class AsyncCollector(Collector):
         before, rows = self.steps, self._linked().rows
         most = np.inf if self.max_unroll is None else self.max_unroll
         self._allow(None)
-        while self.steps - before < most and (message := rows.get(0.0)) is not None:
+        while self.steps - before < most and (message := rows.receive(0.0)) is not None:
             self._store_message(message)
-        if rows.closed and not rows:
+        if rows.closed and rows.empty():
             self._store_message(self._next())
         self._allow(None)
         return self.steps - before
@@ -189,10 +187,10 @@ class AsyncCollector(Collector):
             Stop: a signal came.
         """
         link = self._linked()
-        while (message := link.rows.get(POLL)) is None:
+        while (message := link.rows.receive(POLL)) is None:
             self._signals.check()
             if link.rows.closed or not link.alive():
-                if (message := link.rows.get(GRACE)) is not None:  # its last messages may not have arrived yet
+                if (message := link.rows.receive(GRACE)) is not None:  # its last messages may not have arrived yet
                     return message
                 raise WorkerError(f"collector: its {self._worker} is gone: {link.cause()}")
         return message
@@ -218,7 +216,7 @@ class AsyncCollector(Collector):
     def metrics(self) -> Mapping[str, Any]:
         metrics = {**super().metrics}
         if self.link is not None:
-            metrics["async/queued"] = len(self.link.rows) * self.env.num_envs
+            metrics["async/queued"] = self.link.rows.qsize() * self.env.num_envs
             metrics["async/age"] = self._update - self._acted  # of the newest stored action, in updates
         return metrics
 

@@ -1,20 +1,18 @@
 """Collection from environments whose agents have ids."""
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from rlrun.collect.agents import Agent, Response, random_agent
-from rlrun.collect.collector import Budgeted, NoSignals, branch_seed
-from rlrun.collect.statistics import distributions
+from rlrun.collect.collector import Budgeted, branch_seed
+from rlrun.collect.statistics import Tally
 from rlrun.core.clock import Spent
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Composite, Space, Spaces, take_rows
 from rlrun.core.typing import Tree
 from rlrun.memory.proxy import AgentId, DictObservation, DictResponse, EpisodeState, MemoryProxy
-from rlrun.training.callback import Callback
 
 Observations = dict[AgentId, DictObservation]
 Responses = dict[AgentId, DictResponse]
@@ -96,7 +94,7 @@ def _stack(space: Space, trees: list[Tree], place: str) -> Tree:
     return np.stack(trees).astype(space.dtype, copy=False)
 
 
-class ByIdCollector(Budgeted, Callback):
+class ByIdCollector(Budgeted):
     """Step an environment whose agents have ids, and store the episode of each.
 
     Replaces `Collector`: provides `step`, where each response of an agent counts as one. In a resumed run the
@@ -110,8 +108,6 @@ class ByIdCollector(Budgeted, Callback):
         warm_up_seed: of the uniformly random actions before learning starts.
         window: number of the newest episodes in the logged mean return and length.
     """
-
-    provides = ("step",)
 
     def __init__(
         self,
@@ -129,20 +125,14 @@ class ByIdCollector(Budgeted, Callback):
         self.seed = seed
         self.random = random_agent(agent, env.spaces.action, seed=warm_up_seed)
         self.steps = 0
-        self.episodes = 0
+        self.tally = Tally(0, 0, window=window)
         self.observations: Observations | None = None
         self.approximate: str | None = None
-        self._signals = NoSignals()
-        self._spent = Spent()
         self._restored = False
         self._running: dict[AgentId, tuple[float, int]] = {}  # return and length so far
-        self._returns: deque[float] = deque(maxlen=window)
-        self._lengths: deque[int] = deque(maxlen=window)
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
-        self._spent = self._spent if spent is None else spent
-        self._signals = (callbacks or {}).get("interrupt") or NoSignals()
-        self._budget = (callbacks or {}).get("budget")
+        self._connect(callbacks, spent)
         seed = self.seed
         if self._restored:
             seed = branch_seed(self.seed, self.steps)
@@ -150,9 +140,6 @@ class ByIdCollector(Budgeted, Callback):
         self.memory.interrupt()  # open episodes of a checkpoint cannot continue
         self._running = {}
         self.observations = self.env.dict_reset(seed)
-        return {"step": self.steps}
-
-    def begin_batch(self) -> dict[str, int]:
         return {"step": self.steps}
 
     def end_training(self, error: BaseException | None) -> None:
@@ -203,35 +190,20 @@ class ByIdCollector(Budgeted, Callback):
                 self._running[agent] = (total + float(entry.rewards.get("reward", 0.0)), length + 1)
                 if entry.episode_state.over:
                     total, length = self._running.pop(agent)
-                    self.episodes += 1
-                    self._returns.append(total)
-                    self._lengths.append(length)
+                    self.tally.count([total], [length])
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        metrics = {**getattr(self.agent.agent, "metrics", {}), **self.memory.metrics, "episode/count": self.episodes}
-        if self._returns:
-            metrics["episode/return"] = float(np.mean(self._returns))
-            metrics["episode/length"] = float(np.mean(self._lengths))
-        return metrics | distributions({"return": self._returns, "length": self._lengths})
+        return {**getattr(self.agent.agent, "metrics", {}), **self.memory.metrics, **self.tally.metrics}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"agents by id -> {path_of(self.memory.table)}, acting by {path_of(self.agent.agent)}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "episodes": self.episodes,
-            "returns": list(self._returns),
-            "lengths": list(self._lengths),
-            "random": self.random.state_dict(),
-        }
+        return {"steps": self.steps, **self.tally.state_dict(), "random": self.random.state_dict()}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self._restored = True
-        self.steps, self.episodes = state["steps"], state["episodes"]
-        self._returns.clear()
-        self._lengths.clear()
-        self._returns.extend(state["returns"])
-        self._lengths.extend(state["lengths"])
+        self.steps = state["steps"]
+        self.tally.load_state_dict({"return": (), "length": (), **state})  # older runs lacked these two
         self.random.load_state_dict(state["random"])

@@ -37,11 +37,29 @@ class NoSignals:
         """Raise in all learners if a signal came; all of them call it."""
 
 
-class Budgeted(ABC):
-    """A collector that makes no more steps than the run's budget allows."""
+class Budgeted(Callback, ABC):
+    """A collector that makes no more steps than the run's budget allows, and counts them as `step`."""
 
+    provides = ("step",)
     steps: int
+    tally: Tally
     _budget: Any = None  # the run's, once training has begun
+    _signals: Any = NoSignals()  # likewise
+    _spent = Spent()
+
+    @property
+    def episodes(self) -> int:
+        """Complete episodes since the beginning."""
+        return self.tally.episodes
+
+    def _connect(self, callbacks: Mapping[str, Any] | None, spent: Spent | None) -> None:
+        """Find the run's budget and signals among its callbacks."""
+        self._spent = Spent() if spent is None else spent
+        self._signals = (callbacks or {}).get("interrupt") or NoSignals()
+        self._budget = (callbacks or {}).get("budget")
+
+    def begin_batch(self) -> dict[str, int]:
+        return {"step": self.steps}
 
     @abstractmethod
     def collect(self, steps: int, random: bool = False) -> int:
@@ -56,7 +74,7 @@ class Budgeted(ABC):
         return self.collect(steps if self._budget is None else self._budget.left(self.steps, steps), random)
 
 
-class Collector(Budgeted, Callback):
+class Collector(Budgeted):
     """Step all envs of an environment with an agent, and store transitions.
 
     Provides `step`, the number of environment steps of all envs together. It counts all learners, which step at the
@@ -79,8 +97,6 @@ class Collector(Budgeted, Callback):
         DataError: a NaN or infinite reward, observation or action came; nothing of that step is stored.
     """
 
-    provides = ("step",)
-
     def __init__(
         self, env: Env, agent: Agent, table: Table, *, seed: int = 0, warm_up_seed: int = 0, window: int = 20
     ) -> None:
@@ -94,8 +110,6 @@ class Collector(Budgeted, Callback):
         self.observation: Tree = None
         self.state: Tree = None  # of a recurrent agent, before it acts on the observation
         self.approximate: str | None = None
-        self._signals = NoSignals()
-        self._spent = Spent()
         self._tagged = tuple(getattr(table, "tags", ()))
         for name in self._tagged:
             if name not in TAGS:
@@ -114,15 +128,8 @@ class Collector(Budgeted, Callback):
         self._extras = tuple(name for name in agent.outputs if name not in own and name in table.names())
         self._keeps_state = self._initial is not None and "state" in table.names()
 
-    @property
-    def episodes(self) -> int:
-        """Complete episodes since the beginning."""
-        return self.tally.episodes
-
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
-        self._spent = self._spent if spent is None else spent
-        self._signals = (callbacks or {}).get("interrupt") or NoSignals()
-        self._budget = (callbacks or {}).get("budget")
+        self._connect(callbacks, spent)
         self.env.record()
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode
         if self.observation is None:
@@ -183,9 +190,6 @@ class Collector(Budgeted, Callback):
         for adaptor in getattr(self.table, "adaptors", ()):
             if hasattr(adaptor, "break_off"):
                 adaptor.break_off(envs)
-
-    def begin_batch(self) -> dict[str, int]:
-        return {"step": self.steps}
 
     def end_training(self, error: BaseException | None) -> dict[str, int]:
         self.env.close()

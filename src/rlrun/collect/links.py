@@ -3,6 +3,7 @@
 The worker runs `unroll`. Both sides read from an `Inbox` that another thread fills, so neither can block the other.
 """
 
+import copy
 import os
 import pickle
 import signal
@@ -17,7 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlrun.collect.unroll import Inbox, Leave, UnrollRecipe, copied, failure, unroll
+from rlrun.collect.unroll import Inbox, Leave, UnrollRecipe, failure, unroll
 from rlrun.core.errors import ConfigError
 from rlrun.runs import processes
 from rlrun.runs.cluster import connect
@@ -59,7 +60,7 @@ class ThreadLink(Link):
 
     def _run(self, recipe: UnrollRecipe) -> None:
         try:
-            unroll(recipe, self._jobs, lambda message: self.rows.put(copied(message)))
+            unroll(recipe, self._jobs, lambda message: self.rows.put(copy.deepcopy(message)))
         finally:
             self.rows.close()
 
@@ -99,7 +100,7 @@ class ProcessLink(Link):
 
     def _write(self) -> None:
         with suppress(OSError):  # the worker has ended; readers of its rows get the error
-            while (job := self._jobs.get()) is not None:
+            while (job := self._jobs.receive()) is not None:
                 if isinstance(job, bytes):
                     self._connection.send_bytes(job)
                 else:
@@ -160,10 +161,10 @@ class Host:
     def fetch(self, seconds: float) -> list[Any] | None:
         """Return the messages since the last call, after at most so many seconds; None at the end."""
         rows = self.link.rows
-        messages = [first] if (first := rows.get(seconds)) is not None else []
+        messages = [first] if (first := rows.receive(seconds)) is not None else []
         if not messages and rows.closed:
             return None
-        while (more := rows.get(0.0)) is not None:
+        while (more := rows.receive(0.0)) is not None:
             messages.append(more)
         return messages
 

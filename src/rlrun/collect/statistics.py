@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import to_arrays, to_tensors
-from rlrun.core.spaces import Box, Composite, Space
+from rlrun.core.spaces import Box, Space, leaves, leaves_of
 from rlrun.core.typing import Array, Tree
 from rlrun.nn import Normalizer
 from rlrun.training.metrics import KINDS, Histogram, as_record, packed, unpacked
@@ -78,17 +78,21 @@ class Tally:
         truncated: [n], whether each was truncated; None if unknown.
         infos: env -> info of the last step, of envs with one.
         """
-        self.episodes += len(envs)
+        self.count(self.returns(envs).tolist(), self.length[envs].tolist())
         if truncated is not None:
             self._truncated.extend(truncated.tolist())
-        self._returns.extend(self.returns(envs).tolist())
-        self._lengths.extend(self.length[envs].tolist())
         if self.rewards:
             self._totals.extend(self.total[envs].tolist())
         if infos:
             for info in last_infos(infos, envs[-self._window :]).values():
                 self._add_info(info)
         self.drop(envs)
+
+    def count(self, returns: list[float], lengths: list[int]) -> None:
+        """Count complete episodes with these returns and lengths."""
+        self.episodes += len(returns)
+        self._returns.extend(returns)
+        self._lengths.extend(lengths)
 
     def _add_info(self, info: Mapping[str, Any]) -> None:
         for name, number in info.items():
@@ -204,18 +208,12 @@ def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[s
         for normalizer in preprocess:
             values = normalizer(values)
         tree = to_arrays(values)
-    parts = _numbers(tree, space)
-    count = sum(part.size for part in parts)
-    if not count:
+    boxes = zip(leaves(space), leaves_of(space, tree), strict=True)
+    parts = [part for (_, leaf), part in boxes if isinstance(leaf, Box) and not leaf.image]
+    if not (count := sum(part.size for part in parts)):
         return {}
     total = sum(float((part.astype(float) ** 2).sum()) for part in parts)
     return {"observation/size": (total / count) ** 0.5}
-
-
-def _numbers(tree: Tree, space: Space) -> list[Array]:
-    if isinstance(space, Composite):
-        return [part for name, below in space.parts.items() for part in _numbers(tree[name], below)]
-    return [tree] if isinstance(space, Box) and not space.image else []
 
 
 def _device(normalizer: Normalizer) -> torch.device:

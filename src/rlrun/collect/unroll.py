@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import pickle
 import random
-import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from torch import Tensor, nn
 from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted
 from rlrun.collect.statistics import last_infos
 from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Stateful, Tree
 from rlrun.env import Env, Step
 from rlrun.runs.processes import describe_error
@@ -135,7 +133,7 @@ class _Unroller:
         """Process the jobs, and wait until a step is due; return False at the end."""
         while True:
             waiting = self.steps >= self.limit or self.agent is None
-            job = self.jobs.get(None if waiting else max(self._next - time.monotonic(), 0.0))
+            job = self.jobs.receive(None if waiting else max(self._next - time.monotonic(), 0.0))
             if isinstance(job, Leave) or (job is None and self.jobs.closed):
                 return False
             if isinstance(job, Go):
@@ -175,54 +173,25 @@ def counted(agent: Any) -> dict[str, Any] | None:
     return agent.state_dict() if isinstance(agent, Stateful) and not isinstance(agent, nn.Module) else None
 
 
-def copied(message: Any) -> Any:
-    """Return a message with arrays of its own."""
-    if isinstance(message, Began):
-        return Began(map_tree(np.array, message.observation))
-    if not isinstance(message, Made):
-        return message
-    arrays = {"response": message.response, "following": message.following}
-    arrays["step"] = dict(zip(Step._fields[:4], message.step[:4], strict=True))
-    own = map_tree(lambda array: None if array is None else np.array(array), arrays)
-    valid = None if message.step.valid is None else message.step.valid.copy()
-    step = Step(**own["step"], valid=valid, info=message.step.info)
-    return message._replace(response=own["response"], step=step, following=own["following"])
-
-
-class Inbox:
+class Inbox(SimpleQueue[Any]):
     """A queue that can be closed; a reader may wait for the next item."""
 
-    def __init__(self) -> None:
-        self.closed = False  # nothing more will come
-        self._queue: deque[Any] = deque()
-        self._news = threading.Condition()
-
-    def put(self, item: Any) -> None:
-        """Add an item; never waits."""
-        with self._news:
-            self._queue.append(item)
-            self._news.notify()
+    closed = False  # True: nothing more will come
 
     def close(self) -> None:
         """Accept no more items."""
-        with self._news:
-            self.closed = True
-            self._news.notify_all()
+        self.closed = True
+        self.put(None)  # wakes the reader
 
-    def get(self, seconds: float | None = None) -> Any:
+    def receive(self, seconds: float | None = None) -> Any:
         """Return the next item; None if none comes in time, or the queue is closed.
 
         seconds: to wait; None = for ever.
         """
-        if not self._queue and seconds == 0.0:
+        try:
+            return self.get(not self.closed, seconds)
+        except Empty:
             return None
-        with self._news:
-            if not self._queue:
-                self._news.wait_for(lambda: self._queue or self.closed, seconds)
-            return self._queue.popleft() if self._queue else None
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
 
 class _Freezer(pickle.Pickler):
