@@ -28,7 +28,6 @@ class Env(gymnasium.Env):
 COMMANDS = {
     "eval": ("eval", "run", "--episodes", "1"),
     "resume": ("resume", "run", "stop.env_steps=60"),
-    "checkpoints": ("checkpoints", "run", "--verify"),
 }
 
 
@@ -109,17 +108,6 @@ TARGETS = {  # one of each kind; all names are in tests/security/test_trust.py
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_hostile_target_is_refused(target, run, rlrun, canary):
-    node = {"_target_": target, **TARGETS[target]}
-    change(run, callbacks__evil=node)
-    before = stamps(run)
-    refused(rlrun(*COMMANDS["resume"]), canary, "callbacks.evil", target)
-    assert stamps(run) == before
-    change(run, agent__policy=node)
-    refused(rlrun(*COMMANDS["eval"]), canary, "agent.policy", target)
-
-
 NODE = {"_target_": "os.system", "command": TOUCH}
 PLACES = {
     "env.wrappers": {"env__wrappers": [NODE]},
@@ -183,6 +171,10 @@ CHANGES = {  # of the config, and what the message holds
     **{name: ({"env__id": name, "env__kwargs": {"env_id": "evil:Evil-v0"}}, ["env.id", name]) for name in IMPORTING},
     **{text: ({"callbacks__budget__evaluator": text}, ["is code, not data"]) for text in ATTRIBUTES},
     **{text: ({"evil": {"deep": [{"er": text}]}}, ["evil.deep.0.er", "is not trusted; --trust"]) for text in RESOLVERS},
+    **{
+        target: ({key: {"_target_": target, **arguments} for key in ("callbacks__evil", "agent__policy")}, [target])
+        for target, arguments in TARGETS.items()
+    },
     **{key: ({key: value}, []) for key, value in KINDS.items()},
     **{f"no {key}": ({key: ABSENT}, []) for key in BLOCKS},
     **{place: (changes, ["os.system can never be a `_target_`"]) for place, changes in PLACES.items()},
@@ -195,7 +187,9 @@ def test_hostile_value_is_refused(case, run, rlrun, canary):
     changes, parts = CHANGES[case]
     change(run, env__vectorization="async" if case.endswith("Env") else "sync")
     change(run, **changes)
+    before = stamps(run)
     refused(rlrun(*COMMANDS["resume" if case in ATTRIBUTES else turn(case)]), canary, *parts)
+    assert stamps(run) == before
 
 
 def test_a_run_brings_no_plugin_along(run, rlrun, canary, monkeypatch):
@@ -408,7 +402,7 @@ def test_a_journal_beside_its_database_names_no_file(run, rlrun, canary):
     refused(rlrun(*COMMANDS["resume"]), canary, "mlflow.db-journal", "it names another file; delete the journal")
 
 
-# --- checkpoints
+# --- memories
 
 
 class Payload:
@@ -416,50 +410,11 @@ class Payload:
         return os.system, (TOUCH,)
 
 
-DAMAGES = {
-    "cut short": lambda path: os.truncate(path, path.stat().st_size - 1),
-    "missing": Path.unlink,
-    "a pickle": lambda path: path.write_bytes(pickle.dumps(Payload())),
-}
+def pickled(path: Path) -> None:
+    path.write_bytes(pickle.dumps(Payload()))
 
 
-def only_checkpoint(run: Path) -> Path:
-    *older, newest = RunDir(run).checkpoint_dirs()
-    for path in older:
-        shutil.rmtree(path)
-    (newest / "evil.py").unlink(missing_ok=True)
-    return newest
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        *product(("manifest.json", "state.json", "tensors.safetensors"), ("cut short", "missing")),
-        *product(("state.json", "tensors.safetensors"), ["a pickle"]),
-    ],
-)
-def test_a_damaged_checkpoint_is_refused(name, damage, run, rlrun, canary):
-    DAMAGES[damage](only_checkpoint(run) / name)
-    before = stamps(run)
-    refused(rlrun(*COMMANDS["eval"]), canary, "run")
-    refused(rlrun(*COMMANDS["resume"]), canary, "run")
-    outcome = rlrun(*COMMANDS["checkpoints"])
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome
-    assert stamps(run) == before
-
-
-@pytest.mark.parametrize(
-    "content", [b"../../../etc", b"/etc/passwd", b"", b"\xff\x00", b"x" * 100_000, b"evil\nlatest"]
-)
-def test_a_pointer_to_elsewhere_is_refused(content, run, rlrun, canary):
-    (run / "checkpoints" / "latest").write_bytes(content)
-    refused(rlrun(*COMMANDS["eval"]), canary, "checkpoint")
-
-
-# --- memories
-
-
-@pytest.mark.parametrize("make", [DAMAGES["a pickle"], fifo, Path.mkdir], ids=["a pickle", "a pipe", "a folder"])
+@pytest.mark.parametrize("make", [pickled, fifo, Path.mkdir], ids=["a pickle", "a pipe", "a folder"])
 def test_a_hostile_memory_is_refused(make, project, rlrun, canary):
     make(project / "theirs.zip")
     refused(rlrun("train", *HONEST, "memory.import=theirs.zip"), canary, "theirs.zip")

@@ -138,10 +138,7 @@ def test_the_output_is_one_value_that_the_schema_holds(call, part, runs, schemas
     ("call", "message"),
     [
         (("train", "algorithm=dqnn"), "there is no 'dqnn'"),
-        (("ls", "--sort", "nothing"), "--sort nothing"),
         (("report", "."), "there is no run"),
-        (("report", "nowhere"), "nowhere does not exist"),
-        (("eval", "none", "--checkpoint", "best"), "none"),
         (("check", "--jsn"), "there is no option --jsn"),
     ],
 )

@@ -250,33 +250,30 @@ def test_a_run_that_was_left_at_once_is_resumable(tiny_run, project):
     assert status(project) == "stopped"
 
 
-SLOW = """
-import time
-import gymnasium
-from rlrun.env.toys import Bandit
-
-
-class Slow(Bandit):
-    def reset(self, **options):
-        print("resetting", flush=True)
-        time.sleep(20)
-        return super().reset(**options)
-"""
-
-
-SWALLOWED = """
+WAITING = """
 import time
 from rlrun.env.toys import Bandit
+
+def wait(place):
+    if place == {place!r}:
+        print("waiting", flush=True)
+        time.sleep(30)
 
 class Final:
     def __del__(self):
-        print("waiting", flush=True)
-        time.sleep(30)  # cut short by the interrupt, which nobody hears of: it is raised in a finaliser
+        wait("finalizer")  # cut short by the interrupt, which nobody hears of: it is raised in a finalizer
+
+class Waits(Bandit):
+    def __init__(self):
+        wait("making")
+        super().__init__()
+
+    def reset(self, **options):
+        wait("reset")
+        return super().reset(**options)
 
 Final()
-
-class Swallowed(Bandit):
-    pass
+wait("import")
 """
 
 
@@ -294,38 +291,20 @@ def hindered(forked):
     return train
 
 
-@pytest.mark.parametrize(("code", "name"), [(SWALLOWED, "Swallowed"), (SLOW, "Slow")])
-def test_signal_before_the_first_step_stops_the_run(code, name, write, project, hindered):
-    write("waiting.py", code)
-    assert hindered(signal.SIGTERM, f"env.target=waiting.{name}", seconds=25)[0] == 75
+@pytest.mark.parametrize("place", ["finalizer", "reset"])
+def test_signal_before_the_first_step_stops_the_run(place, write, project, hindered):
+    write("waiting.py", WAITING.format(place=place))
+    assert hindered(signal.SIGTERM, "env.target=waiting.Waits", seconds=25)[0] == 75
     assert status(project) == "stopped"
 
 
-BEFORE = """
-import time
-import gymnasium
-from rlrun.env.toys import Bandit
-
-def wait():
-    print("waiting", flush=True)
-    time.sleep(30)
-
-if {importing}:
-    wait()
-
-class Slow(Bandit):
-    def __init__(self):
-        wait()
-"""
-
-
 @pytest.mark.parametrize(
-    ("number", "importing", "vectorization"),
-    [(signal.SIGTERM, True, "sync"), (signal.SIGUSR1, False, "sync"), (signal.SIGINT, False, "async")],
+    ("number", "place", "vectorization"),
+    [(signal.SIGTERM, "import", "sync"), (signal.SIGUSR1, "making", "sync"), (signal.SIGINT, "making", "async")],
 )
-def test_a_signal_before_training_leaves_nothing_behind(number, importing, vectorization, write, project, hindered):
-    write("before.py", BEFORE.format(importing=importing))
-    outcome = hindered(number, "env.target=before.Slow", f"env.vectorization={vectorization}", seconds=15)
+def test_a_signal_before_training_leaves_nothing_behind(number, place, vectorization, write, project, hindered):
+    write("waiting.py", WAITING.format(place=place))
+    outcome = hindered(number, "env.target=waiting.Waits", f"env.vectorization={vectorization}", seconds=15)
     name = signal.Signals(number).name
     assert outcome == (128 + number, f"rlrun: stopped by {name}; no run was started\n")
     assert not (project / "run").exists()

@@ -53,11 +53,7 @@ PEERS = {
 
 VALUES = {
     (*DQN, "memory.lenght=5"): ["memory.lenght:", "did you mean 'memory.length'?"],
-    (*DQN, "memory.storage=dsik"): ["memory.storage: wanted one of ram, disk", "'dsik'", "did you mean 'disk'?"],
-    (*DQN, "memory.frame_stack=4"): ["memory.frame_stack: observation [4] is no stack of frames"],
-    (*DQN, "memory.length=100", "memory.min_length=200"): ["memory.min_length must be from 1 to the 100 transitions"],
     (*DQN, "+memory.columns.plan={}"): ["memory.columns.plan: nobody fills it; the agent's response has action"],
-    (*DQN, "memory.storage=disk", "memory.directory=/nowhere"): ["memory.directory: /nowhere cannot be written"],
     (*DQN, "memory.import=nowhere.zip"): ["memory.import:", "nowhere.zip"],
     (*DQN, "memory.export.path=."): ["memory.export.path: . is a folder; name a file"],
     (*SAC, "+with=hindsight"): ["hindsight needs an environment", "env=pointreach"],
@@ -80,7 +76,6 @@ VALUES = {
     (*DQN, "compile=fales"): ["compile: wanted true or false", "'fales'"],
     (*DQN, "device=cud"): ["device: wanted one of", "did you mean 'cuda'?"],
     (*DQN, "device=cuda:99"): ["device=cuda:99:"],
-    (*DQN, "logger=[terminl]"): ["logger 'terminl' is unknown", "did you mean 'terminal'?"],
     ("train", "env=cartpole"): ["algorithm: nothing is chosen", "dqn, ", "sac"],
     ("train", "algorithm=dqn"): ["env: no environment is named", "env=NAME"],
     (*DQN, "algorithm.lr"): ["'algorithm.lr'", "KEY=VALUE"],

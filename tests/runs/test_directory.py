@@ -108,9 +108,10 @@ def test_missing_checkpoint_lists_those_there_are(tmp_path):
         run.checkpoint("best")
     with pytest.raises(RunDirError, match="has no checkpoint '7'"):
         run.checkpoint("7")
-    (run.checkpoints / "latest").write_text("0000000900-0000000180\n")  # it is gone
-    with pytest.raises(RunDirError, match=r"has no checkpoint 'latest'; it has 500$"):
-        run.checkpoint("latest")
+    for pointer in (b"0000000900-0000000180\n", b"../checkpoints/0000000500-0000000100", b"/etc", b"", b"\xff\x00"):
+        (run.checkpoints / "latest").write_bytes(pointer)
+        with pytest.raises(RunDirError, match=r"has no checkpoint 'latest'; it has 500$"):
+            run.checkpoint("latest")
     with (run.checkpoints / "latest").open("wb") as file:
         file.truncate(1 << 40)  # from elsewhere
     with pytest.raises(RunDirError, match=r"has no checkpoint 'latest'; it has 500$"):
