@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image as Pillow
-from tests.callbacks.wandb_files import history_of
+from tests.callbacks.written import events_of, history_of
 from tests.identical import compare, differing
 from tests.resume.twins import copy_as_killed
 
@@ -47,11 +47,6 @@ class Gives(Callback):
         return self.given
 
 
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.claim(tmp_path / "run")
-
-
 def logged(run, *sinks, metrics=KINDS, state=None, updates=(1,), every=1, **options):
     """Log these metrics after each update; return the logger's state after the last, whose record is still open."""
     logger = Logger(sinks, every=every, **options)
@@ -70,15 +65,9 @@ def records(run):
     return [json.loads(line) for line in run.metrics.read_text().splitlines()]
 
 
-def events(run):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    return EventAccumulator(str(run.tensorboard), {"images": 0, "tensors": 0, "histograms": 0}).Reload()
-
-
 def test_tensorboard_shows_kinds_as_what_they_are(run):
     logged(run, TensorBoard())
-    written = events(run)
+    written = events_of(run.path)
     (histogram,) = written.Histograms("own/spread")
     value = histogram.histogram_value
     assert (value.min, value.max, value.num, sum(value.bucket)) == (0.0, 4.0, 5.0, 5.0)
@@ -286,7 +275,7 @@ def test_axis_is_that_of_tensorboard_and_wandb(axis, places, run):
         return state
 
     go([3], go([1, 2], None, lost=[3, 4]))  # a resumed run hides the records after its checkpoint
-    assert [event.step for event in events(run).Scalars("own/x")] == places
+    assert [event.step for event in events_of(run.path).Scalars("own/x")] == places
     assert [(record["env_steps"], record["updates"]) for record in records(run)] == [(10, 1), (20, 2), (30, 3)]
     newest = max(run.wandb.glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
     assert history_of(newest)[-1][axis] == places[-1]
@@ -326,7 +315,7 @@ def test_a_checkpoint_of_before_is_loaded(run):
 
 def test_the_same_image_is_written_once(run):
     logged(run, TensorBoard(), updates=(1, 2, 3))
-    written = events(run)
+    written = events_of(run.path)
     assert [len(written.Images("own/view")), len(written.Histograms("own/spread"))] == [1, 3]
 
 
@@ -400,7 +389,7 @@ def test_a_resumed_run_has_the_metrics_of_the_one_that_never_stopped(envs, tmp_p
         *("own/reward", "own/reward/cumulative", "own/records", "own/records/cumulative", "episode/success"),
     }
     assert last["samples"] == last["updates"] * 128
-    written = [events(run) for run in (whole, killed)]
+    written = [events_of(run.path) for run in (whole, killed)]
     for read in (lambda of: of.Histograms("own/spread"), lambda of: of.Histograms("episode/path")):
         one, other = ([(event.step, event.histogram_value) for event in read(of)] for of in written)
         assert one == other

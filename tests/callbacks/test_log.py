@@ -16,13 +16,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.callbacks.written import events_of
 
 from rlrun.callbacks import feed, sinks
 from rlrun.callbacks.log import Logger, sending_files
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Terminal, Wandb, make_sinks
 from rlrun.core.clock import Spent
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError
-from rlrun.runs.directory import RunDir
 from rlrun.runs.files import duration
 from rlrun.runs.progress import line, where_time_goes
 from rlrun.security import trust
@@ -68,11 +68,6 @@ def begun(*into, every=10, callbacks=None, run=None, state=None):
         logger.load_state_dict(state)
     logger.begin_training(callbacks or {"q": Loss()}, run)
     return logger
-
-
-@pytest.fixture
-def run(tmp_path):
-    return RunDir.claim(tmp_path / "run")
 
 
 def read(run):
@@ -263,7 +258,6 @@ def test_sink_that_comes_back_gets_what_it_missed(resumed, run, caplog, monkeypa
 
 
 def test_tensorboard_comes_back_from_a_full_disk(run, monkeypatch):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     monkeypatch.setattr(feed, "PAUSE", 0.0)
@@ -283,7 +277,7 @@ def test_tensorboard_comes_back_from_a_full_disk(run, monkeypatch):
     for update in range(1, 31):
         logger.end_cycle(update, step=update * 10)
     logger.end_training(None, update=30, step=300)
-    events = EventAccumulator(str(run.tensorboard)).Reload()
+    events = events_of(run.path)
     for name in read(run)[0]:
         assert [event.step for event in events.Scalars(name)] == list(range(10, 310, 10))
 
@@ -407,7 +401,6 @@ OFFLINE = 40  # updates before the first environment step
 
 
 def test_tensorboard_continues_its_axis(run):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     state = None
     parts = (((10, 0), (20, 0), (40, 0)), (45, 5)), (((50, 10),), (58, 18)), (((60, 20),), (61, 21))
@@ -420,7 +413,7 @@ def test_tensorboard_continues_its_axis(run):
             logger.end_cycle(at[0], step=at[1])
         state = logger.state_dict()
         logger.end_training(Stop("SIGTERM"), update=update, step=step)
-    events = EventAccumulator(str(run.tensorboard)).Reload()
+    events = events_of(run.path)
     assert [(event.step, event.value) for event in events.Scalars("loss/q")] == [
         (at, 0.5) for at in (10, 20, 40, 50, 60, 61)
     ]

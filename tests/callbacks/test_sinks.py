@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
-from tests.callbacks.wandb_files import history_of, records_of
+from tests.callbacks.written import events_of, history_of, records_of
 
 from rlrun.callbacks.sinks import Mlflow, Trackio
 from rlrun.commands.resume import resume
@@ -38,7 +38,6 @@ def returns(run):
 
 
 def test_tensorboard_has_config_hparams_and_videos(tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams.metadata import (
         SESSION_END_INFO_TAG,
         SESSION_START_INFO_TAG,
@@ -46,7 +45,7 @@ def test_tensorboard_has_config_hparams_and_videos(tmp_path):
     )
 
     run = trained(tmp_path, "tensorboard", "evaluation.video=true")
-    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"images": 0}).Reload()
+    events = events_of(run)
     text = events.Tensors("config/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert text.strip("`\n") == (run / "config.yaml").read_text().strip()
     data = events.summary_metadata[SESSION_START_INFO_TAG].plugin_data.content

@@ -1,9 +1,10 @@
-"""What W&B wrote offline, by the protocol of its own package."""
+"""What sinks wrote: W&B offline by the protocol of its own package, TensorBoard by its own reader."""
 
 import json
 import time
 from pathlib import Path
 
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb.proto.wandb_internal_pb2 import Record
 
 BLOCK, HEAD = 1 << 15, 7  # bytes of a block; of the file's head and of each part's: checksum, length, type
@@ -34,3 +35,8 @@ def history_of(path: Path) -> list[dict]:
         time.sleep(0.05)
     histories = [record.history for record in records if record.HasField("history")]
     return [{".".join(item.nested_key): json.loads(item.value_json) for item in history.item} for history in histories]
+
+
+def events_of(run: Path) -> EventAccumulator:
+    """Return all that a run's TensorBoard has."""
+    return EventAccumulator(str(run / "tensorboard"), {"images": 0, "tensors": 0, "histograms": 0}).Reload()
