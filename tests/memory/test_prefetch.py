@@ -1,7 +1,6 @@
 """Batches drawn ahead are the batches that would have been drawn."""
 
 import contextlib
-import copy
 import threading
 from typing import Any
 
@@ -131,27 +130,6 @@ def test_batches_wait_for_new_steps():
         ahead.append((walker.steps, prefetch.loader.updates))
     assert ahead == [(22, 8)] * 8 + [(24, 16)]
     prefetch.end_training(None)
-
-
-@pytest.mark.parametrize("depth", [1, 5])
-@pytest.mark.parametrize("updates", [1, 3, 8, 9, 21])
-def test_checkpoints_hold_batches_drawn_ahead(updates, depth):
-    wanted, _ = learn(replay(), 40)
-    loader = replay()
-    seen, prefetch = learn(loader, updates, depth)
-    parts = {"loader": loader, "prefetch": prefetch, "memory": loader.table}
-    states = copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
-    fresh = replay(seed=9)
-    restored = Prefetch(fresh, depth=depth)
-    parts = {"prefetch": restored, "memory": fresh.table, "loader": fresh}
-    for name, part in parts.items():
-        part.load_state_dict(states[name])
-    fresh.collector.steps, fresh.collector.update = loader.collector.steps, loader.collector.update
-    learner = Learner(fresh.collector, 40)
-    trainer = Trainer({"learner": learner, "prefetch": restored}, restored)
-    trainer.load_state_dict({"update": updates, "reached": None})
-    trainer.train()
-    assert seen + learner.seen == wanted
 
 
 def test_errors_appear_with_their_batch():
