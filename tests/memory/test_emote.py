@@ -104,12 +104,17 @@ BROKEN = {
     "a range beyond the rows": (
         {"reward.ranges.npy": npy(ranges(list(range(100)), 5))},
         {},
-        "that leave its",
+        "or leave its",
     ),
     "a negative start": (
         {"reward.ranges.npy": npy(ranges(list(range(100)), 4) - [0, 1, 0])},
         {},
-        "that leave its",
+        "or leave its",
+    ),
+    "the same rows in each episode": (
+        {"reward.ranges.npy": npy(ranges(list(range(100)), 4) * [1, 0, 1] + [0, 0, 100])},
+        {},
+        "ranges that overlap",
     ),
     "other ids": ({"reward.ranges.npy": npy(ranges(list(range(1, 101)), 4))}, {}, "damaged: there is no 0"),
     "uneven lengths": (

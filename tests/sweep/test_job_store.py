@@ -150,6 +150,15 @@ def test_a_file_that_is_no_book_is_named(tmp_path):
         JobStore(tmp_path / "jobs.sqlite")
 
 
+def test_a_view_of_rows_without_end_is_no_table_of_jobs(tmp_path):
+    with sqlite3.connect(tmp_path / "jobs.sqlite") as forged:
+        forged.execute(
+            "CREATE VIEW jobs AS WITH RECURSIVE n(key) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT * FROM n"
+        )
+    with pytest.raises(RunDirError, match=r"jobs\.sqlite is damaged: it has no table of jobs"):
+        module.look(tmp_path / "jobs.sqlite")
+
+
 def test_a_write_that_fails_leaves_all_as_it_was(job_store):
     job_store.add(jobs(1))
 

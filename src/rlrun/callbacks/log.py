@@ -248,6 +248,8 @@ class Logger(Callback):
         self.samples = state.get("samples", 0)
         self._windows.load_state_dict(state.get("windows", {}))
         self._saved = state.get("callbacks", {})
+        for windows in self._saved.values():
+            Windows().load_state_dict(windows)  # which names what is damaged now, and not when training begins
         for record in filter(None, (self._pending, self._open)):
             axis_of(record, self.offline, self.axis)
         self._due = self._after(self._last)

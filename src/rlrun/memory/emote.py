@@ -72,8 +72,8 @@ def _part(file: ZipFile, key: str, ids: list[int], path: Path) -> Part:
     ranges = archive.ArrayMember(file, f"{key}.ranges.npy", path).all().astype(np.int64)
     row_of = {number: row for row, number in enumerate(ranges[:, 0].tolist())}
     start, length = ranges[[row_of[number] for number in ids], 1:].T
-    if (start < 0).any() or (length < 0).any() or (start + length > len(data)).any():
-        raise RequestError(f"{path} is damaged: {key}.ranges.npy has ranges that leave its {len(data)} rows")
+    if (start < 0).any() or (length < 0).any() or (start + length > len(data)).any() or length.sum() > len(data):
+        raise RequestError(f"{path} is damaged: {key}.ranges.npy has ranges that overlap or leave its {len(data)} rows")
     return Part(data, start, length)
 
 

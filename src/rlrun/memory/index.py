@@ -306,7 +306,7 @@ class EpisodeIndex(ABC):
         """Load a state of a table of the same size.
 
         Raises:
-            RlrunError: the sizes differ; nothing was changed.
+            RlrunError: the sizes differ, or a number is out of range.
         """
         envs, size = len(state["written"]), state["size"]
         if (envs, size) != (self.num_envs, self.size):
@@ -314,13 +314,24 @@ class EpisodeIndex(ABC):
                 f"memory: the saved table has {envs} envs and room for {size - envs} transitions; "
                 f"this one has {self.num_envs} and room for {self.size - self.num_envs}"
             )
-        for name in self.saved:
-            setattr(self, name, state[name].numpy().copy())
-        used = state["used"].numpy()
-        self.bits, self._left = state["bits"], 0
+        arrays = {name: state[name].numpy() for name in self.saved}
+        used, stamp, bits = state["used"].numpy(), state["stamp"].numpy(), state["bits"]
+        sound = bits in (NARROW, WIDE) and all(
+            (values.dtype, values.ndim) == (getattr(self, name).dtype, getattr(self, name).ndim)
+            for name, values in arrays.items()
+        )
+        numbers = len(arrays["lane"])
+        bounds = {"open": numbers, "free": numbers, "lane": envs, "status": CLOSED + 1, "_previous": size + 1}
+        limited = [(used, size), *((arrays[name], most) for name, most in bounds.items() if name in arrays)]
+        limited += [(stamp >> bits, numbers)] if sound else []
+        if not sound or any(((values < 0) | (values >= most)).any() for values, most in limited):
+            raise RlrunError("memory: the saved index is damaged: a number of it is out of range")
+        for name, values in arrays.items():
+            setattr(self, name, values.copy())
+        self.bits, self._left = bits, 0
         self.stamp = np.full(self.size, EMPTY, np.int32 if self.bits == NARROW else np.int64)
         self.complete[:] = False
-        self.stamp[used], self.complete[used] = state["stamp"].numpy(), state["complete"].numpy()
+        self.stamp[used], self.complete[used] = stamp, state["complete"].numpy()
         self.too_short = state["too_short"]
         self.version += 1
         self._rewritten = True

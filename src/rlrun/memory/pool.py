@@ -215,5 +215,7 @@ class PoolIndex(EpisodeIndex):
         self.vacant = untaken + len(freed)
         self._stack = np.arange(self.size, dtype=np.int64)[::-1].copy()
         self._stack[untaken : self.vacant] = freed
-        used = self.used()
+        used, lengths = self.used(), (self.rows - self.gone)[self.status != FREE]
+        if ((lengths < 0) | (lengths > len(used))).any() or lengths.sum() != len(used):
+            raise RlrunError("memory: the saved index is damaged: its episodes have other rows than it has slots")
         self._lay_out(used[np.argsort(self.stamp[used])], 0)

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array
 from rlrun.memory.index import CLOSED, EMPTY, EVERY, FREE, OPEN, EpisodeIndex, grown
 
@@ -236,4 +237,8 @@ class RingIndex(EpisodeIndex):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.written = self._lanes[COUNT]
+        closed = self.status == CLOSED
+        beyond = self.last[closed] >= self.written[self.lane[closed]]
+        if beyond.any() or (self._lanes[SLOT] // self.slots != np.arange(self.num_envs)).any():
+            raise RlrunError("memory: the saved index is damaged: an episode leaves the rows of its environment")
         self._room = self._rest()

@@ -246,6 +246,9 @@ def look(path: Path) -> list[Entry]:
     require_own_database(path)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=1.0, uri=True)) as job_store:
+            kind = job_store.execute("SELECT type FROM sqlite_master WHERE name = 'jobs'").fetchone()
+            if kind != ("table",):  # a view could have rows without end
+                raise RunDirError(f"{path} is damaged: it has no table of jobs")
             return [_entry(row, path) for row in job_store.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
     except sqlite3.Error as error:
         raise RunDirError(f"{path} cannot be read: {error}") from error
