@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from tests.command import code_of, forget
 
 from rlrun.export import during
 
@@ -100,10 +101,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     known = set(sys.modules)
     yield tmp_path
-    for name in set(sys.modules) - known:
-        namespace = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
-        if str(tmp_path) in f"{namespace.get('__file__')} {namespace.get('__path__')}":
-            del sys.modules[name]
+    forget(known)
+
+
+class Outcome(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def rlrun(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Call the command in this process, from an empty folder."""
+
+    def call(*overrides: str) -> Outcome:
+        capfd.readouterr()
+        return Outcome(code_of(*map(str, overrides)), *capfd.readouterr())
+
+    return call
 
 
 @pytest.fixture

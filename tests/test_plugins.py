@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from tests.command import code_of
+from tests.command import forget
 
 import rlrun
 from rlrun.analysis import doctor
@@ -40,9 +40,7 @@ def site(tmp_path, monkeypatch):
     monkeypatch.setattr(plugins, "_warned", set())
     known = set(sys.modules)
     yield tmp_path / "site"
-    for name in set(sys.modules) - known:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    forget(known)
 
 
 @pytest.fixture
@@ -109,13 +107,13 @@ def test_its_code_is_trusted_only_while_it_is_installed(tmp_path, site):
 
 
 @pytest.mark.usefixtures("walker")
-def test_what_it_brings_is_told_apart(call):
-    code, out, _ = call("list", "envs")
+def test_what_it_brings_is_told_apart(rlrun):
+    code, out, _ = rlrun("list", "envs")
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert code == 0
     assert lines["catch"].endswith("(plugin walker)")
     assert not lines["cartpole"].endswith(")") or "plugin" not in lines["cartpole"]
-    code, out, _ = call("plugin", "list")
+    code, out, _ = rlrun("plugin", "list")
     files = "algorithm/dueling env/catch preset/catch with/conservative"
     assert (code, out) == (0, f"walker  walker 0.1.0  {files}\n")
 
@@ -138,17 +136,6 @@ def test_the_users_own_files_go_before_its_and_its_before_ours(site):
     assert notes == ["its algorithm/dqn replaces the packaged one"]
 
 
-@pytest.fixture
-def call(capsys):
-    """Call the command; return exit code, standard output and standard error."""
-
-    def run(*overrides):
-        capsys.readouterr()
-        return (code_of(*overrides), *capsys.readouterr())
-
-    return run
-
-
 # --- those that are not
 
 BROKEN = {  # package: entry, files, what is said
@@ -164,7 +151,7 @@ BROKEN = {  # package: entry, files, what is said
 
 
 @pytest.mark.parametrize("package", BROKEN)
-def test_a_broken_plugin_is_left_out_in_one_line(package, install, call, caplog):
+def test_a_broken_plugin_is_left_out_in_one_line(package, install, rlrun, caplog):
     entries, files, text = BROKEN[package]
     install(package, *entries, **files)
     with caplog.at_level(logging.WARNING, "rlrun"):
@@ -172,8 +159,8 @@ def test_a_broken_plugin_is_left_out_in_one_line(package, install, call, caplog)
             assert compose(["algorithm=dqn", "env=cartpole"]).preset == "dqn_cartpole"
     (message,) = [record.getMessage() for record in caplog.records]
     assert re.match(rf"plugin 'broken' is ignored: {text}", message)
-    assert "good" not in call("list", "algorithms")[1]
-    code, out, _ = call("plugin", "list", "--json")
+    assert "good" not in rlrun("list", "algorithms")[1]
+    code, out, _ = rlrun("plugin", "list", "--json")
     (row,) = json.loads(out)
     assert (code, row["files"]) == (0, [])
     assert re.match(text, row["problem"])
@@ -183,22 +170,22 @@ def test_a_broken_plugin_is_left_out_in_one_line(package, install, call, caplog)
         plugin_test("broken")
 
 
-def test_help_asks_for_no_plugin(call, monkeypatch):
+def test_help_asks_for_no_plugin(rlrun, monkeypatch):
     def fail(**about):
         raise AssertionError("asked")
 
     monkeypatch.setattr(plugins.metadata, "entry_points", fail)
-    assert call("--help")[0] == 0
-    assert call("train", "--help")[0] == 0
+    assert rlrun("--help")[0] == 0
+    assert rlrun("train", "--help")[0] == 0
 
 
-def test_one_that_cannot_be_imported_concerns_who_names_it(install, call):
+def test_one_that_cannot_be_imported_concerns_who_names_it(install, rlrun):
     config = "# Failing\n_target_: rlrun.env.make\ntarget: failing.Env\n"
     install(
         "failing", "failing=failing", __init__="raise RuntimeError('no engine\\nat all')\n", conf__env__fails=config
     )
     assert compose(["algorithm=dqn", "env=cartpole"]).preset == "dqn_cartpole"
-    code, _, err = call("train", "algorithm=dqn", "env=fails", *TINY)
+    code, _, err = rlrun("train", "algorithm=dqn", "env=fails", *TINY)
     assert (code, err.count("\n")) == (2, 1)
     assert "importing 'failing' failed: RuntimeError: no engine" in err
     (finding,) = doctor.of_plugins(try_imports(doctor.modules({})))
@@ -215,7 +202,7 @@ def test_of_two_with_one_name_the_first_package_counts(install):
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_a_package_whose_installation_broke_off_is_called_by_its_module(raises, install, site, call, monkeypatch):
+def test_a_package_whose_installation_broke_off_is_called_by_its_module(raises, install, site, rlrun, monkeypatch):
     def name(distribution):
         raise FileNotFoundError("No package metadata was found.")
 
@@ -225,25 +212,25 @@ def test_a_package_whose_installation_broke_off_is_called_by_its_module(raises, 
     install("torn", "same=torn", conf__env__second="# Second\n")
     for package in ("half", "torn"):
         (site / f"{package}-1.0.dist-info" / "METADATA").unlink()
-    code, out, _ = call("plugin", "list")
+    code, out, _ = rlrun("plugin", "list")
     counts, excluded = sorted(out.splitlines(), key=lambda line: "left out" in line)
     assert (code, "None" in out) == (0, False)
     assert re.fullmatch(r"same  (half|torn)  env/(first|second)", counts)
     assert excluded.endswith(f"left out: it is called like the one of {counts.split()[1]}, which counts")
 
 
-def test_what_a_plugin_says_steers_no_terminal(install, call, caplog):
+def test_what_a_plugin_says_steers_no_terminal(install, rlrun, caplog):
     install("odd", "a\x1b]0;b=odd", conf__env__bad="[1]")
     install("bidi", "bidi=bidi", conf__env__left="# \u202egnp\n")
     with caplog.at_level(logging.WARNING, "rlrun"):
-        _, out, _ = call("list", "envs")
+        _, out, _ = rlrun("list", "envs")
     assert caplog.messages[0].startswith("plugin 'a?]0;b' is ignored: ")
     assert re.search(r"^left +\?gnp \(plugin bidi\)$", out, re.MULTILINE)
 
 
-def test_a_command_at_the_head_of_a_file_that_is_none_is_told(install, call):
+def test_a_command_at_the_head_of_a_file_that_is_none_is_told(install, rlrun):
     install("ant", "ant=ant", conf__env__small="# Small\n# rlrun train env=small env.id='Cart\nid: CartPole-v1\n")
-    code, _, err = call("plugin", "test", "ant")
+    code, _, err = rlrun("plugin", "test", "ant")
     assert code == 2
     assert re.search(r"small.yaml, line 2: no command to try: No closing quotation\n$", err)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from benchmarks import asynchronous, claims, page, process
+from benchmarks import asynchronous, claims, page, process, startup
 from tests.conftest import pytest_make_collect_report, pytest_runtest_makereport, quick_disk, quick_imports
 from tests.forked import Forked
 
@@ -37,5 +37,5 @@ def warm(monkeypatch):
         assert started.returncode == 0, err
         return process.Finished(out, 0.0)
 
-    for module in (process, claims, asynchronous):
+    for module in (process, claims, asynchronous, startup):
         monkeypatch.setattr(module, "run", run)

@@ -136,8 +136,9 @@ def test_the_first_step_is_held_to_the_time_of_a_rival(monkeypatch, page_of):
     assert "* rlrun ≤ 0.6 of the time: 0.67 (0.50–0.70), missed" in text
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_command_ends_at_the_first_step_of_its_environment():
-    assert 0.5 < solving.first_step(["rlrun", "train", "algorithm=sac", "env=pendulum"]) < 60
+    assert 0.0 < solving.first_step(["rlrun", "train", "algorithm=sac", "env=pendulum"]) < 60
 
 
 class Over(BaseException):

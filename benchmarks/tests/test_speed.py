@@ -34,16 +34,6 @@ def ratio(plain, ours, enough):
     return least[0] / least[1]
 
 
-@pytest.mark.parametrize(
-    ("plain", "ours", "result", "tries"),
-    [([4], [5], 0.8, 1), ([4, 9], [6, 5], 0.8, 2), ([1] * TRIES, [2] * TRIES, 0.5, TRIES)],
-)
-def test_a_disturbed_measurement_is_taken_again(plain, ours, result, tries):
-    first, second = iter(plain), iter(ours)
-    assert ratio(lambda: next(first), lambda: next(second), 0.8) == result
-    assert len(list(first)) == len(plain) - tries
-
-
 def test_dispatch_of_nine_empty_callbacks_takes_ten_microseconds():
     assert (dispatch.CALLBACKS, dispatch.BAR) == (9, 10.0)
     assert within(dispatch.microseconds, dispatch.BAR)

@@ -9,8 +9,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest import mock
 
+import pytest
 import torch
+from tests.command import forget
 
 from rlrun.runs import processes
 
@@ -43,34 +46,18 @@ def called(program: Callable[[], object], overrides: list[str], folder: Path, *,
 @contextmanager
 def _alone(overrides: list[str], folder: Path) -> Iterator[None]:
     """Work in a folder with these arguments; forget afterwards what was imported from there."""
-    here, argv, path, known = Path.cwd(), sys.argv, list(sys.path), set(sys.modules)
+    known, threads = set(sys.modules), torch.get_num_threads()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    environment, bytecode, threads = dict(os.environ), sys.dont_write_bytecode, torch.get_num_threads()
-    os.chdir(folder)
-    sys.argv, sys.dont_write_bytecode = overrides, True
-    try:
-        with warnings.catch_warnings():
+    with pytest.MonkeyPatch.context() as patch, mock.patch.dict(os.environ), warnings.catch_warnings():
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", overrides)
+        patch.setattr(sys, "path", list(sys.path))
+        patch.setattr(sys, "dont_write_bytecode", True)
+        try:
             yield
-    finally:
-        os.chdir(here)
-        sys.argv, sys.path[:], sys.dont_write_bytecode = argv, path, bytecode
-        os.environ.clear()
-        os.environ.update(environment)
-        torch.set_num_threads(threads)
-        processes.received.clear()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for name in set(sys.modules) - known:
-            if not _installed(name):
-                del sys.modules[name]
-
-
-def _installed(name: str) -> bool:
-    """Say whether a module is none of a page's folder."""
-    namespace = getattr(sys.modules[name], "__dict__", {})  # some modules answer to any attribute
-    places = [namespace.get("__file__"), *(namespace.get("__path__") or [])]
-    return all(place is None or _library(str(place)) for place in places)
-
-
-def _library(place: str) -> bool:
-    return place.startswith((sys.prefix, sys.base_prefix)) or str(Path(__file__).parents[2]) in place
+        finally:
+            torch.set_num_threads(threads)
+            processes.received.clear()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            forget(known)

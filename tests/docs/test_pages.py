@@ -10,7 +10,6 @@ import pytest
 from rlrun.analysis import why as diagnosis
 from rlrun.cli.main import main
 from rlrun.commands import train as experiment
-from rlrun.config import choices
 
 from .alone import called
 from .pages import PROJECT, ROOT, blocks, pages
@@ -124,11 +123,6 @@ def test_tests_that_pages_name_exist(page):
 @pytest.mark.parametrize(("page", "most"), [("README.md", 150), ("CONTRIBUTING.md", 60)])
 def test_pages_are_short(page, most):
     assert len(PAGES[page].splitlines()) <= most
-
-
-def test_every_choice_has_a_line():
-    for group in ("algorithm", "env", "memory", "preset"):
-        assert all(line for line in choices(group).values()), group
 
 
 def test_new_algorithms_tests_pass(tmp_path, monkeypatch):

@@ -1,33 +1,18 @@
-"""The `rlrun` command in this process, in an empty folder; a sweep of somebody else; jobs without a process."""
+"""A sweep of somebody else; jobs without a process."""
 
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.command import code_of
 
 from rlrun.config.expansion import Job
 from rlrun.sweep.coordinator import Coordinator, Limits
-from rlrun.sweep.job_store import JobStore
+from rlrun.sweep.job_store import Entry, JobStore
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def rlrun(capfd):
-    """Run a command in this process; its jobs are processes of their own, and begin at once."""
-
-    def run(*overrides):
-        capfd.readouterr()
-        code = code_of(*overrides)
-        out, err = capfd.readouterr()
-        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
-
-    return run
+def entry(key, state="pending", error=None, overrides=()):
+    """Return a job as the store has it."""
+    return Entry(key, f"seed={key}", tuple(overrides), state, None, 1, None, error)
 
 
 @pytest.fixture

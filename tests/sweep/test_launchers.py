@@ -20,21 +20,17 @@ from rlrun.runs import cluster
 from rlrun.runs import progress as watching
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import children, remote
-from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import Tasks
 from rlrun.sweep.remote import LATE, RemoteRunner
 from rlrun.sweep.slurm import Slurm
 from rlrun.sweep.sweeping import recalled
 
+from .conftest import entry
 from .test_sweeps import FAILS, TINY, entries, start, until
 
 SLOW = (*TINY, "env.target=fails.Fails", "+env.kwargs.pause=0.01", "seed=0", "--sweep-dir", "s")
 HERE = ("launcher=slurm", "launcher.cluster=local")
 RAY = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="no Ray")
-
-
-def entry(key, overrides=()):
-    return Entry(key, f"seed={key}", tuple(overrides), "running", None, 0, None, None)
 
 
 def only_run():
@@ -82,7 +78,7 @@ def test_a_job_outlives_its_coordinator_is_preempted_and_goes_on(begun, rlrun):
     until(lambda: list(Path("s/launches").glob("*/*_result.pkl")))
 
     outcome = rlrun("resume", "s")
-    assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "1 job: 1 completed")
+    assert (outcome.code, outcome.out.splitlines()[0]) == (0, "1 job: 1 completed")
     assert log.read_text().count("completed:") == 1  # no process was started for it
     assert list(Path("s/launches").iterdir()) == []
 
@@ -96,7 +92,7 @@ def test_ray_stops_jobs_in_order_and_another_launcher_goes_on(begun, rlrun):
     assert only_run().read_status()["status"] == "stopped"
     assert [job.state for job in entries("s")] == ["pending"]
     outcome = rlrun("resume", "s", "launcher=local", "--trust", "fails")
-    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.code == 0, outcome.err
     assert len(resumed()) == 1
     assert resumed()[0] is not None
 
@@ -128,8 +124,8 @@ def test_where_jobs_cannot_be_submitted_nothing_is_made(overrides, absent, messa
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == absent else find(name))
     monkeypatch.setenv("PATH", "")
     outcome = rlrun("train", "-m", *TINY, "seed=0", "--sweep-dir", "s", *overrides)
-    assert (outcome.returncode, outcome.stderr.count("\n")) == (2, 1)
-    assert message in outcome.stderr
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert message in outcome.err
     assert list(project.iterdir()) == []
 
 
@@ -154,7 +150,7 @@ def played(tmp_path, monkeypatch):
 def submitted(place, **options):
     """Return a launcher and two jobs that it has submitted; and a function that looks at the first once more."""
     slurm = Slurm(Tasks(place), **options)
-    jobs = [slurm.start(entry("a", ["threads=3"]), 0), slurm.start(entry("b"), 1)]
+    jobs = [slurm.start(entry("a", overrides=["threads=3"]), 0), slurm.start(entry("b"), 1)]
     (place / "logs").mkdir()
 
     def look():
@@ -243,9 +239,9 @@ def test_a_hung_remote_runner_is_ended_by_slurm(played, monkeypatch):
 def test_what_slurm_refuses_is_told_in_a_line(played, project, rlrun):
     (played / "bin" / "sbatch").write_text("#!/bin/sh\necho sbatch: error: invalid partition >&2; exit 1\n")
     outcome = rlrun("train", "-m", *TINY, "seed=0,1", "--sweep-dir", "s", "launcher=slurm")
-    assert outcome.returncode == 2
-    assert "rlrun: launcher=slurm: the jobs cannot be submitted: " in outcome.stderr
-    assert "invalid partition" in outcome.stderr
+    assert outcome.code == 2
+    assert "rlrun: launcher=slurm: the jobs cannot be submitted: " in outcome.err
+    assert "invalid partition" in outcome.err
 
 
 @pytest.fixture

@@ -3,14 +3,10 @@
 from dataclasses import replace
 
 from rlrun.runs.directory import RunDir
-from rlrun.sweep.job_store import Entry
 from rlrun.sweep.local import threads
 from rlrun.sweep.showing import Show, rows
 
-
-def entry(key, state="pending", error=None, overrides=()):
-    return Entry(key, f"seed={key}", tuple(overrides), state, None, 1, None, error)
-
+from .conftest import entry
 
 ENTRIES = [entry("a", "running"), entry("b", "failed", "the arm broke"), entry("c"), entry("d", "completed")]
 

@@ -10,9 +10,11 @@ from rlrun.config.expansion import composed_of, expand
 from rlrun.runs.directory import is_run
 from rlrun.sweep import work
 from rlrun.sweep.children import STOPPED
-from rlrun.sweep.job_store import Entry, JobStore, Task
+from rlrun.sweep.job_store import JobStore, Task
 from rlrun.sweep.local import Tasks
 from rlrun.sweep.work import carry_out
+
+from .conftest import entry
 
 WORDS = [
     *("algorithm=dqn", "env=cartpole", "stop.env_steps=30", "algorithm.warmup_steps=10", "algorithm.hidden=[8]"),
@@ -88,7 +90,7 @@ def test_words_that_were_not_typed_are_not_those_that_were(news, steps, tmp_path
     (job,) = expand(WORDS)
     tasks = Tasks(tmp_path, typed={job.key: job})
     overrides = [override for override in WORDS if not news or override.partition("=")[0] != news[0].partition("=")[0]]
-    composed = tasks.task(Entry(job.key, "", (*overrides, *news), "running", None, 0, None, None)).composed
+    composed = tasks.task(entry(job.key, overrides=(*overrides, *news))).composed
     assert (composed and composed_of(composed).config.stop.env_steps) == steps
 
 
