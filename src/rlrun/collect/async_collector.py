@@ -73,7 +73,13 @@ class AsyncCollector(Collector):
             if value is not None and value < least[name]:
                 raise ConfigError(f"async.{name} must be at least {least[name]}, not {value}")
         if isinstance(table, Rollout) and "log_prob" not in table.names():
-            _require_log_prob(agent)
+            add_log_prob = getattr(agent, "add_log_prob", None)
+            if add_log_prob is None:
+                name = type(agent).__name__
+                raise ConfigError(
+                    f"async: a rollout of older policies needs their log_prob, which a {name} does not give"
+                )
+            add_log_prob()
             table.widen({"log_prob": {}})
         super().__init__(env, agent, table, **options)
         self.kind = kind
@@ -222,12 +228,3 @@ class AsyncCollector(Collector):
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"{super().note(path_of)}, up to {self.queue} steps ahead ({self.kind})"
-
-
-def _require_log_prob(agent: Agent) -> None:
-    add_log_prob = getattr(agent, "add_log_prob", None)
-    if add_log_prob is None:
-        raise ConfigError(
-            f"async: a rollout of older policies needs their log_prob, which a {type(agent).__name__} does not give"
-        )
-    add_log_prob()

@@ -67,27 +67,23 @@ class AgentProxy:
         return {agent: DictResponse(take_rows(response, index)) for index, agent in enumerate(active)}
 
 
-def stacked(space: Space, trees: list[dict[str, Tree]]) -> Tree:
+def stacked(space: Space, trees: list[Tree], place: str = "observation") -> Tree:
     """Return the observations of several ids as one tree [n, …] of the space's own types.
 
     Raises:
         SpaceError: a part is missing, or has another shape than the space.
     """
     if isinstance(space, Composite):
-        return _stack(space, trees, "observation")
-    if len(trees[0]) != 1:
-        raise SpaceError(f"an observation has the parts {', '.join(trees[0])}; the space is a single one")
-    return _stack(space, [next(iter(tree.values())) for tree in trees], "observation")
-
-
-def _stack(space: Space, trees: list[Tree], place: str) -> Tree:
-    if isinstance(space, Composite):
         for name in space.parts:
             if not all(name in tree for tree in trees):
                 raise SpaceError(f"an agent's {place} lacks the part '{name}'; it has {', '.join(trees[0])}")
         return {
-            name: _stack(part, [tree[name] for tree in trees], f"{place}.{name}") for name, part in space.parts.items()
+            name: stacked(part, [tree[name] for tree in trees], f"{place}.{name}") for name, part in space.parts.items()
         }
+    if isinstance(trees[0], dict):  # an observation without parts, under a name
+        if len(trees[0]) != 1:
+            raise SpaceError(f"an observation has the parts {', '.join(trees[0])}; the space is a single one")
+        trees = [next(iter(tree.values())) for tree in trees]
     for leaf in trees:
         if np.shape(leaf) != tuple(space.shape):
             raise SpaceError(f"an agent's {place} has shape {list(np.shape(leaf))}; the space has {list(space.shape)}")

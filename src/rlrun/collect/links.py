@@ -18,7 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlrun.collect.unroll import Inbox, Leave, UnrollRecipe, failure, unroll
+from rlrun.collect.unroll import Inbox, Leave, UnrollRecipe, unroll
 from rlrun.core.errors import ConfigError
 from rlrun.runs import processes
 from rlrun.runs.cluster import connect
@@ -60,7 +60,7 @@ class ThreadLink(Link):
 
     def _run(self, recipe: UnrollRecipe) -> None:
         try:
-            unroll(recipe, self._jobs, lambda message: self.rows.put(copy.deepcopy(message)))
+            unroll(lambda: recipe, self._jobs, lambda message: self.rows.put(copy.deepcopy(message)))
         finally:
             self.rows.close()
 
@@ -227,20 +227,11 @@ def serve(handle: int, parent: int) -> None:
         packed = connection.recv_bytes()
         threading.Thread(target=_listen, args=(connection, jobs, parent), daemon=True).start()
         with refused():
-            _unroll(packed, connection, jobs)
+            unroll(partial(pickle.loads, packed), jobs, partial(_give, connection))
         code = 0
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # skips cleanup, which takes time
-
-
-def _unroll(packed: bytes, connection: Connection, jobs: Inbox) -> None:
-    try:
-        recipe = pickle.loads(packed)
-    except Exception as error:
-        _give(connection, failure(error))
-        return
-    unroll(recipe, jobs, partial(_give, connection))
 
 
 def _give(connection: Connection, message: Any) -> None:

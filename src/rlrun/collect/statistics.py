@@ -204,7 +204,8 @@ def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[s
     if not all(isinstance(function, Normalizer) for function in preprocess):
         return {}
     if preprocess:
-        values = to_tensors(tree, _device(preprocess[0]))
+        device = next((buffer.device for buffer in preprocess[0].buffers()), "cpu")
+        values = to_tensors(tree, device)
         for normalizer in preprocess:
             values = normalizer(values)
         tree = to_arrays(values)
@@ -214,7 +215,3 @@ def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[s
         return {}
     total = sum(float((part.astype(float) ** 2).sum()) for part in parts)
     return {"observation/size": (total / count) ** 0.5}
-
-
-def _device(normalizer: Normalizer) -> torch.device:
-    return next((buffer.device for buffer in normalizer.buffers()), torch.device("cpu"))

@@ -80,13 +80,14 @@ class Failed(NamedTuple):
 Give = Callable[[Any], None]
 
 
-def unroll(recipe: UnrollRecipe, jobs: Inbox, give: Give) -> None:
-    """Build the environment, step it as jobs request until a `Leave`, and close it.
+def unroll(load: Callable[[], UnrollRecipe], jobs: Inbox, give: Give) -> None:
+    """Load the recipe, build the environment, step it as jobs request until a `Leave`, and close it.
 
     Messages may be in buffers that later steps overwrite: `give` copies.
     """
     env: Env | None = None
     try:
+        recipe = load()
         torch.set_num_threads(recipe.threads)  # the default in a new thread is the number of cores
         if recipe.own:
             random.seed(recipe.seed)
@@ -95,15 +96,10 @@ def unroll(recipe: UnrollRecipe, jobs: Inbox, give: Give) -> None:
         env = recipe.make()
         _Unroller(recipe, env, jobs, give).run()
     except (Exception, SystemExit) as error:
-        give(failure(error))
+        give(Failed(describe_error(error), traceback.format_exc()))
     finally:
         if env is not None:
             env.close()
-
-
-def failure(error: BaseException) -> Failed:
-    """Return a message with the error in one line."""
-    return Failed(describe_error(error), traceback.format_exc())
 
 
 class _Unroller:
