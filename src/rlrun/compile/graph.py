@@ -235,8 +235,10 @@ def traced(
     }
     mode: Any = "fake" if sizes is None else "symbolic"
     session = getattr(torch.compiler, "_compile_session_context", nullcontext)  # earlier versions have none
+    # else torch prints a traceback where a stand-in does not fit; its message is reported
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     # a stand-in draws nothing; what is not one must not draw for it
-    with torch.random.fork_rng(devices=[]), session(), _no_traceback():
+    with torch.random.fork_rng(devices=[]), session():
         module = make_fx(function, table, tracing_mode=mode, _allow_non_fake_inputs=True)(
             *(map(_bare, inputs) if sizes is None else sizes.stand_ins)
         )
@@ -318,18 +320,6 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
             options={"config_patches": settings},
         )
     return function
-
-
-@contextmanager
-def _no_traceback() -> Iterator[None]:
-    """Keep torch from printing a traceback where a stand-in does not fit; its message is reported."""
-    messages = logging.getLogger("torch._subclasses.fake_tensor")
-    level = messages.level
-    messages.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        messages.setLevel(level)
 
 
 def _refuse_number(x: Tensor) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any
 
 from rlrun.core.errors import RlrunError, WiringError, did_you_mean
@@ -66,33 +65,16 @@ class HookCall:
 
     def call(self) -> Call:
         """Return the hook as a function of the data groups and the state; it is skipped if its group is missing."""
-        method, optional = self.method, self.optional
-        pick = _picker(self.required)
+        method, names = self.method, self.required + self.optional
         key = self.callback.data_group or ""
         in_state = self.callback.data_group is None or self.event in OUTSIDE
 
         def call(groups: Groups, state: State) -> None:
             data = state if in_state else groups.get(key)
-            if data is None:
-                return
-            if optional:
-                result = method(*pick(data), **{name: data[name] for name in optional})
-            else:
-                result = method(*pick(data))
-            if result:
+            if data is not None and (result := method(**{name: data[name] for name in names})):
                 data.update(result)
 
         return call
-
-
-def _picker(names: tuple[str, ...]) -> Callable[[Any], Iterable[Any]]:
-    """Return a function that reads these names of a mapping, in order, as arguments."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    if names:
-        (name,) = names
-        return lambda data: (data[name],)
-    return lambda data: ()
 
 
 CYCLES = ("begin_cycle", "end_cycle")
@@ -153,7 +135,6 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
         plan.steps[event] = [_resolve(plan, event, *member, callbacks, known_state) for member in members]
     plan.steps["begin_batch"] = _ordered(plan, plan.steps["begin_batch"])
     plan.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
-    _check_backward_order(plan)
     requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
     for callback in callbacks.values():
         callback.requested_names = frozenset(requests.intersection(callback.provides))
@@ -204,8 +185,8 @@ def _in_time(provider: Callback, event: str, reader: Callback) -> bool:
     first = "begin_training" if begins else _provided_in(provider)
     if first is None or EVENTS.index(first) > EVENTS.index(event):
         return False
-    # the plan sorts begin_batch hooks and checks backward hooks; other hooks run in the config's order
-    return first != event or event in ("begin_batch", "backward") or provider.position < reader.position
+    # the plan sorts begin_batch hooks; other hooks run in the config's order
+    return first != event or event == "begin_batch" or provider.position < reader.position
 
 
 def _resolve(
@@ -232,6 +213,8 @@ def _resolve(
         else:
             holding = [key for key, names in plan.names.items() if name in names and in_batch and group is None]
             hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
+            later = [peer.name for peer in callbacks.values() if name in peer.provides and _provided_in(peer) == event]
+            hint = f"; callbacks.{later[0]} provides it only later: put '{later[0]}' first" if later else hint
             raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
     framework = tuple(name for name in hook.framework if name in known)
     return HookCall(callback, event, hook.label, tuple(required), tuple(optional), hook.method, framework)
@@ -280,28 +263,6 @@ def _sort(graph: dict[int, set[int]], steps: list[HookCall]) -> list[int]:
         order.append(ready.pop(0))
         sorter.done(order[-1])
     return order
-
-
-def _check_backward_order(plan: Plan) -> None:
-    """Refuse a `backward` hook that asks for a later one's name: losses run in the config's order."""
-    provided_by = {
-        name: step.callback
-        for step in plan.steps["backward"]
-        if _provided_in(step.callback) == "backward"
-        for name in step.callback.provides
-    }
-    provided: set[str] = set()
-    for step in plan.steps["begin_batch"] + plan.steps["backward"]:
-        for name in step.required:
-            provider = provided_by.get(name, step.callback)
-            in_batch = name in plan.names.get(step.callback.data_group or "", ())
-            if provider is not step.callback and provider.name not in provided and not in_batch:
-                raise WiringError(
-                    f"callbacks.{step.callback.name}.{step.label} asks for '{name}', which "
-                    f"callbacks.{provider.name} provides only later; put '{provider.name}' first"
-                )
-        if step.event == "backward":
-            provided.add(step.callback.name)
 
 
 def explain(plan: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> str:
