@@ -217,6 +217,10 @@ REFUSED = {  # callbacks, and what the message holds
         lambda: {"alpha": Alpha(), "target": Target(), "loss": Loss()},
         r"callbacks.alpha.backward asks for 'log_prob'.*'loss' first",
     ),
+    "a reader before the provider of an optional name": (
+        lambda: {"early": mine(backward=lambda self, log_prob=None: None), "loss": Loss()},
+        r"callbacks.early.backward asks for 'log_prob'.*'loss' first",
+    ),
     "an unknown name": (
         lambda: {"wrong": mine(backward=lambda self, next_observations: None)},
         r"callbacks.wrong.backward asks for 'next_observations'.*'next_observation'",

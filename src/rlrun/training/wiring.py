@@ -195,10 +195,8 @@ def _resolve(
     """Divide a hook's arguments into required and optional ones."""
     group = callback.data_group
     in_batch = event not in OUTSIDE
-    known = set(state)
-    for peer in callbacks.values():
-        if (peer.data_group is None or (in_batch and peer.data_group == group)) and _in_time(peer, event, callback):
-            known |= set(peer.provides)
+    peers = [peer for peer in callbacks.values() if peer.data_group is None or (in_batch and peer.data_group == group)]
+    known = set(state).union(*(peer.provides for peer in peers if _in_time(peer, event, callback)))
     if group is not None and in_batch:
         known |= set(plan.names[group])
     required: list[str] = []
@@ -206,14 +204,13 @@ def _resolve(
     for name, parameter in hook.arguments.items():
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             continue
-        if parameter.default is not inspect.Parameter.empty:
-            optional += [name] if name in known else []
-        elif name in known:
-            required.append(name)
-        else:
+        needed = parameter.default is inspect.Parameter.empty
+        later = [peer.name for peer in peers if name in peer.provides and _provided_in(peer) == event == "backward"]
+        if name in known:
+            (required if needed else optional).append(name)
+        elif needed or later:
             holding = [key for key, names in plan.names.items() if name in names and in_batch and group is None]
             hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
-            later = [peer.name for peer in callbacks.values() if name in peer.provides and _provided_in(peer) == event]
             hint = f"; callbacks.{later[0]} provides it only later: put '{later[0]}' first" if later else hint
             raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
     framework = tuple(name for name in hook.framework if name in known)
