@@ -18,6 +18,7 @@ from rlrun.runs.manifest import instructions
 Compiled = Callable[..., Sequence[Tensor]]
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
 Place = tuple[dict[str, Any], str]  # a module's parameters or buffers, and a name
+ATEN = torch.ops.aten
 OUTSIDE = ("rlrun.memory", "rlrun.collect", "rlrun.env", "rlrun.core", "torch.optim", "torch.utils")
 
 
@@ -227,11 +228,10 @@ def traced(
     """Return the graph of what a function does with stand-ins of tensors; those themselves stay as they are."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    aten = torch.ops.aten
     table: dict[Any, Callable[..., Any]] = {
-        aten._foreach_norm.Scalar: _norms,
-        aten.tanh.default: _tanh,
-        aten._local_scalar_dense.default: _refuse_number,
+        ATEN._foreach_norm.Scalar: _norms,
+        ATEN.tanh.default: _tanh,
+        ATEN._local_scalar_dense.default: _refuse_number,
     }
     mode: Any = "fake" if sizes is None else "symbolic"
     session = getattr(torch.compiler, "_compile_session_context", nullcontext)  # earlier versions have none
@@ -336,9 +336,6 @@ def _tanh(x: Tensor) -> Any:
 def _norms(tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
     """Return norms one by one, which the compiler fuses; it leaves those of a list apart."""
     return [torch.linalg.vector_norm(tensor, order, dtype=dtype) for tensor in tensors]
-
-
-ATEN = torch.ops.aten
 
 
 def use_onednn(nodes: fx.Graph) -> None:

@@ -24,7 +24,7 @@ from rlrun.runs.progress import last_line, number_of, quiet_for
 from rlrun.sweep.children import STOPPED, Child
 from rlrun.sweep.job_store import SILENT, Entry, JobStore, State
 from rlrun.sweep.local import BUDGET, Local
-from rlrun.sweep.remote import Remote, Submitted
+from rlrun.sweep.remote import LATE, Remote, Submitted
 
 if TYPE_CHECKING:
     from rlrun.sweep.search import Search
@@ -34,7 +34,6 @@ REST = 0.5  # seconds between two looks for jobs to claim, if none was there and
 AGAIN = 5.0  # seconds until a job is claimed again whose process stopped unasked: another process may work on it
 BEAT = SILENT / 6  # seconds between two heartbeats
 WATCH = 1.0  # seconds between two looks at the heartbeat of a job
-LATE = 5.0  # seconds that files may take from one machine to another
 
 
 Launcher: TypeAlias = Local | Remote

@@ -39,7 +39,7 @@ from rlrun.sweep.local import VISIBLE, Tasks, work
 PAUSE = 0.1  # seconds between two polls of a job's process
 HEAR = 1.0  # … of its markers
 LOOK = 0.5  # … of the markers of all jobs, by the coordinator
-LATE = 5.0  # seconds that a result may take from one machine to another
+LATE = 5.0  # seconds that files may take from one machine to another
 GRACE = 10.0  # seconds in which a remote runner ends a process; then the scheduler is asked to
 FAILED, KILLED = 1, -9
 
