@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.command import code_of
 
-import rlrun
 from rlrun.analysis.why import RULES, diagnose, markdown, why
 from rlrun.analysis.why.causes import override
 from rlrun.analysis.why.facts import NAMES, Facts, Point, read
@@ -437,13 +435,8 @@ def run(tmp_path, monkeypatch):
     return run_dir
 
 
-def tell(capsys, *overrides):
-    code = code_of("why", *overrides)
-    return code, *capsys.readouterr()
-
-
-def test_command_names_cause_reason_and_remedy(run, capsys):
-    code, out, err = tell(capsys, "runs/sick")
+def test_command_names_cause_reason_and_remedy(run, rlrun):
+    code, out, err = rlrun("why", "runs/sick")
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[0] == (
@@ -454,35 +447,35 @@ def test_command_names_cause_reason_and_remedy(run, capsys):
     assert lines[2].startswith("ruled out: failed run, warm-up longer than the run, ")
 
 
-def test_command_says_where_time_went(run, capsys):
+def test_command_says_where_time_went(run, rlrun):
     half = {"time/update": 0.5, "time/env": 0.25}
     write(run, [*records(SWINGS), {"env_steps": 10_000, "seconds": 4.0, **half}, {"env_steps": 10_000, "seconds": 5.0}])
     assert why(run.path).time == {"update": 0.5, "env": 0.25}
     last = {"env_steps": 10_000, "seconds": 16.0, "time/update": 0.9, "time/act": "\x1b[2J"}
     write(run, [*records(SWINGS), {"env_steps": 10_000, "seconds": 4.0, **half}, last])
-    assert "\ntime: 80% update, 6% env\n" in tell(capsys, "runs/sick")[1]  # (2 + 10.8) / 16 and 1 / 16
+    assert "\ntime: 80% update, 6% env\n" in rlrun("why", "runs/sick")[1]  # (2 + 10.8) / 16 and 1 / 16
 
 
-def test_command_and_twin_say_the_same(run, capsys):
-    code, out, _ = tell(capsys, "runs/sick", "--json")
+def test_command_and_twin_say_the_same(run, rlrun):
+    code, out, _ = rlrun("why", "runs/sick", "--json")
     report = json.loads(out)
     assert code == 0
-    assert report == json.loads(json.dumps(rlrun.why(run.path).as_dict()))
+    assert report == json.loads(json.dumps(why(run.path).as_dict()))
     assert [finding["cause"] for finding in report["findings"]] == ["learning rate too high"]
     assert report["findings"][0]["evidence"] == {"update_ratio": 0.7, "learning_rate": 0.001}
 
 
-def test_command_is_silent_on_a_healthy_run(run, capsys):
+def test_command_is_silent_on_a_healthy_run(run, rlrun):
     write(run, records(SWINGS))
-    code, out, err = tell(capsys, "runs/sick")
+    code, out, err = rlrun("why", "runs/sick")
     assert (code, err) == (0, "")
     assert re.match(r"nothing stands out: 18 checks made\nreturns still rose", out)
 
 
-def test_a_failed_run_says_so_and_why(run, capsys):
+def test_a_failed_run_says_so_and_why(run, rlrun):
     run.write_status("failed")
     run.note("failed\nTraceback (most recent call last):\n  …\nValueError: boom\n")
-    assert tell(capsys, "runs/sick")[1].startswith("1. failed run: it ended at step 10,000: ValueError: boom\n")
+    assert rlrun("why", "runs/sick")[1].startswith("1. failed run: it ended at step 10,000: ValueError: boom\n")
 
 
 @pytest.mark.parametrize(
@@ -498,9 +491,9 @@ def test_the_manifest_tells_whether_a_preset_chose_numbers(run, set_by, preset):
     assert read(run).preset is preset
 
 
-def test_a_run_without_records_is_no_failure(run, capsys):
+def test_a_run_without_records_is_no_failure(run, rlrun):
     run.metrics.unlink()
-    code, out, err = tell(capsys, "runs/sick")
+    code, out, err = rlrun("why", "runs/sick")
     assert code == 0
     assert re.match(r"nothing stands out: \d+ checks? made, \d+ could not be made for want of data\nnot checked: ", out)
     assert re.fullmatch(r"rlrun: .*metrics\.jsonl cannot be read: .*\n", err)
@@ -521,10 +514,10 @@ HOSTILE = "\x1b]0;owned\x07\x1b[31mevil"
         b'{"env_steps": 1' + b"0" * 5_000 + b"}",
     ],
 )
-def test_damaged_lines_are_left_out_and_told(run, capsys, line):
+def test_damaged_lines_are_left_out_and_told(run, rlrun, line):
     text = run.metrics.read_bytes()
     run.metrics.write_bytes(line + b"\n" + text)
-    code, out, err = tell(capsys, "runs/sick")
+    code, out, err = rlrun("why", "runs/sick")
     assert code == 0
     assert out.startswith("1. learning rate too high")
     assert re.fullmatch(r"rlrun: .*metrics\.jsonl: 1 line is not a record and was left out\n", err)
@@ -535,12 +528,12 @@ def test_a_line_that_is_being_written_is_no_damage(run):
     assert why(run.path).damage == ()
 
 
-def test_what_stands_in_files_steers_no_terminal(run, capsys):
+def test_what_stands_in_files_steers_no_terminal(run, rlrun):
     config = changed(REPLAY, {f"callbacks.{HOSTILE}": {"optimizer": "${adam}"}})
     run.config.write_text(yaml.safe_dump(config))
     name = f"update_ratio/{HOSTILE}"
     write(run, [{**record, name: 0.9} for record in records(SWINGS)])
-    _, out, err = tell(capsys, "runs/sick")
+    _, out, err = rlrun("why", "runs/sick")
     assert "evil" in out
     assert not {"\x1b", "\x07"} & {*(out + err)}
 

@@ -214,7 +214,7 @@ def _serve(connection: Connection) -> None:
         serve(connection.fileno(), os.getppid())
 
 
-def _fail(connection: Connection) -> None:
+def fail(connection: Connection) -> None:
     from rlrun.commands.train import Experiment
 
     def follow(self: Experiment, run_dir: Any) -> None:
@@ -227,8 +227,3 @@ def _fail(connection: Connection) -> None:
 def learner(connection: Connection, work: Callable[[Connection], None] = _serve) -> Started:
     """Start what `rlrun.runs.learners.process_group` starts in an interpreter of its own; it finds the same modules."""
     return Started(work, connection, paths=[*sys.path, PATHS[0]])
-
-
-def failing(connection: Connection) -> Started:
-    """Start a learner that fails as soon as it learns."""
-    return learner(connection, _fail)

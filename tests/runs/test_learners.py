@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from datetime import timedelta
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -189,7 +190,8 @@ def test_a_learner_that_dies_ends_the_run_in_one_line(tmp_path, warm, monkeypatc
 
 
 def test_a_learner_that_fails_says_why(tmp_path, together, monkeypatch):
-    monkeypatch.setattr(learners.processes, "start", lambda module, connection: together.failing(connection))
+    fail = partial(together.learner, work=together.fail)
+    monkeypatch.setattr(learners.processes, "start", lambda module, connection: fail(connection))
     with pytest.raises(LearnerError) as raised:
         rlrun.train([*SAC, *QUIET, "learners=2"], run_dir=tmp_path / "run")
     assert str(raised.value) == "learner 1 failed: the reward of env 3 is nan"
