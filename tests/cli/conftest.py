@@ -1,7 +1,7 @@
 """Short runs by the `rlrun` command."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,16 @@ TINY = (
     "evaluation.every=0",
     "logger=[]",
 )
+
+
+def refused(outcome: Any, parts: Iterable[str]) -> None:
+    """Require that an outcome is a refusal in one line that holds the parts."""
+    assert outcome.code == 2, outcome
+    assert outcome.out == "", outcome
+    assert outcome.err.startswith("rlrun: "), outcome
+    assert outcome.err.count("\n") == 1, outcome
+    assert "Traceback" not in outcome.err
+    assert [part for part in parts if part not in outcome.err] == [], outcome.err
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from .conftest import refused
+
 DQN = ("train", "algorithm=dqn", "env=cartpole", "stop.updates=1")
 SAC = ("train", "algorithm=sac", "env=pendulum", "stop.updates=1")
 
@@ -136,16 +138,6 @@ COMMANDS = {
 }
 
 CASES = {**KEYS, **PEERS, **VALUES, **PARTS, **COMMANDS}
-
-
-def refused(outcome, parts):
-    """Say whether an outcome is a refusal in one line that holds the parts."""
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    assert outcome.err.count("\n") == 1
-    assert outcome.err.startswith("rlrun: ")
-    assert "Traceback" not in outcome.err
-    assert [part for part in parts if part not in outcome.err] == [], outcome.err
 
 
 @pytest.fixture

@@ -22,32 +22,19 @@ class Screen(Gives):
         super().__init__(space=Box(0, 255, (side, side + 20, 3), "uint8"))
 
 
-class Wide(QNetwork):
-    """Acts by a row too many."""
+def acting(name, change):
+    """Return a class of Q-networks whose actions are changed."""
 
     def act(self, observation, explore=False):
-        return super().act(observation).unsqueeze(0)
+        return change(QNetwork.act(self, observation))
+
+    return type(name, (QNetwork,), {"act": act})
 
 
-class Numbers(QNetwork):
-    """Acts by numbers in place of choices."""
-
-    def act(self, observation, explore=False):
-        return super().act(observation).float()
-
-
-class Beyond(QNetwork):
-    """Acts by a choice too many."""
-
-    def act(self, observation, explore=False):
-        return super().act(observation) * 0 + 2
-
-
-class Broken(QNetwork):
-    """Cannot act."""
-
-    def act(self, observation, explore=False):
-        raise IndexError("no position")
+Wide = acting("Wide", lambda action: action.unsqueeze(0))  # a row too many
+Numbers = acting("Numbers", torch.Tensor.float)  # in place of choices
+Beyond = acting("Beyond", lambda action: action * 0 + 2)  # a choice too many
+Broken = acting("Broken", lambda action: action[99])  # cannot act
 
 
 class Plain(torch.nn.Linear):
