@@ -289,11 +289,11 @@ def make_sinks(
         if name not in SINKS:
             raise ConfigError(f"logger '{name}' is unknown; there are {', '.join(SINKS)}{did_you_mean(name, SINKS)}")
         wanted[name] = {**({"total": total, "offline": offline} if name == "terminal" else {}), **(arguments or {})}
-    made = [_make(name, arguments) for name, arguments in wanted.items()]
-    for sink in made:
+    chosen = [_make(name, arguments) for name, arguments in wanted.items()]
+    for sink in chosen:
         if isinstance(sink, Placed):
             sink.offline, sink.axis = offline, axis
-    return made + sinks
+    return chosen + sinks
 
 
 def _make(name: str, arguments: Mapping[str, Any]) -> Sink:

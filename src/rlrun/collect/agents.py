@@ -180,8 +180,8 @@ class PolicyAgent(Agent):
             response["state"] = to_arrays(after)
         if self._gives_log_prob and explore:
             policy: Any = self.policy
-            given = (before,) if self.recurrent else ()
-            log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *given).log_prob
+            states = (before,) if self.recurrent else ()
+            log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *states).log_prob
             response["log_prob"] = to_arrays(log_prob)
         return response
 
