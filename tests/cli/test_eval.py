@@ -82,6 +82,19 @@ def test_stochastic_episodes_do_not_depend_on_other_checkpoints(run):
     assert alone.returns != package.evaluate(run, checkpoint="40", episodes=3).returns
 
 
+def test_evaluations_with_epsilon_sample_and_leave_training_alone(run, project, rlrun):
+    small = ["algorithm=sac", "env=pendulum", "algorithm.warmup_steps=10", *EVERY, "stop.env_steps=60"]
+    run_dir = package.train([*TINY, *small, "evaluation.epsilon=0.5"], run_dir=project / "sampling").run_dir
+    weights = [RunDir(where).checkpoint() / "tensors.safetensors" for where in (run, run_dir)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+    def returns(where, *options):
+        return json.loads(rlrun("eval", where, "--episodes", "3", "--json", *options).out)["returns"]
+
+    assert returns(run) == returns("sampling", "--epsilon", "0") != returns("sampling")
+    assert returns("sampling") == returns(run, "--epsilon", "0.5") != returns(run, "--epsilon", "1")
+
+
 def test_the_environment_is_built_once_for_all_checkpoints(run, monkeypatch):
     from rlrun.env.sync import SyncEnv
 

@@ -8,10 +8,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
-from rlrun.collect import PolicyAgent, evaluate
-from rlrun.collect.evaluate import mean_interval, quantile, restored_generators
+from rlrun.collect import EpsilonGreedy, PolicyAgent, evaluate
+from rlrun.collect.evaluate import mean_interval, quantile, require_sampling, restored_generators
+from rlrun.core.errors import ConfigError
 from rlrun.env.sync import SyncEnv
 
 from .probes import Seeded, seeded
@@ -63,6 +64,64 @@ def test_agent_explores_only_on_request():
     assert set(agent.explored) == {False}
     evaluate(seeded(2), agent, episodes=1, seed=0, explore=True)
     assert agent.explored[-1] is True
+
+
+class Arms(gymnasium.Env):
+    """Pays the number of the arm; an episode has 500 steps."""
+
+    observation_space, action_space = Box(-1, 1, (1,), np.float32), Discrete(5)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), float(action), self.steps == 500, False, {}
+
+
+class Last:
+    """Knows that arm 4 is the best; a sampled arm is 0 or 1, and what a state says is how many were sampled."""
+
+    def __init__(self, state_size=0):
+        self.state_size = state_size
+
+    def act(self, observation, explore):
+        count = len(observation)
+        return torch.randint(0, 2, (count,)) if explore else torch.full((count,), 4)
+
+    def advance(self, observation, state, explore):
+        return self.act(observation, explore) + (100 * state[:, 0].long() if explore else 0), state + explore
+
+    def initial_state(self, count):
+        return torch.zeros(count, self.state_size)
+
+
+def test_epsilon_replaces_some_best_actions_by_sampled_ones():
+    env, mean = SyncEnv([Arms() for _ in range(8)]), {0.0: 4.0, 0.2: 0.8 * 4.0 + 0.2 * 0.5, 1.0: 0.5}
+    for epsilon, expected in mean.items():
+        torch.manual_seed(5)
+        returns = evaluate(env, PolicyAgent(Last()), episodes=8, seed=0, epsilon=epsilon).returns
+        assert np.mean(returns) / 500 == pytest.approx(expected, abs=0.06)
+    agent = EpsilonGreedy(Last(), epsilon=0.0, spaces=env.spaces, seed=1)  # training has ended to explore
+    before = agent.state_dict()
+    returns = [evaluate(env, agent, episodes=8, seed=0, epsilon=epsilon).mean_return / 500 for epsilon in (0.2, 1.0)]
+    assert returns == pytest.approx([0.8 * 4.0 + 0.2 * 2.0, 2.0], abs=0.06)  # any arm is as likely
+    assert agent.state_dict() == before
+
+
+def test_epsilon_keeps_the_state_of_the_action_that_was_taken():
+    torch.manual_seed(5)
+    env = SyncEnv([Arms() for _ in range(8)])
+    mean = evaluate(env, PolicyAgent(Last(1)), episodes=8, seed=0, epsilon=0.1).mean_return
+    sampled = 0.1 * 500  # the state counts them, and each pays 100 for each one before
+    assert mean == pytest.approx(100 * sampled**2 / 2, rel=0.3)
+
+
+def test_agent_without_respond_cannot_sample():
+    with pytest.raises(ConfigError, match="evaluation.epsilon: a Copycat has no respond"):
+        require_sampling(Copycat(), 0.5)
+    require_sampling(Copycat(), 0.0)
 
 
 def test_evaluation_can_be_abandoned():

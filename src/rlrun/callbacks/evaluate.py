@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlrun.callbacks.checkpoint import Checkpointer
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.schedule import due_offline
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, restored_generators, stage
+from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, require_sampling, restored_generators, stage
 from rlrun.collect.statistics import by_reward
 from rlrun.core.clock import Spent
 from rlrun.core.errors import RlrunError
@@ -31,15 +32,19 @@ class Evaluator(Callback):
 
     Args:
         env: evaluated in a copy; training's own envs are never touched.
-        agent: acts without exploration.
+        agent: acts without exploration, but for `epsilon`.
         every: environment steps (updates, where there is no collector); 0 or None = never, not even at the end.
         episodes: of each evaluation.
         seed: of the first episode.
         max_steps: of an episode.
+        epsilon: probability of a sampled action in place of the best one, drawn from a generator seeded by `seed`.
         video: write a video of each evaluation's first episode.
         logger: gets `evaluation/…` at once.
         checkpointer: keeps the best.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
+
+    Raises:
+        ConfigError: an agent without `respond` shall sample.
     """
 
     cycle = 1
@@ -53,6 +58,7 @@ class Evaluator(Callback):
         episodes: int = 10,
         seed: int = 0,
         max_steps: int | None = 10_000,
+        epsilon: float = 0.0,
         video: bool = False,
         logger: Logger | None = None,
         checkpointer: Checkpointer | None = None,
@@ -64,6 +70,8 @@ class Evaluator(Callback):
         self.episodes = episodes
         self.seed = seed
         self.max_steps = max_steps
+        self.epsilon = epsilon
+        require_sampling(agent, epsilon)
         self.video = bool(video)
         if self.video:
             videos.require_encoder("evaluation.video")
@@ -185,12 +193,15 @@ class Evaluator(Callback):
         return result
 
     def _play(self, envs: Env, *, episodes: int, watch: Watcher | None = None) -> Evaluation:
+        if self.epsilon:
+            torch.manual_seed(self.seed)
         return evaluate(
             envs,
             self.agent,
             episodes=episodes,
             seed=self.seed,
             max_steps=self.max_steps,
+            epsilon=self.epsilon,
             watch=watch,
             abandon=self.abandon,
         )

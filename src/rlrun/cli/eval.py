@@ -34,6 +34,15 @@ def eval(
     seed: FirstSeed = 0,
     checkpoint: Checkpoints = None,
     stochastic: Annotated[bool, typer.Option("--stochastic", help="Sample actions as in training.")] = False,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="Probability of a sampled action (default: the run's evaluation.epsilon).",
+            min=0.0,
+            max=1.0,
+            show_default=False,
+        ),
+    ] = None,
     table: Annotated[bool, typer.Option("--table", help="Also print a line for each episode.")] = False,
     video: Annotated[Path | None, typer.Option(help="Write a video of each episode into this folder.")] = None,
     videos: Annotated[int | None, typer.Option(help="Film only the first N episodes (default: all).", min=1)] = None,
@@ -50,6 +59,7 @@ def eval(
         "episodes": episodes,
         "seed": seed,
         "stochastic": stochastic,
+        "epsilon": epsilon,
         "video": video,
         "videos": videos,
         "form": form,

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from rlrun.collect.agents import Agent, initial_state, restarted
-from rlrun.core.typing import Array
+from rlrun.collect.agents import Agent, Response, initial_state, restarted, to_arrays, to_tensors, where
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import row_count
+from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, Step
 
 ENVS = 16  # parallel episodes; enough to make acting cheap
@@ -91,6 +93,7 @@ def evaluate(
     seed: int,
     max_steps: int | None = None,
     explore: bool = False,
+    epsilon: float = 0.0,
     watch: Watcher | None = None,
     abandon: Callable[[], None] | None = None,
 ) -> Evaluation:
@@ -106,12 +109,15 @@ def evaluate(
         seed: of the first episode.
         max_steps: end an episode after so many steps.
         explore: act as in training rather than at best.
+        epsilon: probability that an env's best action is replaced by a sampled one; torch's generator decides.
         watch: called when an episode begins and after each of its steps, before the env is reset.
         abandon: called at each step; may raise to stop.
 
     Returns:
         The results, in the order of the episodes.
     """
+    if epsilon:
+        agent = _Sampling(agent, epsilon)
     envs = env.num_envs
     playing = np.arange(envs)  # env -> episode
     pending = envs
@@ -143,6 +149,46 @@ def evaluate(
                 state = restarted(state, initial, episode_end)
                 tally.show(watch, playing, episode_end & active)
     return tally.evaluation()
+
+
+def require_sampling(agent: Agent, epsilon: float) -> None:
+    """Refuse an epsilon above 0 for an agent that cannot sample without its counters.
+
+    Raises:
+        ConfigError: the agent has no method `respond`.
+    """
+    if epsilon and not hasattr(agent, "respond"):
+        name = type(agent).__name__
+        raise ConfigError(f"evaluation.epsilon: a {name} has no respond(observation, state, explore) to sample by")
+
+
+class _Sampling(Agent):
+    """Act at best, but with probability epsilon by a sampled action; the agent's counters and noise stay as they are.
+
+    The policy samples it. Where the agent itself explores by uniform actions, it is one of these.
+    """
+
+    def __init__(self, agent: Any, epsilon: float) -> None:
+        self.agent, self.epsilon, self.outputs = agent, epsilon, agent.outputs
+        uniform = getattr(agent, "uniform", None)
+        self.random = uniform and agent.at_random(uniform.space, seed=int(torch.randint(1 << 31, ())))
+        self.policy = getattr(agent, "policy", None)  # which `evaluation_mode` looks for
+
+    @torch.no_grad()
+    def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        best: Response = self.agent(observation, state, explore=explore)
+        sampled = torch.rand(row_count(observation)).numpy() < self.epsilon
+        if self.random:
+            return {**best, "action": where(sampled, self.random(observation)["action"], best["action"])}
+        before = None if state is None else to_tensors(state, self.agent.device)
+        action, after = self.agent.respond(to_tensors(observation, self.agent.device), before, True)
+        response = {**best, "action": where(sampled, to_arrays(action), best["action"])}
+        if after is not None:
+            response["state"] = where(sampled, to_arrays(after), best["state"])
+        return response
+
+    def initial_state(self, count: int) -> Tree | None:
+        return initial_state(self.agent, count)
 
 
 class _Tally:

@@ -305,6 +305,7 @@ class Stage:
         seed: of the first episode, and of what agents draw.
         max_steps: of an episode.
         explore: act as in training rather than at best.
+        epsilon: probability of a sampled action in place of the best one.
         film: recorded episodes; these are played one after another.
 
     Raises:
@@ -319,11 +320,12 @@ class Stage:
         seed: int = 0,
         max_steps: int | None = None,
         explore: bool = False,
+        epsilon: float = 0.0,
         film: Film | None = None,
     ) -> None:
         self.seed = seed
         self.film = film
-        self._play = partial(evaluate, max_steps=max_steps, explore=explore)
+        self._play = partial(evaluate, max_steps=max_steps, explore=explore, epsilon=epsilon)
         most = 0 if film is None else episodes if film.episodes is None else film.episodes
         self._filmed = min(episodes, most)
         self._rest = episodes - self._filmed

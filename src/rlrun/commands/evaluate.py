@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 
-from rlrun.collect.evaluate import Evaluation
+from rlrun.collect.evaluate import Evaluation, require_sampling
 from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.export.opening import exported, is_export, refuse_overrides
@@ -92,6 +92,7 @@ class Options(TypedDict, total=False):
     episodes: int
     seed: int
     stochastic: bool
+    epsilon: float | None
     video: Path | None
     videos: int | None
     form: str | None
@@ -110,6 +111,7 @@ def evaluate(
     episodes: int = 20,
     seed: int = 0,
     stochastic: bool = False,
+    epsilon: float | None = None,
     video: Path | None = None,
     videos: int | None = None,
     form: str | None = None,
@@ -124,6 +126,7 @@ def evaluate(
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
         stochastic: sample actions as in training, in place of the best ones.
+        epsilon: probability of a sampled action in place of the best one; None = the run's evaluation.epsilon.
         video: a folder for one video an episode; of several checkpoints, each gets a folder in it.
         videos: how many of the first episodes are filmed; None = all.
         form: of videos: mp4 (default) or gif.
@@ -140,7 +143,7 @@ def evaluate(
     run, film = place_of(run), _film(video, videos, form)
     if is_export(run):
         with exported(run, overrides, trust) as file:
-            file.require(checkpoint=checkpoint, stochastic=stochastic)
+            file.require(checkpoint=checkpoint, stochastic=stochastic, epsilon=epsilon)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
                 evaluation, files = stage.play(file.agent)
         report = EvaluationReport(**vars(evaluation), run=file.path, checkpoint=file.checkpoint, seed=seed)
@@ -150,8 +153,10 @@ def evaluate(
     with frozen(run, trust) as policy:
         if single:
             policy.take_only(wanted[0])
-        limit = policy.max_steps
-        with Stage(policy.env, episodes=episodes, seed=seed, max_steps=limit, explore=stochastic, film=film) as stage:
+        epsilon = policy.epsilon if epsilon is None else epsilon
+        require_sampling(policy.agent, epsilon)
+        limits: dict[str, Any] = {"max_steps": policy.max_steps, "explore": stochastic, "epsilon": epsilon}
+        with Stage(policy.env, episodes=episodes, seed=seed, film=film, **limits) as stage:
             reports = {where: _report(policy, where, stage, single=single) for where in dict.fromkeys(wanted)}
     return reports[wanted[0]] if single else [reports[where] for where in wanted]
 

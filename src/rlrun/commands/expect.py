@@ -86,7 +86,7 @@ def _checked(run: Path, name: str, wanted: Mapping[str, float], config: Any) -> 
         best = "best" if RunDir(run).pointed("best") else "latest"
         with frozen(run, typed={"": plain(config)}) as policy:
             policy.take(RunDir(run).checkpoint(best))
-            with Stage(policy.env, episodes=EPISODES, max_steps=policy.max_steps) as stage:
+            with Stage(policy.env, episodes=EPISODES, max_steps=policy.max_steps, epsilon=policy.epsilon) as stage:
                 value = stage.play(policy.agent)[0].mean_return
         source = f"mean of {EPISODES} episodes of the {best} checkpoint"
     else:

@@ -75,7 +75,7 @@ class Exported:
         steps = self.about.get("env_steps")
         return steps if isinstance(steps, int) else 0
 
-    def require(self, *, checkpoint: str | Sequence[str], stochastic: bool) -> None:
+    def require(self, *, checkpoint: str | Sequence[str], stochastic: bool, epsilon: float | None = None) -> None:
         """Refuse options of runs that a file cannot follow.
 
         Raises:
@@ -83,6 +83,8 @@ class Exported:
         """
         if checkpoint not in ("latest", ["latest"]):
             raise RequestError(f"--checkpoint goes with a run directory; {self.path.name} is of one checkpoint")
+        if epsilon is not None:
+            raise RequestError(f"--epsilon goes with a run directory; {self.path.name} either samples or does not")
         if stochastic and not self.agent.stochastic:
             raise RequestError(
                 f"--stochastic: {self.path.name} knows its best actions only; export it with --stochastic"

@@ -134,6 +134,7 @@ class Frozen:
         agent: what acts.
         env: what its own envs are copied from, never stepped; `RecordedSpaces` of a policy that only acts.
         max_steps: of an episode of the run's evaluations, or None.
+        epsilon: probability of a sampled action in the run's evaluations.
     """
 
     def __init__(self, arrival: Arrival, device: str | None = None, *, only_acts: bool = False) -> None:
@@ -158,6 +159,7 @@ class Frozen:
         self.agent: Agent = agent
         self.env: Env = env
         self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
+        self.epsilon: float = OmegaConf.select(arrival.config, "evaluation.epsilon") or 0.0
         # Environments begin a new episode, whatever those of the run were doing.
         self._parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
 
