@@ -102,6 +102,24 @@ def test_a_clipped_value_pays_for_the_larger_distance():
     assert ppo(network, **options, value_clip=0.5)[0].tolist() == pytest.approx([1.5**2, 0.0])
 
 
+def test_value_loss_may_be_any_function():
+    network = Written([-0.5, -2.0], [3.0, 4.5])
+    smooth = nn.SmoothL1Loss(reduction="none")  # half the square up to 1, linear beyond
+    losses, *_ = a2c(network, value_weight=1.0, distance=smooth)
+    assert losses.tolist() == pytest.approx([1.0 + 1.5, -2.0 + 0.125])
+    options = {"advantage": (0.0, 0.0), "value": (1.0, 1.0), "return_": (1.0, 5.0), "value_weight": 1.0}
+    assert ppo(network, **options, distance=smooth)[0].tolist() == pytest.approx([1.5, 0.125])
+    assert ppo(network, **options, distance=smooth, value_clip=0.5)[0].tolist() == pytest.approx([1.5, 3.0])
+
+
+def test_log_probabilities_are_clamped_before_the_ratio():
+    network = Written([-6.0, 0.5], [0.0, 0.0])
+    losses, *_ = ppo(network, advantage=(1.0, 1.0), log_prob_clip=0.1, clip=0.2)
+    assert losses.tolist() == pytest.approx([-math.exp(-0.1), -math.exp(0.1)])
+    losses.sum().backward()
+    assert network.log_prob.grad.tolist() == [0.0, 0.0]
+
+
 class Served:
     """A loader that served so many of its epochs."""
 

@@ -119,7 +119,7 @@ def test_epsilon_keeps_the_state_of_the_action_that_was_taken():
 
 
 def test_agent_without_respond_cannot_sample():
-    with pytest.raises(ConfigError, match="evaluation.epsilon: a Copycat has no respond"):
+    with pytest.raises(ConfigError, match=r"evaluation\.epsilon: a Copycat has no respond"):
         require_sampling(Copycat(), 0.5)
     require_sampling(Copycat(), 0.0)
 

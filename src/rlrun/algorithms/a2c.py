@@ -8,7 +8,6 @@ paper's, returns as far as the rollout goes minus values.
 
 from torch import Tensor
 
-from rlrun import ops
 from rlrun.callbacks.loss import LossResult
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.core.typing import Tree
@@ -30,5 +29,5 @@ class A2CLoss(ActorCriticLoss):
     ) -> LossResult:
         evaluated = self.evaluate_actions(observation, action, state, episode_end)
         objective = evaluated.log_prob * self.prepared(advantage, valid)
-        distance = ops.distance(evaluated.value, return_, huber=self.huber)
+        distance = self.distance(evaluated.value, return_)
         return self.total(evaluated, objective, distance, return_, entropy_weight, valid)

@@ -41,6 +41,7 @@ class PPOLoss(ActorCriticLoss):
         clip: ε, of the probability ratio.
         value_clip: a value's way from what it was at the beginning of the rollout, at most; None = any.
         kl_weight: of the divergence from the policy that acted.
+        log_prob_clip: the policy's log-probabilities are clamped to ± this; None = never.
     """
 
     provides = ("policy_entropy", "approx_kl")
@@ -55,9 +56,11 @@ class PPOLoss(ActorCriticLoss):
         clip: float = 0.2,
         value_clip: float | None = None,
         kl_weight: float = 0.0,
+        log_prob_clip: float | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
+        self.log_prob_clip = log_prob_clip
         self.clip = clip
         self.value_clip = value_clip
         self.kl_weight = kl_weight
@@ -81,7 +84,9 @@ class PPOLoss(ActorCriticLoss):
         valid: Tensor | None = None,
     ) -> LossResult:
         evaluated = self.evaluate_actions(observation, action, state, episode_end)
-        log_ratio = evaluated.log_prob - log_prob
+        bound = self.log_prob_clip
+        now = evaluated.log_prob if bound is None else evaluated.log_prob.clamp(-bound, bound)
+        log_ratio = now - log_prob
         if valid is not None:  # of what is no step the ratio may be anything, and infinity times nothing is no number
             log_ratio = log_ratio * valid
         clip = self.clip if clip is None else clip
@@ -100,11 +105,11 @@ class PPOLoss(ActorCriticLoss):
         return loss, outputs, metrics
 
     def _distance(self, value: Tensor, before: Tensor, return_: Tensor) -> Tensor:
-        distance = ops.distance(value, return_, huber=self.huber)
+        distance = self.distance(value, return_)
         if self.value_clip is None:
             return distance
         clipped = before + (value - before).clamp(-self.value_clip, self.value_clip)
-        return distance.maximum(ops.distance(clipped, return_, huber=self.huber))
+        return distance.maximum(self.distance(clipped, return_))
 
     def end_batch(self, step: int | None = None) -> None:
         if step != self._collected:  # the first update of a rollout, at which the policy is still the one that acted

@@ -1,5 +1,6 @@
 """Losses of soft policies, and of actor-critic methods."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -115,6 +116,7 @@ class ActorCriticLoss(LossCallback):
         normalize: give the advantages of each minibatch mean 0 and standard deviation 1.
         advantage_clip: then clamp them to ± this; None = never.
         huber: from this distance on the value loss grows linearly; None = squared.
+        distance: function of values and returns in its place, such as `torch.nn.SmoothL1Loss(reduction="none")`.
     """
 
     provides: tuple[str, ...] = ("policy_entropy",)
@@ -129,6 +131,7 @@ class ActorCriticLoss(LossCallback):
         normalize: bool = False,
         advantage_clip: float | None = None,
         huber: float | None = None,
+        distance: Callable[[Tensor, Tensor], Tensor] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
@@ -137,7 +140,7 @@ class ActorCriticLoss(LossCallback):
         self.entropy_weight = entropy_weight
         self.normalize = normalize
         self.advantage_clip = advantage_clip
-        self.huber = huber
+        self.distance = distance or partial(ops.distance, huber=huber)
 
     def evaluate_actions(
         self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
