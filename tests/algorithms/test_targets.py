@@ -12,6 +12,8 @@ from rlrun.algorithms.dqn import QNetwork, QTarget
 from rlrun.algorithms.qrsac import FixedQuantileTarget
 from rlrun.algorithms.sac import SoftQTarget
 from rlrun.algorithms.sarsa import SarsaTarget
+from rlrun.callbacks.target import less_cost
+from rlrun.core.errors import ConfigError
 from rlrun.nn import Critics
 from rlrun.training.trainer import Trainer
 
@@ -115,6 +117,13 @@ CASES = {
     "sac of choices": Case(of_choices, 0.25 * 4 + 0.75 * 8 + 0.5 * ENTROPY),
     "sac of both": Case(mixed, 0.25 * 5 + 0.75 * 9 + 0.5 * ENTROPY + 0.2 * 1.5),
     "sac of branches": Case(branches, 7 * (0.25 * 1 + 0.75 * 3 + 0.5 * ENTROPY)),
+    "sac without entropy": Case(soft, 4.5, {"entropy_reward": False}),
+    "sac of choices without entropy": Case(of_choices, 0.25 * 4 + 0.75 * 8, {"entropy_reward": False}),
+    "sac of both without entropy": Case(mixed, 0.25 * 5 + 0.75 * 9, {"entropy_reward": False}),
+    # both rows have the mean entropy
+    "sac of both with centered entropy": Case(mixed, 0.25 * 5 + 0.75 * 9, {"entropy_reward": "centered"}),
+    "sarsa with centered entropy": Case(sarsa, 4.5, {"drawing": True, "entropy_reward": "centered"}),
+    "qrsac with centered entropy": Case(qrsac, [1.0, 3.0], {"entropy_reward": "centered"}),
     "ddpg": Case(ddpg, 4.5),
     "sarsa": Case(sarsa, 4.5),
     "sarsa of a sample": Case(sarsa, 4.5, {"drawing": True}),
@@ -154,6 +163,14 @@ def test_targets_by_hand(name):
     actual = targets(target, discount=torch.tensor([0.5, 0.5]))
     torch.testing.assert_close(actual, expected, atol=1e-4, rtol=0)
     assert not actual.requires_grad
+
+
+def test_centered_entropy_pays_for_more_than_the_mean():
+    value, cost = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.5])
+    assert less_cost(value, cost, True).tolist() == [0.5, 0.5]
+    assert less_cost(value, cost, "centered").tolist() == [1.5, 1.5]
+    with pytest.raises(ConfigError, match="entropy_reward: wanted true, false or centered, got 'center'"):
+        soft(entropy_reward="center")
 
 
 @pytest.mark.parametrize(("tau", "every"), [(0.25, 1), (1.0, 3)])

@@ -131,6 +131,17 @@ def test_discount_of_the_batch_goes_first():
     assert round(value[0, 0, 0].item(), 4) == 8.0928
 
 
+def test_quantiles_are_lengthened_by_whole_returns_only():
+    given = one_step()
+    quantiles = torch.cat((given["q_target"].unsqueeze(-1), given["q_target"].unsqueeze(-1) + 0.9), -1)  # V = 2 and 3
+    parts = {"reward": given["reward"], "terminated": NEVER, "truncated": at(1), "valid": at(0, 1, 2, 3)}
+    value = LambdaReturn(lambda_=1.0, discount=0.9).begin_batch(q_target=quantiles, **parts)["q_target"]
+    assert value[0, :, 0].tolist() == pytest.approx([7.32, 4.8, 7.32, 4.8])
+    assert value[0, :, 1].tolist() == pytest.approx([7.32 + 0.81, 5.7, 7.32 + 0.81, 5.7])  # γ² and γ of the difference
+    with pytest.raises(ConfigError, match=r"td_lambda\.lambda: wanted 0 or 1, as these critics learn distributions"):
+        LambdaReturn(lambda_=0.9, discount=0.9).begin_batch(q_target=quantiles, **parts)
+
+
 def test_invalid_lambda_returns_are_refused():
     with pytest.raises(ConfigError, match=r"td_lambda\.lambda: wanted a number from 0 to 1, got 1\.5"):
         LambdaReturn(lambda_=1.5, discount=0.9)
@@ -140,5 +151,5 @@ def test_invalid_lambda_returns_are_refused():
     with pytest.raises(ConfigError, match=r"td_lambda\.length must be at least 2"):
         longer(flat, truncated=NEVER[0])
     several = {**one_step(), "q_target": torch.zeros(1, STEPS, 5)}
-    with pytest.raises(ConfigError, match="mixes mean returns, and these critics learn distributions"):
+    with pytest.raises(ConfigError, match="wanted 0 or 1, as these critics learn distributions"):
         longer(several)

@@ -24,10 +24,11 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
-from rlrun.callbacks.target import TargetCallback, TargetResult
+from rlrun.callbacks.target import EntropyReward, TargetCallback, TargetResult, less_cost, require_entropy_reward
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
+from rlrun.runs import learners
 
 
 class SoftQTarget(TargetCallback):
@@ -38,11 +39,12 @@ class SoftQTarget(TargetCallback):
         policy: chooses the next action.
         temperature: α, what the entropy counts.
         target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
+        entropy_reward: whether values include the entropy at the next state; `centered`: less its mean over the batch.
         dropout: whether the target critics leave hidden units out, too (Hiraoka et al. 2021, arXiv 2110.02034).
         options: of `TargetCallback`.
 
     Raises:
-        ConfigError: there are fewer members than shall be drawn.
+        ConfigError: there are fewer members than shall be drawn, or there is no such entropy reward.
     """
 
     def __init__(
@@ -52,11 +54,14 @@ class SoftQTarget(TargetCallback):
         temperature: Temperature,
         *,
         target_subset: int | None = None,
+        entropy_reward: EntropyReward = True,
         dropout: bool = False,
         **options: Any,
     ) -> None:
+        require_entropy_reward(entropy_reward)
         super().__init__(critics, **options)
         self.draw_from(critics, target_subset)
+        self.entropy_reward = entropy_reward
         for part in self.target_network.modules():
             if isinstance(part, Ensemble):
                 part.drops_always = dropout
@@ -75,10 +80,12 @@ class SoftQTarget(TargetCallback):
         value = self.smallest(self.target_network(next_observation, c))  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
             choices = self.policy.choices(self.network(next_observation, c))  # [B, K]
-            soft = value - self.temperature.of("discrete") * choices
-            value = self.policy.codec.expect(choices.exp(), soft)  # [B, K] -> [B]
-        if log_prob is not None:
-            value = value - self.temperature.of("continuous") * log_prob  # eq. 3
+            cost = self.temperature.of("discrete") * choices
+            value = self.policy.codec.expect(choices.exp(), value - cost if self.entropy_reward else value)  # [B]
+            if self.entropy_reward == "centered":
+                value = value + learners.mean_(self.policy.codec.expect(choices.exp(), cost).mean())
+        if log_prob is not None and self.entropy_reward:
+            value = less_cost(value, self.temperature.of("continuous") * log_prob, self.entropy_reward)  # eq. 3
         return self.bootstrap(reward, terminated, value, discount)
 
 

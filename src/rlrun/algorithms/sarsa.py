@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.target import TargetCallback, TargetResult
+from rlrun.callbacks.target import EntropyReward, TargetCallback, TargetResult, less_cost, require_entropy_reward
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Spaces, require_continuous
 from rlrun.core.typing import Batch, Tree
@@ -144,7 +144,7 @@ class SarsaTarget(TargetCallback):
         critics: what is followed.
         policy: with a temperature that of soft actor-critic, otherwise one that is sure of its action.
         temperature: α, where the policy draws actions.
-        entropy_reward: whether the next action is paid for its entropy.
+        entropy_reward: whether the next action is paid for its entropy; `centered`: less its mean over the batch.
         noise: deviation of the noise around a next action that is sure; 0 = none.
         noise_limit: how large it is at most.
         target_subset: critics drawn at random for each target, of which the smallest value counts; None = all.
@@ -161,13 +161,14 @@ class SarsaTarget(TargetCallback):
         policy: nn.Module,
         temperature: nn.Module | None = None,
         *,
-        entropy_reward: bool = False,
+        entropy_reward: EntropyReward = False,
         noise: float = 0.0,
         noise_limit: float = 0.5,
         target_subset: int | None = None,
         **options: Any,
     ) -> None:
         require_continuous(critics.codec.space, "Sarsa")
+        require_entropy_reward(entropy_reward)
         super().__init__(critics, **options)
         self.draw_from(critics, target_subset)
         self.policy = policy
@@ -193,7 +194,10 @@ class SarsaTarget(TargetCallback):
         if self.temperature is None:
             return ops.smoothed(self.policy(observation), self.noise, self.noise_limit), None
         c, log_prob = self.policy.continuous(observation, previous)  # type: ignore[operator]
-        return c, -self.temperature.of("continuous") * log_prob if self.entropy_reward else None  # type: ignore[operator]
+        if not self.entropy_reward:
+            return c, None
+        cost = self.temperature.of("continuous") * log_prob  # type: ignore[operator]
+        return c, less_cost(torch.zeros_like(cost), cost, self.entropy_reward)
 
 
 class WindowTarget(SarsaTarget):

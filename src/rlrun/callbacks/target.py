@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from rlrun.training.callback import Callback, Hook
 from rlrun.training.update import of_target
 
 TargetResult = tuple[dict[str, Any], dict[str, Any]]  # outputs, metrics
+EntropyReward = bool | Literal["centered"]
 
 
 class Target(Callback):
@@ -189,6 +190,21 @@ class TargetCallback(Target):
         self.turns = state.get("turns", 0)  # earlier versions saved none
 
 
+def require_entropy_reward(entropy_reward: EntropyReward) -> None:
+    """Refuse an unknown entropy reward with a ConfigError."""
+    if entropy_reward not in (True, False, "centered"):
+        raise ConfigError(f"entropy_reward: wanted true, false or centered, got {entropy_reward!r}")
+
+
+def less_cost(value: Tensor, cost: Tensor, entropy_reward: EntropyReward) -> Tensor:
+    """Return values with an entropy reward, which is minus a cost; `centered` adds the cost's mean over the batch.
+
+    Then an action is paid for the entropy beyond the usual one. So long episodes are not worth more for their entropy.
+    """
+    value = value - cost
+    return value + learners.mean_(cost.mean()) if entropy_reward == "centered" else value
+
+
 class QuantileTarget(TargetCallback, ABC):
     """Quantiles of the return [B, N] from target critics, at an action of a soft policy; a subclass writes `outcomes`.
 
@@ -199,11 +215,12 @@ class QuantileTarget(TargetCallback, ABC):
         least: of critics: each quantile's smallest, all quantiles of the member with the smallest mean, or each
             quantile's mean over members minus their deviation.
         target_subset: number of critics that are drawn at random for each target; the least of them counts; None = all.
-        entropy_reward: whether the entropy of the action at the next state counts.
+        entropy_reward: whether the entropy of the action at the next state counts; `centered`: less its mean over the
+            batch.
         options: of `TargetCallback`.
 
     Raises:
-        ConfigError: there is no such `least`, or there are fewer members than shall be drawn.
+        ConfigError: there is no such `least` or entropy reward, or there are fewer members than shall be drawn.
     """
 
     def __init__(
@@ -214,10 +231,11 @@ class QuantileTarget(TargetCallback, ABC):
         *,
         least: ops.Least = "quantile",
         target_subset: int | None = None,
-        entropy_reward: bool = False,
+        entropy_reward: EntropyReward = False,
         **options: Any,
     ) -> None:
         require_one_of("least", least, ops.LEAST)
+        require_entropy_reward(entropy_reward)
         super().__init__(critics, **options)
         self.draw_from(critics, target_subset)
         self.raw_output, _ = value_head_of(self.target_network)
@@ -237,7 +255,7 @@ class QuantileTarget(TargetCallback, ABC):
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
         value, further = self.outcomes(next_observation, c)
         if self.entropy_reward and log_prob is not None:
-            value = value - self.temperature.of("continuous") * log_prob.unsqueeze(-1)
+            value = less_cost(value, self.temperature.of("continuous") * log_prob.unsqueeze(-1), self.entropy_reward)
         outputs, metrics = self.bootstrap(reward, terminated, value, discount)
         return {**outputs, **further}, metrics
 
@@ -250,7 +268,7 @@ class LambdaReturn(Target):
     """Turn one-step targets of a window into TD(λ) targets (Sutton & Barto 2018, eq. 12.2, cut off at its end).
 
     The later actions of a window are those stored: there is no off-policy correction. With λ = 1 a target sums all
-    rewards of the window.
+    rewards of the window. Distributions of the return have only λ = 1 and 0: others would mix their quantiles.
 
     Args:
         lambda_: λ, the weight of a longer return relative to the next shorter one.
@@ -280,8 +298,12 @@ class LambdaReturn(Target):
         discount: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> TargetResult:
-        if q_target.dim() != reward.dim():
-            raise ConfigError("td_lambda mixes mean returns, and these critics learn distributions: remove one of both")
+        if q_target.dim() > reward.dim():  # [B, T, N], of a distribution
+            if self.lambda_ not in (0.0, 1.0):
+                raise ConfigError(
+                    f"td_lambda.lambda: wanted 0 or 1, as these critics learn distributions, got {self.lambda_}"
+                )
+            reward = reward.unsqueeze(-1)
         if terminated.dim() < 2:
             raise ConfigError("td_lambda: batches hold single steps; td_lambda.length must be at least 2")
         episode_end = terminated | truncated
