@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch._dynamo
 from tests.nn.spaces_for_tests import ACTIONS, OBSERVATIONS, box, draw
+from torch import nn
 
 import rlrun
 from rlrun.algorithms.diayn import Discriminator, DiscriminatorLoss, Diversity
@@ -242,9 +243,44 @@ def test_bonus_is_of_the_acting_skill():
 
 def test_network_cannot_see_the_skill():
     network, bonus, _ = parts("diayn", SKILLED)
-    view = bonus.learn(step_of(SKILLED, 6), None)[1]
-    assert set(view["observation"]) == {"observation"}
-    assert network.encoder.size == 2
+    step = step_of(SKILLED, 6)
+    view = bonus.learn(step, None)[1]
+    assert network.encoder.size == view["observation"].shape[-1] == 2
+    several = Spaces(Composite({**SKILLED.observation.parts, "speed": LINE}), SKILLED.action)
+    network, bonus, _ = parts("diayn", several)
+    assert set(bonus.learn(step_of(several, 6), None)[1]["observation"]) == {"observation", "speed"}
+    assert network.encoder.size == 4
+
+
+def test_own_modules_replace_networks():
+    def layer(outputs):
+        return nn.LazyLinear(outputs)
+
+    spaces, learned = Spaces(LINE, Discrete(3)), {}
+    for kind, own in {
+        "icm": {"features": layer(5), "inverse": layer(3), "forward": layer(5)},
+        "rnd": {"encoder": layer(4), "random": layer(6), "predictor": layer(6)},
+        "diayn": {"encoder": layer(7)},
+    }.items():
+        seen = SKILLED if kind == "diayn" else spaces
+        network, bonus, loss = parts(kind, seen, **own)
+        before = {name: module.weight.clone() for name, module in own.items()}
+        value, view = bonus.learn(step_of(seen, 8), None)
+        assert value.shape == (8,)
+        for _ in range(3):  # the last layer of diayn begins at 0
+            loss.backward(view)
+        learned[kind] = {name for name, module in own.items() if not module.weight.equal(before[name])}
+        if kind == "icm":
+            assert (network.size, own["forward"].in_features, own["inverse"].in_features) == (5, 5 + 3, 10)
+    assert learned == {"icm": {"features", "inverse", "forward"}, "rnd": {"predictor"}, "diayn": {"encoder"}}
+
+
+def test_own_modules_of_another_size_are_refused():
+    spaces = Spaces(LINE, Discrete(3))
+    with pytest.raises(ConfigError, match="a Linear makes 4 numbers of 256; wanted 3"):
+        Curiosity(spaces, inverse=nn.LazyLinear(4))
+    with pytest.raises(ConfigError, match=r"networks\.rnd: random makes 8 numbers and predictor 64"):
+        Distillation(spaces, random=nn.LazyLinear(8))
 
 
 NUMBERS = Spaces(Composite({"observation": LINE, "goal": LINE}), Discrete(2))

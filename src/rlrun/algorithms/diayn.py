@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.callbacks.loss import BonusLoss, LossResult
 from rlrun.core.errors import SpaceError
@@ -35,6 +35,7 @@ class Discriminator(EncodedMLP):
         skill: name of the part that is the skill; the network sees all others.
         hidden: widths of the layers.
         activation, init: of the layers, as `MLP` takes them.
+        encoder: any module from what `rest` returns to features [..., F], in front of the layers.
 
     Raises:
         SpaceError: there is no such part, or no other.
@@ -48,6 +49,7 @@ class Discriminator(EncodedMLP):
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "relu",
         init: str | Initializer = "orthogonal",
+        encoder: nn.Module | None = None,
     ) -> None:
         parts = spaces.observation.parts if isinstance(spaces.observation, Composite) else {}
         space = parts.get(skill)
@@ -59,14 +61,17 @@ class Discriminator(EncodedMLP):
                 f"{describe(spaces.observation)}"
             )
         skills = space.n if isinstance(space, Discrete) else 0  # 0 = it is numbers
-        rest = Composite({name: part for name, part in parts.items() if name != skill})
-        super().__init__(rest, skills or space.size, hidden=hidden, activation=activation, init=init, output_gain=0.0)
+        others = {name: part for name, part in parts.items() if name != skill}
+        rest = Composite(others) if len(others) > 1 else next(iter(others.values()))
+        layers: dict[str, Any] = {"hidden": hidden, "activation": activation, "init": init, "output_gain": 0.0}
+        super().__init__(rest, skills or space.size, encoder=encoder, **layers)
         self.skill, self.skills = skill, skills
         self.known = math.log(skills) if isinstance(space, Discrete) else _half_mean_square(space)
 
     def rest(self, observation: Tree) -> Tree:
-        """Return observations without the skill."""
-        return {name: part for name, part in observation.items() if name != self.skill}
+        """Return observations without the skill; if one part is left, that part."""
+        others = {name: part for name, part in observation.items() if name != self.skill}
+        return others if len(others) > 1 else next(iter(others.values()))
 
     def log_prob(self, observation: Tree) -> Tensor:
         """Return log q(z | s) [..., K] of observations without the skill, for skills that are choices."""

@@ -15,17 +15,16 @@ reward may come from several steps (then the batch holds their `discount`).
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import Spaces, map_tree, require_discrete
+from rlrun.core.spaces import Spaces, require_discrete
 from rlrun.core.typing import Tree
-from rlrun.env.spaces import empty
 from rlrun.nn import ActionCodec, Critics, value_head_of
+from rlrun.nn.encoders import outputs_of, zeros
 
 
 class ActionValues(Protocol):
@@ -59,7 +58,7 @@ class QNetwork(Critics):
             if members != 1:
                 raise ConfigError(f"networks.q.layers is one network; algorithm.ensemble={members} wants several")
             if any(is_lazy(parameter) for parameter in layers.parameters()):
-                layers(map_tree(torch.as_tensor, empty(spaces.observation, 2)))  # they take their sizes from it
+                outputs_of(layers, zeros(spaces.observation))
             self.encoder, self.layers = nn.Identity(), _OneMember(layers)  # type: ignore[assignment]
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:

@@ -14,7 +14,7 @@ Bonuses are divided by their root mean square. The inverse model predicts contin
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.callbacks.loss import BonusLoss, LossResult
 from rlrun.core.spaces import Spaces
@@ -28,12 +28,13 @@ class Curiosity(InverseModel):
 
     Args:
         spaces: of the environment.
+        forward: any module from features and the action [..., F + A] to features, in place of the forward model.
         options: of `InverseModel`.
     """
 
-    def __init__(self, spaces: Spaces, **options: Any) -> None:
+    def __init__(self, spaces: Spaces, *, forward: nn.Module | None = None, **options: Any) -> None:
         super().__init__(spaces, **options)
-        self.foretell = self.build(self.features.size + spaces.action.size, self.features.size)
+        self.foretell = self.model(self.size + spaces.action.size, self.size, forward)
 
     def forward_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
         """Return half the mean square [...] between features [..., F] after an action and those predicted (eq. 5)."""

@@ -22,7 +22,7 @@ from rlrun.nn import InverseModel
 
 def represented(env: Env | None, network: InverseModel) -> Spaces:
     """Return the spaces of an environment with features [F] in place of observations."""
-    size = network.features.size
+    size = network.size
     seen = spaces_of(env)
     bound = np.full(size, np.inf, np.float32)
     return Spaces(Box((size,), -bound, bound), seen.action, seen.rewards)

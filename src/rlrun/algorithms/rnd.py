@@ -11,16 +11,18 @@ They are divided by the root mean square of all bonuses so far, not by the devia
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlrun.callbacks.loss import BonusLoss, LossResult
-from rlrun.core.errors import SpaceError
+from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
+from rlrun.nn.encoders import outputs_of, zeros
 from rlrun.nn.mlp import Activation, Initializer
 
 
@@ -34,9 +36,12 @@ class Distillation(nn.Module):
         features: how many numbers are predicted.
         frames: how many of the newest frames of a stacked image [frames, H, W] count; None = the whole stack.
         activation, init: of the layers, as `MLP` takes them.
+        encoder: any module from observations to features [..., F] that both networks see; it does not learn.
+        random, predictor: any modules in place of the two networks, from the same to equally many numbers.
 
     Raises:
         SpaceError: no part of the observation is such a stack.
+        ConfigError: the two networks make different numbers of outputs.
     """
 
     def __init__(
@@ -49,6 +54,9 @@ class Distillation(nn.Module):
         frames: int | None = None,
         activation: Activation = "relu",
         init: str | Initializer = "orthogonal",
+        encoder: nn.Module | None = None,
+        random: nn.Module | None = None,
+        predictor: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.space, self.frames = spaces.observation, frames
@@ -59,18 +67,28 @@ class Distillation(nn.Module):
                 f"{describe(self.space)}"
             )
 
-        def build(widths: Sequence[int]) -> nn.Sequential:
-            encoder = Encoder(space, activation=activation, init=init)
-            return nn.Sequential(encoder, MLP(encoder.size, features, hidden=widths, activation=activation, init=init))
+        inputs: Any = zeros(space) if encoder is None else torch.zeros(2, outputs_of(encoder, zeros(space)))
+        self.encoder = None if encoder is None else encoder.requires_grad_(False)
 
-        self.random = build(hidden).requires_grad_(False)
-        self.predictor = build((*hidden, *further))
+        def build(widths: Sequence[int]) -> nn.Sequential:
+            if encoder is not None:
+                return nn.Sequential(MLP(inputs.shape[-1], features, hidden=widths, activation=activation, init=init))
+            own = Encoder(space, activation=activation, init=init)
+            return nn.Sequential(own, MLP(own.size, features, hidden=widths, activation=activation, init=init))
+
+        self.random = random or build(hidden)
+        self.predictor = predictor or build((*hidden, *further))
+        sizes = [outputs_of(network, inputs) for network in (self.random, self.predictor)]
+        if sizes[0] != sizes[1]:
+            raise ConfigError(f"networks.rnd: random makes {sizes[0]} numbers and predictor {sizes[1]}")
+        self.random.requires_grad_(False)
 
     def error(self, observation: Tree) -> Tensor:
         """Return the squared distance of prediction and random features [...] (section 2.2)."""
         if self.frames is not None:
             observation = _newest(self.space, observation, self.frames)
         with torch.no_grad():
+            observation = observation if self.encoder is None else self.encoder(observation)
             features = self.random(observation)  # [..., K]
         error: Tensor = (self.predictor(observation) - features).square().sum(-1)
         return error

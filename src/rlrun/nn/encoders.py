@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, leaves, leaves_of
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.fast_linear import Linear
@@ -77,12 +79,28 @@ class Encoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
+def outputs_of(module: nn.Module, *inputs: Tree) -> int:
+    """Return how many numbers a module makes of each row of inputs; lazy layers take their sizes from these."""
+    training = module.training
+    with torch.no_grad():
+        size: int = module.eval()(*inputs).shape[-1]
+    module.train(training)
+    return size
+
+
+def zeros(space: Space, count: int = 2) -> Tree:
+    """Return rows of zeros of a space, tensors [count, …]."""
+    rows = [torch.zeros(count, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for _, leaf in leaves(space)]
+    return tree_of(space, rows)
+
+
 class EncodedMLP(nn.Module):
     """Dense layers behind an encoder: from observations to [B, outputs].
 
     Args:
         spaces: of the environment.
         outputs: numbers for each observation.
+        encoder: any module from observations to features [B, F]; None = an `Encoder`.
         hidden, activation, layer_norm, init, output_gain: of the layers, as `MLP` takes them.
     """
 
@@ -96,11 +114,14 @@ class EncodedMLP(nn.Module):
         layer_norm: bool = False,
         init: str | Initializer = "default",
         output_gain: float | None = None,
+        encoder: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(spaces, activation=activation, init=init)
+        space = spaces.observation if isinstance(spaces, Spaces) else spaces
+        own: Any = encoder
+        self.encoder: Any = own or Encoder(space, activation=activation, init=init)
         self.layers = MLP(
-            self.encoder.size,
+            outputs_of(own, zeros(space)) if own else self.encoder.size,
             outputs,
             hidden=hidden,
             activation=activation,
@@ -205,6 +226,14 @@ class InverseModel(nn.Module):
         hidden: widths of the features' layers.
         model: widths of the layers of each model.
         activation, init: of the layers, as `MLP` takes them.
+        features: any module from observations to features [..., F], in place of `hidden` layers.
+        inverse: any module from two rows of features [..., 2 F] to a prediction of the action.
+
+    Raises:
+        ConfigError: a module makes another number of outputs than it has to.
+
+    Attributes:
+        size: F.
     """
 
     def __init__(
@@ -215,12 +244,30 @@ class InverseModel(nn.Module):
         model: Sequence[int] = (256,),
         activation: Activation = "relu",
         init: str | Initializer = "orthogonal",
+        features: nn.Module | None = None,
+        inverse: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces)
-        self.features: Trunk = Trunk(spaces, hidden=hidden, activation=activation, init=init)
-        self.build = partial(MLP, hidden=model, activation=activation, init=init)
-        self.tell = self.build(2 * self.features.size, self.codec.continuous + self.codec.width, output_gain=0.0)
+        if features is None:
+            self.features: Any = Trunk(spaces, hidden=hidden, activation=activation, init=init)
+            self.size: int = self.features.size
+        else:
+            self.features, self.size = features, outputs_of(features, zeros(spaces.observation))
+        self._build = partial(MLP, hidden=model, activation=activation, init=init)
+        self.tell = self.model(2 * self.size, self.codec.continuous + self.codec.width, inverse, output_gain=0.0)
+
+    def model(self, inputs: int, outputs: int, own: nn.Module | None, **options: Any) -> nn.Module:
+        """Return a model of this size, one's own if there is one.
+
+        Raises:
+            ConfigError: it makes another number of outputs.
+        """
+        if own is None:
+            return self._build(inputs, outputs, **options)
+        if (size := outputs_of(own, torch.zeros(2, inputs))) != outputs:
+            raise ConfigError(f"a {type(own).__name__} makes {size} numbers of {inputs}; wanted {outputs}")
+        return own
 
     def inverse_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
         """Return the error of the action predicted from features [..., F] around it: [...] (1705.05363 eq. 3).
