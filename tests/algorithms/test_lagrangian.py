@@ -62,6 +62,20 @@ def test_weights_step_by_their_gradient():
     assert lagrangian.metrics["reward_mean/1"] == -0.5
 
 
+def test_exponential_weights_move_by_factors():
+    network = weights(initial=[1.0, 2.0], normalize=False, transform="exp", largest=3.0)
+    assert network().tolist() == pytest.approx([1.0, 2.0])
+    lagrangian, seen = learner(network, [None, 0.0], optimizer=partial(torch.optim.SGD, lr=0.1))
+    pay(seen, [0.0, -0.5])
+    lagrangian.end_batch(1)  # the slope of exp is the weight itself
+    assert network().tolist() == pytest.approx([1.0, 2.0 * np.exp(0.1 * 0.5 * 2.0)])
+    pay(seen, [0.0, -50.0])
+    lagrangian.end_batch(2)
+    assert network().tolist() == pytest.approx([1.0, 3.0])
+    with pytest.raises(ConfigError, match=r"lagrangian\.transform: wanted one of softplus, exp, got 'log'"):
+        weights(transform="log")
+
+
 def test_means_are_of_new_steps():
     lagrangian, seen = learner(weights(), [None, 0.0])
     for number, rewards in enumerate([[[1.0, 1.0]], [[2.0, 4.0], [2.0, 6.0]], [[0.0, 3.0]]], 1):

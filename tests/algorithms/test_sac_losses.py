@@ -121,6 +121,14 @@ def test_temperature_follows_its_target():
     assert loss.network.log.tolist() == pytest.approx([0.4, -0.2], abs=1e-6)
 
 
+def test_target_entropy_may_come_by_name():
+    for target, expected in ((-1.0, [0.4, -1.7]), (torch.tensor([-1.0, 0.5]), [0.4, -0.2])):
+        loss = temperature_loss(MIXED, target={"continuous": 9.0, "discrete": 9.0})
+        loss.backward(torch.tensor([[-1.5, 0.6], [-1.3, 0.8]]), target_entropy=target)
+        assert loss.network.log.tolist() == pytest.approx(expected, abs=1e-6)
+        assert float(loss.metrics["entropy_target/continuous"]) == -1.0
+
+
 def test_temperature_stays_below_its_largest():
     loss = temperature_loss(CONTINUOUS, initial=1.5, largest=2.0, target={"continuous": 0.0})
     loss.backward(torch.tensor([[-9.0]]))

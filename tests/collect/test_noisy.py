@@ -74,6 +74,19 @@ def test_deviation_follows_steps_of_all_envs():
     assert agent.metrics == {"explore/deviation": 0.0}
 
 
+def test_share_of_actions_is_uniform():
+    agent = noisy(deviation=0.0, random=0.25)
+    actions = agent(LOOK)["action"][:, 0]
+    uniform = actions[actions != np.float32(0.1)]
+    assert len(uniform) / len(actions) == pytest.approx(0.25, abs=0.03)
+    assert (uniform.mean(), uniform.std()) == (pytest.approx(0.0, abs=0.08), pytest.approx(1 / 3**0.5, rel=0.05))
+    assert (agent(LOOK, explore=False)["action"] == np.float32(0.1)).all()
+    state = agent.state_dict()
+    expected = agent(LOOK)["action"]
+    agent.load_state_dict(state)
+    assert (agent(LOOK)["action"] == expected).all()
+
+
 def test_random_actions_have_noise():
     plain = RandomAgent(LEVER, seed=5)(LOOK)["action"]
     agent = noisy(deviation=Linear(0.1, 0.0, steps=8000))

@@ -11,7 +11,7 @@ Differences from the paper: weights are the softplus of what is learned and sum 
 takes weight from the task in place of blowing rewards up; and constraints are on means a step, not on returns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,25 +22,28 @@ from torch.nn.functional import softplus
 from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.loss import Optimizer, learning_rates
 from rlrun.collect.statistics import Tally
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, SpaceError, require_one_of
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
+Map = Callable[[Tensor], Tensor]
+
 
 class RewardWeights(nn.Module):
-    """w = softplus(λ), one weight for each of an environment's rewards.
+    """w = softplus(λ), or exp(λ), one weight for each of an environment's rewards.
 
     Args:
         spaces: of the environment.
         initial: weights to begin with, one for all or one each.
         normalize: give weights that sum to 1.
         largest: upper bound on each, before they are made to sum to 1; None = free.
+        transform: of λ: softplus or exp, whose weights move by factors.
 
     Raises:
         SpaceError: the environment's reward is a plain number.
-        ConfigError: a weight is not above 0.
+        ConfigError: a weight is not above 0, or there is no such transform.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class RewardWeights(nn.Module):
         initial: float | Sequence[float] = 1.0,
         normalize: bool = True,
         largest: float | None = None,
+        transform: str = "softplus",
     ) -> None:
         super().__init__()
         if not spaces.rewards:
@@ -61,12 +65,15 @@ class RewardWeights(nn.Module):
         if not bool((first > 0).all()):
             raise ConfigError(f"lagrangian.initial: weights are above 0, not {initial}")
         self.normalize = normalize
-        self.bound = None if largest is None else float(_inverse(torch.tensor(float(largest))))
-        self.raw = nn.Parameter(_inverse(first))  # [R], λ
+        maps: dict[str, tuple[Map, Map]] = {"softplus": (softplus, _inverse), "exp": (torch.exp, torch.log)}
+        require_one_of("lagrangian.transform", transform, maps)
+        self.transform, inverse = maps[transform]
+        self.bound = None if largest is None else float(inverse(torch.tensor(float(largest))))
+        self.raw = nn.Parameter(inverse(first))  # [R], λ
 
     def positive(self) -> Tensor:
         """Return w [R], with gradients."""
-        return softplus(self.raw)
+        return self.transform(self.raw)
 
     def forward(self) -> Tensor:
         """Return the weights [R] by which rewards are summed."""

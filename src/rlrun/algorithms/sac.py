@@ -92,7 +92,8 @@ class SoftQTarget(TargetCallback):
 class TemperatureLoss(LossCallback):
     """Hold the entropy of each part at its target (eq. 17).
 
-    As in widespread practice, the gradient is taken for log α in place of α.
+    As in widespread practice, the gradient is taken for log α in place of α. A callback that provides `target_entropy`,
+    a number or one for each part, replaces the targets: a schedule, for instance.
 
     Args:
         spaces: of the environment.
@@ -125,15 +126,16 @@ class TemperatureLoss(LossCallback):
             wanted.append(default if targets.get(part) is None else targets[part])
         self.target = torch.tensor(wanted, dtype=torch.float32)  # [parts]
 
-    def loss(self, policy_entropy: Tensor) -> LossResult:
-        loss = (self.temperature.log * (policy_entropy - self.target)).sum(-1)  # [B, parts] -> [B]
+    def loss(self, policy_entropy: Tensor, target_entropy: float | Tensor | None = None) -> LossResult:
+        target = self.target if target_entropy is None else torch.zeros_like(self.target) + target_entropy
+        loss = (self.temperature.log * (policy_entropy - target)).sum(-1)  # [B, parts] -> [B]
         metrics: dict[str, Any] = {}
         for index, part in enumerate(self.temperature.parts):
             metrics[f"entropy/{part}"] = policy_entropy[..., index]
             if self.temperature.epistemic is None:  # otherwise no entropy is held at a target
                 metrics |= {
                     f"temperature/{part}": self.temperature.of(part),
-                    f"entropy_target/{part}": self.target[index],
+                    f"entropy_target/{part}": target[index],
                 }
         return loss, {}, metrics
 

@@ -23,6 +23,7 @@ from rlrun.collect.agents import (
     prepared,
     to_arrays,
     to_tensors,
+    where,
 )
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.generators import put_back
@@ -51,6 +52,7 @@ class Noisy(PolicyAgent):
         damping: share of the noise that is lost from step to step, above 0.
         spaces: of the environment.
         seed: of the noise.
+        random: probability of a uniformly random action in place of the policy's.
         device: of the policy.
         preprocess: functions of observations that the memory applies, too: one, or several by name.
 
@@ -67,6 +69,7 @@ class Noisy(PolicyAgent):
         damping: float = 1.0,
         spaces: Spaces,
         seed: int,
+        random: float = 0.0,
         device: str = "cpu",
         preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
     ) -> None:
@@ -79,12 +82,19 @@ class Noisy(PolicyAgent):
         self.damping = damping
         self.steps = 0  # environment steps acted in while exploring
         self.rng = np.random.default_rng(seed)
+        self.random = random
+        self._uniform = RandomAgent(spaces.action, seed=seed)
+        self._uniform.rng = self.rng  # one generator to save
         self._noise: list[Array] = []  # [N, …] of each leaf, if it is correlated in time
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         response = super().__call__(observation, state, explore=False)
         if explore:
             response["action"] = self.with_noise(response["action"])
+            if self.random:
+                count = row_count(observation)
+                chosen = self.rng.random(count) < self.random
+                response["action"] = where(chosen, self._uniform.draw(count)["action"], response["action"])
             self.steps += row_count(response["action"]) * learners.count()
         return response
 
