@@ -12,7 +12,7 @@ from rlrun.callbacks import MemoryExport, MemoryImport
 from rlrun.commands import train as experiment
 from rlrun.core.errors import ConfigError, RequestError
 from rlrun.core.spaces import Box, Discrete, Spaces
-from rlrun.memory import Table
+from rlrun.memory import Table, emote
 from rlrun.memory.episodes import Stored
 from rlrun.memory.files import restore, store
 from rlrun.training.callback import Callback, Stop
@@ -149,6 +149,20 @@ def test_export_is_public_only_if_asked(tmp_path: Path, public: bool, mode: int)
     memory = table()
     train(Source(memory, 1), MemoryExport(memory, path=str(tmp_path / "a/b.zip"), public=public), None)
     assert (tmp_path / "a/b.zip").stat().st_mode & 0o777 == mode
+
+
+def test_export_in_emotes_layout_is_imported(tmp_path: Path) -> None:
+    path = tmp_path / "memory.zip"
+    export = MemoryExport(table(6), path=str(path), layout="emote", public=True)
+    export.begin_training(None)
+    export.end_training(None, update=1)
+    assert path.stat().st_mode & 0o077 == 0o044
+    again = table()
+    MemoryImport(again, str(path)).restore_state()
+    assert [episode.row["reward"].item() for episode in emote.read(path)] == [*map(float, range(6))]
+    assert len(again) == 6
+    with pytest.raises(ConfigError, match=r"memory\.export\.layout: wanted one of rlrun, emote, got 'v1'"):
+        MemoryExport(table(), path=str(path), layout="v1")
 
 
 def test_import_precedes_the_first_step(tmp_path: Path, caplog: Any) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.callbacks.schedule import following
-from rlrun.core.errors import ConfigError, MissingExtra, RequestError
+from rlrun.core.errors import ConfigError, MissingExtra, RequestError, require_one_of
 from rlrun.core.spaces import Spaces
-from rlrun.memory import archive, files, minari
+from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.episodes import cut_off
 from rlrun.memory.sources import MINARI, import_rows
 from rlrun.memory.table import Table
@@ -114,10 +114,11 @@ class MemoryExport(Callback):
         path: the file; or minari:DATASET, written once, at the end; None = `exports/memory.zip` of the run.
         public: readable by everybody on this machine.
         spaces: of the environment; Minari needs them.
+        layout: of the file: rlrun, or emote, Emote's V1.
 
     Raises:
-        ConfigError: a Minari dataset is requested more than once, or without spaces; the memory is not a table; or
-            an untrusted run names the path of another file, or a dataset.
+        ConfigError: a Minari dataset is requested more than once, or without spaces; the memory is not a table; there
+            is no such layout; or an untrusted run names the path of another file, or a dataset.
         RequestError: the Minari dataset exists, or Minari is not installed; before any step was made.
     """
 
@@ -130,7 +131,9 @@ class MemoryExport(Callback):
         path: str | None = None,
         public: bool = False,
         spaces: Spaces | None = None,
+        layout: str = "rlrun",
     ) -> None:
+        require_one_of("memory.export.layout", layout, ("rlrun", "emote"))
         self.dataset = path.removeprefix(MINARI) if path is not None and path.startswith(MINARI) else None
         if self.dataset is not None and (every or spaces is None):
             raise ConfigError(
@@ -151,6 +154,7 @@ class MemoryExport(Callback):
         if path is not None:
             trust.admit_writing(path, self.path, files.is_memory, "memory.export.path")
         self.public = public
+        self.layout = layout
         self.spaces = spaces
         self.wanted = every is not None or path is not None
         self.one_learner = "the first learner has only its share of the rows (memory.export)" if self.wanted else ""
@@ -195,6 +199,8 @@ class MemoryExport(Callback):
         elif self.dataset is not None:
             assert self.spaces is not None
             minari.write(self.table, self.dataset, self.spaces)
+        elif self.path is not None and self.layout == "emote":
+            emote.write(self.table, self.path, public=self.public)
         elif self.path is not None:
             files.store(self.table, self.path, public=self.public)
         self._axis = axis

@@ -224,6 +224,7 @@ KINDS: dict[str, Kind] = {
     "memory.export.min_seconds": number(0),
     "memory.export.path": either(TEXT, NULL),
     "memory.export.public": TRUTH,
+    "memory.export.layout": one_of("rlrun", "emote"),
     "memory.length": either(whole(1), NULL),
     "memory.min_length": whole(1),
     "memory.short": one_of("skip", "pad"),

@@ -124,7 +124,7 @@ def _rows_more(key: str, part: Part, rows: Array, tag: bool, ids: list[int], pat
     )
 
 
-def write(table: Table, path: Path | str) -> None:
+def write(table: Table, path: Path | str, *, public: bool = False) -> None:
     """Store what a table holds as a V1 file that Emote restores; `terminal` says which episodes were cut off.
 
     `action` is `actions`, `reward` is `rewards`, the only observation is `obs`. The parts of a Dict observation keep
@@ -133,6 +133,7 @@ def write(table: Table, path: Path | str) -> None:
     Args:
         table: what to store; open episodes are stored as cut off.
         path: the file; Emote appends `.zip` to what it is asked for.
+        public: readable by everybody on this machine.
 
     Raises:
         RlrunError: the disk does not take it.
@@ -141,7 +142,7 @@ def write(table: Table, path: Path | str) -> None:
     leaves = [leaf for leaf in stored.columns if leaf not in ("terminated", "truncated")]
     keys = {leaf: OURS.get(leaf) or leaf.removeprefix("observation.") for leaf in leaves}
     ids, rows = np.arange(len(stored)), stored.rows
-    with archive.create(Path(path)) as file:
+    with archive.create(Path(path), public=public) as file:
         file.writestr("version", VERSION)
         archive.write_json(file, "configuration.json", _about(stored, keys))
         for leaf, key in keys.items():
