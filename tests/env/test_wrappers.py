@@ -7,7 +7,7 @@ from gymnasium.utils.env_checker import check_env
 from rlrun.core.errors import BuildError, ConfigError, SpaceError
 from rlrun.env import make
 from rlrun.env.toys import Chain, ImageObservation, MixedAction
-from rlrun.env.wrappers import ActionRepeat, FrameStack, RandomGoal, ResizeGray, TimeLimit
+from rlrun.env.wrappers import ActionRepeat, FrameStack, RandomGoal, ResizeGray, TimeLimit, frames_of
 
 
 class Counter(gymnasium.Env):
@@ -48,6 +48,26 @@ def test_frames_of_images_join_along_channels(shape, stacked):
     observation = env.step(0)[0]
     assert observation.shape == env.observation_space.shape == stacked
     assert sorted(set(observation.reshape(-1).tolist())) == [0, 1]
+
+
+def test_frames_join_along_a_given_axis():
+    env = FrameStack(Counter(), count=3, axis=0)
+    env.reset()
+    assert env.step(0)[0].tolist() == [0, 0, 0, 0, 1, 1]
+    assert env.observation_space.shape == (6,)
+    assert frames_of(FrameStack(Counter((84, 84), np.uint8), count=3)) == 3
+    assert frames_of(FrameStack(Counter((84, 84), np.uint8), count=3, axis=0)) == 1  # the memory would stack otherwise
+
+
+def test_chosen_parts_are_stacked():
+    env = FrameStack(RandomGoal(Counter(), 3), count=2, keys=["observation"])
+    goal = env.reset(seed=0)[0]["goal"]
+    observation = env.step(0)[0]
+    assert observation["observation"].tolist() == [[0, 0], [1, 1]]
+    assert observation["goal"] == goal
+    assert observation in env.observation_space
+    with pytest.raises(SpaceError, match=r"FrameStack\.keys: the observation has no part 'speed'"):
+        FrameStack(RandomGoal(Counter(), 3), count=2, keys=["speed"])
 
 
 def test_frame_stack_keeps_no_reference():

@@ -34,11 +34,16 @@ _LARGE = 4096  # bytes; for smaller stacks the time to rebuild them outweighs th
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
-def _box(env: AnyEnv, wrapper: str) -> Box:
-    """Return the observation space of an environment whose observation is one array."""
-    space = env.observation_space
+def _box(env: AnyEnv, wrapper: str, key: str | None = None) -> Box:
+    """Return the observation space of an environment whose observation is one array, or that of a part of a Dict."""
+    space: Any = env.observation_space
+    if key is not None:
+        if not isinstance(space, Dict) or key not in space.spaces:
+            raise SpaceError(f"{wrapper}.keys: the observation has no part '{key}': {space}")
+        space = space[key]
     if not isinstance(space, Box):
-        raise SpaceError(f"{wrapper} wants a Box observation, got {type(space).__name__}")
+        where = "" if key is None else f" '{key}'"
+        raise SpaceError(f"{wrapper} wants a Box observation{where}, got {type(space).__name__}")
     return space
 
 
@@ -53,28 +58,59 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Vectors [D] and gray images [H, W] become [count, …]; images with channels are joined along these:
     [H, W, C] becomes [H, W, count * C] and [C, H, W] becomes [count * C, H, W].
+
+    Args:
+        env: the environment.
+        count: of observations.
+        axis: join all parts along this axis instead; a vector [D] becomes [count * D] with 0.
+        keys: parts of a Dict observation to stack; the others stay. None = the observation is one array.
+
+    Raises:
+        SpaceError: a part is no Box, or there is no such part.
     """
 
-    def __init__(self, env: AnyEnv, count: int) -> None:
+    def __init__(self, env: AnyEnv, count: int, *, axis: int | None = None, keys: Sequence[str] | None = None) -> None:
         super().__init__(env)
-        space = _box(env, "FrameStack")
-        self.frames: deque[Array] = deque(maxlen=_at_least_one(count, "FrameStack"))
-        image = len(space.shape) == 3
-        # Channels are the short side of an image, in front or at the end.
-        self.axis = (0 if space.shape[0] < space.shape[-1] else -1) if image else 0
-        self.join = np.concatenate if image else np.stack
-        low, high = (self.join([bound] * count, axis=self.axis) for bound in (space.low, space.high))
-        self.observation_space = Box(low, high, dtype=space.dtype.type)
+        self.frames: deque[Any] = deque(maxlen=_at_least_one(count, "FrameStack"))
+        self.axis, self.keys = axis, keys
+        parts = [_box(env, "FrameStack")] if keys is None else [_box(env, "FrameStack", key) for key in keys]
+        self._ways = [_way(space, axis) for space in parts]
+        spaces = [
+            Box(*(join([bound] * count, axis=along) for bound in (space.low, space.high)), dtype=space.dtype.type)
+            for space, (join, along) in zip(parts, self._ways, strict=True)
+        ]
+        whole: Any = env.observation_space
+        self.observation_space = spaces[0] if keys is None else Dict({**whole, **dict(zip(keys, spaces, strict=True))})
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        self.frames.extend([np.array(observation)] * (self.frames.maxlen or 1))
-        return self.join(self.frames, axis=self.axis), info
+        self.frames.extend([self._copied(observation)] * (self.frames.maxlen or 1))
+        return self._stacked(observation), info
 
-    def step(self, action: Any) -> tuple[Array, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self.frames.append(np.array(observation))
-        return self.join(self.frames, axis=self.axis), reward, terminated, truncated, info
+        self.frames.append(self._copied(observation))
+        return self._stacked(observation), reward, terminated, truncated, info
+
+    def _copied(self, observation: Any) -> list[Array]:
+        return [np.array(observation if self.keys is None else observation[key]) for key in self.keys or [""]]
+
+    def _stacked(self, observation: Any) -> Any:
+        parts = [
+            join(frames, axis=axis)
+            for frames, (join, axis) in zip(zip(*self.frames, strict=True), self._ways, strict=True)
+        ]
+        return parts[0] if self.keys is None else {**observation, **dict(zip(self.keys, parts, strict=True))}
+
+
+def _way(space: Box, axis: int | None) -> tuple[Any, int]:
+    """Return the function that joins frames of a space, and along which axis."""
+    if axis is not None:
+        return np.concatenate, axis
+    if len(space.shape) != 3:
+        return np.stack, 0
+    # Channels are the short side of an image, in front or at the end.
+    return np.concatenate, 0 if space.shape[0] < space.shape[-1] else -1
 
 
 def frames_of(env: AnyEnv) -> int:
@@ -83,7 +119,7 @@ def frames_of(env: AnyEnv) -> int:
     A memory can store each of these frames once: a stack is the newest frames of the episode, the first one
     repeated before its beginning.
     """
-    if isinstance(env, FrameStack):
+    if isinstance(env, FrameStack) and env.keys is None and env.axis is None:
         count = env.frames.maxlen or 1
     elif isinstance(env, FrameStackObservation) and env.padding_type == "reset":
         count = env.stack_size
