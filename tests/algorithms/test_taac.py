@@ -15,6 +15,7 @@ from rlrun.algorithms.taac import (
     TrajectoryTarget,
 )
 from rlrun.collect import Collector, Repeating, evaluate
+from rlrun.core.errors import ConfigError
 from rlrun.env import make
 from rlrun.memory import Table
 
@@ -127,6 +128,20 @@ def still(monkeypatch, *fresh):
     """Let policies propose their most likely action, and fresh choices be these."""
     monkeypatch.setattr("rlrun.nn.policy.normal_like", torch.zeros_like)
     monkeypatch.setattr("rlrun.ops.gumbel_argmax", lambda logits: torch.tensor(fresh).view(logits.shape[:-1]))
+
+
+def test_clipped_advantage_bounds_the_choice():
+    critics = critics_of(([[0.0], [0.0]], [0.0]))
+    values = torch.tensor([[3.0, 4.0], [3.0, 13.0], [3.0, -7.0]])
+    free = policy_of(critics).choice(values)
+    clipped = policy_of(critics, advantage_clip=(-2.0, 1.0)).choice(values)
+    assert clipped[0].tolist() == pytest.approx(free[0].tolist())
+    odds = (clipped[:, 1] - clipped[:, 0]).tolist()
+    assert odds == pytest.approx([1.0 / ALPHAS[1], 1.0 / ALPHAS[1], -2.0 / ALPHAS[1]])
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.advantage_clip: wanted two numbers in order"
+    ):
+        policy_of(critics, advantage_clip=(1.0, -1.0))
 
 
 def test_target_reaches_the_first_switch(monkeypatch):

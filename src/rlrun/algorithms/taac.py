@@ -28,7 +28,7 @@ all of them; the two critics share one stacked ensemble, and their losses are su
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -163,10 +163,11 @@ class SwitchingPolicy(nn.Module):
         critics: whose minimum makes the choice.
         temperature: α of both stages.
         most_steps: of a trajectory; acting, one that was played so often is left. None = any.
+        advantage_clip: bounds of the value of switching less that of going on, as exploring and learning choose.
         options: of `SquashedGaussian`, such as `hidden` or `layer_norm`.
 
     Raises:
-        ConfigError: a trajectory could not be played once.
+        ConfigError: a trajectory could not be played once, or the bounds are no pair in order.
     """
 
     def __init__(
@@ -176,9 +177,12 @@ class SwitchingPolicy(nn.Module):
         temperature: Temperature,
         *,
         most_steps: int | None = None,
+        advantage_clip: Sequence[float] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
+        if advantage_clip is not None and (len(advantage_clip) != 2 or not advantage_clip[0] < advantage_clip[1]):
+            raise ConfigError(f"algorithm.advantage_clip: wanted two numbers in order, got {list(advantage_clip)}")
         if most_steps is not None and most_steps < 1:
             raise ConfigError(f"algorithm.most_steps must be at least 1, not {most_steps}")
         self.keeping = critics.trajectories
@@ -187,6 +191,7 @@ class SwitchingPolicy(nn.Module):
         chosen = critics.decisions.action.parts["action"]  # type: ignore[union-attr]
         self.gaussian = SquashedGaussian(Spaces(seen, chosen), **options)
         self.most_steps = most_steps
+        self.advantage_clip = advantage_clip
         self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
 
     def train(self, mode: bool = True) -> SwitchingPolicy:
@@ -210,6 +215,9 @@ class SwitchingPolicy(nn.Module):
 
     def choice(self, values: Tensor) -> Tensor:
         """Return log β [..., 2] of the values [..., 2] of going on and of switching."""
+        if self.advantage_clip is not None:
+            advantage = (values[..., 1] - values[..., 0]).clamp(*self.advantage_clip)
+            values = torch.stack((torch.zeros_like(advantage), advantage), -1)
         return (values / self._borrowed[1].of("discrete")).log_softmax(-1)
 
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
