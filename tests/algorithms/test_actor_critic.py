@@ -116,6 +116,9 @@ def test_log_probabilities_are_clamped_before_the_ratio():
     network = Written([-6.0, 0.5], [0.0, 0.0])
     losses, *_ = ppo(network, advantage=(1.0, 1.0), log_prob_clip=0.1, clip=0.2)
     assert losses.tolist() == pytest.approx([-math.exp(-0.1), -math.exp(0.1)])
+    _, outputs, _ = ppo(network, advantage=(1.0, 1.0), log_prob_clip=0.1)
+    divergences = [math.expm1(ratio) - ratio for ratio in (-6.0, 0.5)]
+    assert float(outputs["approx_kl"]) == pytest.approx(sum(divergences) / 2)  # of the policies as they are
     losses.sum().backward()
     assert network.log_prob.grad.tolist() == [0.0, 0.0]
 

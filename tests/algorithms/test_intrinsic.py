@@ -275,6 +275,15 @@ def test_own_modules_replace_networks():
     assert learned == {"icm": {"features", "inverse", "forward"}, "rnd": {"predictor"}, "diayn": {"encoder"}}
 
 
+def test_frozen_encoder_keeps_its_statistics():
+    encoder = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4))
+    network = Distillation(Spaces(LINE, Discrete(3)), encoder=encoder)
+    seen = torch.randn(8, 2)
+    errors = [network.train().error(seen).tolist() for _ in range(2)]
+    assert errors[0] == errors[1]
+    assert (encoder.training, network.predictor.training) == (False, True)
+
+
 def test_own_modules_of_another_size_are_refused():
     spaces = Spaces(LINE, Discrete(3))
     with pytest.raises(ConfigError, match="a Linear makes 4 numbers of 256; wanted 3"):

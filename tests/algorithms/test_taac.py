@@ -138,9 +138,7 @@ def test_clipped_advantage_bounds_the_choice():
     assert clipped[0].tolist() == pytest.approx(free[0].tolist())
     odds = (clipped[:, 1] - clipped[:, 0]).tolist()
     assert odds == pytest.approx([1.0 / ALPHAS[1], 1.0 / ALPHAS[1], -2.0 / ALPHAS[1]])
-    with pytest.raises(
-        ConfigError, match=r"algorithm\.advantage_clip: wanted two numbers in order"
-    ):
+    with pytest.raises(ConfigError, match=r"algorithm\.advantage_clip: wanted two numbers in order"):
         policy_of(critics, advantage_clip=(1.0, -1.0))
 
 

@@ -169,6 +169,7 @@ def test_centered_entropy_pays_for_more_than_the_mean():
     value, cost = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 1.5])
     assert less_cost(value, cost, True).tolist() == [0.5, 0.5]
     assert less_cost(value, cost, "centered").tolist() == [1.5, 1.5]
+    assert less_cost(value, cost, "centered", torch.tensor([True, False])).tolist() == [1.0, 1.0]  # 0.5 is the mean
     with pytest.raises(ConfigError, match="entropy_reward: wanted true, false or centered, got 'center'"):
         soft(entropy_reward="center")
 

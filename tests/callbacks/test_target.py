@@ -142,6 +142,12 @@ def test_quantiles_are_lengthened_by_whole_returns_only():
         LambdaReturn(lambda_=0.9, discount=0.9).begin_batch(q_target=quantiles, **parts)
 
 
+def test_quantiles_at_fractions_of_each_step_are_not_lengthened():
+    parts = {**one_step(), "truncated": NEVER, "target_widths": torch.full((1, STEPS, 2), 0.5)}
+    with pytest.raises(ConfigError, match=r"fractions of its own; algorithm\.fixed=true"):
+        LambdaReturn(lambda_=1.0, discount=0.9).begin_batch(**parts)
+
+
 def test_invalid_lambda_returns_are_refused():
     with pytest.raises(ConfigError, match=r"td_lambda\.lambda: wanted a number from 0 to 1, got 1\.5"):
         LambdaReturn(lambda_=1.5, discount=0.9)

@@ -93,6 +93,7 @@ def test_evaluations_with_epsilon_sample_and_leave_training_alone(run, project, 
 
     assert returns(run) == returns("sampling", "--epsilon", "0") != returns("sampling")
     assert returns("sampling") == returns(run, "--epsilon", "0.5") != returns(run, "--epsilon", "1")
+    assert returns(run, "--stochastic") == returns("sampling", "--stochastic")  # as in training, which has no epsilon
 
 
 def test_the_environment_is_built_once_for_all_checkpoints(run, monkeypatch):

@@ -81,6 +81,13 @@ def test_share_of_actions_is_uniform():
     assert len(uniform) / len(actions) == pytest.approx(0.25, abs=0.03)
     assert (uniform.mean(), uniform.std()) == (pytest.approx(0.0, abs=0.08), pytest.approx(1 / 3**0.5, rel=0.05))
     assert (agent(LOOK, explore=False)["action"] == np.float32(0.1)).all()
+    sampled = agent.respond(torch.from_numpy(LOOK), None, True)[0][:, 0]  # as an export does
+    uniform = sampled[sampled != 0.1]
+    assert len(uniform) / len(sampled) == pytest.approx(0.25, abs=0.03)
+    assert (float(uniform.mean()), float(uniform.std())) == (
+        pytest.approx(0.0, abs=0.08),
+        pytest.approx(0.577, rel=0.05),
+    )
     state = agent.state_dict()
     expected = agent(LOOK)["action"]
     agent.load_state_dict(state)

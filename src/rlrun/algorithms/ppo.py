@@ -41,7 +41,7 @@ class PPOLoss(ActorCriticLoss):
         clip: ε, of the probability ratio.
         value_clip: a value's way from what it was at the beginning of the rollout, at most; None = any.
         kl_weight: of the divergence from the policy that acted.
-        log_prob_clip: the policy's log-probabilities are clamped to ± this; None = never.
+        log_prob_clip: in the ratio the policy's log-probabilities are clamped to ± this; None = never.
     """
 
     provides = ("policy_entropy", "approx_kl")
@@ -84,13 +84,15 @@ class PPOLoss(ActorCriticLoss):
         valid: Tensor | None = None,
     ) -> LossResult:
         evaluated = self.evaluate_actions(observation, action, state, episode_end)
-        bound = self.log_prob_clip
-        now = evaluated.log_prob if bound is None else evaluated.log_prob.clamp(-bound, bound)
-        log_ratio = now - log_prob
+        log_ratio = evaluated.log_prob - log_prob
         if valid is not None:  # of what is no step the ratio may be anything, and infinity times nothing is no number
             log_ratio = log_ratio * valid
         clip = self.clip if clip is None else clip
-        objective = ops.surrogate(log_ratio, self.prepared(advantage, valid), clip=clip)
+        bound, clamped = self.log_prob_clip, log_ratio
+        if bound is not None:
+            clamped = evaluated.log_prob.clamp(-bound, bound) - log_prob
+            clamped = clamped if valid is None else clamped * valid
+        objective = ops.surrogate(clamped, self.prepared(advantage, valid), clip=clip)
         weight = self.kl_weight if kl_weight is None else kl_weight
         if isinstance(weight, Tensor) or weight != 0.0:
             objective = objective - weight * _divergence(log_ratio)

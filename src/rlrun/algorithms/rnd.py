@@ -82,6 +82,15 @@ class Distillation(nn.Module):
         if sizes[0] != sizes[1]:
             raise ConfigError(f"networks.rnd: random makes {sizes[0]} numbers and predictor {sizes[1]}")
         self.random.requires_grad_(False)
+        self.train()
+
+    def train(self, mode: bool = True) -> "Distillation":
+        """Set the mode of the predictor; what does not learn has no dropout, and keeps its statistics."""
+        super().train(mode)
+        for part in (self.encoder, self.random):
+            if part is not None:
+                part.eval()
+        return self
 
     def error(self, observation: Tree) -> Tensor:
         """Return the squared distance of prediction and random features [...] (section 2.2)."""

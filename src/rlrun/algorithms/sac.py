@@ -24,11 +24,17 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
-from rlrun.callbacks.target import EntropyReward, TargetCallback, TargetResult, less_cost, require_entropy_reward
+from rlrun.callbacks.target import (
+    EntropyReward,
+    TargetCallback,
+    TargetResult,
+    less_cost,
+    mean_cost,
+    require_entropy_reward,
+)
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, Ensemble, SoftPolicy, Temperature
-from rlrun.runs import learners
 
 
 class SoftQTarget(TargetCallback):
@@ -75,6 +81,7 @@ class SoftQTarget(TargetCallback):
         terminated: Tensor,
         discount: Tensor | None = None,
         next_previous: Tree | None = None,
+        valid: Tensor | None = None,
     ) -> TargetResult:
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
         value = self.smallest(self.target_network(next_observation, c))  # [M, B] -> [B], or [M, B, K] -> [B, K]
@@ -83,9 +90,10 @@ class SoftQTarget(TargetCallback):
             cost = self.temperature.of("discrete") * choices
             value = self.policy.codec.expect(choices.exp(), value - cost if self.entropy_reward else value)  # [B]
             if self.entropy_reward == "centered":
-                value = value + learners.mean_(self.policy.codec.expect(choices.exp(), cost).mean())
+                value = value + mean_cost(self.policy.codec.expect(choices.exp(), cost), valid)
         if log_prob is not None and self.entropy_reward:
-            value = less_cost(value, self.temperature.of("continuous") * log_prob, self.entropy_reward)  # eq. 3
+            cost = self.temperature.of("continuous") * log_prob
+            value = less_cost(value, cost, self.entropy_reward, valid)  # eq. 3
         return self.bootstrap(reward, terminated, value, discount)
 
 

@@ -184,20 +184,21 @@ class SarsaTarget(TargetCallback):
         terminated: Tensor,
         discount: Tensor | None = None,
         next_previous: Tree | None = None,
+        valid: Tensor | None = None,
     ) -> TargetResult:
-        c, bonus = self._drawn(next_observation, next_previous)  # [B, A], [B]
+        c, cost = self._drawn(next_observation, next_previous)  # [B, A], [B]
         value = self.smallest(self.target_network(next_observation, c))  # [M, B] -> [B]
-        return self.bootstrap(reward, terminated, value if bonus is None else value + bonus, discount)
+        value = value if cost is None else less_cost(value, cost, self.entropy_reward, valid)
+        return self.bootstrap(reward, terminated, value, discount)
 
     def _drawn(self, observation: Tree, previous: Tree | None) -> tuple[Tensor, Tensor | None]:
-        """Return an action of the policy, and what its entropy is paid."""
+        """Return an action of the policy, and what is taken off its value: minus an entropy reward."""
         if self.temperature is None:
             return ops.smoothed(self.policy(observation), self.noise, self.noise_limit), None
         c, log_prob = self.policy.continuous(observation, previous)  # type: ignore[operator]
         if not self.entropy_reward:
             return c, None
-        cost = self.temperature.of("continuous") * log_prob  # type: ignore[operator]
-        return c, less_cost(torch.zeros_like(cost), cost, self.entropy_reward)
+        return c, self.temperature.of("continuous") * log_prob  # type: ignore[operator]
 
 
 class WindowTarget(SarsaTarget):
@@ -224,15 +225,16 @@ class WindowTarget(SarsaTarget):
         discount: Tensor | None = None,
         previous: Tree | None = None,
         next_previous: Tree | None = None,
+        valid: Tensor | None = None,
     ) -> TargetResult:
         if reward.dim() < 2:
             raise ConfigError("algorithm.unroll: wanted at least 2 steps; of a single one nothing can be remembered")
         seen = _reaching(observation, next_observation)  # [B, T + 1, …]
         before = None if previous is None else _reaching(previous, next_previous)
-        c, bonus = self._drawn(seen, before)  # [B, T + 1, A], [B, T + 1]
-        value = self.smallest(self.target_network(seen, c))
-        value = value if bonus is None else value + bonus
-        return self.bootstrap(reward, terminated, value[:, 1:], discount)
+        c, cost = self._drawn(seen, before)  # [B, T + 1, A], [B, T + 1]
+        value = self.smallest(self.target_network(seen, c))[:, 1:]
+        value = value if cost is None else less_cost(value, cost[:, 1:], self.entropy_reward, valid)
+        return self.bootstrap(reward, terminated, value, discount)
 
 
 def _reaching(observation: Tree, following: Tree) -> Tree:

@@ -196,13 +196,20 @@ def require_entropy_reward(entropy_reward: EntropyReward) -> None:
         raise ConfigError(f"entropy_reward: wanted true, false or centered, got {entropy_reward!r}")
 
 
-def less_cost(value: Tensor, cost: Tensor, entropy_reward: EntropyReward) -> Tensor:
-    """Return values with an entropy reward, which is minus a cost; `centered` adds the cost's mean over the batch.
+def less_cost(value: Tensor, cost: Tensor, entropy_reward: EntropyReward, valid: Tensor | None = None) -> Tensor:
+    """Return values with an entropy reward, which is minus a cost; `centered` adds the cost's mean over valid rows.
 
     Then an action is paid for the entropy beyond the usual one. So long episodes are not worth more for their entropy.
     """
     value = value - cost
-    return value + learners.mean_(cost.mean()) if entropy_reward == "centered" else value
+    return value + mean_cost(cost, valid) if entropy_reward == "centered" else value
+
+
+def mean_cost(cost: Tensor, valid: Tensor | None) -> Tensor:
+    """Return the mean of costs over valid rows, those of all learners."""
+    if valid is not None:
+        cost = ops.over_valid(cost, valid.reshape(valid.shape + (1,) * (cost.dim() - valid.dim())))
+    return learners.mean_(cost.mean())
 
 
 class QuantileTarget(TargetCallback, ABC):
@@ -251,11 +258,13 @@ class QuantileTarget(TargetCallback, ABC):
         terminated: Tensor,
         discount: Tensor | None = None,
         next_previous: Tree | None = None,
+        valid: Tensor | None = None,
     ) -> TargetResult:
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
         value, further = self.outcomes(next_observation, c)
         if self.entropy_reward and log_prob is not None:
-            value = less_cost(value, self.temperature.of("continuous") * log_prob.unsqueeze(-1), self.entropy_reward)
+            cost = self.temperature.of("continuous") * log_prob.unsqueeze(-1)
+            value = less_cost(value, cost, self.entropy_reward, valid)
         outputs, metrics = self.bootstrap(reward, terminated, value, discount)
         return {**outputs, **further}, metrics
 
@@ -297,7 +306,10 @@ class LambdaReturn(Target):
         truncated: Tensor,
         discount: Tensor | None = None,
         valid: Tensor | None = None,
+        target_widths: Tensor | None = None,
     ) -> TargetResult:
+        if target_widths is not None and target_widths.dim() > 1:
+            raise ConfigError("td_lambda: each step has quantiles at fractions of its own; algorithm.fixed=true")
         if q_target.dim() > reward.dim():  # [B, T, N], of a distribution
             if self.lambda_ not in (0.0, 1.0):
                 raise ConfigError(

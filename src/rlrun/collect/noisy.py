@@ -32,7 +32,7 @@ from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, ro
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
-from rlrun.ops.distributions import Kind, drawn, given, is_given, normal_like, squashed_action
+from rlrun.ops.distributions import Kind, drawn, given, gumbel_argmax, is_given, normal_like, squashed_action
 from rlrun.runs import learners
 
 TINY = 1e-12  # added to the length of a gradient, which may be 0
@@ -136,7 +136,12 @@ class Noisy(PolicyAgent):
         if not explore:
             return action, after
         size = self.deviation(self.steps) / math.sqrt(1.0 - (1.0 - self.damping) ** 2)
-        return map_tree(lambda part: (part + size * normal_like(part)).clamp(-1.0, 1.0), action), after
+        noisy = map_tree(lambda part: (part + size * normal_like(part)).clamp(-1.0, 1.0), action)
+        if not self.random:
+            return noisy, after
+        odds = torch.tensor([1.0 - self.random, self.random], device=self.device).log().expand(row_count(action), 2)
+        uniform = map_tree(lambda part: torch.erf(normal_like(part) * math.sqrt(0.5)), action)
+        return where(gumbel_argmax(odds) == 1, uniform, noisy), after
 
     @property
     def metrics(self) -> dict[str, float]:

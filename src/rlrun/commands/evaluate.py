@@ -126,7 +126,8 @@ def evaluate(
         episodes: how many; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode.
         stochastic: sample actions as in training, in place of the best ones.
-        epsilon: probability of a sampled action in place of the best one; None = the run's evaluation.epsilon.
+        epsilon: probability of a sampled action in place of the best one; None = the run's evaluation.epsilon, or
+            0 if stochastic.
         video: a folder for one video an episode; of several checkpoints, each gets a folder in it.
         videos: how many of the first episodes are filmed; None = all.
         form: of videos: mp4 (default) or gif.
@@ -153,7 +154,7 @@ def evaluate(
     with frozen(run, trust) as policy:
         if single:
             policy.take_only(wanted[0])
-        epsilon = policy.epsilon if epsilon is None else epsilon
+        epsilon = (0.0 if stochastic else policy.epsilon) if epsilon is None else epsilon
         require_sampling(policy.agent, epsilon)
         limits: dict[str, Any] = {"max_steps": policy.max_steps, "explore": stochastic, "epsilon": epsilon}
         with Stage(policy.env, episodes=episodes, seed=seed, film=film, **limits) as stage:
