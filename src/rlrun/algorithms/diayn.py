@@ -32,7 +32,7 @@ class Discriminator(EncodedMLP):
 
     Args:
         spaces: of the environment; its observation is a dict.
-        skill: name of the part that is the skill; the network sees all others.
+        skill: name of the part that is the skill; the network sees all remaining.
         hidden: widths of the layers.
         activation, init: of the layers, as `MLP` takes them.
         encoder: any module from what `rest` returns to features [..., F], in front of the layers.
@@ -61,8 +61,8 @@ class Discriminator(EncodedMLP):
                 f"{describe(spaces.observation)}"
             )
         skills = space.n if isinstance(space, Discrete) else 0  # 0 = it is numbers
-        others = {name: part for name, part in parts.items() if name != skill}
-        rest = Composite(others) if len(others) > 1 else next(iter(others.values()))
+        remaining = {name: part for name, part in parts.items() if name != skill}
+        rest = Composite(remaining) if len(remaining) > 1 else next(iter(remaining.values()))
         layers: dict[str, Any] = {"hidden": hidden, "activation": activation, "init": init, "output_gain": 0.0}
         super().__init__(rest, skills or space.size, encoder=encoder, **layers)
         self.skill, self.skills = skill, skills
@@ -70,8 +70,8 @@ class Discriminator(EncodedMLP):
 
     def rest(self, observation: Tree) -> Tree:
         """Return observations without the skill; if one part is left, that part."""
-        others = {name: part for name, part in observation.items() if name != self.skill}
-        return others if len(others) > 1 else next(iter(others.values()))
+        remaining = {name: part for name, part in observation.items() if name != self.skill}
+        return remaining if len(remaining) > 1 else next(iter(remaining.values()))
 
     def log_prob(self, observation: Tree) -> Tensor:
         """Return log q(z | s) [..., K] of observations without the skill, for skills that are choices."""
