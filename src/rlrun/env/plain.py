@@ -207,7 +207,7 @@ def _set_generator(written: dict[str, Any], present: Any) -> Any:
 
 
 def require_sound(written: Any) -> None:
-    """Refuse states of generators that would make numpy read beyond its memory.
+    """Refuse states of generators that would make numpy read beyond its memory, and attributes special in Python.
 
     Raises:
         RlrunError: with the first of them.
@@ -220,6 +220,9 @@ def require_sound(written: Any) -> None:
             for kind in ("numpy", "legacy"):
                 if kind in written and checked(written[kind])["bit_generator"] not in _BITS:
                     raise RlrunError(f"there is no random generator {written[kind]['bit_generator'][:40]!a}")
+        for name in written.get("attributes", ()):
+            if name.startswith("__"):
+                raise RlrunError(f"'{name[:80]}' is not an attribute that a checkpoint can hold")
         for part in written.values():
             require_sound(part)
 
