@@ -204,7 +204,7 @@ KINDS: dict[str, Kind] = {
     "env.vectorization": one_of("auto", "sync", "async", "native", "envpool"),
     "algorithm.discount": number(0, 1),
     "lagrangian.initial": either(number(0, above=True), list_of("a list of numbers", number())),
-    "algorithm.entropy_reward": either(TRUTH, one_of("centered")),
+    "algorithm.entropy_reward": either(TRUTH, Kind("centered", one_of("centered").convert, {"enum": ["centered"]})),
     "algorithm.lr": number(0, above=True),
     "algorithm.batch_size": whole(1),
     "algorithm.hidden": list_of("a list of whole numbers from 1", whole(1), or_one=True),
