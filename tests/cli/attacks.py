@@ -70,7 +70,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def linked(name: str, target: str, make: Callable[[Path, Path], None] = Path.symlink_to) -> Callable[[Path], None]:
-    """Return what makes a link in the project, to a place that is told from its folder."""
+    """Return what makes a link in the project, to a place that is counted from its folder."""
 
     def plant(project: Path) -> None:
         path = project / name

@@ -423,8 +423,8 @@ def test_ray_actors_act_fail_and_end(begun):
     ray.kill(lost.link._actor)
     with pytest.raises(WorkerError, match=r"^collector: its actor is gone: Ray lost it: "):
         taking(lost)
-    for other in (broken, lost):
-        other.end_training(None)
+    for finished in (broken, lost):
+        finished.end_training(None)
     assert ray.is_initialized()  # as before they began
     collector.end_training(None)
     assert not collector.link.alive()

@@ -11,7 +11,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 
 from rlrun.collect import EpsilonGreedy, PolicyAgent, evaluate
-from rlrun.collect.evaluate import mean_interval, quantile, require_sampling, restored_generators
+from rlrun.collect.evaluate import mean_interval, quantile, restored_generators, sampling
 from rlrun.core.errors import ConfigError
 from rlrun.env.sync import SyncEnv
 
@@ -101,11 +101,13 @@ def test_epsilon_replaces_some_best_actions_by_sampled_ones():
     env, mean = SyncEnv([Arms() for _ in range(8)]), {0.0: 4.0, 0.2: 0.8 * 4.0 + 0.2 * 0.5, 1.0: 0.5}
     for epsilon, expected in mean.items():
         torch.manual_seed(5)
-        returns = evaluate(env, PolicyAgent(Last()), episodes=8, seed=0, epsilon=epsilon).returns
+        returns = evaluate(env, sampling(PolicyAgent(Last()), epsilon, seed=0), episodes=8, seed=0).returns
         assert np.mean(returns) / 500 == pytest.approx(expected, abs=0.06)
     agent = EpsilonGreedy(Last(), epsilon=0.0, spaces=env.spaces, seed=1)  # training has ended to explore
     before = agent.state_dict()
-    returns = [evaluate(env, agent, episodes=8, seed=0, epsilon=epsilon).mean_return / 500 for epsilon in (0.2, 1.0)]
+    returns = [
+        evaluate(env, sampling(agent, epsilon, seed=0), episodes=8, seed=0).mean_return / 500 for epsilon in (0.2, 1.0)
+    ]
     assert returns == pytest.approx([0.8 * 4.0 + 0.2 * 2.0, 2.0], abs=0.06)  # any arm is as likely
     assert agent.state_dict() == before
 
@@ -113,15 +115,15 @@ def test_epsilon_replaces_some_best_actions_by_sampled_ones():
 def test_epsilon_keeps_the_state_of_the_action_that_was_taken():
     torch.manual_seed(5)
     env = SyncEnv([Arms() for _ in range(8)])
-    mean = evaluate(env, PolicyAgent(Last(1)), episodes=8, seed=0, epsilon=0.1).mean_return
+    mean = evaluate(env, sampling(PolicyAgent(Last(1)), 0.1, seed=0), episodes=8, seed=0).mean_return
     sampled = 0.1 * 500  # the state counts them, and each pays 100 for each one before
     assert mean == pytest.approx(100 * sampled**2 / 2, rel=0.3)
 
 
 def test_agent_without_respond_cannot_sample():
     with pytest.raises(ConfigError, match=r"evaluation\.epsilon: a Copycat has no respond"):
-        require_sampling(Copycat(), 0.5)
-    require_sampling(Copycat(), 0.0)
+        sampling(Copycat(), 0.5, seed=0)
+    assert isinstance(sampling(Copycat(), 0.0, seed=0), Copycat)
 
 
 def test_evaluation_can_be_abandoned():

@@ -81,7 +81,7 @@ def test_a_run_killed_between_two_checkpoints_ends_as_the_other(cell, whole, ove
 
 @pytest.mark.parametrize("cell", ["dqn-cartpole-1-sync", "sac-pendulum-4-async"])
 def test_a_run_killed_at_random_moments_ends_as_the_other(cell, forked, whole, overrides, assert_same, tmp_path):
-    """One kill of two comes amidst a write; `python -m benchmarks resilience` kills each cell 20 times."""
+    """One kill of two comes during a write; `python -m benchmarks resilience` kills each cell 20 times."""
     request, dice = [*overrides(cell), "stop.env_steps=400"], random.Random(1)
     story = kills.torment(request, tmp_path / "run", forked, kills=2, delay=0.05, dice=dice)
     assert (story.kills, story.resumes, story.damaged) == (2, 2, [])

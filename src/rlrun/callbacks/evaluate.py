@@ -15,7 +15,7 @@ from rlrun.callbacks.log import Logger
 from rlrun.callbacks.schedule import due_offline
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, require_sampling, restored_generators, stage
+from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, restored_generators, sampling, stage
 from rlrun.collect.statistics import by_reward
 from rlrun.core.clock import Spent
 from rlrun.core.errors import RlrunError
@@ -71,7 +71,7 @@ class Evaluator(Callback):
         self.seed = seed
         self.max_steps = max_steps
         self.epsilon = epsilon
-        require_sampling(agent, epsilon)
+        sampling(agent, epsilon, seed=seed)
         self.video = bool(video)
         if self.video:
             videos.require_encoder("evaluation.video")
@@ -197,11 +197,10 @@ class Evaluator(Callback):
             torch.manual_seed(self.seed)
         return evaluate(
             envs,
-            self.agent,
+            sampling(self.agent, self.epsilon, seed=self.seed),
             episodes=episodes,
             seed=self.seed,
             max_steps=self.max_steps,
-            epsilon=self.epsilon,
             watch=watch,
             abandon=self.abandon,
         )

@@ -93,7 +93,6 @@ def evaluate(
     seed: int,
     max_steps: int | None = None,
     explore: bool = False,
-    epsilon: float = 0.0,
     watch: Watcher | None = None,
     abandon: Callable[[], None] | None = None,
 ) -> Evaluation:
@@ -109,15 +108,12 @@ def evaluate(
         seed: of the first episode.
         max_steps: end an episode after so many steps.
         explore: act as in training rather than at best.
-        epsilon: probability that an env's best action is replaced by a sampled one; torch's generator decides.
         watch: called when an episode begins and after each of its steps, before the env is reset.
         abandon: called at each step; may raise to stop.
 
     Returns:
         The results, in the order of the episodes.
     """
-    if epsilon:
-        agent = _Sampling(agent, epsilon)
     envs = env.num_envs
     playing = np.arange(envs)  # env -> episode
     pending = envs
@@ -151,15 +147,20 @@ def evaluate(
     return tally.evaluation()
 
 
-def require_sampling(agent: Agent, epsilon: float) -> None:
-    """Refuse an epsilon above 0 for an agent that cannot sample without its counters.
+def sampling(agent: Agent, epsilon: float, *, seed: int) -> Agent:
+    """Return an agent whose best actions are replaced by sampled ones with a probability; torch's generator decides.
+
+    seed: of uniform actions.
 
     Raises:
-        ConfigError: the agent has no method `respond`.
+        ConfigError: the agent has no method `respond`, so it could not sample without its counters.
     """
-    if epsilon and not hasattr(agent, "respond"):
+    if not epsilon:
+        return agent
+    if not hasattr(agent, "respond"):
         name = type(agent).__name__
         raise ConfigError(f"evaluation.epsilon: a {name} has no respond(observation, state, explore) to sample by")
+    return _Sampling(agent, epsilon, seed)
 
 
 class _Sampling(Agent):
@@ -168,10 +169,10 @@ class _Sampling(Agent):
     The policy samples it. Where the agent itself explores by uniform actions, it is one of these.
     """
 
-    def __init__(self, agent: Any, epsilon: float) -> None:
+    def __init__(self, agent: Any, epsilon: float, seed: int) -> None:
         self.agent, self.epsilon, self.outputs = agent, epsilon, agent.outputs
         uniform = getattr(agent, "uniform", None)
-        self.random = uniform and agent.at_random(uniform.space, seed=int(torch.randint(1 << 31, ())))
+        self.random = uniform and agent.at_random(uniform.space, seed=seed)
         self.policy = getattr(agent, "policy", None)  # which `evaluation_mode` looks for
 
     @torch.no_grad()

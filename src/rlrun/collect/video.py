@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_generators, stage
+from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_generators, sampling, stage
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError, did_you_mean
 from rlrun.core.typing import Array
 from rlrun.env import Env
@@ -325,7 +325,8 @@ class Stage:
     ) -> None:
         self.seed = seed
         self.film = film
-        self._play = partial(evaluate, max_steps=max_steps, explore=explore, epsilon=epsilon)
+        self.epsilon = epsilon
+        self._play = partial(evaluate, max_steps=max_steps, explore=explore)
         most = 0 if film is None else episodes if film.episodes is None else film.episodes
         self._filmed = min(episodes, most)
         self._rest = episodes - self._filmed
@@ -360,6 +361,7 @@ class Stage:
         """
         with restored_generators():
             torch.manual_seed(self.seed)
+            agent = sampling(agent, self.epsilon, seed=self.seed)
             evaluation: Evaluation = Evaluation([], [], [])
             videos: list[Path] = []
             if self._screen is not None and self.film is not None:

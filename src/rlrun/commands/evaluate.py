@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 import numpy as np
 
-from rlrun.collect.evaluate import Evaluation, require_sampling
+from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.export.opening import exported, is_export, refuse_overrides
@@ -155,7 +155,6 @@ def evaluate(
         if single:
             policy.take_only(wanted[0])
         epsilon = (0.0 if stochastic else policy.epsilon) if epsilon is None else epsilon
-        require_sampling(policy.agent, epsilon)
         limits: dict[str, Any] = {"max_steps": policy.max_steps, "explore": stochastic, "epsilon": epsilon}
         with Stage(policy.env, episodes=episodes, seed=seed, film=film, **limits) as stage:
             reports = {where: _report(policy, where, stage, single=single) for where in dict.fromkeys(wanted)}

@@ -89,7 +89,7 @@ class PoolIndex(EpisodeIndex):
         self.limit[episode] = self._tip = new + room
 
     def _lay_out(self, slots: Array, room: int) -> None:
-        """Write the log anew, with space for `room` more; slots: of all episodes by number, one after another."""
+        """Write the log again, with space for `room` more; slots: of all episodes by number, one after another."""
         episodes = np.flatnonzero(self.status != FREE)
         lengths = (self.rows - self.gone)[episodes]
         wanted = np.where(self.status[episodes] == CLOSED, lengths, np.maximum(2 * lengths, ROOM))
