@@ -9,12 +9,13 @@ from tests.training.batches import Served
 
 from rlrun.algorithms.ddpg import DeterministicQTarget
 from rlrun.algorithms.dqn import QNetwork, QTarget
+from rlrun.algorithms.dsac import ImplicitQuantileTarget
 from rlrun.algorithms.qrsac import FixedQuantileTarget
 from rlrun.algorithms.sac import SoftQTarget
 from rlrun.algorithms.sarsa import SarsaTarget
 from rlrun.callbacks.target import less_cost
 from rlrun.core.errors import ConfigError
-from rlrun.nn import Critics
+from rlrun.nn import Critics, ImplicitCritics, SoftPolicy, Temperature
 from rlrun.training.trainer import Trainer
 
 from .fixed import (
@@ -172,6 +173,15 @@ def test_centered_entropy_pays_for_more_than_the_mean():
     assert less_cost(value, cost, "centered", torch.tensor([True, False])).tolist() == [1.0, 1.0]  # 0.5 is the mean
     with pytest.raises(ConfigError, match="entropy_reward: wanted true, false or centered, got 'center'"):
         soft(entropy_reward="center")
+
+
+def test_dsac_centers_its_entropy():
+    arguments = {"fractions": 2, "fixed": True, "entropy_reward": "centered"}
+    for epistemic, expected in ((None, "centered"), (0.04, False)):
+        critics = ImplicitCritics(CONTINUOUS, hidden=(4,), members=2)
+        temperature = Temperature(CONTINUOUS, epistemic=epistemic)
+        policy = SoftPolicy(CONTINUOUS, critics=critics, temperature=temperature, hidden=(4,))
+        assert ImplicitQuantileTarget(critics, policy, temperature, **arguments).entropy_reward == expected
 
 
 @pytest.mark.parametrize(("tau", "every"), [(0.25, 1), (1.0, 3)])

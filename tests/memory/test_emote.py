@@ -116,6 +116,12 @@ BROKEN = {
         {},
         "ranges that overlap",
     ),
+    "ranges beyond 64 bits": (
+        {"reward.ranges.npy": npy(ranges(list(range(100)), 4) * [1, 0, 0] + [0, 2**63 - 2, 2**63 - 2])},
+        {},
+        "or leave its",
+    ),
+    "rows of no width": ({"reward.npy": npy(np.zeros((400, 0), np.float32))}, {}, "or leave its"),
     "other ids": ({"reward.ranges.npy": npy(ranges(list(range(1, 101)), 4))}, {}, "damaged: there is no 0"),
     "uneven lengths": (
         {"observation.ranges.npy": npy(ranges(list(range(100)), 5) - [0, 0, 1] * (np.arange(100)[:, None] == 4))},

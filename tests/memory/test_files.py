@@ -233,13 +233,14 @@ def test_any_flipped_byte_is_refused_or_changes_nothing(tmp_path: Path) -> None:
         ("fifo by rows", "status", 99),
         *(("fifo by rows", name, -1) for name in ("open", "stamp", "_lanes")),
         ("fifo by rows", "last", 1 << 62),
-        *(("uniform", name, value) for name, value in (("rows", 1 << 30), ("gone", 9), ("status", 99))),
+        *(("uniform", name, value) for name, value in (("rows", 1 << 30), ("gone", 9), ("status", 0), ("freed", 999))),
+        ("uniform", "high", 10**12),
     ],
 )
 def test_forged_index_is_refused(ejector: str, name: str, value: int) -> None:
     index = filled("uniform", ejector).index
     state = index.state_dict()
-    state[name] = value if name == "bits" else torch.full_like(state[name], value)
+    state[name] = value if name in ("bits", "high") else torch.full_like(state[name], value)
     with pytest.raises(RlrunError, match="the saved index is damaged"):
         make("uniform", ejector).index.load_state_dict(state)
 

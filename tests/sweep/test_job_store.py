@@ -157,6 +157,8 @@ def test_a_view_of_rows_without_end_is_no_table_of_jobs(tmp_path):
         )
     with pytest.raises(RunDirError, match=r"jobs\.sqlite is damaged: it has no table of jobs"):
         module.look(tmp_path / "jobs.sqlite")
+    with pytest.raises(RunDirError, match=r"jobs\.sqlite is damaged: it has no table of jobs"):
+        JobStore(tmp_path / "jobs.sqlite")
 
 
 def test_a_write_that_fails_leaves_all_as_it_was(job_store):

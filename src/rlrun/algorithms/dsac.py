@@ -56,7 +56,8 @@ class ImplicitQuantileTarget(QuantileTarget):
         **options: Any,
     ) -> None:
         super().__init__(critics, policy, temperature, **options)
-        self.entropy_reward = self.entropy_reward and temperature.epistemic is None
+        if temperature.epistemic is not None:
+            self.entropy_reward = False
         self.fractions = fractions
         self.fixed = fixed
 

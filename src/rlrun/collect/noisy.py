@@ -58,7 +58,7 @@ class Noisy(PolicyAgent):
 
     Raises:
         SpaceError: part of the action is a choice.
-        ConfigError: the damping is not above 0 and at most 1.
+        ConfigError: the damping is not above 0 and at most 1, or `random` is no probability.
     """
 
     def __init__(
@@ -77,6 +77,8 @@ class Noisy(PolicyAgent):
             raise SpaceError(f"agent: noise is for actions that are numbers; here they are {describe(spaces.action)}")
         if not 0.0 < damping <= 1.0:
             raise ConfigError(f"agent.damping: wanted a share above 0 and at most 1, got {damping}")
+        if not 0.0 <= random <= 1.0:
+            raise ConfigError(f"agent.random: wanted a probability from 0 to 1, got {random}")
         super().__init__(policy, device=device, preprocess=preprocess)
         self.deviation = as_schedule(deviation)
         self.damping = damping

@@ -72,7 +72,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: AnyEnv, count: int, *, axis: int | None = None, keys: Sequence[str] | None = None) -> None:
         super().__init__(env)
         self.frames: deque[Any] = deque(maxlen=_at_least_one(count, "FrameStack"))
-        self.axis, self.keys = axis, keys
+        self.joined_along, self.keys = axis, keys  # earlier versions saved another `axis`
         parts = [_box(env, "FrameStack")] if keys is None else [_box(env, "FrameStack", key) for key in keys]
         self._ways = [_way(space, axis) for space in parts]
         spaces = [
@@ -119,7 +119,7 @@ def frames_of(env: AnyEnv) -> int:
     A memory can store each of these frames once: a stack is the newest frames of the episode, the first one
     repeated before its beginning.
     """
-    if isinstance(env, FrameStack) and env.keys is None and env.axis is None:
+    if isinstance(env, FrameStack) and env.keys is None and env.joined_along is None:
         count = env.frames.maxlen or 1
     elif isinstance(env, FrameStackObservation) and env.padding_type == "reset":
         count = env.stack_size

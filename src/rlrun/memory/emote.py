@@ -72,7 +72,8 @@ def _part(file: ZipFile, key: str, ids: list[int], path: Path) -> Part:
     ranges = archive.ArrayMember(file, f"{key}.ranges.npy", path).all().astype(np.int64)
     row_of = {number: row for row, number in enumerate(ranges[:, 0].tolist())}
     start, length = ranges[[row_of[number] for number in ids], 1:].T
-    if (start < 0).any() or (length < 0).any() or (start + length > len(data)).any() or length.sum() > len(data):
+    outside = (start < 0) | (length < 0) | (length > len(data) - start.clip(0))
+    if outside.any() or length.sum() > len(data) or (len(data) and not data.nbytes):
         raise RequestError(f"{path} is damaged: {key}.ranges.npy has ranges that overlap or leave its {len(data)} rows")
     return Part(data, start, length)
 

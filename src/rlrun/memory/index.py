@@ -321,6 +321,13 @@ class EpisodeIndex(ABC):
             for name, values in arrays.items()
         )
         numbers = len(arrays["lane"])
+        by_env = ("written", "open", "_lanes", "_previous")
+        sound = sound and all(
+            values.shape[-1] == (envs if name in by_env else numbers)
+            for name, values in arrays.items()
+            if name != "free"
+        )
+        sound = sound and np.array_equal(np.sort(arrays["open"]), np.flatnonzero(arrays["status"] == OPEN))
         bounds = {"open": numbers, "free": numbers, "lane": envs, "status": CLOSED + 1, "_previous": size + 1}
         limited = [(used, size), *((arrays[name], most) for name, most in bounds.items() if name in arrays)]
         limited += [(stamp >> bits, numbers)] if sound else []

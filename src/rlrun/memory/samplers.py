@@ -18,6 +18,7 @@ from rlrun.core.typing import Array, Tree
 from rlrun.memory.index import EpisodeIndex
 
 STOCK = 4096  # random numbers drawn at once
+LARGEST_STOCK = 1 << 24  # of a saved sampler
 WEIGHTINGS = ("windows", "episodes")
 Reader = Callable[[str, Tree, Array], Tree]
 
@@ -271,6 +272,8 @@ class Uniform(Seeded, Sampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         stock = state["stock"]
+        if not 0 <= stock["used"] <= stock["size"] <= LARGEST_STOCK:
+            raise RlrunError(f"memory: the saved sampler is damaged: it has a stock of {stock['size']} numbers")
         self._before = stock["before"]
         put_back(self.generator, self._before)
         self._stock, self._used, self._extent = self.generator.random(stock["size"]), stock["used"], -1

@@ -27,6 +27,7 @@ JOB_STORE = "jobs.sqlite"  # of a sweep's folder
 State = Literal["pending", "queued", "running", "completed", "failed", "pruned"]
 SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
+LONGEST_ROW = 1 << 20  # bytes
 KEY = re.compile(r"[0-9A-Za-z_-]+")  # which names a folder
 COLUMNS = "key, label, words, state, owner, attempts, code, error"
 LAYOUT = """
@@ -105,6 +106,7 @@ class JobStore:
         require_own_database(path)
         with self._writing() as job_store:
             job_store.execute(LAYOUT)
+            _require_table(job_store, path)
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Add jobs; a completed one is pending again if its overrides changed, such as its budget."""
@@ -226,6 +228,7 @@ class JobStore:
         """Hold the only transaction; all of it is written, or nothing."""
         try:
             with closing(sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)) as job_store:
+                job_store.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_ROW)
                 job_store.execute("BEGIN IMMEDIATE")
                 try:
                     yield job_store
@@ -246,12 +249,17 @@ def look(path: Path) -> list[Entry]:
     require_own_database(path)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=1.0, uri=True)) as job_store:
-            kind = job_store.execute("SELECT type FROM sqlite_master WHERE name = 'jobs'").fetchone()
-            if kind != ("table",):  # a view could have rows without end
-                raise RunDirError(f"{path} is damaged: it has no table of jobs")
+            job_store.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_ROW)
+            _require_table(job_store, path)
             return [_entry(row, path) for row in job_store.execute(f"SELECT {COLUMNS} FROM jobs ORDER BY rowid")]
     except sqlite3.Error as error:
         raise RunDirError(f"{path} cannot be read: {error}") from error
+
+
+def _require_table(job_store: sqlite3.Connection, path: Path) -> None:
+    """Refuse a view and a virtual table, which could have rows without end, with a RunDirError."""
+    if job_store.execute("SELECT 1 FROM sqlite_master WHERE name = 'jobs' AND rootpage > 0").fetchone() is None:
+        raise RunDirError(f"{path} is damaged: it has no table of jobs")
 
 
 def _entry(row: tuple[Any, ...], path: Path) -> Entry:

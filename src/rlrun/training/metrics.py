@@ -154,7 +154,8 @@ class Windows:
         """Restore the result of `state_dict`."""
         self._windows = {}
         for name, (total, *newest) in state.items():
-            if not (WINDOWED.fullmatch(name) and newest):
+            numbers = all(type(number) in (int, float) for number in (total, *newest))
+            if not (WINDOWED.fullmatch(name) and newest and numbers):
                 raise ValueError(f"no window: {name}")
             self._window(name).newest.extend(newest)
             self._window(name).total = total
