@@ -9,6 +9,7 @@ from torch import nn
 
 from rlrun.algorithms.a2c import A2CLoss
 from rlrun.algorithms.ppo import KLPenalty, KLStop, PPOLoss
+from rlrun.core.errors import ConfigError
 from rlrun.nn import ActorCritic, Heads
 
 from .fixed import ALL, MIXED, adam, column, evaluate_loss
@@ -121,6 +122,23 @@ def test_log_probabilities_are_clamped_before_the_ratio():
     assert float(outputs["approx_kl"]) == pytest.approx(sum(divergences) / 2)  # of the policies as they are
     losses.sum().backward()
     assert network.log_prob.grad.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"distance": "smooth_l1"}, "distance: wanted a function in place of huber, such as .*, got 'smooth_l1'"),
+        (
+            {"distance": nn.SmoothL1Loss(reduction="none"), "huber": 1.0},
+            "distance: wanted a function in place of huber",
+        ),
+        ({"advantage_clip": -3.0}, r"advantage_clip: wanted a number above 0, got -3\.0"),
+        ({"log_prob_clip": "six"}, "log_prob_clip: wanted a number above 0, got 'six'"),
+    ],
+)
+def test_bad_settings_of_losses_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        PPOLoss(Written([0.0], [0.0]), sgd, **options)
 
 
 class Served:

@@ -288,6 +288,8 @@ def test_own_modules_of_another_size_are_refused():
     spaces = Spaces(LINE, Discrete(3))
     with pytest.raises(ConfigError, match="a Linear makes 4 numbers of 256; wanted 3"):
         Curiosity(spaces, inverse=nn.LazyLinear(4))
+    with pytest.raises(ConfigError, match=r"wanted a module of torch, such as .*, got 'mlp'"):
+        Distillation(spaces, encoder="mlp")
     with pytest.raises(ConfigError, match=r"networks\.rnd: random makes 8 numbers and predictor 64"):
         Distillation(spaces, random=nn.LazyLinear(8))
 

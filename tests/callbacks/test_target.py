@@ -144,7 +144,7 @@ def test_quantiles_are_lengthened_by_whole_returns_only():
 
 def test_quantiles_at_fractions_of_each_step_are_not_lengthened():
     parts = {**one_step(), "truncated": NEVER, "target_widths": torch.full((1, STEPS, 2), 0.5)}
-    with pytest.raises(ConfigError, match=r"fractions of its own; algorithm\.fixed=true"):
+    with pytest.raises(ConfigError, match=r"set algorithm\.fixed=true and td_lambda\.lambda=1"):
         LambdaReturn(lambda_=1.0, discount=0.9).begin_batch(**parts)
 
 

@@ -163,6 +163,8 @@ def test_export_in_emotes_layout_is_imported(tmp_path: Path) -> None:
     assert len(again) == 6
     with pytest.raises(ConfigError, match=r"memory\.export\.layout: wanted one of rlrun, emote, got 'v1'"):
         MemoryExport(table(), path=str(path), layout="v1")
+    with pytest.raises(ConfigError, match=r"memory\.export\.layout=emote: nothing is exported"):
+        MemoryExport(table(), layout="emote")
 
 
 def test_import_precedes_the_first_step(tmp_path: Path, caplog: Any) -> None:

@@ -34,6 +34,7 @@ KEYS = {
     (*DQN, "stop={env_stepss:1}"): ["stop:", "no such key 'env_stepss'", "did you mean 'env_steps'?"],
     (*DQN, f"algorithm.lr={'[' * 1000}{']' * 1000}"): ["algorithm.lr: nested too deeply"],
     (*DQN, f"algorithm.lr={'x' * 30_000}"): ["an override has at most 20,000 letters"],
+    ("train", "algorithm=ppo", "env=cartpole", "memory.export.path=x.zip"): ["memory.export: this run keeps no memory"],
     (*DQN, "nowhere/group@x=1"): ["nowhere/group@x: no such group"],
 }
 

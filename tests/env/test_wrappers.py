@@ -68,6 +68,10 @@ def test_chosen_parts_are_stacked():
     assert observation in env.observation_space
     with pytest.raises(SpaceError, match=r"FrameStack\.keys: the observation has no part 'speed'"):
         FrameStack(RandomGoal(Counter(), 3), count=2, keys=["speed"])
+    with pytest.raises(ConfigError, match=r"FrameStack\.keys: wanted a list of parts, such as \[goal\], got 'goal'"):
+        FrameStack(RandomGoal(Counter(), 3), count=2, keys="goal")
+    with pytest.raises(ConfigError, match=r"FrameStack\.axis: wanted a number from -1 to 0, got 3"):
+        FrameStack(Counter(), count=2, axis=3)
 
 
 def test_frame_stack_keeps_no_reference():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossResult, Optimizer
-from rlrun.callbacks.policy import ActorCriticLoss
+from rlrun.callbacks.policy import ActorCriticLoss, require_bound
 from rlrun.core.typing import Tree
 from rlrun.memory import RolloutLoader
 from rlrun.nn import ActorCritic
@@ -60,6 +60,7 @@ class PPOLoss(ActorCriticLoss):
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
+        require_bound("log_prob_clip", log_prob_clip)
         self.log_prob_clip = log_prob_clip
         self.clip = clip
         self.value_clip = value_clip

@@ -181,8 +181,9 @@ class SwitchingPolicy(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if advantage_clip is not None and (len(advantage_clip) != 2 or not advantage_clip[0] < advantage_clip[1]):
-            raise ConfigError(f"algorithm.advantage_clip: wanted two numbers in order, got {list(advantage_clip)}")
+        pair = isinstance(advantage_clip, list | tuple) and len(advantage_clip) == 2
+        if advantage_clip is not None and not (pair and advantage_clip[0] < advantage_clip[1]):
+            raise ConfigError(f"algorithm.advantage_clip: wanted two numbers in order, got {advantage_clip}")
         if most_steps is not None and most_steps < 1:
             raise ConfigError(f"algorithm.most_steps must be at least 1, not {most_steps}")
         self.keeping = critics.trajectories

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
-from rlrun.core.errors import require_one_of
+from rlrun.core.errors import ConfigError, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import (
     ActionHead,
@@ -135,6 +135,10 @@ class ActorCriticLoss(LossCallback):
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
+        require_bound("advantage_clip", advantage_clip)
+        if distance is not None and (huber is not None or not callable(distance)):
+            example = "{_target_: torch.nn.SmoothL1Loss, reduction: none}"
+            raise ConfigError(f"distance: wanted a function in place of huber, such as {example}, got {distance!r}")
         self.actor_critic = network
         self.value_weight = value_weight
         self.entropy_weight = entropy_weight
@@ -202,6 +206,12 @@ class ActorCriticLoss(LossCallback):
         metrics["value/mean"] = Metric((evaluated.value,), valid=valid)
         metrics["value/explained_variance"] = Metric((evaluated.value, return_), "explained_variance", valid)
         return metrics
+
+
+def require_bound(name: str, bound: float | None) -> None:
+    """Refuse a bound that is no number above 0, with a ConfigError."""
+    if bound is not None and not (isinstance(bound, int | float) and bound > 0.0):
+        raise ConfigError(f"{name}: wanted a number above 0, got {bound!r}")
 
 
 def _mean_entropy(head: ActionHead, present: tuple[bool, ...], index: int, *tensors: Tensor) -> Tensor:

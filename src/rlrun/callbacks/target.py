@@ -309,11 +309,14 @@ class LambdaReturn(Target):
         target_widths: Tensor | None = None,
     ) -> TargetResult:
         if target_widths is not None and target_widths.dim() > 1:
-            raise ConfigError("td_lambda: each step has quantiles at fractions of its own; algorithm.fixed=true")
+            raise ConfigError(
+                "td_lambda: critics draw new fractions for each step, which TD(λ) cannot mix; set algorithm.fixed=true "
+                "and td_lambda.lambda=1"
+            )
         if q_target.dim() > reward.dim():  # [B, T, N], of a distribution
             if self.lambda_ not in (0.0, 1.0):
                 raise ConfigError(
-                    f"td_lambda.lambda: wanted 0 or 1, as these critics learn distributions, got {self.lambda_}"
+                    f"td_lambda.lambda: wanted 0 or 1, as these critics learn distributions, got {self.lambda_:g}"
                 )
             reward = reward.unsqueeze(-1)
         if terminated.dim() < 2:

@@ -157,6 +157,10 @@ class MemoryExport(Callback):
         self.layout = layout
         self.spaces = spaces
         self.wanted = every is not None or path is not None
+        if layout != "rlrun" and not self.wanted:
+            raise ConfigError(
+                f"memory.export.layout={layout}: nothing is exported; memory.export.path=FILE names a file"
+            )
         self.one_learner = "the first learner has only its share of the rows (memory.export)" if self.wanted else ""
         if self.wanted:
             _require_table(table, "memory.export")

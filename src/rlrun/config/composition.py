@@ -245,6 +245,7 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
     if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
         raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
     try:
+        schema.require_memory(config)
         for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
             OmegaConf.update(config, key, value, merge=False)
         read = reading.reached(config, roots)

@@ -234,6 +234,18 @@ KINDS: dict[str, Kind] = {
 }
 
 
+def require_memory(config: Any) -> None:
+    """Refuse imports and exports of a memory where their callbacks are switched off, with a ConfigError."""
+    tree = plain(config)
+    callbacks = tree.get("callbacks")
+    for key in ("import", "export"):
+        value = _value(tree, f"memory.{key}")
+        wanted = [value.get("every"), value.get("path")] if isinstance(value, Mapping) else [value]
+        off = isinstance(callbacks, Mapping) and f"memory_{key}" in callbacks and callbacks[f"memory_{key}"] is None
+        if off and value is not _UNKNOWN and any(entry is not None for entry in wanted):
+            raise ConfigError(f"memory.{key}: this run keeps no memory for it; algorithms with memory=replay do")
+
+
 def check_kinds(config: Any) -> dict[str, Any]:
     """Return the values that mean the same in another form: `1e6` as a whole number, one logger as a list.
 

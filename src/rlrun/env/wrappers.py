@@ -39,7 +39,10 @@ def _box(env: AnyEnv, wrapper: str, key: str | None = None) -> Box:
     space: Any = env.observation_space
     if key is not None:
         if not isinstance(space, Dict) or key not in space.spaces:
-            raise SpaceError(f"{wrapper}.keys: the observation has no part '{key}': {space}")
+            parts = (
+                f"it has {', '.join(space.spaces)}" if isinstance(space, Dict) else "it is one array: leave keys out"
+            )
+            raise SpaceError(f"{wrapper}.keys: the observation has no part '{key}'; {parts}")
         space = space[key]
     if not isinstance(space, Box):
         where = "" if key is None else f" '{key}'"
@@ -73,6 +76,8 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.frames: deque[Any] = deque(maxlen=_at_least_one(count, "FrameStack"))
         self.joined_along, self.keys = axis, keys  # earlier versions saved another `axis`
+        if isinstance(keys, str):
+            raise ConfigError(f"FrameStack.keys: wanted a list of parts, such as [{keys}], got '{keys}'")
         parts = [_box(env, "FrameStack")] if keys is None else [_box(env, "FrameStack", key) for key in keys]
         self._ways = [_way(space, axis) for space in parts]
         spaces = [
@@ -106,6 +111,9 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 def _way(space: Box, axis: int | None) -> tuple[Any, int]:
     """Return the function that joins frames of a space, and along which axis."""
     if axis is not None:
+        dimensions = len(space.shape)
+        if not -dimensions <= axis < dimensions:
+            raise ConfigError(f"FrameStack.axis: wanted a number from {-dimensions} to {dimensions - 1}, got {axis}")
         return np.concatenate, axis
     if len(space.shape) != 3:
         return np.stack, 0

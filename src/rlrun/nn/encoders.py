@@ -80,7 +80,14 @@ class Encoder(nn.Module):
 
 
 def outputs_of(module: nn.Module, *inputs: Tree) -> int:
-    """Return how many numbers a module makes of each row of inputs; lazy layers take their sizes from these."""
+    """Return how many numbers a module makes of each row of inputs; lazy layers take their sizes from these.
+
+    Raises:
+        ConfigError: it is no module.
+    """
+    if not isinstance(module, nn.Module):
+        example = "{_target_: torch.nn.LazyLinear, out_features: 32}"
+        raise ConfigError(f"wanted a module of torch, such as {example}, got {module!r}")
     training = module.training
     with torch.no_grad():
         size: int = module.eval()(*inputs).shape[-1]
