@@ -84,9 +84,7 @@ BALANCES = {  # PPO on a pole, learning
     "policy/approx_kl": 0.01,
 }
 
-
 SURE = [0.69, 0.3, *[0.01] * (STEPS - 2)]  # entropies of a policy that was sure early
-
 
 FELL = [20, 100, 300, 400, 400, 90, 80, 70, 100, 400]  # evaluations: four in ten lie far below the peak
 DIPPED = [20, 100, 300, 400, 400, 90, 80, 390, 400, 400]
@@ -276,12 +274,7 @@ def test_a_rule_fires_first_on_its_case_and_not_on_the_one_beside(name):
 
 LARGE = {"episode/return": (-1.4e6, -1.2e6), "batch/reward": -7e3}
 NO_UPDATE = {"updates": 0, "per_record": 90}
-FIXED_LENGTH = {
-    "episode/truncated": 0,
-    "episode/length": 11,
-    "episode/return": (-9, -3),
-    "evaluation/mean_return": -3,
-}
+FIXED_LENGTH = {"episode/truncated": 0, "episode/length": 11, "episode/return": (-9, -3), "evaluation/mean_return": -3}
 
 
 @pytest.mark.parametrize(
@@ -350,7 +343,7 @@ def test_a_loss_that_is_no_number_speaks_of_the_learning_rate():
 
 
 @pytest.mark.parametrize("steps", [10, 100])
-def test_a_run_that_has_just_begun_is_not_case_ofd(steps):
+def test_a_run_that_has_just_begun_is_not_called_sick(steps):
     diagnosis = replay({"episode/count": 0}, status="running", updates=1, per_record=steps // 10)
     assert "episodes never end" not in causes(diagnosis)
     assert diagnosis.unmade["episodes never end"] == "400 steps per environment"

@@ -25,7 +25,6 @@ from .runs import REPLAY, ROLLOUT
 pytestmark = pytest.mark.usefixtures("folder")
 adam = partial(torch.optim.Adam, lr=1e-3)
 
-
 LINE = box(2, low=-1.0, high=1.0)
 KINDS = ("vector", "discrete", "camera and speed")  # tests/nn/test_encoders.py has all
 
@@ -76,11 +75,7 @@ def test_every_space_has_a_bonus(kind, observation, action):
 
 
 @pytest.mark.parametrize(
-    ("kind", "action"),
-    [
-        ("diayn", LINE),
-        ("icm", Composite({"level": LINE, "sides": ACTIONS["many"]})),
-    ],
+    ("kind", "action"), [("diayn", LINE), ("icm", Composite({"level": LINE, "sides": ACTIONS["many"]}))]
 )
 def test_losses_are_single_graphs(kind, action):
     observation = Composite({"observation": LINE, "goal": Discrete(3)}) if kind == "diayn" else LINE

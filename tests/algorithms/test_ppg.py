@@ -10,10 +10,7 @@ from rlrun.algorithms.ppg import AuxiliaryLoss, PhasicActorCritic
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 
 SEEN = Box((3,), low=-1.0, high=1.0)
-ACTIONS = {
-    "choices": Discrete(4),
-    "mixed": Composite({"c": Box((2,), low=-1.0, high=1.0), "k": Discrete(3)}),
-}
+ACTIONS = {"choices": Discrete(4), "mixed": Composite({"c": Box((2,), low=-1.0, high=1.0), "k": Discrete(3)})}
 
 
 class Phase:

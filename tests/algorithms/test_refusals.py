@@ -93,10 +93,7 @@ SETTINGS = [
     (lambda: Temperature(CONTINUOUS, epistemic=0.0), r"^algorithm\.temperature\.epistemic: .* above 0, got 0.0$"),
     (lambda: Temperature(CONTINUOUS, epistemic=True), r"^algorithm\.temperature\.epistemic: .* above 0, got True$"),
     (lambda: ImplicitCritics(CONTINUOUS, value_head=Quantiles(3)), r"has quantiles; leave algorithm\.value_head "),
-    (
-        lambda: agent_of(DOACAgent, CONTINUOUS, critics_of(1)),
-        r"^algorithm\.ensemble: DOAC uses the deviation of",
-    ),
+    (lambda: agent_of(DOACAgent, CONTINUOUS, critics_of(1)), r"^algorithm\.ensemble: DOAC uses the deviation of"),
     (lambda: ValueLoss(Value(CONTINUOUS), sgd, expectile=0.0), "expectile: wanted a number between 0 and 1"),
     (lambda: ValueLoss(Value(CONTINUOUS), sgd, expectile=1.0), "expectile: wanted a number between 0 and 1"),
     (lambda: AdvantageWeightedLoss(Policy(CONTINUOUS), sgd, temperature=0.0), "wanted a number above 0, got 0"),
@@ -113,10 +110,7 @@ SETTINGS = [
     (lambda: quantile_target(Critics(CONTINUOUS)), r"algorithm\.quantiles"),
     (lambda: quantile_target(Critics(CONTINUOUS, quantiles=2), least="members"), r"^least: .*did you mean 'member'"),
     (lambda: windows(n_step=3), r"algorithm\.n_step: windows look one step ahead, not 3"),
-    (
-        lambda: windows().begin_batch(*[column(1)] * 2, torch.ones(1), torch.ones(1) > 1),
-        "unroll: wanted at least 2",
-    ),
+    (lambda: windows().begin_batch(*[column(1)] * 2, torch.ones(1), torch.ones(1) > 1), "unroll: wanted at least 2"),
     (lambda: BurnIn(1.0), "burn_in: wanted a share from 0 to below 1"),
     (lambda: editor("distanse"), r"algorithm\.change: wanted one of utility, distance, got 'distanse'"),
     (lambda: Trajectories(CONTINUOUS, "linaer"), r"algorithm\.trajectory: wanted one of .*, got 'linaer'"),

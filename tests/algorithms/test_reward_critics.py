@@ -161,8 +161,7 @@ def test_loss_compares_the_taken_choice():
 
 
 @pytest.mark.parametrize(
-    ("actor_q", "value"),
-    [("min", 0.5 * 4.5 - 2 * 2.5), ("first", 0.5 * 4.5 - 2 * 0.5), ("mean", 0.5 * 6 - 2 * 1.5)],
+    ("actor_q", "value"), [("min", 0.5 * 4.5 - 2 * 2.5), ("first", 0.5 * 4.5 - 2 * 0.5), ("mean", 0.5 * 6 - 2 * 1.5)]
 )
 def test_policies_follow_the_weighed_sum(actor_q, value):
     critics, policy = critics_of(CONTINUOUS, *SLOW), deterministic(0.5)

@@ -5,13 +5,7 @@ import torch
 
 from rlrun.algorithms import ddpg
 from rlrun.algorithms.sac import SoftPolicy, Temperature
-from rlrun.algorithms.sarsa import (
-    BurnIn,
-    RecurrentCritics,
-    RecurrentDeterministic,
-    RecurrentGaussian,
-    WindowTarget,
-)
+from rlrun.algorithms.sarsa import BurnIn, RecurrentCritics, RecurrentDeterministic, RecurrentGaussian, WindowTarget
 from rlrun.callbacks import SoftPolicyLoss
 from rlrun.memory import Table
 

@@ -18,11 +18,7 @@ from rlrun.nn import ActorCritic, Critics, Heads
 
 SEEN = Box((3,), low=-1.0, high=1.0)
 ONE, TWO = Box((1,), low=-1.0, high=1.0), Box((2,), low=-1.0, high=1.0)
-ACTIONS = {
-    "choices": Discrete(4),
-    "numbers": TWO,
-    "mixed": Composite({"a": TWO, "b": ONE, "k": Discrete(3)}),
-}
+ACTIONS = {"choices": Discrete(4), "numbers": TWO, "mixed": Composite({"a": TWO, "b": ONE, "k": Discrete(3)})}
 
 
 def made(kind, *, lr=10.0, **settings):

@@ -401,7 +401,6 @@ OFFLINE = 40  # updates before the first environment step
 
 
 def test_tensorboard_continues_its_axis(run):
-
     state = None
     parts = (((10, 0), (20, 0), (40, 0)), (45, 5)), (((50, 10),), (58, 18)), (((60, 20),), (61, 21))
     for part, (update, step) in parts:  # the latter is beyond each checkpoint

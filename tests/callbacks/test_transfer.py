@@ -238,10 +238,7 @@ def test_transfer_needs_a_table() -> None:
 WORDS = ("algorithm=dqn", "env=cartpole", "algorithm.hidden=[8]", "evaluation.every=0", "logger=[]")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("cut", "damaged or cut short"), ("other", r"of shape \[2\]")],
-)
+@pytest.mark.parametrize(("name", "message"), [("cut", "damaged or cut short"), ("other", r"of shape \[2\]")])
 def test_bad_import_ends_a_run_early(tmp_path: Path, monkeypatch: Any, name: str, message: str) -> None:
     monkeypatch.chdir(tmp_path)
     store(table(5), "other.zip")

@@ -257,7 +257,6 @@ MARKERS = {
     "column a list": {"$rows": [0, []]},
 }
 
-
 ROWS = {
     "not a list": change("rows", to=5),
     "no size": change("rows", 0, "size", to=None),
@@ -278,7 +277,6 @@ ROWS = {
     "parts a list": change("parts", to=[]),
     "no parts": change("parts", to=None),
 }
-
 
 TREES = {**ROWS, **{name: change("parts", "network", "w", to=marker) for name, marker in MARKERS.items()}}
 

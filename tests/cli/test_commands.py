@@ -44,7 +44,6 @@ def processor_seconds(*overrides: str) -> float:
 
 CALL_MAIN = "from rlrun.cli.main import main\ntry: main()\nexcept SystemExit as left: assert not left.code"
 
-
 PRESET = "preset: {} (tuned for this algorithm and environment; preset=null for none)"
 
 

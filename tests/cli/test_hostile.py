@@ -27,10 +27,7 @@ import gymnasium
 class Env(gymnasium.Env):
     pass
 """
-COMMANDS = {
-    "eval": ("eval", "run", "--episodes", "1"),
-    "resume": ("resume", "run", "stop.env_steps=60"),
-}
+COMMANDS = {"eval": ("eval", "run", "--episodes", "1"), "resume": ("resume", "run", "stop.env_steps=60")}
 
 
 @pytest.fixture
@@ -104,7 +101,6 @@ TARGETS = {  # one of each kind; all names are in tests/security/test_trust.py
     "..evil.Env": {},
 }
 
-
 NODE = {"_target_": "os.system", "command": TOUCH}
 PLACES = {
     "env.wrappers": {"env__wrappers": [NODE]},
@@ -120,7 +116,6 @@ PLACES = {
     "a schedule": {"agent__epsilon": NODE},
 }
 
-
 ENVIRONMENTS = {
     "evil:Evil-v0": "id",
     "os:Evil-v0": "id",
@@ -130,20 +125,17 @@ ENVIRONMENTS = {
     "rlrun.memory.files.restore": "target",
 }
 
-
 ATTRIBUTES = [
     *("${networks.q.__class__}", "${networks.q.__init__.__globals__}", "${networks.q.load_state_dict}"),
     *("${memory.store}", "${env.copier}", "${spaces.__module__}", "${networks.q._modules}", "${memory.index.__dict__}"),
 ]
 IMPORTING = ["GymV21Environment-v0", "GymV26Environment-v0", "GymV26Environment"]  # what their arguments say
 
-
 RESOLVERS = [
     *("${oc.env:HOME}", "${oc.env:HOME,x}", "${oc.decode:'[1]'}", "${oc.create:'a: 1'}", "${eval:'1'}"),
     *("${hydra:runtime.cwd}", "${evil:x}", "a ${ oc.env : HOME } b", "${${evil}:HOME}", "${oc.${evil}:HOME}"),
     "${networks.${oc.env:HOME}}",
 ]
-
 
 KINDS = {
     "stop": 3,
@@ -234,7 +226,6 @@ CONFIGS = {
     "a pickle": pickle.dumps({"a": 1}),
     "too much": "a: " + "x" * (2 << 20),
 }
-
 
 MANIFESTS = ["[]", "3", "null", "", "{", "NaN", '{"a": NaN}', "[" * 100_000, "\x00", '"' + "x" * 100 + '"']
 SUMMARIES = ["[]", "{}", "", '{"env_steps": "many"}', "[" * 100_000, '{"evaluation": 3}']

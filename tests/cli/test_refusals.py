@@ -72,10 +72,7 @@ VALUES = {
     (*DQN, "evaluation.video=ture"): ["evaluation.video: wanted true or false", "'ture'"],
     (*DQN, "threads=many"): ["threads: wanted", "'many'"],
     (*DQN, "precision=hihg"): ["precision: wanted one of highest, high, medium", "did you mean 'high'?"],
-    (*DQN, "matmul_backend=onednnn"): [
-        "matmul_backend: wanted one of auto, torch, onednn",
-        "did you mean 'onednn'?",
-    ],
+    (*DQN, "matmul_backend=onednnn"): ["matmul_backend: wanted one of auto, torch, onednn", "did you mean 'onednn'?"],
     (*DQN, "compile=fales"): ["compile: wanted true or false", "'fales'"],
     (*DQN, "device=cud"): ["device: wanted one of", "did you mean 'cuda'?"],
     (*DQN, "device=cuda:99"): ["device=cuda:99:"],
@@ -186,10 +183,7 @@ class Broken(Endless):
         raise RuntimeError("one\\ntwo")
 """
 
-OWN_ENVIRONMENTS = {
-    "Needy": ["env.kwargs", "wants size"],
-    "Broken": ["env.target 'mine.Broken'", "RuntimeError: one"],
-}
+OWN_ENVIRONMENTS = {"Needy": ["env.kwargs", "wants size"], "Broken": ["env.target 'mine.Broken'", "RuntimeError: one"]}
 
 
 @pytest.mark.parametrize("name", OWN_ENVIRONMENTS)

@@ -120,9 +120,6 @@ def test_policy_acts_on_state():
     agent = PolicyAgent(Summing(), preprocess=lambda observation: observation * 10)
     assert agent.outputs == ("action", "state")
     response = agent(np.ones((2, 1), np.float32), agent.initial_state(2) + 5.0, explore=False)
-    assert {name: value.tolist() for name, value in response.items()} == {
-        "action": [[15.0]] * 2,
-        "state": [[15.0]] * 2,
-    }
+    assert {name: value.tolist() for name, value in response.items()} == {"action": [[15.0]] * 2, "state": [[15.0]] * 2}
     with pytest.raises(RequestError, match="acts on the state before each step"):
         agent(np.ones((2, 1), np.float32))

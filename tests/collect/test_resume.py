@@ -29,12 +29,7 @@ def collector_of(env):
 
 
 def parts(collector):
-    return {
-        "collector": collector,
-        "env": collector.env,
-        "memory": collector.table,
-        "agent": collector.agent,
-    }
+    return {"collector": collector, "env": collector.env, "memory": collector.table, "agent": collector.agent}
 
 
 def saved(collector, folder):

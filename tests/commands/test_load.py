@@ -27,11 +27,7 @@ TINY = (
 )
 REPLAY = ("algorithm.batch_size=8", "algorithm.warmup_steps=16")
 ROLLOUT = ("algorithm.horizon=16", "algorithm.batch_size=16", "algorithm.recurrent=gru", "algorithm.core_size=5")
-ALGORITHMS = {
-    "sac": ("algorithm=sac", *REPLAY),
-    "dqn": ("algorithm=dqn", *REPLAY),
-    "ppo": ("algorithm=ppo", *ROLLOUT),
-}
+ALGORITHMS = {"sac": ("algorithm=sac", *REPLAY), "dqn": ("algorithm=dqn", *REPLAY), "ppo": ("algorithm=ppo", *ROLLOUT)}
 EPISODES = 19  # more than envs, so that these begin anew
 
 

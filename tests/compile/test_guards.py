@@ -40,10 +40,7 @@ def reload_optimizer(loss: Any) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {  # and how many graphs there are then
-    "storage": (
-        lambda loss: nn.utils.vector_to_parameters(torch.full((4,), 0.5), loss.network.parameters()),
-        1,
-    ),
+    "storage": (lambda loss: nn.utils.vector_to_parameters(torch.full((4,), 0.5), loss.network.parameters()), 1),
     "number of a buffer": (lambda loss: loss.network.factor.fill_(-1.0), 1),
     "buffer": (lambda loss: setattr(loss.network, "factor", -torch.ones(())), 2),
     "mode of a module": (lambda loss: loss.network.eval(), 2),

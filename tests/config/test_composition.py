@@ -17,7 +17,6 @@ from rlrun.core.errors import ConfigError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")
 
-
 ABSENT = "absent"
 SAC = ("algorithm=sac", "env=pendulum")
 COMPOSED = {  # overrides, and values of keys that they come to

@@ -38,11 +38,7 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
 @pytest.mark.parametrize(
     ("algorithm", "override", "expected"),
     [
-        (
-            "ppo",
-            "memory.length=1",
-            r"; on-policy .* no replay memory, a rollout has algorithm\.horizon .*",
-        ),
+        ("ppo", "memory.length=1", r"; on-policy .* no replay memory, a rollout has algorithm\.horizon .*"),
         ("ppo", "memory.storage=disk", r"; on-policy .*"),
         ("ppo", "buffer_size=1", r"; on-policy .*"),
         ("ppo", "anneal_lr=true", r" \(did you mean '\+with=anneal'\?\); .*"),

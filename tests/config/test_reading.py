@@ -10,7 +10,6 @@ from rlrun.core.errors import ConfigError, RunDirError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")
 
-
 OBJECT = {"_target_": "T", "a": "${x.y}"}
 TEXTS = {"t": "x-${a}-${b.c}", "r": "${oc.select:d,1}", "n": "${e.${f}}", "s": "${.t}"}
 
@@ -23,10 +22,7 @@ TEXTS = {"t": "x-${a}-${b.c}", "r": "${oc.select:d,1}", "n": "${e.${f}}", "s": "
             {"trainer": "${a.b.c}", "a": "${d}", "d": {"b": {"c": "${e}", "f": 1}}, "e": [1, "${g}"], "g": 0},
             ["d.b.f"],
         ),
-        (
-            {"trainer": TEXTS, "a": 1, "b": {"c": 2}, "d": 3, "e": {"k": 4, "l": 5}, "f": "k", "g": 6},
-            ["e.l", "g"],
-        ),
+        ({"trainer": TEXTS, "a": 1, "b": {"c": 2}, "d": 3, "e": {"k": 4, "l": 5}, "f": "k", "g": 6}, ["e.l", "g"]),
         (  # an attribute reads the whole object
             {"trainer": "${spaces.action.size}", "spaces": {"_target_": "S", "env": "${env}"}, "env": {"id": 1}},
             [],

@@ -28,10 +28,7 @@ def test_schedule_has_these_values(schedule, values):
 
 @pytest.mark.parametrize(
     ("make", "message"),
-    [
-        (lambda: Exponential(1.0, 0.0, steps=2), "same sign"),
-        (lambda: Step(values=[1.0], at=[2]), "one value more"),
-    ],
+    [(lambda: Exponential(1.0, 0.0, steps=2), "same sign"), (lambda: Step(values=[1.0], at=[2]), "one value more")],
 )
 def test_impossible_schedule_is_refused(make, message):
     with pytest.raises(ConfigError, match=message):

@@ -17,10 +17,7 @@ from .pages import KINDS, PROJECT, ROOT, Block, Page, blocks, commands
 from .programs import PROGRAMS, SCRIPTS
 from .shell import Answer, Shell, whole_lines
 
-IN_A_PROJECT = (
-    "docs/plugins.md",
-    "src/rlrun/devtools/template/README.md.template",
-)  # where the reader begins
+IN_A_PROJECT = ("docs/plugins.md", "src/rlrun/devtools/template/README.md.template")  # where the reader begins
 
 
 class Story:

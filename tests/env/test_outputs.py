@@ -91,7 +91,6 @@ REFUSED = [
     ({"space": Tuple([BOX]), "first": 7}, r"reset.* it gave an observation of type int, without the part '0'"),
 ]
 
-
 CASES = [("sync", *case) for case in REFUSED] + [("async", *REFUSED[index]) for index in (0, 6, 9)]
 
 

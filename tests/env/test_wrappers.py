@@ -110,8 +110,7 @@ def test_grey_weighs_colors():
 
 
 @pytest.mark.parametrize(
-    ("limit", "count", "steps"),
-    [(9, 3, [(3.0, False, False), (2.0, True, False)]), (4, 8, [(4.0, False, True)])],
+    ("limit", "count", "steps"), [(9, 3, [(3.0, False, False), (2.0, True, False)]), (4, 8, [(4.0, False, True)])]
 )
 def test_repeated_action_sums_rewards(limit, count, steps):
     env = ActionRepeat(TimeLimit(Counter(), limit), count=count)

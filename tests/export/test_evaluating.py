@@ -169,10 +169,7 @@ def test_what_others_made_plays_where_the_environment_is_named(lone):
             {"overrides": ["env=acrobot"]},
             r"'observation' is \[4\] float32, but the observation space of the environment is \[6\] float32",
         ),
-        (
-            {"overrides": [SPACES["dict"]]},
-            "has no input 'observation.level', it has 'observation'",
-        ),
+        ({"overrides": [SPACES["dict"]]}, "has no input 'observation.level', it has 'observation'"),
         ({"overrides": ["env=pendulum"]}, r"'observation' is \[4\] float32, but .* \[3\]"),
         ({"overrides": ["env.kwargs.level=3"]}, "env.kwargs.level: env.id 'CartPole-v1' takes no such argument"),
         ({"overrides": ["env.kwrgs.level=3"]}, "env.kwrgs.level: no such key"),

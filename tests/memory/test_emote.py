@@ -101,16 +101,8 @@ def test_masks_mark_truncation(tmp_path: Path) -> None:
 
 
 BROKEN = {
-    "a range beyond the rows": (
-        {"reward.ranges.npy": npy(ranges(list(range(100)), 5))},
-        {},
-        "or leave its",
-    ),
-    "a negative start": (
-        {"reward.ranges.npy": npy(ranges(list(range(100)), 4) - [0, 1, 0])},
-        {},
-        "or leave its",
-    ),
+    "a range beyond the rows": ({"reward.ranges.npy": npy(ranges(list(range(100)), 5))}, {}, "or leave its"),
+    "a negative start": ({"reward.ranges.npy": npy(ranges(list(range(100)), 4) - [0, 1, 0])}, {}, "or leave its"),
     "the same rows in each episode": (
         {"reward.ranges.npy": npy(ranges(list(range(100)), 4) * [1, 0, 1] + [0, 0, 100])},
         {},

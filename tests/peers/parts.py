@@ -161,7 +161,6 @@ class CustomEnv(gym.Env):
         return self.observation_space.sample(), {}
 
     def render(self): ...
-
     def close(self): ...
 
 

@@ -49,7 +49,6 @@ ENVS = {
     "4-async": ("num_envs=4", "env.vectorization=async"),
 }
 
-
 RARER = ("algorithm.updates_per_step=0.25",)  # where convolutions take their time
 CELLS = {
     f"{algorithm}-{task}-{envs}": (

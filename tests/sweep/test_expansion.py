@@ -72,10 +72,7 @@ def test_a_job_is_known_by_what_training_depends_on():
 
 @pytest.mark.parametrize(
     ("override", "jobs", "left"),
-    [
-        ("algorithm.lr=0.001,1.0e-3", 1, "algorithm.lr=0.001"),
-        ("seed=0,1,0,1", 2, "seed=0, seed=1"),
-    ],
+    [("algorithm.lr=0.001,1.0e-3", 1, "algorithm.lr=0.001"), ("seed=0,1,0,1", 2, "seed=0, seed=1")],
 )
 def test_the_same_config_by_other_words_is_one_job_and_told(override, jobs, left, caplog):
     assert len(expand([*SMALL, override])) == jobs

@@ -110,11 +110,7 @@ def test_a_ray_of_this_machine_is_one_whatever_the_variables_say(monkeypatch):
     [
         (["launcher=slurm"], None, "needs the commands sbatch, srun, scancel, and this machine lacks them"),
         pytest.param(["launcher=ray", "launcher.address=127.0.0.1:1"], None, "nobody answers there", marks=RAY),
-        (
-            ["launcher=slurm", "launcher.cluster=lokal"],
-            None,
-            "got 'lokal' (did you mean 'local'?)",
-        ),
+        (["launcher=slurm", "launcher.cluster=lokal"], None, "got 'lokal' (did you mean 'local'?)"),
         (["launcher=slurm"], "submitit", "the package 'submitit', which is not installed: " + installing("slurm")),
         (["launcher=ray"], "ray", "the package 'ray', which is not installed: " + installing("ray")),
     ],

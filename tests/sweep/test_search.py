@@ -97,11 +97,7 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         (["algorithm.lr=interval(-1,1)"], {}, "algorithm.lr: wanted a number above 0"),
         (["algorithm.lr=1,2", "evaluation.every=0"], {}, "evaluation.every=0 leaves no evaluation/mean_return"),
         (["a=1,2"], {"seeds": 10**12}, "sweep.seeds: wanted a whole number from 1, or a list of different seeds"),
-        (
-            ["a=1,2"],
-            {"direction": "max"},
-            "wanted one of maximize, minimize or a list of these, got 'max'",
-        ),
+        (["a=1,2"], {"direction": "max"}, "wanted one of maximize, minimize or a list of these, got 'max'"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_starts(overrides, settings, message):

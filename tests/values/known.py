@@ -45,13 +45,7 @@ class Known(gymnasium.Env[Array, Any]):
     """
 
     def __init__(
-        self,
-        states: int = 1,
-        *,
-        ending: str = "both",
-        continuous: bool = False,
-        rewards: int = 1,
-        apart: bool = False,
+        self, states: int = 1, *, ending: str = "both", continuous: bool = False, rewards: int = 1, apart: bool = False
     ) -> None:
         self.states, self.rewards, self.apart = states, rewards, apart
         self.ends = 0.0 if ending == "truncated" else ENDS
@@ -168,7 +162,7 @@ SMALL = {  # numbers that are given where an algorithm has the key
 UPDATES, FEWER_UPDATES = 250, 150
 SLOW = ("action_repeat", "doac", "dsac", "qrsac")  # in spite of several critics
 OWN = {  # of single algorithms
-    "seditor": ("lagrangian.thresholds=[null,0]", "env.kwargs.rewards=2"),
+    "seditor": ("lagrangian.thresholds=[null,0]", "env.kwargs.rewards=2")
 }
 QUANTILES = {"algorithm.huber": None}  # the mean of Huber's quantiles is not the mean of the return
 IMPLICIT = {**QUANTILES, "algorithm.fractions": 8, "algorithm.batch_size": 100}
