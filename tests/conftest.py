@@ -22,14 +22,8 @@ SLOW = {  # files whose tests take four fifths of the time; `.ci/run --quick` le
     *("resume/test_completeness.py", "resume/test_exact.py", "values/test_values.py", "export/test_parity.py"),
     *("export/test_during.py", "compile/test_algorithms.py", "compile/test_update.py", "docs/test_stories.py"),
     *("sweep/test_sweeps.py", "sweep/test_launchers.py", "sweep/test_search.py", "memory/test_model.py"),
-    *(
-        "memory/test_samplers.py",
-        "docs/test_handbook.py",
-        "conf/test_every_config.py",
-        "../benchmarks/tests/test_cost.py",
-        "../benchmarks/tests/test_memory.py",
-        "../benchmarks/tests/test_outcomes.py",
-    ),
+    *("memory/test_samplers.py", "docs/test_handbook.py", "conf/test_every_config.py"),
+    *(f"../benchmarks/tests/test_{name}.py" for name in ("cost", "memory", "outcomes")),
     *("commands/test_train.py", "collect/test_async.py", "cli/test_async.py", "checkpointing/test_crashes.py"),
     "cli/test_hostile.py",
 }

@@ -126,13 +126,6 @@ def test_a_run_at_the_root_of_the_disk_has_no_sweep(tmp_path):
     assert add_jobs([run], []) == ([run], [])
 
 
-def test_a_book_that_cannot_be_read_is_told_and_hinders_nothing(make, tmp_path):
-    make("sweep/jobs/aa", LEARNING)
-    write_json(tmp_path / "sweep" / "sweep.json", {})
-    (tmp_path / "sweep" / "jobs.sqlite").write_text("no book at all, but longer than its header is " * 4)
-    assert "jobs.sqlite cannot be read" in notes_of(rlrun.report(tmp_path, **QUICK))
-
-
 def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):
     make("old", [1.0, 5.0], seed=3)
     make("new", [1.0, 7.0], seed=3, created="2026-11-23T09:00:00+00:00")

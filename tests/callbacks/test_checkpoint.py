@@ -352,19 +352,6 @@ def test_unsaved_best_is_not_counted(tmp_path, monkeypatch):
     assert storage.load(run.checkpoint(21))["checkpointer"]["best"] == [(10, 10)]
 
 
-def test_best_of_failed_save_is_repeated(tmp_path, monkeypatch):
-    disk = Slow(monkeypatch, go=True)
-    disk.error = RunDirError("a segment is damaged")
-    checkpointer, run, _ = begun(tmp_path, every=10, kind=Checkpointer)
-    checkpointer.end_cycle(10)
-    wait([checkpointer._writing])
-    disk.error = None
-    checkpointer.mark_best(10, 10)
-    checkpointer.end_cycle(10)
-    checkpointer.wait()
-    assert run.checkpoint("best") == run.checkpoint(10)
-
-
 def test_records_are_synced_before_their_checkpoint(tmp_path, monkeypatch):
     checkpointer, run, _ = begun(tmp_path, every=10)
     run.metrics.write_text("{}\n")

@@ -14,7 +14,7 @@ from tests.identical import compare, differing
 from tests.resume.twins import copy_as_killed
 
 import rlrun
-from rlrun.callbacks.log import Logger, rows_in
+from rlrun.callbacks.log import Logger
 from rlrun.callbacks.sinks import Jsonl, TensorBoard, Wandb, make_sinks
 from rlrun.collect import links
 from rlrun.runs.directory import RunDir
@@ -267,19 +267,6 @@ def test_axis_is_that_of_tensorboard_and_wandb(axis, places, run):
     assert [(record["env_steps"], record["updates"]) for record in records(run)] == [(10, 1), (20, 2), (30, 3)]
     newest = max(run.wandb.glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
     assert history_of(newest)[-1][axis] == places[-1]
-
-
-@pytest.mark.parametrize(
-    ("batch", "rows"),
-    [
-        ({}, 0),
-        ({"x": torch.ones(7, 2)}, 7),
-        ({"a": {"b": torch.ones(5, 2)}}, 5),
-        ({"observation": torch.ones(4, 3, 2), "valid": torch.ones(4, 3)}, 12),
-    ],
-)
-def test_each_step_of_a_window_is_a_row(batch, rows):
-    assert rows_in(batch) == rows
 
 
 def test_a_kind_costs_nothing_when_no_record_is_due(run, monkeypatch):

@@ -128,19 +128,6 @@ def test_record_says_where_time_goes():
     )
 
 
-def test_reading_metrics_counts_as_writing():
-    class Slow(Loss):
-        @property
-        def metrics(self):
-            time.sleep(0.02)
-            return {}
-
-    logger, spent = Logger([Memory()], every=10), Spent()
-    logger.begin_training({"slow": Slow()}, None, spent=spent)
-    logger.end_cycle(1, step=10)
-    assert spent["write"] >= 0.02
-
-
 def test_record_says_what_the_process_takes():
     sink = Memory()
     logger = begun(sink)
@@ -178,17 +165,6 @@ def test_end_writes_new_metrics_once():
     failed, error = Memory(), ValueError("x")
     begun(failed).end_training(error, update=0)
     assert (sink.closed, failed.closed) == ([None], [error])
-
-
-def test_long_attempts_are_repeated_late(monkeypatch):
-    times = iter([0.0, 0.0, 3.0, 62.9, 63.0, 63.0, 64.0])  # the first attempt takes 3 s
-    monkeypatch.setattr(feed.time, "perf_counter", lambda: next(times))
-    bad = Memory("no network")
-    way = feed.Feed(bad)
-    way.works = False
-    for _ in range(3):
-        way.write({"env_steps": 1, "updates": 1}, 0)
-    assert (bad.tries, next(times, None)) == (2, None)
 
 
 def test_last_record_tries_a_sink_once_more(run):

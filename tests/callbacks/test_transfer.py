@@ -105,13 +105,6 @@ def test_export_only_at_the_end(clock: Clock, tmp_path: Path, settings: dict[str
     assert (clock.stored, callback.cycle) == ([50] * count, 0)
 
 
-def test_failed_run_exports_nothing(clock: Clock) -> None:
-    for error, wanted in ((ValueError(), []), (Stop("enough"), [3])):
-        callback = MemoryExport(table(3), path="x.zip")
-        callback.end_training(error, 1, 3)
-        assert clock.stored == wanted
-
-
 @pytest.mark.parametrize("path", ["x.zip", "minari:some/thing-v0"])
 def test_run_without_steps_warns_of_export(clock: Clock, monkeypatch: Any, caplog: Any, path: str) -> None:
     monkeypatch.setattr("rlrun.callbacks.transfer.minari.target_of", lambda dataset: None)

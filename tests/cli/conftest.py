@@ -9,12 +9,8 @@ import pytest
 from tests.cli import attacks
 
 TINY = (
-    "algorithm.hidden=[8,8]",
-    "algorithm.batch_size=4",
-    "algorithm.warmup_steps=20",
-    "stop.env_steps=40",
-    "evaluation.every=0",
-    "logger=[]",
+    *("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "algorithm.warmup_steps=20"),
+    *("stop.env_steps=40", "evaluation.every=0", "logger=[]"),
 )
 
 

@@ -176,15 +176,6 @@ def test_the_page_names_what_a_resume_may_change():
     assert set(re.findall(r"`([\w.]+)`", " ".join(rows))) == set(CHANGEABLE)
 
 
-def test_disk_used_counts_all_folders(run):
-    reports = inspection.checkpoints(run.path)
-    assert [report.size for report in reports] == [
-        sum(path.stat().st_size for path in report.path.iterdir()) for report in reports
-    ]
-    names = sum((run.checkpoints / name).stat().st_size for name in ("latest", "best"))
-    assert inspection.disk_used(run.path) == sum(report.size for report in reports) + names
-
-
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "1", '{"sha256": 1}', "\x00\xff", None])
 def test_damaged_manifest_leaves_the_others(text, run):
     manifest = run.checkpoint(1_000) / "manifest.json"

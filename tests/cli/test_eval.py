@@ -96,18 +96,6 @@ def test_evaluations_with_epsilon_sample_and_leave_training_alone(run, project, 
     assert returns(run, "--stochastic") == returns("sampling", "--stochastic")  # as in training, which has no epsilon
 
 
-def test_the_environment_is_built_once_for_all_checkpoints(run, monkeypatch):
-    from rlrun.env.sync import SyncEnv
-
-    envs = []
-    init = SyncEnv.__init__
-    monkeypatch.setattr(SyncEnv, "__init__", lambda self, *a, **k: (envs.append(self), init(self, *a, **k))[1])
-    package.evaluate(run, checkpoint="20", episodes=2)
-    single = len(envs)
-    package.evaluate(run, checkpoint=["all"], episodes=2)
-    assert len(envs) == 2 * single
-
-
 def test_damaged_checkpoint_names_newest_good_one(run, rlrun):
     (RunDir(run).checkpoint("latest") / "state.json").write_text("{}")
     outcome = rlrun("eval", "run", "--episodes", "1")

@@ -15,7 +15,7 @@ import time
 import pytest
 from tests.command import code_of
 
-from rlrun.commands.screen import Curve, JobRow, View, chart, frame, wrapped
+from rlrun.commands.screen import Curve, JobRow, View, chart, frame
 from rlrun.commands.watch import Metrics, Watch, WatchedRun, runs_in
 from rlrun.config.expansion import Job
 from rlrun.core.errors import RequestError, RunDirError
@@ -165,10 +165,6 @@ def test_frame_has_the_size_of_the_terminal(size, jobs):
     assert len(lines) == height
     assert {line.cell_len for line in lines} == {width}
     assert all(letter.isprintable() for line in lines for letter in line.plain)
-
-
-def test_texts_are_not_broken():
-    assert wrapped(["aaa", "bbb", "ccc", "d" * 12], 8) == ["aaa  bbb", "ccc", "d" * 12]
 
 
 # --- in a terminal

@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 
 TINY = (
-    "algorithm.hidden=[8,8]",
-    "algorithm.batch_size=4",
-    "algorithm.warmup_steps=20",
-    "algorithm.updates_per_step=0.5",
-    "stop.env_steps=100",
-    "evaluation.every=40",
-    "evaluation.episodes=2",
-    "evaluation.max_steps=20",
-    "logger=[]",
+    *("algorithm.hidden=[8,8]", "algorithm.batch_size=4", "algorithm.warmup_steps=20"),
+    *("algorithm.updates_per_step=0.5", "stop.env_steps=100", "logger=[]"),
+    *("evaluation.every=40", "evaluation.episodes=2", "evaluation.max_steps=20"),
 )
 
 

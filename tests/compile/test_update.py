@@ -118,33 +118,6 @@ def test_metrics_may_be_no_numbers(interpreted):
     assert fused["own/note"] == Text("new")
 
 
-def test_hook_between_graphs_gets_outputs(interpreted):
-    seen = []
-
-    class Named(Distance):
-        provides = ("error",)
-
-        def loss(self, x: Tensor, y: Tensor) -> Any:
-            loss = super().loss(x, y)
-            return loss, {"error": loss.detach().sqrt()}, {"size": loss}
-
-    class Between(Callback):
-        data_group = "default"
-        provides = ("z",)
-
-        def backward(self, error: Tensor) -> dict[str, Tensor]:
-            seen.append(float(error.mean()))
-            return {"z": error.mean()}
-
-    class Last(Distance):
-        def loss(self, x: Tensor, y: Tensor, z: Tensor) -> Any:  # type: ignore[override]
-            return z * super().loss(x, y)
-
-    both(lambda: {"one": Named(layer(), ADAM), "between": Between(), "last": Last(layer(), ADAM)})
-    assert len(interpreted) == 2
-    assert seen[:6] == pytest.approx(seen[6:], rel=1e-5)
-
-
 OPTIMIZERS = {
     "sgd": SGD,
     "momentum": partial(SGD, momentum=0.9, weight_decay=0.1),
@@ -166,21 +139,6 @@ def test_steps_equal_those_of_torch(optimizer, interpreted):
         for name, value in theirs.items():
             torch.testing.assert_close(ours[name], value)
     assert as_numbers(fused.metrics) == pytest.approx(as_numbers(eager.metrics), rel=1e-4)
-
-
-def test_updates_are_written_to_buffers(interpreted):
-    class Averaging(Distance):
-        def __init__(self, *given: Any) -> None:
-            super().__init__(*given)
-            self.average = nn.BatchNorm1d(1)
-
-        def loss(self, x: Tensor, y: Tensor) -> Any:
-            mean = self.average.running_mean + y.mean()
-            return super().loss(x, y) * mean, {"updates": {"average.running_mean": mean}}, {}
-
-    fused = both(lambda: {"loss": Averaging(layer(), ADAM)})
-    assert len(interpreted) == 1
-    assert float(fused["loss"].average.running_mean) != 0.0
 
 
 def test_unreached_parameters_stay(interpreted):

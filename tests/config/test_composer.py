@@ -61,10 +61,9 @@ def read(monkeypatch):
     return paths
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_a_file_is_read_once(own, packaged, read, tmp_path, monkeypatch):
+def test_a_file_is_read_once(packaged, read, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / ("conf" if own else "none")).mkdir()
+    (tmp_path / "conf").mkdir()
     composer = Composer()
     composer.compose(COMMANDS[0])
     before = len(read)

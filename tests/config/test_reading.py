@@ -48,11 +48,6 @@ def test_relative_links_start_from_their_own_place():
     assert [locate(tree, path).node for path in (("a", "b", "c"), ("a", "b", "e"), ("a", "g", "0"))] == [1, 2, 3]
 
 
-def test_the_packaged_files_in_miniature_are_read_completely(compose):
-    for overrides in (GROUPS, ("algorithm=sac", "env=cartpole", "with=[rnd,scale]"), ("preset=dqn_cartpole",)):
-        assert unread(compose(*overrides).config) == []
-
-
 def test_provenance_names_the_file_or_the_word(compose, write):
     write("conf/env/mine.yaml", "defaults: [gym]\nid: Mine-v0\nkwargs: {size: 1}\n")
     sources = provenance(compose("algorithm=dqn", "env=mine", "seed=3", "env.kwargs.x=1"))

@@ -9,7 +9,11 @@ import pytest
 from handbook import algorithms, commands, docstrings, hooks, markdown, metrics
 from handbook.settings import CONF, settings
 
+from rlrun.algorithms.dqn import QLoss
+from rlrun.callbacks import LossCallback
 from rlrun.commands import train as experiment
+from rlrun.export.during import OnnxExport
+from rlrun.runs.items import Items
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(CONF).as_posix() for path in CONF.rglob("*.yaml") if path.parent.name != "preset")
@@ -114,58 +118,12 @@ def test_command_page_has_every_command():
     assert all(f"\n| `{option}" in text for option in ("--checkpoint", "--retry-failed", "--videos"))
 
 
-def test_papers_become_links():
-    text = algorithms.linked("as (arXiv 1812.05905, doi 10.1162/neco.1991.3.1.88): in 2018")
-    assert text == (
-        "as ([arXiv 1812.05905](https://arxiv.org/abs/1812.05905), "
-        "[doi 10.1162/neco.1991.3.1.88](https://doi.org/10.1162/neco.1991.3.1.88)): in 2018"
-    )
-
-
-class Base:
-    """A part.
-
-    Args:
-        rate: of change, which may
-            take two lines.
-        first, last: both ends.
-
-    Raises:
-        ValueError: never.
-    """
-
-
-class Derived(Base):
-    """Another.
-
-    Args:
-        rate: its own.
-    """
-
-
-def test_arguments_are_read_off_docstrings():
-    assert docstrings.arguments(Base) == {
-        "rate": "of change, which may take two lines.",
-        "first": "both ends.",
-        "last": "both ends.",
-    }
-    assert docstrings.arguments(Derived)["rate"] == "its own."
-    assert docstrings.arguments(Derived)["last"] == "both ends."
-
-
 def test_table_escapes_bars():
     assert markdown.table(["a"], [["x | y"]]).splitlines()[-1] == r"| x \| y |"
 
 
-@pytest.mark.parametrize(
-    ("text", "moved"),
-    [
-        ("[a](docs/memory.md#x)", "[a](memory.md#x)"),
-        ("[a](../benchmarks/results/README.md)", "[a](measured.md)"),
-        ("[a](memory.md) [b](../measured.md)", "[a](memory.md) [b](../measured.md)"),
-        ("![a](docs/examples/a-1.svg)", "![a](examples/a-1.svg)"),
-        ("[a](https://docs/x.md)", "[a](https://docs/x.md)"),
-    ],
-)
-def test_links_move_with_their_pages(text, moved):
-    assert hooks.moved(text) == moved
+def test_arguments_are_read_off_docstrings():
+    both = docstrings.arguments(Items)
+    assert both["prefix"] == both["suffix"] == "of their names, such as `episode_` and `.json`."
+    assert docstrings.arguments(OnnxExport)["every"].endswith("where there is always one, and when `export` is called.")
+    assert docstrings.arguments(QLoss)["optimizer"] == docstrings.arguments(LossCallback)["optimizer"] != ""

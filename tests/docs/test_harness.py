@@ -2,7 +2,6 @@
 
 import pytest
 
-from . import programs
 from .pages import ROOT, Page, anchors
 from .props import Store
 from .story import Story
@@ -61,13 +60,6 @@ def test_a_sound_page_has_no_faults(tmp_path):
     assert faults(text, tmp_path) == []
     (config,) = (tmp_path / "home").glob("runs/*/*/config.yaml")
     assert "lr: 0.5" in config.read_text()
-
-
-def test_forgotten_override_is_reported(tmp_path, monkeypatch):
-    """An override that the program forgets would go unnoticed otherwise."""
-    monkeypatch.setattr(programs, "overrides_of", lambda run: ["algorithm=dqn"])
-    (fault,) = faults("\n    rlrun train algorithm=dqn env=cartpole\n", tmp_path)
-    assert "knows nothing of ['env']" in fault
 
 
 def test_dead_link_is_reported():

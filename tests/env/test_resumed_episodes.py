@@ -463,11 +463,3 @@ def test_log_holds_open_episodes_only():
     env.reset_envs(np.array([True, False]), [5])
     walker.walk(2)
     assert env.state_dict()["begun"] == [4, 0]
-
-
-def test_log_joins_actions_of_several_types():
-    log = recorded.ActionLog(1)
-    actions = [np.array([1], np.int32), np.array([2**40], np.int64), np.array([3], np.uint8)]
-    for action in actions:
-        log.note(action)
-    assert log.state_dict()["actions"].ravel().tolist() == [1, 2**40, 3]

@@ -320,17 +320,6 @@ def test_failed_replacement_keeps_the_old_file(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["summary.json"]
 
 
-def test_a_file_system_that_is_read_only_is_named(tmp_path, monkeypatch):
-    def fail(*args, **options):
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(os, "open", fail)
-    monkeypatch.setattr(os, "unlink", fail)
-    monkeypatch.setattr(Path, "unlink", fail)
-    with pytest.raises(RlrunError, match=r"status\.json cannot be written: Read-only file system"):
-        files.write_json(tmp_path / "status.json", {})
-
-
 def git(folder: Path, *overrides: str) -> None:
     identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
     subprocess.run(["git", "-C", str(folder), *identity, *overrides], check=True, capture_output=True)

@@ -39,21 +39,6 @@ def test_other_files_are_no_items(tmp_path):
     assert [item.handle for item in Items(tmp_path, "episode_", ".json").items()] == [7]
 
 
-def test_a_file_that_another_process_deletes_is_left_out(tmp_path, monkeypatch):
-    items = Items(tmp_path)
-    first, second = items.create(b"one"), items.create(b"two")
-    stat = Path.stat
-
-    def stat_late(path, **options):
-        result = stat(path, **options)
-        if path == first.path:
-            path.unlink(missing_ok=True)
-        return result
-
-    monkeypatch.setattr(Path, "stat", stat_late)
-    assert items.items()[-1:] == [second]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -9,18 +9,9 @@ from rlrun.sweep.sweeping import Means, apart
 
 
 def test_words_of_the_sweep_itself_are_no_words_of_jobs():
-    overrides = [
-        "algorithm=sac",
-        "launcher=local",
-        "+sweep.trials=3",
-        "~launcher.x",
-        "+with=rnd",
-        "env.kwargs.launcher=1",
-    ]
-    assert apart(overrides) == (
-        ["algorithm=sac", "+with=rnd", "env.kwargs.launcher=1"],
-        ["launcher=local", "+sweep.trials=3", "~launcher.x"],
-    )
+    ours = ["launcher=local", "+sweep.trials=3", "~launcher.x"]
+    of_jobs = ["algorithm=sac", "+with=rnd", "env.kwargs.launcher=1"]
+    assert apart([of_jobs[0], *ours, *of_jobs[1:]]) == (of_jobs, ours)
 
 
 @pytest.mark.parametrize("name", choices("launcher"))

@@ -222,19 +222,6 @@ def test_failed_trials_are_tried_again_on_request(tmp_path):
     assert Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=1).run().launcher.started == []
 
 
-def test_failed_trials_are_tried_again_during_a_search(tmp_path):
-    broken = [True]
-
-    def come_to(values):
-        if values["x"] == 3 and broken.pop() and JobStore(tmp_path / "jobs.sqlite").retry() == 1:
-            return [3, 3]
-        return {"evaluations": [], "fails": True} if values["x"] == 2 and broken else [values["x"]]
-
-    sought = Sought(tmp_path, ["x=1,2,3"], come_to, sampler="grid", top=0).run()
-    assert sought.states == ["complete", "failed", "complete", "complete"]
-    assert sought.trials[3].values == {"x": "2"}
-
-
 def test_a_grid_comes_to_its_end_in_order(tmp_path):
     sought = Sought(tmp_path, ["x=3,1", "y=range(2)"], as_x, sampler="grid", top=0).run()
     assert [sought.plan.overrides_of(trial.values) for trial in sought.trials] == [
@@ -340,15 +327,6 @@ def test_more_trials_are_added_by_the_same_words_and_other_searches_refused(tmp_
         Sought(tmp_path, ["x=1,2"], as_x)
     with pytest.raises(RunDirError, match="holds a search with other score"):
         Sought(tmp_path, [LOG], as_x, score="best")
-
-
-def test_the_same_search_on_files_of_the_users_own_goes_on(tmp_path):
-    own = tmp_path / "conf" / "memory"
-    own.mkdir(parents=True)
-    for name in ("mine", "myself"):
-        (own / f"{name}.yaml").write_text("length: 100\n")
-    for _ in range(2):
-        SearchPlan(["memory=glob(m*,exclude=memory*)"], Optuna(), tmp_path / "conf").save(tmp_path)
 
 
 def test_a_sweep_is_no_search(tmp_path):

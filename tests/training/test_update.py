@@ -94,17 +94,8 @@ def test_each_data_group_has_its_batch():
 
 
 NAMES = (
-    "batch",
-    "no_grad",
-    "__builtins__",
-    "2nd",
-    "a-b",
-    "a_b",
-    "ﬁt",
-    "x²",
-    'x"]\nraise SystemExit #',
-    "None",
-    "state",
+    *("batch", "no_grad", "__builtins__", "2nd", "a-b", "a_b", "ﬁt", "x²"),
+    *('x"]\nraise SystemExit #', "None", "state"),
 )
 
 
