@@ -16,7 +16,6 @@ from tests.command import code_of
 
 import rlrun
 from rlrun.analysis.report import figures
-from rlrun.analysis.report.runs import Run, add_jobs
 from rlrun.analysis.report.statistics import Scores, estimate, iqm
 from rlrun.analysis.report.wording import notes
 from rlrun.config.expansion import Job
@@ -119,11 +118,6 @@ def test_jobs_of_a_sweep_that_have_no_run_are_missing_and_the_book_says_why_othe
     with closing(sqlite3.connect(path)) as damaged, damaged:
         damaged.execute("INSERT INTO jobs (key, label, words) VALUES (?, '', '[]')", ("no\0key",))
     assert "jobs.sqlite is damaged" in notes_of(rlrun.report(tmp_path, **QUICK))
-
-
-def test_a_run_at_the_root_of_the_disk_has_no_sweep(tmp_path):
-    run = Run(Path("/out"), Path("/out"), {}, 0, "x", "completed")
-    assert add_jobs([run], []) == ([run], [])
 
 
 def test_the_same_seed_twice_counts_once_the_newest_one(make, tmp_path):

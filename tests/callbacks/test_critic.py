@@ -148,15 +148,6 @@ def test_missing_loss_is_refused(feedback, callbacks, message):
         priorities(Batches([1.0]), feedback=feedback, **callbacks)
 
 
-def test_unwatched_loss_keeps_no_elements():
-    loss = distance()
-    loss.backward(torch.ones(3))
-    assert loss.elements is None
-    critics = loss_of()
-    assert critics.backward(**batch([1.0, 2.0])) == {}
-    assert critics.elements is None
-
-
 SPACES = make("Pendulum-v1").spaces
 SGD = partial(torch.optim.SGD, lr=0.1)
 
@@ -214,10 +205,6 @@ def test_quantiles_differ_by_their_means():
     loss.watched = True
     loss.backward(column(0), column(0), torch.tensor([[2.0, 5.0]]))
     assert loss.elements.tolist() == pytest.approx([(3.0 + 1.5) / 2])  # from 3.5 to 0.5 and 2
-
-
-def test_weights_do_not_change_errors():
-    assert td_errors(1.0, ONE, [5.0, 1.0], weight=torch.tensor([0.1, 0.0])) == pytest.approx([3.0, 1.0])
 
 
 def test_differences_are_scaled_by_running_deviation():

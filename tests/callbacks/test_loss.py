@@ -8,7 +8,7 @@ from tests.callbacks.batches import Batches
 from torch import nn
 
 from rlrun.callbacks import LossCallback, Schedule
-from rlrun.callbacks.loss import dead_units, hidden_layers, update_ratio
+from rlrun.callbacks.loss import update_ratio
 from rlrun.core.errors import ConfigError, DataError, WiringError
 from rlrun.core.schedules import Linear
 from rlrun.nn import MLP, Ensemble
@@ -291,13 +291,6 @@ def test_units_of_every_member_count():
     with torch.no_grad():
         network.layers[0].bias[0] = 100.0  # all units of the first member are at the end of tanh
     assert float(fitted(network, updates=1).metrics["dead_units/fit"]) == 0.5
-
-
-def test_hidden_layers_precede_activations():
-    network = MLP(3, 2, hidden=(8, 8), layer_norm=True)
-    assert hidden_layers(network) == [layer for layer in network if isinstance(layer, nn.Linear)][:-1]
-    assert hidden_layers(nn.Linear(3, 2)) == []
-    assert dead_units([]) is None
 
 
 def test_reading_metrics_changes_nothing():

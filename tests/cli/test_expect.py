@@ -73,20 +73,9 @@ def test_wrong_promises_are_refused(expect, message):
         promises({"expect": expect})
 
 
-@pytest.mark.parametrize(
-    ("task", "override", "message"),
-    [
-        (("algorithm=dqn", "env=cartpole"), "expect.return=9.5", None),  # where the preset's number is whole
-        (("algorithm=dqn", "env=cartpole"), "expect.return=high", "expect.return: wanted a number or null, got 'high'"),
-        (("algorithm=dqn", "env=cartpole", "preset=null"), "expect.return=5", r"; \+expect.return=… adds one"),
-    ],
-)
-def test_a_return_is_any_number(task, override, message):
-    if message is None:
-        assert promises(compose([*task, override]).config) == {"return": {"at_least": 9.5}}
-        return
-    with pytest.raises(ConfigError, match=message):
-        compose([*task, override])
+def test_a_return_is_any_number():
+    config = compose(["algorithm=dqn", "env=cartpole", "expect.return=9.5"]).config  # the preset's number is whole
+    assert promises(config) == {"return": {"at_least": 9.5}}
 
 
 def test_promises_are_read_before_training(rlrun):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlrun.devtools.conformance import ConformanceReport, Examined, Verdict, checks, command_of
-from rlrun.devtools.conformance.checks import examine, truncation, verdict_of_endings
+from rlrun.devtools.conformance.checks import examine, truncation
 
 MINE = '''
 import itertools
@@ -117,22 +117,6 @@ def test_a_command_that_does_not_train_is_told_and_nothing_else_is_tried(tmp_pat
 )
 def test_how_episodes_end_is_told_apart(overrides, outcome, text, tmp_path):
     verdict = truncation(overrides, tmp_path / "runs", None, {})
-    assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
-
-
-@pytest.mark.parametrize(
-    ("learned", "outcome", "text"),
-    [
-        (lambda ending, last, reward=1.0: {}, "skipped", "no network"),
-        (lambda ending, last, reward=1.0: {"w": (ending, reward)}, "failed", "truncation is not"),
-        (lambda ending, last, reward=1.0: {"w": "demonstrations"}, "skipped", "does not learn from rewards"),
-        (lambda ending, last, reward=1.0: {"w": reward}, "failed", "truncation is not"),
-        (lambda ending, last, reward=1.0: {"w": last if ending == "terminated" else 0}, "failed", "termination is"),
-        (lambda ending, last, reward=1.0: {"w": last if ending == "truncated" else 0}, "ok", "bootstraps"),
-    ],
-)
-def test_each_way_to_learn_from_ends_has_its_verdict(learned, outcome, text):
-    verdict = verdict_of_endings(lambda *settings: {key: str(value) for key, value in learned(*settings).items()})
     assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
 
 

@@ -2,12 +2,10 @@
 
 import pytest
 
-from .pages import ROOT, Page, anchors
+from .pages import Page
 from .props import Store
 from .story import Story
 from .test_links import dead, misnamed
-
-YAML = (ROOT / "conf" / "algorithm" / "dqn.yaml").read_text()
 
 MISTAKES = {  # the page, the reported line, and a part of the report
     "a mistyped key": (
@@ -48,20 +46,6 @@ def test_planted_mistake_is_reported(name, tmp_path):
     assert message in fault
 
 
-def test_a_sound_page_has_no_faults(tmp_path):
-    text = f"Of `conf/algorithm/dqn.yaml`:\n\n```yaml\n{YAML}```\n\nAnd `conf/env/mine.yaml`:\n\n```yaml\n"
-    text += (
-        "defaults: [cartpole]\n```\n\nwith `mine.py`\n\n```python\nfrom rlrun.training.callback import Callback\n\n\n"
-    )
-    text += (
-        "class Mine(Callback): pass\n```\n\n    cd conf # and\n    cd ..\n    rlrun train algorithm=dqn env=mine \\\n"
-    )
-    text += "        algorithm.lr=0.5 +callbacks.mine._target_=mine.Mine\n"
-    assert faults(text, tmp_path) == []
-    (config,) = (tmp_path / "home").glob("runs/*/*/config.yaml")
-    assert "lr: 0.5" in config.read_text()
-
-
 def test_dead_link_is_reported():
     text = (
         "# One\n\nSee [it](gone.md)\nor [this](#two),\n[that](/LICENSE), [those](http://x) and ![an image](no.svg);\n"
@@ -74,8 +58,3 @@ def test_dead_link_is_reported():
     assert [fault.split(": ")[:2] for fault in misnamed(page)] == [
         *(["page.md:3", f"`{command}`"] for command in ("rlrun evaluate RUN", "rlrun plugin tset", "rlrun ls --short"))
     ]
-
-
-def test_anchors_are_those_of_github():
-    text = "# Is it *whole*?\n\n## `rlrun why` – A, b\n\n## Rules\n\n## Rules\n\n    # no heading\n"
-    assert anchors(text) == ["is-it-whole", "rlrun-why--a-b", "rules", "rules-1"]

@@ -1,4 +1,3 @@
-import copy
 import importlib
 import importlib.util
 import sys
@@ -6,7 +5,6 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.envs.registration import registry
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, SpaceError
@@ -144,19 +142,6 @@ def test_copy_is_separate_and_alike(vectorization):
     np.testing.assert_array_equal(env.step(np.zeros(2, np.int64)).reward, [1, 1])
     np.testing.assert_array_equal(env.reset(0), before)
     env.close()
-
-
-def test_copy_keeps_native_spaces(monkeypatch):
-    class Halved(CartPoleVectorEnv):  # its observation has two numbers, that of the single environment four
-        def __init__(self, **options):
-            super().__init__(**options)
-            self.single_observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
-
-    monkeypatch.setitem(registry, "Halved-v0", copy.copy(registry["CartPole-v1"]))
-    registry["Halved-v0"].id = "Halved-v0"
-    registry["Halved-v0"].vector_entry_point = Halved
-    env = make("Halved-v0", num_envs=2, vectorization="native")
-    assert env.copy(num_envs=1).spaces.observation.shape == (2,)
 
 
 def test_handmade_envs_cannot_be_copied():

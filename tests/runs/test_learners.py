@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from omegaconf import OmegaConf
 from tests.resume.twins import signal_at
 
@@ -217,20 +216,6 @@ def test_learners_meet_in_a_process_where_others_have_not(together, tmp_path, mo
         raise AssertionError
     monkeypatch.setattr(learners, "PATIENCE", timedelta(seconds=30))
     assert together.met(tmp_path) == 2
-
-
-def test_what_ends_a_meeting_late_is_told(tmp_path, monkeypatch):
-    begin = dist.init_process_group
-
-    def torn(backend, **options):
-        begin("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        monkeypatch.setattr(dist, "init_process_group", begin)
-        raise Interrupted("SIGTERM")
-
-    monkeypatch.setattr(dist, "init_process_group", torn)
-    with pytest.raises(Interrupted), learners.joined(tmp_path / "place", 2, "gloo"):
-        raise AssertionError
-    assert not dist.is_initialized()
 
 
 def test_a_learner_leaves_with_the_first_one(warm, tmp_path):
