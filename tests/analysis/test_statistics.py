@@ -1,4 +1,8 @@
-"""Aggregates and intervals: equal to rliable's, and right where rliable has nothing to say."""
+"""Aggregates and intervals: equal to rliable's, and right where rliable has nothing to say.
+
+`fixtures/rliable.json` has scores, and what `library.get_interval_estimates` of rliable 1.2.0 gives for them after
+`numpy.random.seed(seed)`, whatever its own `random_state` says. rliable does not work with pandas 3.
+"""
 
 import json
 import math

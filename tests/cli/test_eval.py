@@ -238,15 +238,6 @@ def test_filming_that_cannot_be_is_refused_before_the_first_step(overrides, mess
     assert message in outcome.err
 
 
-def test_an_episode_that_cannot_be_drawn_to_its_end_leaves_no_half_file(tiny_run, rlrun, write, project):
-    write("drawing.py", DRAWN.replace("1_000_000", "10"))
-    assert tiny_run("algorithm=dqn", "env.target=drawing.Drawn", "--run-dir", "run").code == 0
-    outcome = rlrun("eval", "run", "--video", "films", "--episodes", "3")
-    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert "episode_001_seed_1.mp4: step 3 of environment 'drawn' could not be drawn: RuntimeError" in outcome.err
-    assert [path.name for path in (project / "films").iterdir()] == ["episode_000_seed_0.mp4"]
-
-
 def test_the_page_names_every_key():
     listed = set(re.findall(r"`([a-z_]+)`", " ".join(re.findall(r"^\| (`.*?)\|", PAGE, re.MULTILINE))))
     report = EvaluationReport([1.0], [1], [0], [[1.0, 2.0]], ["cut"], [True])

@@ -297,7 +297,6 @@ def test_a_loss_that_takes_no_keywords_keeps_the_moments_that_it_got(sac, monkey
     ("override", "message"),
     [
         ("init.parts={networks.critcs.*: skip}", r"'networks.critcs.\*' matches nothing.*mean 'networks.critics'"),
-        ("init.parts={callbacks.budget.seconds: load}", "matches nothing that this run could load"),
         (
             "init.rename={networks.plicy: networks.policy}",
             "holds nothing named 'networks.plicy' .did you mean 'networks",
@@ -305,12 +304,9 @@ def test_a_loss_that_takes_no_keywords_keeps_the_moments_that_it_got(sac, monkey
         ("init.rename={networks.*: networks.policy}", "one . on both sides"),
         ("init.rename={networks.policy: networks.temperature, networks.critics: networks.temperature}", "would be"),
         ("init.rename={networks.policy: networks.polcy}", "nothing named 'networks.polcy' .did you mean 'networks.pol"),
-        ("init.rename={networks.*: netwroks.*}", "this run has nothing named 'netwroks.*'"),
         ("init.weights=lod", "init.weights: wanted one of load, skip, reinit, got 'lod' .did you mean 'load'"),
-        ("init.wieghts=skip", "no such key .did you mean 'init.weights'"),
         ("init.parts={memory: load, trainer: laod}", "init.parts: 'trainer': wanted .*got 'laod' .did you mean 'load'"),
         ("init.foo=1", "init.foo: no such key; there are from, weights,"),
-        ("load.memory=false", "load.memory: no such key .did you mean 'init.memory=skip'"),
         ("stop.env_steps=100", "the parent has made 100 of them"),
         ("stop.updates=30", "the parent has made 40 of them"),
         ("init.parts={*: skip}", "loads nothing of"),
@@ -328,7 +324,6 @@ def test_a_wrong_request_is_refused_in_a_sentence(ready, override, message):
         (("init.weights=load", "load.weights=false"), "contradict each other"),
         (("+init.wieghts=skip",), "did you mean 'init.weights'"),
         (("+load.memory=false",), "load.memory: no such key .did you mean 'init.memory=skip'..$"),
-        (("load={memory: false}",), "load: no such key 'memory' .did you mean 'init.memory=skip'..$"),
         (("init.from=x",), "give one of them"),
         (
             ("algorithm.hidden=[8,6]",),

@@ -10,10 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf.errors import ConfigAttributeError
 from tests.pace import within
 
-from rlrun.config import compose as packaged_compose
-from rlrun.config import places
 from rlrun.config.interpolation import plain
-from rlrun.core.errors import ConfigError
 
 GROUPS = ("algorithm=dqn", "env=pendulum")
 
@@ -201,15 +198,3 @@ def test_dicts_and_entries_of_lists_can_be_given(compose, write):
 def test_a_missing_dict_of_arguments_is_made(compose, write):
     write("conf/env/bare.yaml", "_target_: parts.Env\nid: Bare-v0\nkwargs: null\nnum_envs: 1\n")
     assert compose("algorithm=dqn", "env=bare", "env.kwargs.x=1").config.env.kwargs == {"x": 1}
-
-
-def test_an_option_may_have_the_name_of_a_number(write, compose):
-    write("conf/algorithm/nan.yaml", "# @package _global_\ndefaults: [rlrun/algorithm/dqn]\n")
-    assert compose("algorithm=nan", "env=pendulum").choices["algorithm"] == "nan"
-
-
-def test_missing_primary_config_is_named(tmp_path, monkeypatch):
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setattr(places, "packaged_dir", lambda: tmp_path / "empty")
-    with pytest.raises(ConfigError, match=r"^no 'train\.yaml' on the search path: .*empty$"):
-        packaged_compose([])

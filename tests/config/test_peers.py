@@ -39,7 +39,6 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
     ("algorithm", "override", "expected"),
     [
         ("ppo", "memory.length=1", r"; on-policy .* no replay memory, a rollout has algorithm\.horizon .*"),
-        ("ppo", "memory.storage=disk", r"; on-policy .*"),
         ("ppo", "buffer_size=1", r"; on-policy .*"),
         ("ppo", "anneal_lr=true", r" \(did you mean '\+with=anneal'\?\); .*"),
         ("ppo", "anneal_lr=false", r" \(did you mean 'callbacks\.learning_rate=null'\?\); .*"),
@@ -70,8 +69,6 @@ def test_an_override_is_answered_for_the_chosen_algorithm(algorithm, override, e
         ("--anneal-lr", "False", "ppo", "callbacks.learning_rate=null"),
         ("--anneal-lr", "False", "sac", None),  # its rate stays by itself
         ("--anneal-lr", "", "ppo", "+with=anneal"),
-        ("--verbose", "0", "ppo", "logger=[]"),
-        ("--policy", "MlpPolicy", "ppo", "algorithm.hidden=…"),
     ],
 )
 def test_an_option_is_answered_for_the_chosen_algorithm(option, value, algorithm, expected):

@@ -4,7 +4,6 @@ import json
 import pickle
 import threading
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -13,7 +12,7 @@ from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.export import during
-from rlrun.export.during import ExportedFiles, OnnxExport, _Worker
+from rlrun.export.during import OnnxExport, _Worker
 from rlrun.runs.directory import RunDir
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.trainer import Trainer
@@ -125,28 +124,6 @@ def test_training_outlives_the_process_that_exports(tmp_path, caplog, monkeypatc
     assert result.summary["status"] == "completed"
     assert "the process that exports has ended" in caplog.text
     assert list((tmp_path / "run" / "exports").iterdir()) == []
-
-
-@pytest.fixture
-def worker(tmp_path, monkeypatch):
-    """One without a process, each of whose files is written at once."""
-    monkeypatch.setattr(during, "start", lambda: (Mock(), Mock()))
-    worker = _Worker(ExportedFiles(tmp_path), keep=1)
-    monkeypatch.setattr(worker, "_carry_out", lambda place: worker.items.path_of(worker._newest).touch() or "")
-    yield worker
-    worker.close()
-
-
-def test_a_folder_from_which_nothing_can_be_removed_keeps_nobody_waiting(worker, monkeypatch, caplog):
-    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: refuse(path))
-    for handle in (1, 2, 3):
-        assert worker.send(handle, b"", spare=False).result(10).handle == handle
-    monkeypatch.undo()
-    assert "not permitted" in caplog.text
-
-
-def refuse(path):
-    raise PermissionError(1, "Operation not permitted", str(path))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from rlrun import checkpointing as storage
-from rlrun.callbacks import LossCallback, Schedule
+from rlrun.callbacks import Schedule
 from rlrun.core.errors import RlrunError
 from rlrun.core.schedules import Linear
 from rlrun.memory import DatasetLoader, Fifo, JointLoader, Mix, Prefetch, ReplayLoader, RolloutLoader, Table
@@ -168,30 +167,6 @@ def test_batches_of_a_checkpoint_go_to_where_a_loader_has_its_own():
     loader = Prefetch(ReplayLoader(table=table, collector=None, batch=2))
     batch = placed({"default": {"x": {"y": torch.zeros(2)}}}, loader)
     assert batch["default"]["x"]["y"].device.type == "meta"
-
-
-class Rare(LossCallback):
-    """Has no turn in every other update."""
-
-    def loss(self, x):
-        return (self.network(x) - 1.0).square().mean(-1)
-
-
-def test_metrics_that_no_update_since_has_made_are_those_before():
-    def fresh() -> Rare:
-        torch.manual_seed(0)
-        loss = Rare(nn.Linear(2, 2), partial(torch.optim.Adam, lr=0.1), max_grad_norm=1.0)
-        loss.name = "rare"
-        return loss
-
-    loss, restored = fresh(), fresh()
-    assert dict(restored.metrics) == {}
-    loss.backward(torch.ones(4, 2))
-    restored.load_state_dict(loss.state_dict())
-    assert dict(restored.metrics) == {name: float(value) for name, value in loss.metrics.items()}
-    assert set(restored.metrics) == {"loss/rare", "grad_norm/rare", "update_ratio/rare", "learning_rate/rare"}
-    restored.backward(torch.zeros(4, 2))
-    assert float(restored.metrics["loss/rare"]) != float(loss.metrics["loss/rare"])
 
 
 def test_a_schedule_begins_with_its_newest_value():

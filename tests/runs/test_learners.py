@@ -21,10 +21,8 @@ from rlrun import checkpointing as storage
 from rlrun.callbacks import Interrupt, Interrupted
 from rlrun.collect import Collector
 from rlrun.commands.check import check
-from rlrun.config import compose
 from rlrun.core.errors import ConfigError, LearnerError
 from rlrun.core.seeds import Seeds
-from rlrun.loading.assembly import Machine
 from rlrun.ops.distributions import given
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir
@@ -216,16 +214,6 @@ def test_learners_meet_in_a_process_where_others_have_not(together, tmp_path, mo
         raise AssertionError
     monkeypatch.setattr(learners, "PATIENCE", timedelta(seconds=30))
     assert together.met(tmp_path) == 2
-
-
-def test_a_learner_leaves_with_the_first_one(warm, tmp_path):
-    composed = compose([*SAC, *QUIET, "learners=2"])
-    job = learners.LearnerJob(1, 2, tmp_path / "place", "gloo", composed, tmp_path, None, Machine("torch", 1), [])
-    member = learners.Member(job)
-    while not member.is_ready():
-        pass
-    member._connection.close()
-    assert warm[0].wait(10) == learners.AFTER
 
 
 def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):

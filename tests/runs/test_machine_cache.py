@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import pytest
 
@@ -77,9 +76,3 @@ def raising(error):
 def test_answer_without_a_cache(fault, cache, monkeypatch):
     fault(cache, monkeypatch)
     assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "aba"] == ["a", "b", "a"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="each system has its own place")
-def test_caches_lie_where_the_user_has_them(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert module.folder() == tmp_path / "rlrun"

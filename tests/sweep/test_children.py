@@ -5,7 +5,6 @@ import importlib
 import json
 import os
 import signal
-import struct
 import sys
 from multiprocessing import spawn
 from pathlib import Path
@@ -103,20 +102,6 @@ def test_one_that_is_killed_takes_along_what_it_forked(tmp_path, doing):
     begun.kill()
     assert begun.wait(20) == -signal.SIGKILL
     until(lambda: is_free(lock))
-
-
-@pytest.mark.parametrize(
-    ("describe_error", "seen", "code"),
-    [(struct.pack("q", 255), None, 255), (b"", None, 75), (b"", 255, 75), (b"", 2, 2)],
-)
-def test_of_one_whose_end_nobody_can_tell_its_files_tell(describe_error, seen, code):
-    pipe, writer = os.pipe()
-    os.write(writer, describe_error)
-    os.close(writer)
-    begun = object.__new__(children.Child)
-    begun._process, begun._code = SimpleNamespace(sentinel=pipe, _popen=SimpleNamespace(returncode=seen)), None
-    assert [begun.poll(), begun.poll()] == [code, code]
-    os.close(pipe)
 
 
 def test_what_is_printed_goes_through_no_link(tmp_path, doing):
