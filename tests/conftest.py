@@ -49,11 +49,7 @@ def pytest_runtest_makereport() -> Iterator[None]:
     return report
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Iterator[None]:
-    report = yield
-    unskipped(report)
-    return report
+pytest_make_collect_report = pytest_runtest_makereport  # of files that are skipped as a whole
 
 
 def pytest_collection_finish() -> None:

@@ -367,13 +367,6 @@ def test_pictures_are_drawn_by_the_same_svg(make, tmp_path):
     assert [path.read_bytes()[:8] for path in paths] == [b"\x89PNG\r\n\x1a\n"] * 3
 
 
-def test_figures_without_fonts_are_refused(monkeypatch):
-    resvg_py = pytest.importorskip("resvg_py")
-    monkeypatch.setattr(resvg_py, "svg_to_bytes", lambda **options: b"nothing")
-    with pytest.raises(RequestError, match="this machine has no fonts"):
-        figures.renderer()
-
-
 def test_without_the_library_pictures_are_refused_and_nothing_is_written(make, tmp_path, monkeypatch):
     make("a", LEARNING)
     monkeypatch.setitem(__import__("sys").modules, "resvg_py", None)

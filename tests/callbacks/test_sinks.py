@@ -278,12 +278,3 @@ def test_untrusted_run_is_not_added_to_trackio(trackio, opened, tmp_path, caplog
         with trust.limited(typed=typed):
             opened(Trackio(project), 20 if typed else 30)
     assert [log["step"] for log in logs_of(trackio, project)[1]] == [20, 30]
-
-
-def test_a_folder_that_trackio_cannot_write_to_is_told(trackio, tmp_path, monkeypatch, caplog):
-    from trackio import sqlite_storage
-
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(sqlite_storage, "TRACKIO_DIR", tmp_path / "file" / "folder")
-    train([*SHORT, "logger=[trackio]", "stop.env_steps=60"], run_dir=tmp_path / "run")
-    assert "logger trackio failed and is left out until it works again: NotADirectoryError" in caplog.text

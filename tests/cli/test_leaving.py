@@ -158,13 +158,8 @@ def test_a_forked_process_that_leaves_does_nothing_to_the_run(way, tiny_run, pro
 
 
 def test_a_process_that_lost_its_run_stops_at_its_next_write(tiny_run, project):
-    overrides = (
-        "env.id=CartPole-v1",
-        "+callbacks.mine._target_=mine.Thief",
-        "stop.env_steps=1_000_000",
-        "log.every=10",
-    )
-    outcome = tiny_run(*DQN, *overrides)
+    overrides = ("env.id=CartPole-v1", "+callbacks.mine._target_=mine.Thief", "stop.env_steps=1_000_000")
+    outcome = tiny_run(*DQN, *overrides, "log.every=10")
     lost = f"rlrun: {project / 'run'} was taken over by process 77 on elsewhere; this process stops, and writes "
     assert (outcome.code, outcome.err.splitlines()[-1]) == (1, f"{lost}nothing more to it")
     assert (project / "run" / "status.json").read_text() == "{}"

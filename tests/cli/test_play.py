@@ -151,13 +151,6 @@ class Interrupting(Shown):
         if self.render_mode and self.state == 2:
             signal.raise_signal(signal.SIGINT)
         return super().step(action)
-
-
-class Wordless(Shown):
-    text = None
-
-    def render(self):
-        return None
 """
 
 
@@ -209,7 +202,6 @@ REFUSED = {
     ("Filmed",): "environment 'filmed' renders no text (ansi), and there is no display for a window; films need no "
     "display: rlrun eval RUN --video FOLDER",
     ("Hidden",): "environment 'hidden' renders no text (ansi) and no window (human); rlrun eval has numbers",
-    ("Wordless",): "environment 'wordless' cannot be shown as text: render() gave no text: NoneType",
 }
 
 

@@ -188,6 +188,7 @@ def test_patterns_choose_and_the_last_that_matches_counts(sac, anew):
         assert torch.equal(policy[name], (built if ".layers.0." in name else before)[name]), name
     assert digest_of(here, "networks.critics") == digest_of(anew, "networks.critics")
     assert len(here.builder.get("memory")) == here.trainer.state["update"] == 0
+    assert not matches("networks.critics", "networks.critics2.weight")
 
 
 def test_what_hangs_on_a_tensor_begins_anew_with_it(sac, anew):
@@ -344,21 +345,6 @@ def test_what_contradicts_or_does_not_fit_is_refused(sac, overrides, message):
 def test_settings_without_a_source_are_refused():
     with pytest.raises(ConfigError, match=r"init.from: a value is needed"):
         Experiment(rlrun.config.compose([*SAC, *TINY, "init.parts={memory: skip}"])).load_parent()
-
-
-@pytest.mark.parametrize(
-    ("pattern", "name", "about"),
-    [
-        ("networks.critics", "networks.critics.layers.0.weight", True),
-        ("networks.critics", "networks.critics2.weight", False),
-        ("networks.*.weight", "networks.critics.layers.0.weight", True),
-        ("memory", "memory", True),
-        ("memory.*", "memory", True),
-        ("networks.critics.*", "callbacks.q_target.target", False),
-    ],
-)
-def test_patterns(pattern, name, about):
-    assert matches(pattern, name) is about
 
 
 def test_a_checkpoint_is_chosen_by_its_step_its_name_or_its_folder(sac):

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from rlrun.config import places
-from rlrun.config.places import ConfigFolder, choices, group_names, packaged_dir, search_path
+from rlrun.config.places import ConfigFolder, choices, packaged_dir, search_path
 from rlrun.core.errors import ConfigError
 
 
@@ -25,12 +25,6 @@ def test_the_users_options_come_first_and_are_merged(write):
     assert [*options] == ["dqn", "mine", "sac"]
     assert (options["mine"], options["sac"]) == ("", "Mine")
     assert choices("nothing") == {}
-
-
-@pytest.mark.usefixtures("miniature")
-def test_groups_are_the_folders(write):
-    write("conf/launcher/local.yaml", "a: 1\n")
-    assert group_names() == ["algorithm", "env", "launcher", "memory", "preset", "with"]
 
 
 def test_the_packaged_folder_is_nobodys_own(monkeypatch):

@@ -36,10 +36,6 @@ def test_choices_are_listed_decision_by_decision():
     assert (Discrete(4, start=2).choices, Discrete(4, start=2).size) == ((4,), 4)
 
 
-def test_sizes_are_those_of_the_flat_network_input():
-    assert (box(0.0, 1.0).size, box([[0.0] * 3] * 2, [[1.0] * 3] * 2).size) == (1, 6)
-
-
 def test_leaves_are_walked_by_path():
     assert [path for path, _ in leaves(NESTED)] == ["a", "b.0", "b.1"]
     assert [path for path, _ in leaves(Discrete(2))] == [""]

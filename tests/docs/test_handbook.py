@@ -105,12 +105,6 @@ def test_every_named_metric_has_a_meaning():
             assert name.partition("/")[0] not in known or metrics.meaning(name), f"{path.name}: {name}"
 
 
-def test_metric_is_found_by_its_name():
-    assert metrics.meaning("loss/q_loss") == "mean of the loss over the batch"
-    assert metrics.meaning("memory/sampled_share_3_of_4").startswith("share of this sample")
-    assert metrics.meaning("losses/q_loss") == metrics.meaning("loss/q/loss") == ""
-
-
 def test_command_page_has_every_command():
     text = commands.page()
     for command in ("train", "export-onnx", "plugin test"):

@@ -16,7 +16,6 @@ MISTAKES = {  # the page, the reported line, and a part of the report
     "in a list": ("* one\n\n      rlrun train -m algorithm=dqnn,dqn env=cartpole\n", 3, "did you mean 'dqn'"),
     "an unknown command": ("```sh\nrlrun list\nrlrun trian algorithm=dqn\n```\n", 3, "trian"),
     "a program that nobody looks after": ("\n    python -m pip install rlrun\n    sphinx-build\n", 3, "not found"),
-    "quotes that miss": ("\n    rlrun ls $(echo '\n", 2, "exit code"),
     "an extra that there is not": ("\n    pip install 'rlrun[vidoe]'\n", 2, "vidoe"),
     "python that raises": ("```python\nx = 1\nx.y\n```\n", 2, 'File "page.md", line 3'),
     "a wrong excerpt": (
@@ -29,7 +28,6 @@ MISTAKES = {  # the page, the reported line, and a part of the report
     "toml for no file": ("`gone.toml`:\n\n```toml\na = 1\n```\n", 4, "there is no gone.toml"),
     "a block of no kind": ("\n    a tree\n", 2, "a block of no known kind: 'a tree'"),
     "in what is shown": ("<!-- one -->\n```\n$ rlrun lst\nout\n```\n", 3, "lst"),
-    "a fence of no kind": ("```\nrlrun list\n```\n", 2, "a block of no known kind"),
 }
 
 

@@ -12,7 +12,6 @@ from rlrun.runs import processes, progress
 from rlrun.runs.directory import RunDir
 from rlrun.sweep import coordinator
 from rlrun.sweep.coordinator import Limits, is_completed
-from rlrun.sweep.job_store import JobStore
 
 from .conftest import Idle
 
@@ -35,15 +34,6 @@ def test_a_job_that_cannot_be_started_fails_alone(coordinator_of, job_store):
     assert coordinator_of(refuse, jobs=3, workers=2).run() == 1
     assert [entry.state for entry in job_store.entries()] == ["failed", "completed", "completed"]
     assert job_store.entries()[0].error.startswith("it cannot be started: ")
-
-
-@pytest.mark.usefixtures("believed")
-def test_a_place_that_is_free_asks_for_jobs_now_and_then(coordinator_of, monkeypatch):
-    claims, claim, end = [], JobStore.claim, time.monotonic() + 0.3
-    monkeypatch.setattr(JobStore, "claim", lambda job_store, owner: claims.append(owner) or claim(job_store, owner))
-    job = Idle(lambda: 0 if time.monotonic() > end else None)
-    assert coordinator_of(lambda entry, slot: job, workers=2).run() == 0
-    assert len(claims) <= 4
 
 
 class Leaving(Idle):

@@ -60,13 +60,8 @@ def test_a_job_is_known_by_what_training_depends_on():
     same = {key(), key("stop.env_steps=7"), key("evaluation.every=9"), key("checkpoint.every=3"), key("log.every=5")}
     same |= {key("device=cpu"), key("logger=[]"), key("threads=2"), key("memory.export.every=10"), key("seed=0")}
     assert same == {key()}
-    changed = {
-        key("seed=1"),
-        key("algorithm.lr=0.5"),
-        key("memory.length=1_000"),
-        key("num_envs=2"),
-        key("preset=null"),
-    }
+    others = ("seed=1", "algorithm.lr=0.5", "memory.length=1_000", "num_envs=2", "preset=null")
+    changed = {key(override) for override in others}
     assert len(changed - same) == 5
 
 

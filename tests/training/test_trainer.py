@@ -1,5 +1,7 @@
 """Eight events, in order, whatever happens."""
 
+from functools import partial
+
 import pytest
 from tests.training.batches import Served
 
@@ -151,9 +153,9 @@ def stop():
     raise Stop("enough")
 
 
-def stopped():
-    """Return the calls before a stop within `end_cycle`, and the state afterwards."""
-    trainer = chain(stop)
+def finished(act=None):
+    """Return the calls of a run, whole or until a stop within `end_cycle`, and the state at its end."""
+    trainer = chain(act)
     trainer.train()
     return seen(trainer), trainer.state_dict()
 
@@ -166,17 +168,10 @@ def saved():
     return seen(trainer), states[0]
 
 
-def finished():
-    """Return the calls of a whole run, and the state at its end."""
-    trainer = chain()
-    trainer.train()
-    return seen(trainer), trainer.state_dict()
-
-
 @pytest.mark.parametrize(
     ("state", "before", "after"),
     [
-        (stopped, [[1, 2], [1, 2], [1]], [[3], [2, 3], [2, 3]]),
+        (partial(finished, stop), [[1, 2], [1, 2], [1]], [[3], [2, 3], [2, 3]]),
         (saved, [[1, 2, 3]] * 3, [[3], [2, 3], [2, 3]]),
         (finished, [[1, 2, 3]] * 3, [[4], [4], [4]]),
     ],
