@@ -36,11 +36,13 @@ class Policy:
         self.agent, self.name = agent, name
         self.observation_space, self.action_space = outer
         self.recurrent = initial_state(agent, 1) is not None
+        self._draws = agent.stochastic if isinstance(agent, FileAgent) else None  # None: as the caller wants
         self._space = from_gymnasium(outer.observation, "the observation space")
         self._leaves = [_Leaf(path, leaf) for path, leaf in walk(outer.observation)]
         self._keys = containers(outer.observation)
-        self._count = 0  # observations of the newest batch, for which the next two are
+        self._count = 0  # observations of the newest batch, for which the next three are
         self._initial: Tree = None
+        self._shapes: list[tuple[str, tuple[int, ...]]] = []  # of its parts
         self._to_env: Any = None
         network = getattr(agent, "policy", None)
         if isinstance(network, nn.Module):
@@ -72,7 +74,7 @@ class Policy:
             raise RequestError(f"{self.name}: deterministic is True or False, got {deterministic!r}")
         if state is not None and not self.recurrent:
             raise RequestError(f"{self.name}: the policy has no state; leave it out")
-        if isinstance(self.agent, FileAgent) and self.agent.stochastic == deterministic:
+        if self._draws == deterministic:
             kind, value = ("draws its actions", False) if deterministic else ("knows its best actions only", True)
             raise RequestError(f"{self.name} {kind}: predict(…, deterministic={value})")
         before = self._state(state, episode_start) if self.recurrent else None
@@ -82,6 +84,7 @@ class Policy:
 
     def _resize(self, count: int) -> None:
         self._initial = initial_state(self.agent, count)
+        self._shapes = [(path, value.shape) for path, value in flat(self._initial)] if self.recurrent else []
         if not isinstance(self.agent, FileAgent):  # whose actions are the environment's already
             self._to_env = action_writer(self.action_space, count)
         self._count = count
@@ -115,11 +118,11 @@ class Policy:
             return self._initial
         try:
             state = map_tree(lambda before, value: np.asarray(value, before.dtype), self._initial, state)
-            fits = [value.shape for _, value in flat(state)] == [value.shape for _, value in flat(self._initial)]
+            fits = [(path, value.shape) for path, value in flat(state)] == self._shapes
         except (LookupError, TypeError, ValueError, RuntimeError, AttributeError):
             fits = False
         if not fits:
-            shapes = ", ".join(f"{path} {list(value.shape)}".strip() for path, value in flat(self._initial))
+            shapes = ", ".join(f"{path} {list(shape)}".strip() for path, shape in self._shapes)
             raise RequestError(f"{self.name}: the state is none that `predict` returned for as many: {shapes}")
         if episode_start is None:
             return state
@@ -180,7 +183,7 @@ class _Leaf:
 
 def _surplus(observation: Any, keys: Any) -> str:
     """Return a key of dicts in an observation that its space has not; keys: as `containers` gives them."""
-    if not isinstance(keys, Mapping) or not isinstance(observation, Mapping):
+    if not isinstance(keys, dict) or not isinstance(observation, dict | Mapping):  # the first is faster
         return ""
     own = next((str(key) for key in observation if key not in keys), "")
     return own or next((name for key in keys if (name := _surplus(observation.get(key), keys[key]))), "")
