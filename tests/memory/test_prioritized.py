@@ -96,6 +96,21 @@ def test_weights_are_those_of_the_paper():
     assert batch["weight"].dtype == torch.float32
 
 
+@pytest.mark.parametrize(
+    ("length", "weights"),  # (4 · p / 10)^-0.4 for p = 1, 2, 3, 4, and (2 · p / 3)^-0.4 for p = 1, 2
+    [(1, {0: 1.442700, 1: 1.093362, 2: 0.929667, 100: 0.828614}), (2, {0: 1.176079, 1: 0.891301})],
+)
+def test_weights_without_normalization_count_all_windows(length, weights):
+    table = table_of([3], alpha=1.0, beta=0.4, epsilon=1e-12, normalize_weights=False)
+    episode(table, 2, 100, over=False)  # one complete row; neither last observations nor the newest row count
+    for _ in range(20):
+        rows = table.sample(64, length)["reward"].reshape(64, -1)[:, 0]
+        table.feedback(torch.where(rows == 100, 4.0, rows + 1.0))
+    batch = table.sample(64, length)
+    rows = batch["reward"].reshape(64, -1)[:, 0].tolist()
+    assert dict(zip(rows, batch["weight"].tolist(), strict=True)) == pytest.approx(weights, abs=1e-6)
+
+
 def test_weights_undo_the_choice_of_rows():
     table = table_of([30], alpha=0.7, beta=1.0, stratified=False)
     feed_all(table)
@@ -229,6 +244,19 @@ def play(table: Table) -> list[float]:
     return seen
 
 
+def test_alpha_follows_the_number_of_picks_and_new_rows_too():
+    table = table_of([1], alpha=Linear(first=1.0, last=0.0, steps=2), epsilon=1e-12)
+    for start, power in ((50, 3.0), (60, 1.0)):
+        table.sample(1)
+        table.feedback(torch.tensor([9.0 if start == 50 else 0.25]))
+        restored = table_of([1], alpha=table.sampler.alpha, epsilon=1e-12)
+        restored.load_state_dict(table.state_dict())
+        for copy in (table, restored):
+            episode(copy, 1, start)
+            assert copy.sampler.tree.leaves.tolist() == table.sampler.tree.leaves.tolist()
+            assert powers(copy)[start] == pytest.approx(power)
+
+
 def test_saving_changes_nothing():
     saved, untouched = table_of([30, 20, 10]), table_of([30, 20, 10])
     for table in (saved, untouched):
@@ -240,7 +268,7 @@ def test_saving_changes_nothing():
     assert play(saved) == play(untouched)
 
 
-@pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"epsilon": 0.0}, {"mix": 1.5}])
+@pytest.mark.parametrize("wrong", [{"alpha": -1.0}, {"alpha": Linear(1.0, -1.0, 9)}, {"epsilon": 0.0}, {"mix": 1.5}])
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError, match=r"memory.sampler: Prioritized"):
         Prioritized(**wrong)

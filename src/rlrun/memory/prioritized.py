@@ -15,6 +15,7 @@ from rlrun.memory.samplers import Rows, Sampler
 
 ROUNDS = 3  # of drawing again in place of what is no window, before all windows are listed
 LISTING = 4  # slots are looked at in the time of drawing one
+HORIZON = 1 << 40  # picks after which every schedule is over
 HIGHEST = float(np.finfo(np.float32).max)  # priority; so high that none is left out, so low that no sum overflows
 ANNEALED = Linear(first=0.4, last=1.0, steps=100_000)
 
@@ -28,9 +29,11 @@ class Prioritized(Seeded, Sampler):
     overwritten since the sample is ignored.
 
     Args:
-        alpha: power of the priority; 0 = uniform (eq. 1).
-        beta: power of the weights (N · P)^-beta, as a number or a function of the number of picks. The largest weight
-            of a batch is 1. 1 corrects all of the bias.
+        alpha: power of the priority, as a number or a function of the number of picks; 0 = uniform (eq. 1). A priority
+            gets the power of the time at which it is set.
+        beta: power of the weights (N · P)^-beta, as a number or a function of the number of picks. 1 corrects all bias.
+        normalize_weights: divide the weights of a batch by their largest. Otherwise N and P count all windows of the
+            memory: for a million rows each pick takes 1 ms more, and with longer windows or frame stacks 20 ms.
         epsilon: added to every priority, so that every row can be drawn.
         mix: share of the largest priority of a window; None = each row has its own.
         stratified: draw one window from each of B equal parts of the sum.
@@ -46,27 +49,29 @@ class Prioritized(Seeded, Sampler):
     def __init__(
         self,
         *,
-        alpha: float = 0.6,
+        alpha: float | Schedule = 0.6,
         beta: float | Schedule = ANNEALED,
+        normalize_weights: bool = True,
         epsilon: float = 1e-6,
         mix: float | None = None,
         stratified: bool = True,
         seed: int = 0,
     ) -> None:
-        if not 0 <= alpha <= 4:
-            raise ConfigError(f"memory.sampler: Prioritized.alpha must be between 0 and 4, not {alpha}")
+        self.alpha = as_schedule(alpha)
+        if wrong := [power for pick in (0, HORIZON) if not 0 <= (power := self.alpha(pick)) <= 4]:
+            raise ConfigError(f"memory.sampler: Prioritized.alpha must be between 0 and 4, not {wrong[0]}")
         if not 0 < epsilon < 1:
             raise ConfigError(f"memory.sampler: Prioritized.epsilon must be above 0 and below 1, not {epsilon}")
         if mix is not None and not 0 <= mix <= 1:
             raise ConfigError(f"memory.sampler: Prioritized.mix must be between 0 and 1, or null, not {mix}")
         super().__init__(seed)
-        self.alpha = alpha
         self.beta = as_schedule(beta)
+        self.normalize_weights = normalize_weights
         self.epsilon = epsilon
         self.mix = mix
         self.stratified = stratified
         self.picks = 0
-        self.largest = 1.0  # power of the largest priority so far
+        self.highest = self.largest = 1.0  # the largest priority so far, and its power
         self._parts = np.arange(0.0)  # where the parts of a sample begin
 
     def bind(self, index: EpisodeIndex) -> None:
@@ -95,8 +100,8 @@ class Prioritized(Seeded, Sampler):
             start = self._replace(start, length)
             power = self.tree.get(start)
             least = power.min()
-        # number and sum of all windows cancel, for the largest weight becomes 1
-        weight = (least / power) ** self.beta(self.picks)
+        # 1 / (N · P) is the mean power of all windows / power; divided by the largest weight the mean cancels
+        weight = ((least if self.normalize_weights else self._mean(length)) / power) ** self.beta(self.picks)
         rows = self.rows(start, length, weight.astype(np.float32))
         self.picks += 1
         return rows.mark()
@@ -108,6 +113,12 @@ class Prioritized(Seeded, Sampler):
             fits: Array = index.complete.take(start, mode="clip")
             return fits
         return index.unbroken(start, index.after(start, length), length)
+
+    def _mean(self, length: int) -> float:
+        """Return the mean power of all windows."""
+        single = length == 1 and not self.index.margin
+        fits = self.index.complete[:-1] if single else self._fits(np.arange(self.index.size), length)
+        return float(self.tree.leaves[: self.index.size] @ fits) / np.count_nonzero(fits)
 
     def _replace(self, start: Array, length: int) -> Array:
         """Replace rows that begin no window by draws from all windows, which keeps the chances exact."""
@@ -170,9 +181,11 @@ class Prioritized(Seeded, Sampler):
         keep = self._still(rows, slots)
         if keep is not None:
             slots, value = slots[keep], value[keep]
-        power = (value.reshape(-1) + self.epsilon) ** self.alpha
-        self.tree.set(slots.reshape(-1), power)
-        self.largest = max(self.largest, float(power.max(initial=0.0)))
+        priorities = np.append(value.reshape(-1) + self.epsilon, self.highest)
+        powers = priorities ** self.alpha(self.picks)
+        self.tree.set(slots.reshape(-1), powers[:-1])
+        largest = priorities.argmax()
+        self.highest, self.largest = float(priorities[largest]), float(powers[largest])
 
     def _still(self, rows: Rows, slots: Array) -> Array | None:
         """Return which slots have the same rows as when they were picked, without padding; None for all."""
@@ -189,13 +202,15 @@ class Prioritized(Seeded, Sampler):
         self.tree = tree
 
     def state_dict(self) -> dict[str, Any]:
-        numbers = {"picks": self.picks, "largest": self.largest}
+        numbers = {"picks": self.picks, "largest": self.largest, "highest": self.highest}
         return super().state_dict() | numbers | {"tree": self.tree.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tree.load_state_dict(state["tree"])
         super().load_state_dict(state)
         self.picks, self.largest = state["picks"], state["largest"]
+        # earlier versions saved the power alone, and had one alpha
+        self.highest = state.get("highest", self.largest ** (1.0 / (self.alpha(self.picks) or 1.0)))
 
 
 PENDING = 1024  # changes before sums are updated without being asked for
