@@ -14,6 +14,7 @@ from rlrun.callbacks import Schedule
 from rlrun.compile import FusedUpdate, graph
 from rlrun.core.errors import ConfigError
 from rlrun.core.schedules import Linear
+from rlrun.nn import grouped
 from rlrun.training.callback import Callback
 from rlrun.training.metrics import Histogram, Image, Text, as_numbers
 
@@ -118,11 +119,13 @@ def test_metrics_may_be_no_numbers(interpreted):
     assert fused["own/note"] == Text("new")
 
 
+GROUPS = {"weights": {"names": ["weight"], "weight_decay": 0.1, "lr": 0.02, "betas": (0.5, 0.9)}}
 OPTIMIZERS = {
     "sgd": SGD,
     "momentum": partial(SGD, momentum=0.9, weight_decay=0.1),
     "adam": partial(ADAM, weight_decay=0.1),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1, fused=True),
+    "groups": partial(grouped, optimizer=partial(torch.optim.AdamW, lr=0.01), weight_decay=0.0, groups=GROUPS),
 }
 
 

@@ -11,7 +11,7 @@ APPROXIMATE = ("with/async",)  # goes on with new episodes and says so: tests/cl
 TOGETHER = (  # additions that share a run: what one of them forgets is found beside the others
     "with/[reward_clip,reward_scale,reward_shift,reward_function,untransformed,colored_noise,value_bias]",
     "with/[reward_norm,target_scale,prioritized,emote_names,uniform_prior,observation_norm]",
-    "with/[rnd,random_goal,same_action_prior,return_norm,parameter_logs,profile]",
+    "with/[rnd,random_goal,same_action_prior,return_norm,parameter_logs,profile,weight_decay]",
 )
 ALIKE = (  # the same classes as in the run of another file: train, env/atari, env/halfcheetah, env/lunarlander
     *("env/cartpole", "env/pendulum", "env/gym", "env/pong", "env/hopper", "env/lunarlandercontinuous"),

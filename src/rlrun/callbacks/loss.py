@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.core.errors import ConfigError, DataError, WiringError, require_one_of
 from rlrun.core.schedules import Schedule
-from rlrun.nn import Stepper, average_gradients
+from rlrun.nn import Stepper, average_gradients, grouped
 from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.metrics import as_numbers
@@ -71,9 +71,13 @@ class LossCallback(Callback):
     ) -> None:
         self.network = network
         trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
-        self.parameters = list(trained.values())
-        self.names = list(trained)
-        self.optimizer = optimizer(self.parameters) if self.parameters else None
+        by_groups: Any = network if getattr(optimizer, "func", None) is grouped else [*trained.values()]
+        self.optimizer = optimizer(by_groups) if trained else None
+        self.patterns = getattr(self.optimizer, "matches", {})
+        groups = [] if self.optimizer is None else self.optimizer.param_groups
+        places = {id(parameter): place for place, parameter in enumerate(p for g in groups for p in g["params"])}
+        self.names = sorted(trained, key=lambda name: places.get(id(trained[name]), 0))  # as the optimizer counts them
+        self.parameters = [trained[name] for name in self.names]
         self.hidden = hidden_layers(network)
         # Another loss may overwrite gradients before metrics are read.
         self.by_turns = getattr(network, "by_turns", False)
@@ -207,7 +211,7 @@ class LossCallback(Callback):
         self.rate = rate if self.schedule is None else self.schedule(self.updates)
         if self.rate is not None and self.optimizer is not None:
             for group in self.optimizer.param_groups:
-                group["lr"] = self.rate
+                group["lr"] = self.rate * group.get("lr_factor", 1.0)
 
     def clipped(self, gradients: list[Tensor], parameters: list[Tensor]) -> Tensor | None:
         """Clip gradients in place; return their norm before, or None where nobody wants it."""
@@ -232,7 +236,10 @@ class LossCallback(Callback):
         if self.optimizer is None:
             return f"evaluates {path_of(self.network)}"
         count = sum(parameter.numel() for parameter in self.parameters)
-        return f"trains {path_of(self.network)} ({type(self.optimizer).__name__.lower()}, {count:,} parameters)"
+        sizes = [(group.get("name"), sum(map(Tensor.numel, group["params"]))) for group in self.optimizer.param_groups]
+        groups = "".join(f", {name} {size:,}" for name, size in sizes if name)
+        kind = type(self.optimizer).__name__.lower()
+        return f"trains {path_of(self.network)} ({kind}, {count:,} parameters{groups})"
 
     def hook(self, event: str) -> Hook | None:
         if event != "backward" or type(self).backward is not LossCallback.backward:

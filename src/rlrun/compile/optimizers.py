@@ -18,11 +18,14 @@ PLAIN = {  # settings with which these optimizers follow the rules below
 def rule_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer] | None:
     """Return the kind of an optimizer whose step can be compiled; None for others."""
     variants = PLAIN.get(type(optimizer))
-    if variants is None or len(optimizer.param_groups) != 1:
+    if variants is None:
         return None
-    group = optimizer.param_groups[0]
+    if len({bool(group.get("momentum")) for group in optimizer.param_groups}) > 1:
+        return None  # only some of SGD's parameters have a state
     hooked = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    fixed = isinstance(group["lr"], Tensor) or any(group.get(name) for name in variants)
+    fixed = any(
+        isinstance(group["lr"], Tensor) or any(group.get(name) for name in variants) for group in optimizer.param_groups
+    )
     return None if hooked or fixed else type(optimizer)
 
 
@@ -42,13 +45,14 @@ class OptimizerRule:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self.kind = rule_of(optimizer)
-        (self.group,) = optimizer.param_groups
-        self.parameters: list[Tensor] = self.group["params"]
+        self.groups = optimizer.param_groups
+        self.parameters: list[Tensor] = [parameter for group in self.groups for parameter in group["params"]]
+        self._group_of = [number for number, group in enumerate(self.groups) for _ in group["params"]]
         self.state = optimizer.state
         self._settings = self._now()
         self._names: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
         if self.kind is torch.optim.SGD:
-            self._names = ("momentum_buffer",) if self.group["momentum"] else ()
+            self._names = ("momentum_buffer",) if any(group["momentum"] for group in self.groups) else ()
         self._entries = [self.state.get(parameter) or self._begun(parameter) for parameter in self.parameters]
         self._moved = {number for number, parameter in enumerate(self.parameters) if self.state.get(parameter)}
         self._taken = 0
@@ -99,19 +103,23 @@ class OptimizerRule:
         )
         return kept and self.optimizer.state is self.state and self._now() == self._settings
 
-    def sizes(self) -> tuple[float, float, float]:
-        """Count a step; return its size, the factor of roots of squares, and the share of weights that stays."""
-        rate, decay = self.group["lr"], self.group["weight_decay"]
+    def sizes(self) -> list[tuple[float, float, float]]:
+        """Count a step; return, by group, its size, the factor of roots of squares, and the share of weights kept."""
+        if self.kind is not torch.optim.SGD:
+            self._count.add_(1.0)
+            self._taken += 1
+        return [self._size(group) for group in self.groups]
+
+    def _size(self, group: Mapping[str, Any]) -> tuple[float, float, float]:
+        rate = group["lr"]
         if self.kind is torch.optim.SGD:
             return rate, 1.0, 1.0
-        self._count.add_(1.0)
-        self._taken += 1
-        first, second = self.group["betas"]
-        kept = 1.0 - rate * decay if self.kind is torch.optim.AdamW else 1.0
+        first, second = group["betas"]
+        kept = 1.0 - rate * group["weight_decay"] if self.kind is torch.optim.AdamW else 1.0
         return rate / (1.0 - first**self._taken), (1.0 - second**self._taken) ** -0.5, kept
 
     def step(self, stand_in: Mapping[int, Tensor], gradients: Sequence[Tensor | None], sizes: Tensor) -> None:
-        """Move the stand-ins of parameters that have a gradient; gradients: in the optimizer's order.
+        """Move the stand-ins of parameters that have a gradient; gradients: in the optimizer's order; sizes: [G, 3].
 
         Raises:
             Untraceable: others were moved before, so that one count does not hold for all.
@@ -119,28 +127,30 @@ class OptimizerRule:
         moved = {number for number, gradient in enumerate(gradients) if gradient is not None}
         if self._moved and self._moved != moved and self._names and self.kind is not torch.optim.SGD:
             raise Untraceable(None, "an optimizer moves other parameters in some updates, and counts their steps apart")
-        size, root, kept = sizes.unbind()
-        decay = self.group["weight_decay"]
+        rows = [row.unbind() for row in sizes.unbind()]
         for number, gradient in enumerate(gradients):
             if gradient is None:
                 continue
             self._moved.add(number)
+            group, (size, root, kept) = self.groups[self._group_of[number]], rows[self._group_of[number]]
+            decay = group["weight_decay"]
             value, entry = stand_in[id(self.parameters[number])], self._entries[number]
             if decay and self.kind is not torch.optim.AdamW:
                 gradient = gradient.add(value, alpha=decay)
             if self.kind is torch.optim.SGD:
                 if self._names:
                     momentum = stand_in[id(entry["momentum_buffer"])]
-                    gradient = momentum.mul_(self.group["momentum"]).add_(gradient)
+                    gradient = momentum.mul_(group["momentum"]).add_(gradient)
                 value.sub_(size * gradient)
                 continue
-            first, second = self.group["betas"]
+            first, second = group["betas"]
             mean, square = (stand_in[id(entry[name])] for name in self._names)
             mean.lerp_(gradient, 1.0 - first)
             square.mul_(second).addcmul_(gradient, gradient, value=1.0 - second)
             if decay and self.kind is torch.optim.AdamW:
                 value.mul_(kept)
-            value.sub_(size * mean / (square.sqrt() * root + self.group["eps"]))
+            value.sub_(size * mean / (square.sqrt() * root + group["eps"]))
 
     def _now(self) -> tuple[Any, ...]:
-        return tuple(value for name, value in self.group.items() if name not in ("params", "lr"))
+        settings = [(name, value) for group in self.groups for name, value in group.items()]
+        return tuple(value for name, value in settings if name not in ("params", "lr"))

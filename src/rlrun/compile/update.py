@@ -196,7 +196,11 @@ class CompiledGraph:
             for name, tensor in holder.items()
             if tensor is not None
         ]
-        self._sizes = torch.zeros(max(len(self._trained), 1), 3)  # of optimizer steps, made on the host
+        self._rows: dict[int, slice] = {}  # of optimizer steps' sizes, one for each group of a loss's optimizer
+        for key, rule in self._rules.items():
+            first_row = sum(rows.stop - rows.start for rows in self._rows.values())
+            self._rows[key] = slice(first_row, first_row + len(rule.groups))
+        self._sizes = torch.zeros(max((rows.stop for rows in self._rows.values()), default=1), 3)  # made on the host
         self._array = self._sizes.numpy()
         own = self._own()
         first = {id(tensor): number for number, tensor in reversed(list(enumerate(own)))}
@@ -262,10 +266,10 @@ class CompiledGraph:
 
     def __call__(self, batch: dict[str, Any], inputs: graph.Inputs) -> None:
         """Do what the hooks do."""
-        for number, step in enumerate(self._trained):
+        for step in self._trained:
             loss: Any = step.callback
             loss.set_rate(batch["learning_rate"] if "learning_rate" in step.framework else None)
-            self._array[number] = self._rules[id(loss)].sizes()
+            self._array[self._rows[id(loss)]] = self._rules[id(loss)].sizes()
         read = [*self._read(), self._sizes.to(self._device)] if self._sizes_used else self._read()
         torch.set_flush_denormal(True)  # an Adam step takes half as long again where averages have become that small
         try:
@@ -338,8 +342,8 @@ class CompiledGraph:
             norm = callback.clipped(list(present.values()), [stand_in[key] for key in present])
             dead = _dead_units(callback, by_id, stand_in)
             rule = self._rules[id(callback)]
-            row = sizes[[id(trained.callback) for trained in self._trained].index(id(callback))]
-            rule.step(stand_in, [by_id[id(parameter)] for parameter in rule.parameters], row)
+            rows = sizes[self._rows[id(callback)]]
+            rule.step(stand_in, [by_id[id(parameter)] for parameter in rule.parameters], rows)
         return outputs, metrics, loss.detach(), norm, dead, errors
 
     def _gradients(self, loss: LossCallback, value: Tensor, stand_in: Mapping[int, Tensor]) -> dict[int, Tensor | None]:

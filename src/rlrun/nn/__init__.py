@@ -54,6 +54,7 @@ from rlrun.nn.encoders import EncodedMLP, Encoder, ImageEncoder, InverseModel, T
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
+from rlrun.nn.parameter_groups import grouped
 from rlrun.nn.policy import DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
@@ -65,5 +66,14 @@ __all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Bins", "Core", "C
 __all__ += ["Dueling", "EncodedMLP", "Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder"]
 __all__ += ["ImplicitCritics", "InverseModel", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles"]
 __all__ += ["ReturnNormalizer", "Rewards", "SoftPolicy", "SquashedGaussian", "Stepper", "Temperature", "Trunk", "Value"]
-__all__ += ["ValueHead", "average_gradients", "flatten", "frozen_copy", "normal_", "orthogonal_", "value_head_of"]
+__all__ += [
+    "ValueHead",
+    "average_gradients",
+    "flatten",
+    "frozen_copy",
+    "grouped",
+    "normal_",
+    "orthogonal_",
+    "value_head_of",
+]
 __all__ += ["xavier_uniform_"]

@@ -148,9 +148,12 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
 
 
 def _check_trained(callbacks: Mapping[str, Callback]) -> None:
-    """Refuse parameters that two callbacks train with separate optimizers."""
+    """Refuse parameters that two callbacks train with separate optimizers, and groups that nobody's parameters fit."""
     trains: dict[int, Callback] = {}
+    matched = {place for callback in callbacks.values() for place, matches in callback.patterns.items() if matches}
     for callback in callbacks.values():
+        if unmatched := [place for place in callback.patterns if place not in matched]:
+            raise WiringError(f"callbacks.{callback.name}.optimizer.{unmatched[0]} matches no parameter of any loss")
         for parameter in callback.trained():
             before = trains.setdefault(id(parameter), callback)
             if before is not callback and not (before.by_turns and callback.by_turns):
