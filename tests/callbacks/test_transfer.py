@@ -28,10 +28,14 @@ def table(rows: int = 0, **settings: Any) -> Table:
     return memory
 
 
+def row(number: int) -> dict[str, Any]:
+    flags = {"terminated": [True], "truncated": [False]}
+    return {"observation": np.full((1, 2), 0.5), "action": [number % 3], "reward": [number], **flags}
+
+
 def add(made: Table, number: int) -> None:
     """One row, an episode of its own."""
-    flags = {"terminated": [True], "truncated": [False]}
-    made.add(0, {"observation": np.full((1, 2), 0.5), "action": [number % 3], "reward": [number], **flags})
+    made.add(0, row(number))
     made.close(0, np.ones((1, 2)))
 
 
@@ -181,6 +185,23 @@ def test_several_imports_are_appended(tmp_path: Path) -> None:
     first.restore_state()  # once only
     MemoryImport(memory).restore_state()  # of nothing
     assert len(memory) == 11
+
+
+@pytest.mark.parametrize("stored", [store, lambda memory, path: emote.write(memory, path)])
+def test_import_takes_newest_episodes_up_to_limit(stored: Any, tmp_path: Path) -> None:
+    source = table(4)  # rows 0, 1, 2, 3, and an episode of two rows
+    source.add_episode({name: np.repeat(column, 2, 0) for name, column in row(9).items()}, np.ones(2))
+    stored(source, tmp_path / "memory.zip")
+    for limit, rewards in ((None, [[0], [1], [2], [3], [9, 9]]), (4, [[2], [3], [9, 9]]), (2, [[9, 9]])):
+        memory = table()
+        MemoryImport(memory, str(tmp_path / "memory.zip"), limit).restore_state()
+        assert [episode.row["reward"].tolist() for episode in Stored.of(memory)] == rewards
+    memory = table(5)
+    with pytest.raises(
+        RequestError, match=r"memory.zip: the newest episode has 2 transitions; a limit of 1 takes none"
+    ):
+        MemoryImport(memory, str(tmp_path / "memory.zip"), 1).restore_state()
+    assert len(memory) == 5
 
 
 def test_resumed_run_imports_missing_memory_only(tmp_path: Path, monkeypatch: Any) -> None:

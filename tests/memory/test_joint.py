@@ -104,6 +104,18 @@ def test_counts_follow_any_shares(shares, count):
     assert np.abs(table_counts.cumsum(0) - wanted).max() < 2
 
 
+def test_parts_have_turns_of_their_own():
+    parts = [(0, 1, 2), (100, 1, 1), (200, 2, 3)]  # start, share, every
+    mix = Mix([{"table": table(start), "share": share, "every": every} for start, share, every in parts])
+    table_counts = np.array(counts(mix, 7, 60, 99, 199))
+    assert table_counts[::6].tolist() == table_counts[4::6].tolist() == [[0, 7, 0]] * 10
+    assert table_counts[1::2][:2].sum(0).tolist() == [7, 7, 0]  # 3.5 each at a time
+    assert table_counts[2::6].sum(0) == pytest.approx([0, 70 / 3, 140 / 3], abs=1)
+    assert table_counts[5::6].sum(0) == pytest.approx([17.5, 17.5, 35], abs=1)
+    late = Mix([{"table": table(), "share": 1, "every": 2}, {"table": table(count=0), "share": 1}])
+    assert [len(late.sample(4)["reward"]) for _ in range(2)] == [4, 4]  # nobody else has a window
+
+
 def test_empty_tables_leave_their_share():
     late = table(200, count=0)
     parts = [(table(0), 0.25), (late, 0.5), (table(100), 0.25)]
@@ -158,7 +170,7 @@ def test_names_are_those_of_the_batch():
 
 def test_restored_loaders_continue():
     def parts():
-        mix = Mix([{"table": table(0), "share": 0.3}, {"table": table(100), "share": 0.7}])
+        mix = Mix([{"table": table(0), "share": 0.3, "every": 2}, {"table": table(100), "share": 0.7}])
         mixed = ReplayLoader(table=mix, collector=None, batch=4)
         return JointLoader(a=data(0), b=data(100, count=4), mix=mixed), mix, *mix.tables
 
@@ -177,6 +189,7 @@ def test_restored_loaders_continue():
         ([{"table": 3, "share": 1}], "loader.parts.0: wanted a table and its share"),
         ([{"share": 1}], "loader.parts.0: wanted a table and its share, given share"),
         ({"old": {"table": table(), "share": 0}}, "loader.parts.old.share must be a number above 0"),
+        ([{"table": table(), "share": 1, "every": 0}], "loader.parts.0.every must be at least 1, not 0"),
         ([{"table": table(), "shares": 1}], r"loader.parts.0: no setting 'shares' \(did you mean 'share'\?\)"),
         ([{"table": table(), "share": 1}, {"table": Table(length=9, columns={"observation": {}}), "share": 1}],
          "loader.parts.1 and loader.parts.0 differ in what they hold: reward"),

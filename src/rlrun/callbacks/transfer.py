@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.callbacks.schedule import following
-from rlrun.core.errors import ConfigError, MissingExtra, RequestError, require_one_of
+from rlrun.core.errors import ConfigError, MissingExtra, RequestError, require_at_least, require_one_of
 from rlrun.core.spaces import Spaces
 from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.episodes import cut_off
@@ -35,16 +35,20 @@ class MemoryImport(Callback):
     Args:
         table: its rows are replaced.
         path: a file that rlrun or Emote (V1) stored, or minari:DATASET; several: one after another; None = nothing.
+        limit: transitions of each source: its newest whole episodes that have no more; None = all.
 
     Raises:
         ConfigError: the memory is not a table; or an untrusted run names a source outside its directory.
         RequestError: the source is missing or damaged, or does not fit; before any step was made.
     """
 
-    def __init__(self, table: Table, path: str | Sequence[str] | None = None) -> None:
+    def __init__(self, table: Table, path: str | Sequence[str] | None = None, limit: int | None = None) -> None:
         if path is not None:
             _require_table(table, "memory.import")
+        if limit is not None:
+            require_at_least("memory.import: limit", limit, 1)
         self.table = table
+        self.limit = limit
         self.one_learner = "" if path is None else "each learner would load all of it (memory.import)"
         self.sources = [_fixed(source) for source in ([path] if isinstance(path, str) else path or ())]
         self._imported = False
@@ -61,7 +65,7 @@ class MemoryImport(Callback):
     def _take(self, source: str, *, append: bool) -> None:
         trust.admit_place(source, None if source.startswith(MINARI) else Path(source), "memory.import")
         try:
-            restored = import_rows(self.table, source, append=append)
+            restored = import_rows(self.table, source, append=append, limit=self.limit)
         except RequestError as error:
             if not isinstance(error, MissingExtra):
                 error.args = (f"memory.import: {error}",)

@@ -220,6 +220,7 @@ KINDS: dict[str, Kind] = {
     "algorithm.steps_per_update": either(number(0), NULL),  # 0: with an asynchronous collector
     "algorithm.collect_steps": whole(1),
     "memory.import": either(TEXT, TEXTS, NULL),
+    "offline.limit": either(whole(1), NULL),
     "memory.export.every": either(whole(), NULL),
     "memory.export.min_seconds": number(0),
     "memory.export.path": either(TEXT, NULL),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,27 @@ def add_all(table: Table, episodes: Iterable[Episode], *, append: bool) -> None:
         table.clear()
     for episode in episodes:
         table.add_episode(episode.row, episode.last, episode.tags)
+
+
+def newest(episodes: Iterable[Episode], limit: int | None, source: str) -> Iterable[Episode]:
+    """Return the newest episodes that have at most `limit` rows together; None = all, as they come.
+
+    Raises:
+        RequestError: the newest episode alone has more.
+    """
+    if limit is None:
+        return episodes
+    kept: deque[Episode] = deque()
+    rows = last = 0
+    for episode in episodes:
+        kept.append(episode)
+        last = len(episode)
+        rows += last
+        while rows > limit:
+            rows -= len(kept.popleft())
+    if last and not kept:
+        raise RequestError(f"{source}: the newest episode has {last:,} transitions; a limit of {limit:,} takes none")
+    return kept
 
 
 def cut_off(table: Table) -> None:

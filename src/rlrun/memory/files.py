@@ -29,7 +29,7 @@ from rlrun.core.errors import RequestError
 from rlrun.core.typing import Stateful
 from rlrun.memory import archive
 from rlrun.memory.archive import ArrayMember
-from rlrun.memory.episodes import Episode, Stored, add_all, fit, nest
+from rlrun.memory.episodes import Episode, Stored, add_all, fit, nest, newest
 from rlrun.memory.samplers import Sampler
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def store(table: Table, path: Path | str, *, public: bool = False) -> None:
             archive.write_array(file, f"columns/{name}.npy", shape, column.dtype, stored.pieces(name, frames=True))
 
 
-def restore(table: Table, path: Path | str, *, append: bool = False) -> bool:
+def restore(table: Table, path: Path | str, *, append: bool = False, limit: int | None = None) -> bool:
     """Read a file into a table.
 
     A table of the same columns, envs, length and kinds of sampler and ejector gets exactly the stored state, so it
@@ -78,6 +78,7 @@ def restore(table: Table, path: Path | str, *, append: bool = False) -> bool:
         table: its rows are replaced.
         path: a file that `store` wrote.
         append: keep the rows of the table, and add the episodes.
+        limit: as `newest` has it; the stored state has no limit.
 
     Returns:
         True if the table has exactly the stored state.
@@ -89,13 +90,13 @@ def restore(table: Table, path: Path | str, *, append: bool = False) -> bool:
     path = Path(path)
     with archive.read(path) as file:
         note = _note(file, path)
-        if not append and not table.observed and note["table"] == _identity(table):
+        if not append and limit is None and not table.observed and note["table"] == _identity(table):
             _restore_state(table, file, note, path)
             return True
         nothing = {name: member.take(0) for name, member in _columns(file, note, path).items()}
         sample = Episode(nest(nothing), tags=dict.fromkeys(note["table"]["tags"], 0))
         fit(table, sample, str(path))  # before any row is dropped
-        episodes = _episodes(file, note, path)
+        episodes = newest(_episodes(file, note, path), limit, str(path))
         add_all(table, (fit(table, record, str(path)) for record in episodes), append=append)
         return False
 

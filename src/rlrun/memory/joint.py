@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least
 from rlrun.core.typing import Batch, Groups
 from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import placed, positive
@@ -93,13 +93,13 @@ class JointLoader:
 
 @dataclass
 class _Part:
-    """A table and its share of each batch."""
+    """A table and its share of every n-th batch."""
 
     name: str
     table: Table
     share: Fraction
+    every: int
     weight: int = 0  # the share as a whole number
-    owed: int = 0  # what rounding has kept from it so far, in parts of a row
     longest: int = 0  # steps of the longest window that it was seen to hold
 
     def holds(self, length: int) -> bool:
@@ -112,16 +112,17 @@ class _Part:
 
 
 class Mix:
-    """Several tables that are sampled as one, each with its share of every sample.
+    """Several tables that are sampled as one, each with its share of every sample, or of every n-th.
 
-    Shares are relative. Rounding errors of one sample are corrected in the next, so shares are exact over time. A table
-    without a window leaves its share to the others. A loader takes a `Mix` as its table, with feedback.
+    Shares are relative, among the tables whose turn it is. Rounding errors of one sample are corrected in the next, so
+    shares are exact over time. A table without a window leaves its share to the others. A loader takes a `Mix` as its
+    table, with feedback.
 
     Args:
-        parts: each `{table, share}`, in a list or by name.
+        parts: each `{table, share}` or `{table, share, every}`, in a list or by name.
 
     Raises:
-        ConfigError: a share is no number above 0, or the tables' columns differ.
+        ConfigError: a share is no number above 0, `every` is no number from 1, or the tables' columns differ.
     """
 
     def __init__(self, parts: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]) -> None:
@@ -133,7 +134,11 @@ class Mix:
         for part in self.parts:
             part.weight = int(part.share * unit)
         self._weighs = any("weight" in part.table.names() for part in self.parts)
-        self._holding: list[str] = []  # parts that gave to the newest sample, or could have
+        self._holding: list[str] = []  # parts that could have given to the newest sample, were it their turn
+        self._samples = 0
+        self._owed: dict[
+            str, dict[str, int]
+        ] = {}  # by whose turn it is: what rounding has kept from each, in parts of rows
         self._picked: list[tuple[Table, int]] = []  # of the newest sample: tables and how many rows each gave
         first = self.parts[0]
         for part in self.parts[1:]:
@@ -181,22 +186,23 @@ class Mix:
         holding = [part for part in self.parts if part.holds(length)] or self.parts[:1]  # its error tells why
         names = [part.name for part in holding]
         if names != self._holding:  # other shares from now on; old debts are not theirs
-            self._holding = names
-            for part in self.parts:
-                part.owed = 0
-        total = sum(part.weight for part in holding)
+            self._holding, self._owed = names, {}
+        self._samples += 1
+        due = [part for part in holding if self._samples % part.every == 0] or holding
+        owed = self._owed.setdefault(" ".join(part.name for part in due), {part.name: 0 for part in due})
+        total = sum(part.weight for part in due)
         counts = dict.fromkeys((part.name for part in self.parts), 0)
-        for part in holding:
-            part.owed += count * part.weight
-            counts[part.name] = max(part.owed // total, 0)
+        for part in due:
+            owed[part.name] += count * part.weight
+            counts[part.name] = max(owed[part.name] // total, 0)
         missing = count - sum(counts.values())
-        by_rest = sorted(holding, key=lambda part: counts[part.name] * total - part.owed)
+        by_rest = sorted(due, key=lambda part: counts[part.name] * total - owed[part.name])
         if missing < 0:
             by_rest = [part for part in reversed(by_rest) if counts[part.name]]
         for part in by_rest[: abs(missing)]:
             counts[part.name] += 1 if missing > 0 else -1
-        for part in holding:
-            part.owed -= counts[part.name] * total
+        for part in due:
+            owed[part.name] -= counts[part.name] * total
         return list(counts.values())
 
     def feedback(self, priority: Tensor) -> None:
@@ -225,21 +231,25 @@ class Mix:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rounding errors of each table, and its longest known window."""
-        owed, longest = ({part.name: getattr(part, name) for part in self.parts} for name in ("owed", "longest"))
-        return {"owed": owed, "held": longest, "holding": self._holding}
+        longest = {part.name: part.longest for part in self.parts}
+        return {"owed": self._owed, "held": longest, "holding": self._holding, "samples": self._samples}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
         for part in self.parts:
-            part.owed, part.longest = state["owed"][part.name], state["held"][part.name]
-        self._holding = list(state["holding"])
+            part.longest = state["held"][part.name]
+        self._holding, self._samples = list(state["holding"]), state.get("samples", 0)
+        owed = state["owed"] if "samples" in state else {" ".join(self._holding): state["owed"]}  # earlier versions
+        self._owed = {names: dict(parts) for names, parts in owed.items()}
 
 
 def _part(name: str, entry: Mapping[str, Any]) -> _Part:
     for key in entry:
-        if key not in ("table", "share"):
-            hint = did_you_mean(key, ("table", "share"))
+        if key not in ("table", "share", "every"):
+            hint = did_you_mean(key, ("table", "share", "every"))
             raise ConfigError(f"loader.parts.{name}: no setting '{key}'{hint}")
     if not hasattr(entry.get("table"), "sample") or "share" not in entry:
         raise ConfigError(f"loader.parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
-    return _Part(name, entry["table"], positive(f"parts.{name}.share", entry["share"]))
+    every = entry.get("every", 1)
+    require_at_least(f"loader.parts.{name}.every", every, 1)
+    return _Part(name, entry["table"], positive(f"parts.{name}.share", entry["share"]), every)

@@ -11,20 +11,21 @@ from rlrun.core.spaces import Box, Composite, Discrete, Leaf, MultiDiscrete, Spa
 from rlrun.core.typing import Array
 from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.columns import Column
-from rlrun.memory.episodes import Episode, Stored, add_all, fit, flat, nest
+from rlrun.memory.episodes import Episode, Stored, add_all, fit, flat, nest, newest
 from rlrun.memory.table import Table
 
 MINARI = "minari:"
 EMPTY = "loader.dataset: there are no rows in it"
 
 
-def import_rows(table: Table, source: str, *, append: bool = False) -> bool:
+def import_rows(table: Table, source: str, *, append: bool = False, limit: int | None = None) -> bool:
     """Fill a table from a file that rlrun or Emote (V1) stored, or from `minari:DATASET`.
 
     Args:
         table: its rows are replaced.
         source: the file or dataset.
         append: keep the rows of the table, and add to them.
+        limit: rows of the newest whole episodes, at most; None = all of them.
 
     Returns:
         True if the table has exactly the stored state, with that of sampler and ejector.
@@ -34,8 +35,8 @@ def import_rows(table: Table, source: str, *, append: bool = False) -> bool:
     """
     episodes = episodes_in(source)
     if episodes is None:
-        return files.restore(table, Path(source).expanduser(), append=append)
-    add_all(table, [fit(table, episode, source) for episode in episodes], append=append)
+        return files.restore(table, Path(source).expanduser(), append=append, limit=limit)
+    add_all(table, [fit(table, episode, source) for episode in newest(episodes, limit, source)], append=append)
     return False
 
 
