@@ -73,6 +73,37 @@ def test_norms_and_actions_are_those_of_the_update():
     }
 
 
+class Noisy(LossCallback):
+    def loss(self, x, scale=1.0):
+        return scale * self.network(x + torch.randn_like(x)).sum(-1)
+
+
+def test_outputs_of_modules_are_those_of_one_more_evaluation():
+    layers = nn.Linear(1, 1), nn.BatchNorm1d(1, affine=False), nn.ReLU(inplace=True), nn.Dropout(0.5)
+    nn.init.ones_(layers[0].weight), nn.init.zeros_(layers[0].bias)
+    loss = Noisy(nn.Sequential(*layers), partial(torch.optim.SGD, lr=0.0))
+    logs = ParameterLogs(Spaces(observation=PUSH, action=Discrete(2)), outputs=True)
+    batch = {"x": torch.tensor([[-4.0], [1.0], [6.0]]), "action": torch.zeros(3, dtype=torch.int64)}
+    Trainer({"loss": loss, "logs": logs}, Batches(**batch)).train()
+    average, generator = layers[1].running_mean.clone(), torch.get_rng_state()
+    metrics = {name: value.values for name, value in logs.metrics.items() if name.startswith("output/")}
+    assert torch.equal(torch.get_rng_state(), generator)
+    inputs = (batch["x"] + torch.randn(3, 1)).flatten()
+    normed = (inputs - average) / (layers[1].running_var + 1e-5).sqrt()
+    wanted = {
+        "loss_0": inputs,
+        "loss_1": normed,
+        "loss_2": normed.relu(),
+        "loss_3": normed.relu(),
+        "loss": normed.relu(),
+    }
+    for name, values in wanted.items():
+        torch.testing.assert_close(metrics.pop(f"output/{name}"), values)
+    assert metrics == {}
+    assert torch.equal(layers[1].running_mean, average)
+    assert all(module.training and not module._forward_hooks for module in loss.network.modules())
+
+
 def test_a_resumed_run_has_the_metrics_of_before():
     tensors = {"push": torch.ones(4, 2), "side": torch.zeros(4, dtype=torch.int64)}
     logs = logs_of(torch.optim.Adam, action=tensors)
@@ -102,7 +133,8 @@ def test_noise_scale_is_that_of_the_gradients(steps, tolerance):
 def test_metrics_and_traces_change_no_training(tmp_path, capfd):
     plain, logged = tmp_path / "plain", tmp_path / "logged"
     rlrun.train(TINY, run_dir=plain)
-    extras = ("+with=[parameter_logs,profile]", "profile.first=3", "profile.last=5")
+    extras = ("+with=[parameter_logs,profile]", "callbacks.parameter_logs.outputs=true")
+    extras += ("profile.first=3", "profile.last=5")
     rlrun.train([*TINY, *extras], run_dir=logged)
     groups = compare(plain, logged, watched=False)
     assert [name for name in ("parameters", "optimizers", "memory", "generators") if not groups[name]] == []
@@ -111,6 +143,7 @@ def test_metrics_and_traces_change_no_training(tmp_path, capfd):
     assert sum(shares) == pytest.approx(1.0)
     assert record["noise_scale/q_loss"] is None or record["noise_scale/q_loss"] > 0.0
     assert [name for name in record if name.startswith("gradient_norm/q_loss")]
+    assert "output/q_loss_layers_layers_0/q50" in record
     trace = json.loads((logged / "trace.json").read_text())
     steps = [event for event in trace["traceEvents"] if event.get("name") == "aten::_fused_adam_"]
     assert len(steps) == 3

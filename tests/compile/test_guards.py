@@ -10,6 +10,7 @@ from tests.compile import comparison
 from tests.compile.comparison import ADAM, Distance, both, changed, layer, trained
 from torch import Tensor, nn
 
+from rlrun.callbacks.parameters import module_outputs
 from rlrun.compile import update
 from rlrun.training.callback import Callback
 
@@ -41,6 +42,7 @@ def reload_optimizer(loss: Any) -> None:
 
 CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {  # and how many graphs there are then
     "storage": (lambda loss: nn.utils.vector_to_parameters(torch.full((4,), 0.5), loss.network.parameters()), 1),
+    "outputs of modules": (lambda loss: module_outputs(loss, {"x": torch.ones(2, 3), "y": torch.ones(2)}), 1),
     "number of a buffer": (lambda loss: loss.network.factor.fill_(-1.0), 1),
     "buffer": (lambda loss: setattr(loss.network, "factor", -torch.ones(())), 2),
     "mode of a module": (lambda loss: loss.network.eval(), 2),

@@ -1,4 +1,4 @@
-"""Metrics of each parameter, and of each number of actions."""
+"""Metrics of each parameter, of what each module returns, and of each number of actions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlrun.callbacks.loss import ADAMS, LossCallback
 from rlrun.core.spaces import Box, Spaces, leaves, leaves_of
-from rlrun.core.typing import Tree
+from rlrun.core.typing import Batch, Tree
 from rlrun.training.callback import Callback
 from rlrun.training.metrics import Histogram, as_numbers
 
@@ -25,13 +25,18 @@ class ParameterLogs(Callback):
     Args:
         spaces: of the environment.
         data_group: name of the batches whose losses and actions are logged.
+        outputs: also log histograms of what each module of a trained network returns. A loss is evaluated once more
+            for each record, with the newest batch and networks in evaluation mode.
     """
 
     leads = True
 
-    def __init__(self, spaces: Spaces, *, data_group: str = "default") -> None:
+    def __init__(self, spaces: Spaces, *, data_group: str = "default", outputs: bool = False) -> None:
         self.space = spaces.action
         self.data_group: str | None = data_group
+        self.outputs = outputs
+        self.one_learner = "only the first one would evaluate losses once more (outputs)" if outputs else ""
+        self._batch: Mapping[str, Any] = {}  # the newest
         self._losses: list[LossCallback] = []
         self._newest: tuple[Tree, Tensor | None] | None = None  # actions, and which of them count
         self._saved: Mapping[str, Any] = {}  # of the checkpoint, until the first update
@@ -40,8 +45,9 @@ class ParameterLogs(Callback):
         losses = [callback for callback in callbacks.values() if isinstance(callback, LossCallback)]
         self._losses = [loss for loss in losses if loss.data_group == self.data_group and not loss.by_turns]
 
-    def end_batch(self, action: Tree, valid: Tensor | None = None) -> None:
+    def end_batch(self, batches: Mapping[str, Batch], action: Tree, valid: Tensor | None = None) -> None:
         self._newest, self._saved = (action, valid), {}
+        self._batch = batches[self.data_group or ""] if self.outputs else {}
 
     @property
     @torch.no_grad()
@@ -59,6 +65,7 @@ class ParameterLogs(Callback):
                     metrics |= {f"gradient_norm/{path}": gradient.norm(), f"gradient/{path}": Histogram(gradient)}
             scale = None if loss.optimizer is None else noise_scale(loss.optimizer, len(parts[0][1]))
             metrics |= {} if scale is None else {f"noise_scale/{loss.name}": scale}
+            metrics |= module_outputs(loss, self._batch) if self.outputs else {}
         return metrics
 
     def _rows(self, action: Tensor, leaf: Any) -> Tensor:
@@ -76,6 +83,53 @@ class ParameterLogs(Callback):
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self._newest, self._saved = None, state["metrics"]
+
+
+def module_outputs(loss: LossCallback, batch: Mapping[str, Any]) -> dict[str, Histogram]:
+    """Return what each module of a loss's network returns first, by evaluating the loss; nothing else changes.
+
+    Nothing is returned of a loss that is no function of the batch.
+    """
+    hook = loss.hook("backward")
+    arguments = {} if hook is None else hook.arguments
+    wanting = [name for name, argument in arguments.items() if argument.default is argument.empty and name not in batch]
+    if hook is None or hook.label != "loss" or wanting:
+        return {}
+    metrics: dict[str, Histogram] = {}
+
+    def keep(path: str, output: Any) -> None:
+        parts = [part for part in _tensors_in(output) if part.is_floating_point()]
+        if parts and path not in metrics:
+            metrics[path] = Histogram(torch.cat([part.detach().flatten() for part in parts]))  # a copy
+
+    modules = dict(loss.network.named_modules())
+    names = {
+        module: "_".join(["output/" + loss.name, *path.split(".")]).rstrip("_") for path, module in modules.items()
+    }
+    modes = {module: module.training for module in names}
+    handles = [module.register_forward_hook(lambda module, _, output: keep(names[module], output)) for module in names]
+    loss.network.eval()
+    devices = {parameter.device for parameter in loss.parameters if parameter.is_cuda}
+    try:
+        with torch.random.fork_rng([*devices]), torch.enable_grad():
+            hook.method(**{name: batch[name] for name in arguments if name in batch})
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    return metrics
+
+
+def _tensors_in(output: Any) -> list[Tensor]:
+    """Return the tensors in lists, tuples and dicts."""
+    if isinstance(output, Mapping | list | tuple):
+        return [
+            part
+            for value in (output.values() if isinstance(output, Mapping) else output)
+            for part in _tensors_in(value)
+        ]
+    return [output] if isinstance(output, Tensor) else []
 
 
 def _of_actions(parts: list[tuple[Any, Tensor]]) -> Iterator[tuple[str, Tensor]]:
