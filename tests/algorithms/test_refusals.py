@@ -27,7 +27,16 @@ from rlrun.algorithms.taac import SwitchingPolicy, Trajectories, TrajectoryCriti
 from rlrun.algorithms.trac import TrustRegion
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
-from rlrun.nn import Critics, DeterministicPolicy, ImplicitCritics, Policy, Quantiles, Temperature, Value
+from rlrun.nn import (
+    Critics,
+    DeterministicPolicy,
+    ImplicitCritics,
+    Policy,
+    Quantiles,
+    SquashedGaussian,
+    Temperature,
+    Value,
+)
 
 from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, deterministic, policy_of, sgd
 
@@ -83,7 +92,14 @@ def followed(spaces):
     return DeterministicPolicyLoss(deterministic(0.5), sgd, critics=Critics(spaces), actor_q="frist")
 
 
+def cut_optimism():
+    cut, critics = SquashedGaussian(CONTINUOUS, hidden=(), distribution="truncated"), Critics(CONTINUOUS)
+    return OACAgent(policy_of(CONTINUOUS, critics)[0], gaussian=cut, critics=critics)
+
+
 SETTINGS = [
+    (cut_optimism, r"^networks\.policy\.distribution: optimism moves a squashed normal; leave it away"),
+    (lambda: Policy(MIXED, distribution="cut"), "^distribution: wanted one of squashed, truncated, got 'cut'"),
     (lambda: decisions(CONTINUOUS, most=0), r"algorithm\.most_steps must be at least 1, not 0"),
     (lambda: BCLoss(Policy(CONTINUOUS), sgd, objective="mod"), r"objective: wanted one of likelihood, mode, got 'mod'"),
     (lambda: followed(CONTINUOUS), r"actor_q: wanted one of first, min, mean, got 'frist'.*first"),

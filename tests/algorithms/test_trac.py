@@ -15,6 +15,7 @@ from rlrun.algorithms.trac import TrustRegion, changes
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn import ActorCritic, Critics, Heads
+from rlrun.ops.distributions import GAUSSIANS
 
 SEEN = Box((3,), low=-1.0, high=1.0)
 ONE, TWO = Box((1,), low=-1.0, high=1.0), Box((2,), low=-1.0, high=1.0)
@@ -108,10 +109,13 @@ def test_invalid_rows_do_not_count():
     assert float(changes(before, now)[:4].mean(0).sum().sqrt()) <= math.sqrt(0.01 * 4) * (1 + 1e-5)
 
 
-def test_soft_policies_have_trust_regions():
+@pytest.mark.parametrize("distribution", GAUSSIANS)
+def test_soft_policies_have_trust_regions(distribution):
     spaces = Spaces(SEEN, ACTIONS["mixed"])
-    policy = SoftPolicy(spaces, Critics(spaces, hidden=[8]), Temperature(spaces), hidden=[8])
+    critics, temperature = Critics(spaces, hidden=[8]), Temperature(spaces)
+    policy = SoftPolicy(spaces, critics, temperature, hidden=[8], distribution=distribution)
     region = TrustRegion(policy, spaces=spaces)
+    assert region.distance is GAUSSIANS[distribution].distance
     observation = torch.randn(4, 3)
     region.begin_batch(observation)
     with torch.no_grad():

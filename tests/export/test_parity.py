@@ -79,9 +79,15 @@ def test_every_policy_is_exported_as_it_acts(algorithms, kind):
         assert parity.largest < 1e-5
 
 
-@pytest.mark.parametrize(("algorithm", "kind"), [("td3", "box"), ("sac", "mixed"), ("ppo", "tuple")])
-def test_noise_comes_from_outside(algorithm, kind):
-    setup = make(f"algorithm={algorithm}", SPACES[kind], *SMALL)
+CUT = "+networks.actor_critic.distribution=truncated"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kind", "more"),
+    [("td3", "box", ()), ("sac", "mixed", ()), ("ppo", "tuple", ()), ("ppo", "box", (CUT,))],
+)
+def test_noise_comes_from_outside(algorithm, kind, more):
+    setup = make(f"algorithm={algorithm}", SPACES[kind], *SMALL, *more)
     graph = setup.graph(stochastic=True)
     assert proven(setup, graph).largest < 1e-5
     names = [port.name for port in graph.inputs if port.role not in ("observation", "state")]

@@ -24,7 +24,7 @@ from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Spaces, describe
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec
-from rlrun.ops.distributions import HALF_LOG_TWO_PI
+from rlrun.ops.distributions import truncated_density
 
 
 class Prior(nn.Module):
@@ -76,15 +76,7 @@ class SameActionPrior(Prior):
             raise ConfigError("prior: batches lack the action before, which +with=same_action_prior has them hold")
         before = self.codec.split(previous["value"])[0]
         assert before is not None
-        anywhere = _log_density(c, torch.zeros_like(c), 2.0)
-        near = _log_density(c, before, 2.0 * self.deviation)
+        anywhere = truncated_density(c, torch.zeros_like(c), 2.0, math.log(2.0))
+        near = truncated_density(c, before, 2.0 * self.deviation, math.log(2.0 * self.deviation))
         both = torch.logaddexp(anywhere + math.log1p(-self.share), near + math.log(self.share))
         return torch.where(previous["known"].unsqueeze(-1), both, anywhere).sum(-1)
-
-
-def _log_density(value: Tensor, mean: Tensor, deviation: float) -> Tensor:
-    """Return that of a normal distribution cut to [-1, 1], entry by entry."""
-    within = torch.special.ndtr((1.0 - mean) / deviation) - torch.special.ndtr((-1.0 - mean) / deviation)
-    distance = (value - mean) / deviation
-    density: Tensor = -0.5 * distance.square() - HALF_LOG_TWO_PI - math.log(deviation) - within.log()
-    return density

@@ -34,7 +34,7 @@ from rlrun.memory import Rows
 from rlrun.nn import ActionCodec, Critics, DeterministicPolicy, Ensemble, Policy, Trunk
 from rlrun.nn.mlp import Activation
 from rlrun.nn.recurrent import Kind
-from rlrun.ops.distributions import normal_like, squashed_sample
+from rlrun.ops.distributions import normal_like
 
 
 class RecurrentGaussian(Policy):
@@ -44,7 +44,7 @@ class RecurrentGaussian(Policy):
         mean, log_std, _ = self.heads(observation)
         assert mean is not None
         assert log_std is not None
-        return squashed_sample(mean, log_std, normal_like(mean) if noise is None else noise)
+        return self.head.distribution.sample(mean, log_std, normal_like(mean) if noise is None else noise)
 
 
 class RecurrentDeterministic(DeterministicPolicy):

@@ -16,14 +16,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rlrun import ops
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
-from rlrun.nn import ActionCodec, Heads
+from rlrun.nn import ActionCodec, ActionHead, Heads, SquashedGaussian
+from rlrun.ops.distributions import GAUSSIANS, gaussian_distance
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
+Distance = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 TRIES = 100
 MARGIN = 0.9  # of the limit: where a policy that went too far is aimed at
 
@@ -66,6 +67,9 @@ class TrustRegion(Callback):
                 "so there is nothing to keep in a trust region"
             )
         self.network = network
+        modules = network.modules() if isinstance(network, nn.Module) else ()
+        kinds = [module.distribution for module in modules if isinstance(module, SquashedGaussian | ActionHead)]
+        self.distance = (*kinds, GAUSSIANS["squashed"])[0].distance
         self.codec = ActionCodec(spaces)
         self.data_group = data_group
         self.per_dim = per_dim
@@ -114,7 +118,7 @@ class TrustRegion(Callback):
     def _ratio(self, valid: Tensor | None) -> float:
         """Return the largest change of a leaf since the update began, to its limit."""
         assert self._heads is not None
-        change = changes(self._heads, self._look())  # [..., A + width]
+        change = changes(self._heads, self._look(), self.distance)  # [..., A + width]
         flat = change.flatten(0, -2) if valid is None else change[valid]
         sizes = [*self.codec.sizes] if self._heads.mean is not None else []
         sizes += [*self.codec.branches] if self._heads.choices is not None else []
@@ -137,14 +141,14 @@ class TrustRegion(Callback):
         self.ratio, self.updates, self.shrunk = state["ratio"], state["updates"], state["shrunk"]
 
 
-def changes(before: Heads, now: Heads) -> Tensor:
+def changes(before: Heads, now: Heads, distance: Distance = gaussian_distance) -> Tensor:
     """Return how far each number and each choice of a distribution has moved, [..., A + width], as squares."""
     squares = []
     if before.mean is not None and now.mean is not None:
         if before.log_std is None or now.log_std is None:
             squares.append((now.mean - before.mean).square())
         else:
-            squares.append(ops.gaussian_distance(before.mean, before.log_std, now.mean, now.log_std))
+            squares.append(distance(before.mean, before.log_std, now.mean, now.log_std))
     if before.choices is not None and now.choices is not None:
         squares.append((now.choices - before.choices).square())
     return squares[0] if len(squares) == 1 else torch.cat(squares, -1)

@@ -32,7 +32,7 @@ from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, ro
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
-from rlrun.ops.distributions import Kind, drawn, given, gumbel_argmax, is_given, normal_like, squashed_action
+from rlrun.ops.distributions import GAUSSIANS, Kind, drawn, given, gumbel_argmax, is_given, normal_like, squashed_action
 from rlrun.runs import learners
 
 TINY = 1e-12  # added to the length of a gradient, which may be 0
@@ -301,6 +301,7 @@ class Optimistic(PolicyAgent, ABC):
 
     Raises:
         SpaceError: part of the action is a choice.
+        ConfigError: the distribution is truncated.
     """
 
     def __init__(
@@ -317,6 +318,8 @@ class Optimistic(PolicyAgent, ABC):
         if gaussian is None or critics.codec.discrete:
             space = describe(critics.codec.space)
             raise SpaceError(f"agent: optimism moves actions that are numbers; here they are {space}")
+        if getattr(gaussian, "distribution", None) is GAUSSIANS["truncated"]:
+            raise ConfigError("networks.policy.distribution: optimism moves a squashed normal; leave it away here")
         super().__init__(policy, device=device, preprocess=preprocess)
         self.gaussian = gaussian
         self.critics = critics

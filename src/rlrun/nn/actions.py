@@ -11,16 +11,7 @@ from rlrun.core.spaces import Box, Discrete, Space, Spaces, leaves, leaves_of, t
 from rlrun.core.typing import Tree
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import orthogonal_
-from rlrun.ops.distributions import (
-    choice_divergence,
-    gaussian_divergence,
-    gumbel_argmax,
-    normal_like,
-    squashed_action,
-    squashed_entropy,
-    squashed_log_prob,
-    squashed_sample,
-)
+from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumbel_argmax, normal_like
 
 # The authors' limits. The lower one only keeps exp(-log_std) finite; a tighter one, such as -5, would
 # forbid a policy to become as good as deterministic.
@@ -185,7 +176,7 @@ class ActionCodec:
 class Heads(NamedTuple):
     """The parameters of a distribution over actions; a part that the space has not is None."""
 
-    mean: Tensor | None  # [..., A], of the normal under the tanh
+    mean: Tensor | None  # [..., A], before the tanh
     log_std: Tensor | None  # [..., A]
     choices: Tensor | None  # log-probabilities [..., width]
 
@@ -193,8 +184,8 @@ class Heads(NamedTuple):
 class ActionHead(nn.Module):
     """From features [..., F] to a distribution over actions of any space.
 
-    Box leaves: a diagonal normal, squashed to [-1, 1] by tanh. Choices: categorical. The parts of an action
-    are independent given the features.
+    Box leaves: a diagonal normal, squashed to [-1, 1] by tanh or cut to it. Choices: categorical. The parts of an
+    action are independent given the features.
 
     Args:
         spaces: of the environment.
@@ -202,10 +193,11 @@ class ActionHead(nn.Module):
         gain: of the initial weights: small, so that actions begin near the center and choices near uniform.
         spread: log_std by "observation", or "free": one parameter a dimension whatever is observed.
         log_std: where it begins.
+        distribution: of Box leaves: squashed or truncated, see `rlrun.ops.distributions`.
         joint_limit: of `ActionCodec`.
 
     Raises:
-        ConfigError: there is no such spread.
+        ConfigError: there is no such spread or distribution.
     """
 
     def __init__(
@@ -216,10 +208,12 @@ class ActionHead(nn.Module):
         gain: float = 0.01,
         spread: Spread = "observation",
         log_std: float = 0.0,
+        distribution: str = "squashed",
         joint_limit: int = 64,
     ) -> None:
         super().__init__()
         require_one_of("spread", spread, SPREADS)
+        self.distribution = gaussian_of(distribution)
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
         count = self.codec.continuous
         free = spread == "free" and count > 0
@@ -244,7 +238,7 @@ class ActionHead(nn.Module):
     def draw(self, heads: Heads, noise: Tensor | None = None) -> Tree:
         """Draw an action tree; `noise` [..., A] is standard normal, drawn unless given."""
         mean, log_std, choices = heads
-        c = None if mean is None or log_std is None else squashed_action(mean, log_std, _noise(mean, noise))
+        c = None if mean is None or log_std is None else self.distribution.action(mean, log_std, _noise(mean, noise))
         return self.codec.join(c, None if choices is None else self.codec.sample(choices))
 
     def sample(self, heads: Heads, noise: Tensor | None = None) -> tuple[Tree, Tensor]:
@@ -253,7 +247,7 @@ class ActionHead(nn.Module):
         c = k = None
         terms = []
         if mean is not None and log_std is not None:
-            c, log_prob = squashed_sample(mean, log_std, _noise(mean, noise))
+            c, log_prob = self.distribution.sample(mean, log_std, _noise(mean, noise))
             terms.append(log_prob)
         if choices is not None:
             k = self.codec.sample(choices)
@@ -275,7 +269,7 @@ class ActionHead(nn.Module):
         c, k = self.codec.split(action)
         if c is not None and edge:
             c = c.clamp(edge - 1.0, 1.0 - edge)
-        terms = [] if c is None or mean is None or log_std is None else [squashed_log_prob(mean, log_std, c)]
+        terms = [] if c is None or mean is None or log_std is None else [self.distribution.log_prob(mean, log_std, c)]
         terms += [] if k is None or choices is None else [self.codec.select(choices, k)]
         return _sum(terms)
 
@@ -291,7 +285,7 @@ class ActionHead(nn.Module):
         mean, log_std, choices = heads
         terms = []
         if mean is not None and log_std is not None:
-            terms.append(squashed_entropy(mean, log_std, _noise(mean, noise)))
+            terms.append(self.distribution.entropy(mean, log_std, _noise(mean, noise)))
         if choices is not None:
             terms.append(self.codec.entropy(choices))
         return torch.stack(terms, -1) if len(terms) > 1 else terms[0].unsqueeze(-1)
@@ -301,10 +295,20 @@ class ActionHead(nn.Module):
         mean, log_std, choices = heads
         terms = []
         if mean is not None and log_std is not None and reference.mean is not None and reference.log_std is not None:
-            terms.append(gaussian_divergence(mean, log_std, reference.mean, reference.log_std))
+            terms.append(self.distribution.divergence(mean, log_std, reference.mean, reference.log_std))
         if choices is not None and reference.choices is not None:
             terms.append(choice_divergence(choices, reference.choices))
         return _sum(terms)
+
+
+def gaussian_of(name: str) -> Gaussian:
+    """Return the distribution of this name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    require_one_of("distribution", name, GAUSSIANS)
+    return GAUSSIANS[name]
 
 
 def _noise(mean: Tensor, noise: Tensor | None) -> Tensor:

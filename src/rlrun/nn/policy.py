@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.core.typing import Tree
-from rlrun.nn.actions import LOG_STD, ActionCodec, ActionHead, Heads, Spread
+from rlrun.nn.actions import LOG_STD, ActionCodec, ActionHead, Heads, Spread, gaussian_of
 from rlrun.nn.critics import Critics
 from rlrun.nn.encoders import EncodedMLP, Trunk
 from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.value_heads import value_head_of
-from rlrun.ops.distributions import normal_like, squashed_action, squashed_log_prob, squashed_sample
+from rlrun.ops.distributions import normal_like
 
 
 class SquashedGaussian(EncodedMLP):
@@ -28,13 +28,21 @@ class SquashedGaussian(EncodedMLP):
     Args:
         spaces: of the environment.
         log_std: its bounds.
+        distribution: squashed by tanh, or truncated to [-1, 1]; see `rlrun.ops.distributions`.
         options: of `EncodedMLP`.
 
     Raises:
         SpaceError: the action space has no Box leaf, or one without bounds.
     """
 
-    def __init__(self, spaces: Spaces, *, log_std: tuple[float, float] = LOG_STD, **options: Any) -> None:
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        log_std: tuple[float, float] = LOG_STD,
+        distribution: str = "squashed",
+        **options: Any,
+    ) -> None:
         require_bounded(spaces.action, "SquashedGaussian")
         codec = ActionCodec(spaces)
         if not codec.continuous:
@@ -42,19 +50,20 @@ class SquashedGaussian(EncodedMLP):
         super().__init__(spaces, 2 * codec.continuous, **options)
         self.codec = codec
         self.lowest, self.highest = log_std
+        self.distribution = gaussian_of(distribution)
 
     def forward(self, observation: Tree, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Draw c [B, A] and its log_prob [B]; `noise` [B, A] is standard normal, drawn unless given."""
         mean, log_std = self.normal(observation)
-        return squashed_sample(mean, log_std, normal_like(mean) if noise is None else noise)
+        return self.distribution.sample(mean, log_std, normal_like(mean) if noise is None else noise)
 
     def draw(self, observation: Tree) -> Tensor:
         """Draw c [B, A] as a call does, without its log_prob."""
         mean, log_std = self.normal(observation)
-        return squashed_action(mean, log_std, normal_like(mean))
+        return self.distribution.action(mean, log_std, normal_like(mean))
 
     def normal(self, observation: Tree) -> tuple[Tensor, Tensor]:
-        """Return mean and log_std [B, A] of the normal under the tanh."""
+        """Return mean and log_std [B, A] of the normal; the mean is that before the tanh."""
         mean, log_std = self.layers(self.encoder(observation)).chunk(2, -1)
         return mean, log_std.clamp(self.lowest, self.highest)
 
@@ -64,7 +73,7 @@ class SquashedGaussian(EncodedMLP):
 
     def log_prob(self, observation: Tree, c: Tensor) -> Tensor:
         """Return the log-density [B] of the action part c [B, A]."""
-        return squashed_log_prob(*self.normal(observation), c)
+        return self.distribution.log_prob(*self.normal(observation), c)
 
     def mode(self, observation: Tree) -> Tensor:
         """Return the action part c [B, A] without noise: tanh of the mean."""
@@ -100,7 +109,7 @@ class DeterministicPolicy(EncodedMLP):
 
 
 class Policy(nn.Module):
-    """A stochastic policy for any action space: squashed Gaussian for Box leaves, categorical for choices.
+    """A stochastic policy for any action space: a Gaussian within the bounds of Box leaves, categorical for choices.
 
     The parts of an action are drawn independently given the observation. It begins near the center
     of the space and near uniform choices (`output_gain`).
@@ -116,6 +125,7 @@ class Policy(nn.Module):
         output_gain: of the last layer at the beginning.
         spread: of the continuous part: by "observation" or "free", see `ActionHead`.
         log_std: where it begins.
+        distribution: of the continuous part, see `ActionHead`.
         activation, layer_norm, init: of the layers, as `MLP` takes them.
         joint_limit: of `ActionCodec`.
 
@@ -134,6 +144,7 @@ class Policy(nn.Module):
         output_gain: float = 0.01,
         spread: Spread = "observation",
         log_std: float = 0.0,
+        distribution: str = "squashed",
         joint_limit: int = 64,
         core: Kind | None = None,
         core_size: int = 64,
@@ -150,7 +161,13 @@ class Policy(nn.Module):
             core_size=core_size,
         )
         self.head = ActionHead(
-            spaces, self.trunk.size, gain=output_gain, spread=spread, log_std=log_std, joint_limit=joint_limit
+            spaces,
+            self.trunk.size,
+            gain=output_gain,
+            spread=spread,
+            log_std=log_std,
+            distribution=distribution,
+            joint_limit=joint_limit,
         )
         self.codec = self.head.codec
 

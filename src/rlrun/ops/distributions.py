@@ -1,12 +1,13 @@
-"""Distributions of actions: the squashed Gaussian, choices, and the random numbers of both.
+"""Distributions of actions: two Gaussians over [-1, 1], choices, and the random numbers of all.
 
-A squashed Gaussian is tanh of a diagonal normal, with densities over [-1, 1] (arXiv 1801.01290, appendix C).
+A squashed Gaussian is tanh of a diagonal normal (arXiv 1801.01290, appendix C). A truncated one is a diagonal normal
+around tanh(mean), cut to [-1, 1] and scaled to 1.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -102,6 +103,131 @@ def gaussian_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_l
     """Return KL both ways between normals, entry by entry [..., A]; exact where they are near each other, too."""
     apart = (mean - other_mean).square() * ((-2.0 * log_std).exp() + (-2.0 * other_log_std).exp())
     return 0.5 * apart + 2.0 * (log_std - other_log_std).sinh().square()
+
+
+def truncated_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw an action by reparameterisation, and its log-density, as `squashed_sample` does."""
+    location, cut = mean.tanh(), _Cut.of(mean, log_std)
+    distance = _quantile(cut.below + torch.special.ndtr(noise) * cut.within)
+    action = torch.addcmul(location, log_std.exp(), distance).clamp(-1.0, 1.0)
+    return action, -(0.5 * distance.square() + HALF_LOG_TWO_PI + log_std + cut.within.log()).sum(-1)
+
+
+def truncated_action(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    """Return the action [..., A] that `truncated_sample` draws."""
+    return truncated_sample(mean, log_std, noise)[0]
+
+
+def truncated_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+    """Return the log-density [...] of a given action [..., A] in [-1, 1]."""
+    return truncated_density(action, mean.tanh(), log_std.exp(), log_std).sum(-1)
+
+
+def truncated_density(
+    value: Tensor, location: Tensor, deviation: Tensor | float, log_deviation: Tensor | float
+) -> Tensor:
+    """Return the log-density [..., A] of a normal that is cut to [-1, 1], entry by entry."""
+    within = torch.special.ndtr((1.0 - location) / deviation) - torch.special.ndtr((-1.0 - location) / deviation)
+    distance = (value - location) / deviation
+    density: Tensor = -0.5 * distance.square() - HALF_LOG_TWO_PI - log_deviation - within.log()
+    return density
+
+
+def truncated_entropy(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
+    """Return the entropy [...], which is exact; the noise of `squashed_entropy` is not needed."""
+    cut = _Cut.of(mean, log_std)
+    return (log_std + HALF_LOG_TWO_PI + cut.within.log() + 0.5 * cut.square).sum(-1)
+
+
+def truncated_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """Return KL(truncated normal ‖ other) [...], both cut to [-1, 1]."""
+    return _truncated_divergences(mean, log_std, other_mean, other_log_std).sum(-1)
+
+
+def truncated_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """Return KL both ways between truncated normals, entry by entry [..., A]."""
+    forth = _truncated_divergences(mean, log_std, other_mean, other_log_std)
+    return (forth + _truncated_divergences(other_mean, other_log_std, mean, log_std)).clamp(min=0.0)
+
+
+def _truncated_divergences(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    cut, other = _Cut.of(mean, log_std), _Cut.of(other_mean, other_log_std)
+    ratio, apart = (log_std - other_log_std).exp(), (mean.tanh() - other_mean.tanh()) * (-other_log_std).exp()
+    square = ratio.square() * cut.square + 2.0 * ratio * apart * cut.mean + apart.square()  # seen from the other
+    return other_log_std + other.within.log() - log_std - cut.within.log() + 0.5 * (square - cut.square)
+
+
+class _Cut(NamedTuple):
+    """What a cut to [-1, 1] leaves of a normal around tanh(mean); all [..., A], lengths in standard deviations."""
+
+    below: Tensor  # probability that is cut off below -1
+    within: Tensor  # probability that is left
+    mean: Tensor  # of the distance from the location, of what is left
+    square: Tensor  # mean of its square
+
+    @classmethod
+    def of(cls, mean: Tensor, log_std: Tensor) -> "_Cut":
+        location, scale = mean.tanh(), (-log_std).exp()
+        low, high = (-1.0 - location) * scale, (1.0 - location) * scale
+        below = torch.special.ndtr(low)
+        within = torch.special.ndtr(high) - below
+        at_low, at_high = (torch.exp(-0.5 * end.square() - HALF_LOG_TWO_PI) for end in (low, high))
+        return cls(below, within, (at_low - at_high) / within, 1.0 + (low * at_low - high * at_high) / within)
+
+
+# Giles 2012, Approximating the erfinv function: of the powers of w, the highest first; near 0, and far from it
+_ERFINV = (
+    (2.81022636e-8, -2.00214257e-4),
+    (3.43273939e-7, 1.00950558e-4),
+    (-3.5233877e-6, 1.34934322e-3),
+    (-4.39150654e-6, -3.67342844e-3),
+    (2.1858087e-4, 5.73950773e-3),
+    (-1.25372503e-3, -7.6224613e-3),
+    (-4.17768164e-3, 9.43887047e-3),
+    (0.246640727, 1.00167406),
+    (1.50140941, 2.83297682),
+)
+
+
+def _quantile(share: Tensor) -> Tensor:
+    """Return where the standard normal distribution reaches a share; written out, since ONNX has no function for it."""
+    x = (2.0 * share - 1.0).clamp(-1.0 + 6e-8, 1.0 - 6e-8)
+    w = -torch.log((1.0 - x) * (1.0 + x))
+    near = w < 5.0
+    w = torch.where(near, w - 2.5, w.clamp(min=5.0).sqrt() - 3.0)
+    value = torch.zeros_like(w)
+    for at_center, at_tail in _ERFINV:
+        value = value * w + torch.where(near, at_center, at_tail)
+    return math.sqrt(2.0) * x * value
+
+
+class Gaussian(NamedTuple):
+    """How a diagonal normal becomes a distribution over [-1, 1]; all are called with its mean and log_std [..., A].
+
+    A `divergence` takes those of another one behind them, the others noise or an action. The mode is tanh(mean).
+    """
+
+    sample: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    action: Callable[[Tensor, Tensor, Tensor], Tensor]
+    log_prob: Callable[[Tensor, Tensor, Tensor], Tensor]
+    entropy: Callable[[Tensor, Tensor, Tensor], Tensor]
+    divergence: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    distance: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+GAUSSIANS = {
+    "squashed": Gaussian(
+        squashed_sample, squashed_action, squashed_log_prob, squashed_entropy, gaussian_divergence, gaussian_distance
+    ),
+    "truncated": Gaussian(
+        truncated_sample,
+        truncated_action,
+        truncated_log_prob,
+        truncated_entropy,
+        truncated_divergence,
+        truncated_distance,
+    ),
+}
 
 
 def saturated(action: Tensor) -> Tensor:
