@@ -3,15 +3,18 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from rlrun import train
+from rlrun.algorithms.a2c import A2CLoss
 from rlrun.callbacks import EntropyTarget, EntropyWeight, SGDEntropyTarget
 from rlrun.core.errors import ConfigError, WiringError
 from rlrun.core.schedules import Linear
-from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
+from rlrun.nn import ActorCritic, Heads
 
 ONE = Box((1,), low=-1.0, high=1.0)
 CHOICE = Spaces(ONE, Discrete(3))
@@ -90,6 +93,47 @@ def test_parts_have_separate_stages():
     assert target.begin_batch(1)["entropy_weight"].tolist() == pytest.approx([0.1, 0.1 * math.exp(-0.001)])
 
 
+ARM = Composite({"k": Discrete(3), "arm": Composite({"turn": ONE, "lift": Box((2,), low=-1.0, high=1.0)})})
+LEAVES = Spaces(ONE, Composite({**ARM.parts, "legs": MultiDiscrete(np.array([2, 4]), np.zeros(2, np.int64))}))
+
+
+@pytest.mark.parametrize("joint_limit", [1, 64])
+def test_each_leaf_has_its_entropy_and_target(joint_limit):
+    target = EntropyTarget(
+        LEAVES, leaves=True, target={"arm": {"lift": -3.0}, "k": 0.2}, largest={"legs": 2.0}, window=1
+    )
+    network = ActorCritic(LEAVES, hidden=[4], joint_limit=joint_limit)
+    assert target.kinds == network.head.codec.names(leaves=True) == ("arm.turn", "arm.lift", "k", "legs")
+    assert target.targets.value.tolist() == pytest.approx([math.log(0.2), -3.0, 0.2, 0.760027], abs=1e-5)
+    assert target.stage.tolist() == [-3, -3, -3, -2]
+    k, legs = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([[0.1, 0.2, 0.05, 0.05], [0.3, 0.1, 0.1, 0.1]])
+    if joint_limit == 1:
+        choices, expected = (
+            torch.cat((k, torch.tensor([0.4, 0.6]), torch.tensor([0.4, 0.3, 0.2, 0.1]))),
+            0.673 + 1.279854,
+        )
+    else:  # k and legs are not independent here: what counts for each is its own distribution
+        choices = torch.stack((0.2 * legs, 0.3 * legs.flip(0), 0.5 * legs)).flatten()
+        both = 0.7 * legs + 0.3 * legs.flip(0)
+        expected = -float((both * both.log()).sum())
+    mean, log_std = torch.zeros(3), torch.tensor([0.0, -1.0, -2.0])
+    entropy = network.head.leaf_entropy(Heads(mean, log_std, choices.log()), torch.zeros(3))
+    of_normal = 0.5 + 0.5 * math.log(2 * math.pi)
+    numbers = [of_normal, 2 * of_normal - 3.0, -float((k * k.log()).sum()), expected]
+    assert entropy.tolist() == pytest.approx(numbers, abs=1e-4)
+
+
+def test_loss_weighs_the_entropy_of_each_leaf():
+    network, rows = ActorCritic(LEAVES, hidden=[4]), torch.zeros(3, 1)
+    loss = A2CLoss(network, partial(torch.optim.SGD, lr=0.0))
+    evaluated = network.evaluate_actions(rows, network.act(rows))
+    weight, nothing = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.zeros(3)
+    total, outputs, metrics = loss.total(evaluated, nothing, nothing, nothing, weight)
+    torch.testing.assert_close(outputs["policy_entropy"], evaluated.leaf_entropy.detach())
+    torch.testing.assert_close(total, -(evaluated.leaf_entropy * weight).sum(-1))
+    assert {"entropy/arm.turn", "entropy/arm.lift", "entropy/k", "entropy/legs"} <= metrics.keys()
+
+
 def test_invalid_rows_do_not_count():
     target = staged(window=1)
     entropy = torch.tensor([[[1.0], [9.0]], [[0.5], [9.0]]])  # [B, T, parts]
@@ -111,6 +155,8 @@ def test_invalid_entropy_targets_are_refused():
         staged(largest=0.4)
     with pytest.raises(ConfigError, match=r"target\.discreet: .* \(did you mean 'discrete'\?\)"):
         staged(target={"discreet": 0.5})
+    with pytest.raises(ConfigError, match=r"target\.arm\.tur: wanted arm\.turn or .* \(did you mean 'arm\.turn'\?\)"):
+        EntropyTarget(LEAVES, leaves=True, target={"arm": {"tur": 0.5}})
     with pytest.raises(ConfigError, match="window must be at least 1"):
         staged(window=0)
 

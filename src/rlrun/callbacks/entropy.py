@@ -1,7 +1,7 @@
 """Entropy targets: an adaptive weight of the entropy in a policy's loss keeps the entropy near a target.
 
-Both forms provide `entropy_weight` [parts], one for the continuous and one for the discrete part of an action
-(`rlrun.nn.ActionCodec.kinds`). They read the resulting entropy from `policy_entropy` [..., parts].
+Both forms provide `entropy_weight` [parts], one for the continuous and one for the discrete part of an action, or one
+for each leaf (`rlrun.nn.ActionCodec.names`). They read the resulting entropy from `policy_entropy` [..., parts].
 """
 
 import math
@@ -16,6 +16,7 @@ from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, WiringError, did_you_mean
 from rlrun.core.schedules import Schedule, as_schedule
 from rlrun.core.spaces import Spaces
+from rlrun.memory.episodes import flat
 from rlrun.nn import ActionCodec
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -32,11 +33,13 @@ class EntropyWeight(nn.Module):
     Args:
         spaces: of the environment.
         initial: α to start from.
+        leaves: one for each leaf of the action.
     """
 
-    def __init__(self, spaces: Spaces, *, initial: float = 0.1) -> None:
+    def __init__(self, spaces: Spaces, *, initial: float = 0.1, leaves: bool = False) -> None:
         super().__init__()
-        self.kinds = ActionCodec(spaces).kinds
+        self.leaves = leaves
+        self.kinds = ActionCodec(spaces).names(leaves=leaves)
         self.log = nn.Parameter(torch.full((len(self.kinds),), math.log(initial)))  # [parts]
 
 
@@ -61,6 +64,7 @@ class EntropyTarget(Callback):
         free: begin with the stages below 0.
         rates: of log α: very slow, slow, fast.
         window: updates whose mean counts.
+        leaves: the parts are the leaves of the action, each with a weight and a target of its own.
         data_group: of the updates that are counted.
 
     Raises:
@@ -82,10 +86,11 @@ class EntropyTarget(Callback):
         free: bool = True,
         rates: Sequence[float] = (0.001, 0.01, math.log(2.0)),
         window: int = 2,
+        leaves: bool = False,
         data_group: str = "default",
     ) -> None:
-        self.kinds = ActionCodec(spaces).kinds
-        self.targets = Targets(spaces, target, min_prob=min_prob)
+        self.targets = Targets(spaces, target, min_prob=min_prob, leaves=leaves)
+        self.kinds = self.targets.kinds
         self.floor = math.log(smallest) if smallest > 0.0 else LOWEST
         self.rates = tuple(rates)
         self.data_group = data_group
@@ -174,7 +179,7 @@ class SGDEntropyTarget(LossCallback):
     ) -> None:
         super().__init__(network, optimizer, **options)
         self.weight = network
-        self.targets = Targets(spaces, target, min_prob=min_prob)
+        self.targets = Targets(spaces, target, min_prob=min_prob, leaves=network.leaves)
         self.average = Average(window, len(network.kinds))
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
@@ -215,15 +220,18 @@ class Targets:
         target: one for every part, or by part; a number or a schedule over environment steps; None = the entropy of a
             policy that spreads a share `min_prob` over the other choices, or is uniform on that share of the range.
         min_prob: share for the default target.
+        leaves: the parts are the leaves of the action.
     """
 
-    def __init__(self, spaces: Spaces, target: Given, *, min_prob: float = 0.1) -> None:
-        kinds = ActionCodec(spaces).kinds
-        default = ops.target_entropy(spaces.action, min_prob=min_prob)
-        wanted = by_part(target, kinds, "target")
+    def __init__(self, spaces: Spaces, target: Given, *, min_prob: float = 0.1, leaves: bool = False) -> None:
+        codec = ActionCodec(spaces)
+        self.kinds = codec.names(leaves=leaves)
+        default = ops.target_entropy(spaces.action, min_prob=min_prob)._asdict()
+        if leaves:
+            default |= {path: sum(ops.target_entropy(leaf, min_prob=min_prob)) for path, leaf in codec.named}
         self._functions = [
-            as_schedule(getattr(default, kind) if value is None else value)
-            for kind, value in zip(kinds, wanted, strict=True)
+            as_schedule(default[kind] if value is None else value)
+            for kind, value in zip(self.kinds, by_part(target, self.kinds, "target"), strict=True)
         ]
         self._newest = [function(0) for function in self._functions]
         self.value = torch.tensor(self._newest)  # [parts]
@@ -291,9 +299,11 @@ def by_part(value: Any, kinds: Sequence[str], place: str) -> list[Any]:
     """
     if not isinstance(value, Mapping):
         return [value for _ in kinds]
+    value = flat(value)
+    allowed = KINDS if set(kinds) <= {*KINDS} else kinds
     for name in value:
-        if name not in KINDS:
-            raise ConfigError(f"{place}.{name}: wanted {' or '.join(KINDS)}{did_you_mean(name, KINDS)}")
+        if name not in allowed:
+            raise ConfigError(f"{place}.{name}: wanted {' or '.join(allowed)}{did_you_mean(name, allowed)}")
     return [value.get(kind) for kind in kinds]
 
 

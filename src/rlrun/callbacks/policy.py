@@ -179,7 +179,9 @@ class ActorCriticLoss(LossCallback):
         loss = self.value_weight * distance - objective
         weight = self.entropy_weight if entropy_weight is None else entropy_weight
         weighs = isinstance(weight, Tensor) or weight != 0.0
-        entropy = evaluated.entropy if weighs or self.asked_for("policy_entropy") else None
+        leaves = isinstance(weight, Tensor) and weight.dim() > 0 and len(weight) > len(self.actor_critic.head.parts)
+        entropy = evaluated.entropy if not leaves and (weighs or self.asked_for("policy_entropy")) else None
+        entropy = evaluated.leaf_entropy if leaves else entropy
         if entropy is not None and weighs:
             loss = loss - (weight * entropy).sum(-1)
         if valid is not None:
@@ -191,7 +193,9 @@ class ActorCriticLoss(LossCallback):
         self, evaluated: Evaluated, entropy: Tensor | None, return_: Tensor, valid: Tensor | None
     ) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
-        for index, part in enumerate(self.actor_critic.head.parts):
+        head = self.actor_critic.head
+        leaves = entropy is not None and entropy.shape[-1] > len(head.parts)
+        for index, part in enumerate(head.codec.names(leaves=True) if leaves else head.parts):
             if entropy is not None:
                 metrics[f"entropy/{part}"] = Metric((entropy[..., index],), valid=valid)
             else:  # computed when it is read

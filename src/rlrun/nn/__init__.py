@@ -34,7 +34,8 @@ Optimistic actor-critic also calls `gaussian.normal(observation) -> mean, log_st
 On-policy algorithms call, on one network:
 
     network.act(observation, explore) -> action         tree
-    network.evaluate_actions(observation, action) -> log_prob, entropy, value: each [B]; heads
+    network.evaluate_actions(observation, action) -> log_prob, entropy, value: each [B]; heads; and
+                                                        leaf_entropy [B, leaves], where leaves have entropy targets
     network.value(observation) -> value                 [B]
     network.head.divergence(heads, heads)               -> KL [B], where an algorithm holds a policy near another
     network.state_size                                  0; or the numbers S of a recurrent state, and then:

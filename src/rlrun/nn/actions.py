@@ -35,7 +35,8 @@ class ActionCodec:
 
     def __init__(self, spaces: Spaces | Space, *, joint_limit: int = 64) -> None:
         self.space = spaces.action if isinstance(spaces, Spaces) else spaces
-        self.parts = [leaf for _, leaf in leaves(self.space)]
+        self.named = [*leaves(self.space)]
+        self.parts = [leaf for _, leaf in self.named]
         self.sizes = tuple(leaf.size for leaf in self.parts if isinstance(leaf, Box))
         self.continuous = sum(self.sizes)
         self.decisions = tuple(n for leaf in self.parts if not isinstance(leaf, Box) for n in leaf.choices)
@@ -55,6 +56,12 @@ class ActionCodec:
     def kinds(self) -> tuple[str, ...]:
         """The parts that there are, of "continuous" and "discrete", in this order."""
         return ("continuous",) * bool(self.continuous) + ("discrete",) * self.discrete
+
+    def names(self, *, leaves: bool) -> tuple[str, ...]:
+        """Return `kinds`; or the paths of the leaves, numbers before choices. A space that is one leaf has its kind."""
+        if not leaves or self.single is not None:
+            return self.kinds
+        return tuple(path for path, leaf in sorted(self.named, key=lambda pair: not isinstance(pair[1], Box)))
 
     def split(self, action: Tree) -> tuple[Tensor | None, Tensor | None]:
         """Return the parts c [..., A] and k [..., D] of an action; None for a part the space has not."""
@@ -141,6 +148,16 @@ class ActionCodec:
     def entropy(self, log_probabilities: Tensor) -> Tensor:
         """Return the entropy of all branches together: [..., width] -> [...]."""
         return -(log_probabilities.exp() * log_probabilities).sum(-1)
+
+    def leaf_entropies(self, log_probabilities: Tensor) -> list[Tensor]:
+        """Return the entropy [...] of the choices of each leaf, whatever the other leaves' are: [..., width]."""
+        choices = [leaf.choices for leaf in self.parts if not isinstance(leaf, Box)]
+        if not self.joint or len(choices) == 1:
+            widths = [self.width] if len(choices) == 1 else [sum(those) for those in choices]
+            return [self.entropy(part) for part in torch.split(log_probabilities, widths, -1)]
+        table = log_probabilities.reshape(*log_probabilities.shape[:-1], *map(math.prod, choices))
+        axes = range(-len(choices), 0)
+        return [self.entropy(table.logsumexp([other for other in axes if other != axis])) for axis in axes]
 
     def _grouped(self, values: Tensor) -> list[Tensor]:
         """Cut [..., width] into groups [..., branches, choices]: one where all branches have equally many."""
@@ -289,6 +306,15 @@ class ActionHead(nn.Module):
         if choices is not None:
             terms.append(self.codec.entropy(choices))
         return torch.stack(terms, -1) if len(terms) > 1 else terms[0].unsqueeze(-1)
+
+    def leaf_entropy(self, heads: Heads, noise: Tensor | None = None) -> Tensor:
+        """Return the entropy [..., leaves] of each leaf, in the order of the codec's names; as `entropy` does."""
+        mean, log_std, choices = heads
+        terms = []
+        if mean is not None and log_std is not None:
+            parts = (torch.split(tensor, list(self.codec.sizes), -1) for tensor in (mean, log_std, _noise(mean, noise)))
+            terms += [self.distribution.entropy(*part) for part in zip(*parts, strict=True)]
+        return torch.stack(terms + ([] if choices is None else self.codec.leaf_entropies(choices)), -1)
 
     def divergence(self, heads: Heads, reference: Heads) -> Tensor:
         """Return KL(heads ‖ reference) [...] in nats; exact, since squashing both alike changes nothing of it."""

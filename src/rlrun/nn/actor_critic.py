@@ -29,6 +29,11 @@ class Evaluated(NamedTuple):
         """Of the policy there [..., parts]: of the continuous part, of the choices; computed when it is asked for."""
         return self.head.entropy(self.heads, self.noise)
 
+    @property
+    def leaf_entropy(self) -> Tensor:
+        """Of each leaf of the action [..., leaves]."""
+        return self.head.leaf_entropy(self.heads, self.noise)
+
 
 class ActorCritic(Policy):
     """π(a | s) and V(s), for any observation and action space.

@@ -52,6 +52,7 @@ def given(source: Source) -> Iterator[None]:
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 LOG_TWO = math.log(2.0)
+ROOT_HALF = math.sqrt(0.5)
 # float32 cannot hold 1 - 1e-8; a stored action at the bound is read as this far inside it
 EDGE = 1e-6
 
@@ -107,9 +108,10 @@ def gaussian_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_l
 
 def truncated_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Draw an action by reparameterisation, and its log-density, as `squashed_sample` does."""
-    location, cut = mean.tanh(), _Cut.of(mean, log_std)
-    distance = _quantile(cut.below + torch.special.ndtr(noise) * cut.within)
-    action = torch.addcmul(location, log_std.exp(), distance).clamp(-1.0, 1.0)
+    cut = _Cut.of(mean, log_std)
+    share = torch.addcmul(cut.below, 1.0 + torch.erf(noise * ROOT_HALF), cut.within)  # from -1 to 1
+    distance = _erfinv(share.clamp(-1.0 + 6e-8, 1.0 - 6e-8)) / ROOT_HALF
+    action = torch.addcmul(cut.location, log_std.exp(), distance).clamp(-1.0, 1.0)
     return action, -(0.5 * distance.square() + HALF_LOG_TWO_PI + log_std + cut.within.log()).sum(-1)
 
 
@@ -136,7 +138,7 @@ def truncated_density(
 def truncated_entropy(mean: Tensor, log_std: Tensor, noise: Tensor) -> Tensor:
     """Return the entropy [...], which is exact; the noise of `squashed_entropy` is not needed."""
     cut = _Cut.of(mean, log_std)
-    return (log_std + HALF_LOG_TWO_PI + cut.within.log() + 0.5 * cut.square).sum(-1)
+    return (log_std + HALF_LOG_TWO_PI + cut.within.log() + 0.5 * cut.moments()[1]).sum(-1)
 
 
 def truncated_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
@@ -152,30 +154,35 @@ def truncated_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_
 
 def _truncated_divergences(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
     cut, other = _Cut.of(mean, log_std), _Cut.of(other_mean, other_log_std)
-    ratio, apart = (log_std - other_log_std).exp(), (mean.tanh() - other_mean.tanh()) * (-other_log_std).exp()
-    square = ratio.square() * cut.square + 2.0 * ratio * apart * cut.mean + apart.square()  # seen from the other
-    return other_log_std + other.within.log() - log_std - cut.within.log() + 0.5 * (square - cut.square)
+    ratio, apart = (log_std - other_log_std).exp(), (cut.location - other.location) * (-other_log_std).exp()
+    distance, square = cut.moments()
+    seen = ratio.square() * square + 2.0 * ratio * apart * distance + apart.square()  # from the other
+    return other_log_std + other.within.log() - log_std - cut.within.log() + 0.5 * (seen - square)
 
 
 class _Cut(NamedTuple):
-    """What a cut to [-1, 1] leaves of a normal around tanh(mean); all [..., A], lengths in standard deviations."""
+    """What a cut to [-1, 1] leaves of a normal; all [..., A]."""
 
-    below: Tensor  # probability that is cut off below -1
-    within: Tensor  # probability that is left
-    mean: Tensor  # of the distance from the location, of what is left
-    square: Tensor  # mean of its square
+    location: Tensor
+    low: Tensor  # where it is cut, in standard deviations from the location
+    high: Tensor
+    below: Tensor  # twice the probability of what is cut off at the low end, less 1
+    within: Tensor  # probability of what is left
 
     @classmethod
     def of(cls, mean: Tensor, log_std: Tensor) -> "_Cut":
         location, scale = mean.tanh(), (-log_std).exp()
         low, high = (-1.0 - location) * scale, (1.0 - location) * scale
-        below = torch.special.ndtr(low)
-        within = torch.special.ndtr(high) - below
-        at_low, at_high = (torch.exp(-0.5 * end.square() - HALF_LOG_TWO_PI) for end in (low, high))
-        return cls(below, within, (at_low - at_high) / within, 1.0 + (low * at_low - high * at_high) / within)
+        below = torch.erf(low * ROOT_HALF)
+        return cls(location, low, high, below, 0.5 * (torch.erf(high * ROOT_HALF) - below))
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Return the means of the distance from the location and of its square, in standard deviations."""
+        at_low, at_high = (torch.exp(-0.5 * end.square() - HALF_LOG_TWO_PI) for end in (self.low, self.high))
+        return (at_low - at_high) / self.within, 1.0 + (self.low * at_low - self.high * at_high) / self.within
 
 
-# Giles 2012, Approximating the erfinv function: of the powers of w, the highest first; near 0, and far from it
+# of the powers of w, the highest first; near 0, and far from it (Giles 2012, Approximating the erfinv function)
 _ERFINV = (
     (2.81022636e-8, -2.00214257e-4),
     (3.43273939e-7, 1.00950558e-4),
@@ -189,16 +196,16 @@ _ERFINV = (
 )
 
 
-def _quantile(share: Tensor) -> Tensor:
-    """Return where the standard normal distribution reaches a share; written out, since ONNX has no function for it."""
-    x = (2.0 * share - 1.0).clamp(-1.0 + 6e-8, 1.0 - 6e-8)
-    w = -torch.log((1.0 - x) * (1.0 + x))
+def _erfinv(x: Tensor) -> Tensor:
+    if not torch.compiler.is_exporting():
+        return x.erfinv()
+    w = -torch.log((1.0 - x) * (1.0 + x))  # written out, since ONNX lacks the function
     near = w < 5.0
     w = torch.where(near, w - 2.5, w.clamp(min=5.0).sqrt() - 3.0)
     value = torch.zeros_like(w)
     for at_center, at_tail in _ERFINV:
         value = value * w + torch.where(near, at_center, at_tail)
-    return math.sqrt(2.0) * x * value
+    return x * value
 
 
 class Gaussian(NamedTuple):
