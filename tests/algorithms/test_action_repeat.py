@@ -4,21 +4,23 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions
+from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions, follow, persistent
 from rlrun.collect import Collector, evaluate
+from rlrun.core.errors import ConfigError
+from rlrun.core.schedules import Linear
 from rlrun.core.spaces import Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import Table
 from rlrun.nn import ActionCodec
 
-from .fixed import CONTINUOUS, LINE
+from .fixed import CONTINUOUS, DISCRETE, LINE
 
 COLUMNS = {"lasts": {"dtype": "int64"}}
 
 
-def table_of(*lasts, end=None, steps=3):
+def table_of(*lasts, end=None, steps=3, spaces=None):
     """Return a table with one episode; observation i is [i], each reward 1, and what is done at i is i / 10."""
-    adaptors = [Repeats(steps=steps, most=steps, discount=0.5)]
+    adaptors = [Repeats(steps=steps, most=steps, discount=0.5, spaces=spaces)]
     table = Table(length=20, spaces=CONTINUOUS, columns=COLUMNS, adaptors=adaptors)
     for i, remaining in enumerate(lasts):
         episode_end = {name: [end == name and i == len(lasts) - 1] for name in ("terminated", "truncated")}
@@ -64,6 +66,56 @@ def test_decisions_sum_their_rewards(lasts, end, steps, expected):
     outcomes = rows(table_of(*lasts, end=end, steps=steps))
     assert {number: outcomes[number] for number in expected} == expected
     assert end or len(outcomes) == len(expected)
+
+
+def test_number_of_steps_is_read_as_it_is_stored():
+    most = 5
+    spaces = decisions(CONTINUOUS, most=most, number=True)
+    batch = table_of(3, 2, 1, 5, 4, 3, 2, 1, end="truncated", steps=most, spaces=spaces).sample(300)
+    nothing = {"action": batch["action"]["action"], "left": torch.zeros(300)}
+    _, steps = follow(batch["action"], nothing, most)
+    lasts = torch.tensor([3, 2, 1, 5, 4, 3, 2, 1])
+    assert torch.equal(steps, lasts[batch["observation"][:, 0].long()])
+    ends = np.array(
+        [[-1.0], [-0.61], [-0.59], [0.0], [1.0]], np.float32
+    )  # five equal parts: -1, -0.6, -0.2, 0.2, 0.6, 1
+    _, steps = follow({"action": ends, "repeats": ends}, {"action": ends, "left": np.zeros(5)}, most)
+    assert steps.tolist() == [1, 1, 2, 3, 5]
+
+
+class Q:
+    """Values the second of two choices and the last number of steps."""
+
+    def __init__(self, most):
+        self.codec = ActionCodec(decisions(DISCRETE, most=most))
+
+    def act(self, observation, explore):
+        return {
+            "action": torch.ones(len(observation), dtype=torch.int64),
+            "repeats": torch.full((len(observation),), 2),
+        }
+
+
+def test_epsilon_follows_env_steps_and_is_saved():
+    spaces, options = decisions(DISCRETE, most=3), {"epsilon": Linear(1.0, 0.0, steps=10), "seed": 1}
+    agent, again = (persistent(Q(3), spaces=spaces, most=3, **options) for _ in range(2))
+    state, lengths = agent.initial_state(1), []
+    for _ in range(40):
+        response = agent(np.zeros((1, 1), np.float32), state)
+        state, lengths = response["state"], [*lengths, int(response["lasts"][0])]
+    assert agent.agent.steps == 40  # not the number of decisions
+    assert lengths[-6:] in ([3, 2, 1] * 2, [2, 1, 3] * 2, [1, 3, 2] * 2)  # epsilon is 0
+    assert agent.metrics["explore/epsilon"] == 0.0
+    again.load_state_dict(agent.state_dict())
+    assert again.agent.steps == 40
+    assert again.metrics == agent.metrics
+
+
+def test_own_agents_are_not_repeated():
+    with pytest.raises(ConfigError, match=r"^agent: action_repeat repeats what a PolicyAgent, .*'optimism'"):
+        persistent(Q(3), spaces=decisions(DISCRETE, most=3), most=3, optimism=1.0)
+    with pytest.raises(ConfigError, match=r"sum rewards by algorithm\.n_step"):
+        Repeats(most=3)
 
 
 class Scripted:
