@@ -137,7 +137,7 @@ MODES = {
     "prioritized": Mode(("memory=prioritized", "memory.sampler.beta=1.0"), ("dqn", "sac", "sarsa")),
     "normalized": Mode(("+with=observation_norm",), ("dqn", "sac", "ppo", "sarsa")),
     "choices": Mode(("env.kwargs.continuous=false",), ("sac", "ppo", "iql")),
-    "repeated": Mode(("+with=action_repeat",), ("dqn", "td3", "qrsac")),
+    "repeated": Mode(("+with=action_repeat", "action_repeat.most_steps=2", "algorithm.ensemble=2"), ("dqn", "td3")),
     "truncated": Mode(("+networks.policy.distribution=truncated",), ("sac",)),
     "bf16": Mode(("precision=bf16",), ("dqn", "sac", "ppo", "sarsa")),
 }
