@@ -10,7 +10,7 @@ from torch import nn
 from rlrun.algorithms.a2c import A2CLoss
 from rlrun.algorithms.ppo import KLPenalty, KLStop, PPOLoss
 from rlrun.core.errors import ConfigError
-from rlrun.nn import ActorCritic, Heads
+from rlrun.nn import ActorCritic, Heads, Rewards
 
 from .fixed import ALL, MIXED, adam, column, evaluate_loss
 
@@ -101,6 +101,21 @@ def test_a_clipped_value_pays_for_the_larger_distance():
     options = {"advantage": (0.0, 0.0), "value": (1.0, 1.0), "return_": (3.0, 0.5), "value_weight": 1.0}
     assert ppo(network, **options)[0].tolist() == [0.0, 0.0]
     assert ppo(network, **options, value_clip=0.5)[0].tolist() == pytest.approx([1.5**2, 0.0])
+
+
+@pytest.mark.parametrize(("value_clip", "losses"), [(None, [0.5, 2.0]), (0.5, [1.625, 2.125])])
+def test_distances_are_means_over_rewards(value_clip, losses):
+    network = Written([-0.5, -2.0], [[3.0, 1.0], [3.0, 0.0]])
+    network.rewards = Rewards([0.5, -2.0])
+    before, return_ = torch.ones(2, 2), torch.tensor([[3.0, 2.0], [1.0, 0.0]])
+    batch = network.log_prob.detach(), before, torch.zeros(2), return_
+    loss = PPOLoss(network, sgd, value_weight=1.0, value_clip=value_clip)
+    elements, _, metrics = evaluate_loss(loss, None, None, *batch)
+    assert elements.tolist() == pytest.approx(losses)
+    assert [metrics[f"value/mean{part}"] for part in ("", "_0", "_1")] == pytest.approx([0.5 * 3 - 2 * 0.5, 3.0, 0.5])
+    assert metrics["value/explained_variance"] == pytest.approx(1 - 0.5 / 4.5)  # weighed: -0.5, 1.5 of -2.5, 0.5
+    losses, *_ = A2CLoss(network, sgd, value_weight=2.0).loss(None, None, torch.zeros(2), return_)
+    assert losses.tolist() == [1.0, 4.0]
 
 
 def test_value_loss_may_be_any_function():

@@ -154,6 +154,8 @@ CONSTRAINED = "env=constrainedbandit"
 UNWEIGHED = r"reward has 2 numbers.*\+with=reward_weights or \+with=lagrangian"
 UPDATED = "memory.adaptors.reward_norm.update=rollout"
 CRITICS = (CONSTRAINED, "+with=[reward_weights,reward_critics]")
+WEIGHED = "+with=reward_weights"
+VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
 ONE_REWARD = "learn the value of one reward"
 
 
@@ -174,6 +176,10 @@ ONE_REWARD = "learn the value of one reward"
         ("qrsac", CRITICS, "quantiles of a return or rewards, not both"),
         ("sarsa_recurrent", CRITICS, "leave algorithm.value_head away"),
         ("ppo", CRITICS, "callbacks.q_loss.value_head.*leads nowhere"),
+        ("sac", VALUES, "memory.adaptors.advantages.rewards.*leads nowhere"),
+        ("a2c", (CONSTRAINED, WEIGHED, "algorithm.discount=[0.9,0.5]"), "wanted one number, as one value is learned"),
+        ("sac", (*CRITICS, "algorithm.discount=[0.9,0.5,0.1]"), "one for each of 2 rewards"),
+        ("ppo", (*VALUES, "algorithm.discount=[0.9,0.5]"), "return_norm.normalizer.discount: wanted one number"),
         ("sac", (CONSTRAINED, "+with=reward_critics"), "memory.adaptors.reward_weights.weights.*leads nowhere"),
         ("sac", (*CRITICS, "+with=target_scale"), "no common deviation"),
         ("sac", (*CRITICS, "+with=value_bias"), "one number a step"),

@@ -116,9 +116,12 @@ TARGETS = {
 def test_targets_of_each_reward(name, monkeypatch):
     monkeypatch.setattr("torch.randperm", lambda count, device: torch.arange(count))
     target, (first, second) = TARGETS[name][0](), TARGETS[name][1]
-    for discount, options in ((0.9, {}), (0.5, {"discount": torch.tensor([0.5, 0.5])})):
+    named = [{"discount": torch.tensor(discount)} for discount in ([0.5, 0.5], [[0.5, 0.25]] * 2)]
+    for discount, options in ((0.9, {}), ([0.5, 0.25], {}), (0.5, named[0]), ([0.5, 0.25], named[1])):
+        target.discount = 0.9 if options else discount
         interior, terminal = targets(target, **options).tolist()
-        assert interior == pytest.approx([1 + discount * first, 3 + discount * second], abs=1e-5)
+        one, two = np.broadcast_to(discount, 2)
+        assert interior == pytest.approx([1 + one * first, 3 + two * second], abs=1e-5)
         assert terminal == [1.0, 3.0]
     assert float(target.metrics["batch/reward"]) == pytest.approx(0.5 * 1 - 2 * 3)
 

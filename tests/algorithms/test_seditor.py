@@ -56,15 +56,16 @@ def test_policy_acts_by_edited_proposals():
         assert policy_of(0.5, -0.4).act(column(0, 1), explore=explore).flatten().tolist() == pytest.approx([-0.3] * 2)
 
 
-def test_targets_are_at_the_edited_action():
+@pytest.mark.parametrize("discount", [0.9, [0.9, 0.5]])
+def test_targets_are_at_the_edited_action(discount):
     utility, cost = critics_of(CONTINUOUS, *UTILITY), critics_of(CONTINUOUS, *COST)
-    target = EditedTarget(utility, cost, policy_of(0.5, -0.4), discount=0.9)
+    target = EditedTarget(utility, cost, policy_of(0.5, -0.4), discount=discount)
     for critics in (utility, cost):
         write(critics, *[([[0.0], [0.0]], [100.0])] * 2)
     rewards = torch.tensor([[1.0, -0.5]] * 2)
     batch = target.begin_batch(column(1, 1), rewards, torch.tensor([False, True]))
     assert batch["q_target"].tolist() == pytest.approx([1 + 0.9 * (1 - 0.6), 1.0])
-    assert batch["cost_target"].tolist() == pytest.approx([-0.5 + 0.9 * 0.3, -0.5])
+    assert batch["cost_target"].tolist() == pytest.approx([-0.5 + (0.9 if discount == 0.9 else 0.5) * 0.3, -0.5])
 
 
 def test_cost_critics_learn_their_target():

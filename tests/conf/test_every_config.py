@@ -51,6 +51,7 @@ OVERRIDES_OF_FILE = {
     "with/reward_weights": ["algorithm=ppo", "env=constrainedbandit"],
     "with/reward_critics": ["algorithm=sac", *CONSTRAINED, "+with=lagrangian"],
     "with/action_repeat": ["algorithm=dqn", "env=cartpole"],
+    "with/reward_values": ["algorithm=ppo", *CONSTRAINED, "+with=lagrangian"],
     "with/anneal": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],

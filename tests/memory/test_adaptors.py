@@ -13,10 +13,11 @@ from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Cast, NStep, Rename, ReturnNormalize, RewardNormalize, Scale, Table
 from rlrun.memory.adaptors import PerStep, Select, Untransformed, arrange, spared
-from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift
+from rlrun.memory.transforms import ImageScale, RewardClip, RewardFunction, RewardScale, RewardShift, WeighRewards
+from rlrun.nn import Rewards
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 
-from .tables import STEP, add_steps
+from .tables import add_steps
 
 SPACES = Spaces(Box((1,), np.zeros(1), np.ones(1)), Discrete(2))
 REWARD_CHAIN = [RewardClip(-1, 1), RewardScale(0.5), RewardShift(1.0), RewardFunction(torch.neg)]
@@ -79,13 +80,20 @@ def test_steps_work_on_windows_too() -> None:
     assert batch["next_observation"].shape == (40, 3, 1)
 
 
-def test_reward_dimensions_are_summed_separately() -> None:
-    columns = {**STEP, "observation": {}, "reward": {"shape": [2]}}
-    table = Table(length=20, columns=columns, adaptors=[NStep(steps=2, discount=0.5)])
-    add_steps(table, 3, lambda i: {"observation": [i], "reward": [[2.0**i, 10.0 * 2.0**i]]}, last=[3])
+@pytest.mark.parametrize("discount", [0.5, [0.5, 0.25]])
+def test_reward_dimensions_are_summed_separately(discount) -> None:
+    adaptors = [NStep(steps=2, discount=discount), WeighRewards([1.0, 1.0], apart=Rewards([1.0, 1.0]))]
+    table = Table(length=20, spaces=Spaces(SPACES.observation, SPACES.action, rewards=2), adaptors=adaptors)
+    rewards = [[2.0**i, 10.0 * 2.0**i] for i in range(3)]
+    add_steps(table, 3, lambda i: {"observation": [[i]], "action": [0], "reward": [rewards[i]]}, last=[[3]])
     batch = table.sample(60)
-    assert batch["reward"][batch["observation"] == 0][0].tolist() == [2.0, 20.0]
-    assert batch["reward"][batch["observation"] == 2][0].tolist() == [4.0, 40.0]
+    first, last = (int((batch["observation"] == i).nonzero()[0, 0]) for i in (0, 2))
+    assert batch["reward"][first].tolist() == [2.0, 10.0 + np.broadcast_to(discount, 2)[1] * 20.0]
+    assert batch["discount"][first].tolist() == np.square(discount).tolist()
+    assert batch["reward"][last].tolist() == [4.0, 40.0]
+    one_step = NStep(steps=1, discount=discount)(batch, table._picked)["discount"]
+    assert one_step[0].tolist() == discount
+    assert one_step.shape == batch["discount"].shape
     assert table.sample(4, 2)["reward"].shape == (4, 2, 2)
 
 

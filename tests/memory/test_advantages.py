@@ -8,7 +8,7 @@ from torch import nn
 from rlrun import ops
 from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Advantages
-from rlrun.nn import ActorCritic, MixedPrecision
+from rlrun.nn import ActorCritic, MixedPrecision, Rewards
 
 
 class Sum(nn.Module):
@@ -112,6 +112,27 @@ def test_v_trace_clips_ratios_at_one(batch):
     torch.testing.assert_close(last, 0.5 * error[:, -1])
     double, once = (weighed(batch, ratio, lambda_=0.8)[0] for ratio in (2.0, 1.0))
     torch.testing.assert_close(double["advantage"], once["advantage"])
+
+
+@pytest.mark.parametrize("discount", [0.9, [0.9, 0.5]])
+@pytest.mark.parametrize("options", [{}, {"return_lambda": 0.3}, {"v_trace": True}])
+def test_each_reward_has_returns(batch, discount, options):
+    spaces = Spaces(Box((2,), np.full(2, -1.0), np.full(2, 1.0)), Discrete(3))
+    network = ActorCritic(spaces, hidden=(4,), rewards=Rewards([2.0, -1.0]))
+    batch |= {"log_prob": torch.full((3, 5), -1.3), "reward": torch.stack((batch["reward"], 1 - batch["reward"]), -1)}
+    adapted = Advantages(network, discount=discount, lambda_=0.8, **options)(batch, None)
+    advantage = torch.zeros(3, 5)
+    for index, weight in enumerate((2.0, -1.0)):
+        alone, one = ActorCritic(spaces, hidden=(4,)), slice(index, index + 1)
+        state = network.state_dict()
+        alone.load_state_dict({name: part[one] if "value_head" in name else part for name, part in state.items()})
+        factor = discount if isinstance(discount, float) else discount[index]
+        single = Advantages(alone, discount=factor, lambda_=0.8, **options)
+        expected = single(batch | {"reward": batch["reward"][..., index]}, None)
+        for name in ("value", "return_"):
+            torch.testing.assert_close(adapted[name][..., index], expected[name])
+        advantage += weight * expected["advantage"]
+    torch.testing.assert_close(adapted["advantage"], advantage)
 
 
 def test_values_have_the_precision_of_updates(batch, monkeypatch):

@@ -10,8 +10,9 @@ import torch
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import NStep, Table
-from rlrun.memory.adaptors import Adaptor
-from rlrun.memory.transforms import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize
+from rlrun.memory.adaptors import Adaptor, arrange
+from rlrun.memory.transforms import Normalize, ObservationNormalize, ReturnNormalize, RewardNormalize, WeighRewards
+from rlrun.nn import Rewards
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 
 from .tables import add_steps
@@ -168,11 +169,15 @@ def test_table_rewards_use_returns_deviation() -> None:
     torch.testing.assert_close(normalized, wanted.clamp(-10, 10), rtol=1e-5, atol=0)
 
 
-def test_rollout_rewards_use_returns_deviation() -> None:
-    adaptor = returns_normalized(clip=None)
+@pytest.mark.parametrize("several", [False, True])
+def test_rollout_rewards_use_returns_deviation(several: bool) -> None:
+    adaptor, apart = returns_normalized(clip=None), WeighRewards([2.0, 1.0], apart=Rewards([2.0, 1.0]))
     for first, last in ((0, 25), (25, 40)):  # episodes go on from the one to the other
         part = {"reward": REWARD[first:last], "terminated": ENDED[first:last], "truncated": ENDED[first:last] * False}
         batch = {name: torch.from_numpy(array).transpose(0, 1) for name, array in part.items()}
+        if several:  # whose sum by these weights is the reward
+            arrange([apart, adaptor], rewards=2, on_policy=True)
+            batch["reward"] = torch.stack((batch["reward"], -batch["reward"]), -1)
         rewards = adaptor.rollout(batch | {"valid": torch.ones_like(batch["terminated"])})["reward"]
         torch.testing.assert_close(rewards, batch["reward"] / vec_normalize(REWARD[:last], ENDED[:last], 0.9))
         restored = returns_normalized(clip=None)

@@ -130,12 +130,15 @@ class Mode(NamedTuple):
     algorithms: tuple[str, ...]
 
 
+EACH = ("env.kwargs.rewards=2", "+with=reward_weights", "reward_weights=[0.5,1.0]")  # their sum is the one of others
 MODES = {
     "n_step": Mode(("algorithm.n_step=3",), ("dqn", "sac", "sarsa")),
     "td_lambda": Mode(("+with=td_lambda",), ("dqn", "sac", "sarsa")),
     "recurrent": Mode(("algorithm.recurrent=gru",), ("ppo", "sarsa_recurrent")),
     "prioritized": Mode(("memory=prioritized", "memory.sampler.beta=1.0"), ("dqn", "sac", "sarsa")),
     "normalized": Mode(("+with=observation_norm",), ("dqn", "sac", "ppo", "sarsa")),
+    "reward_critics": Mode((*EACH, "+with=reward_critics"), ("dqn", "sac", "sarsa")),
+    "reward_values": Mode((*EACH, "+with=reward_values"), ("a2c", "ppo", "ppg")),
     "choices": Mode(("env.kwargs.continuous=false",), ("sac", "ppo", "iql")),
     "repeated": Mode(("+with=action_repeat", "action_repeat.most_steps=2", "algorithm.ensemble=2"), ("dqn", "td3")),
     "truncated": Mode(("+networks.policy.distribution=truncated",), ("sac",)),

@@ -17,6 +17,7 @@ Differences from the paper: its repeats are of two lengths, and its learners DQN
 stored, counted, logged and evaluated; decisions are joined when a batch is made.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -187,7 +188,7 @@ class Repeats(NStep):
     Args:
         steps: that an action lasts, at most.
         most: the same, as decisions know it.
-        discount: from step to step.
+        discount: from step to step; may be one for each reward.
         spaces: of decisions, where steps may be decided on as a number.
 
     Raises:
@@ -195,7 +196,12 @@ class Repeats(NStep):
     """
 
     def __init__(
-        self, *, most: int, steps: int | None = None, discount: float = 1.0, spaces: Spaces | None = None
+        self,
+        *,
+        most: int,
+        steps: int | None = None,
+        discount: float | Sequence[float] = 1.0,
+        spaces: Spaces | None = None,
     ) -> None:
         if steps is None:
             raise ConfigError("+with=action_repeat is for algorithms that sum rewards by algorithm.n_step, as SAC does")

@@ -29,8 +29,8 @@ class Reviewed(NamedTuple):
     """What a network says in the auxiliary phase."""
 
     heads: Heads
-    value: Tensor  # [...]
-    auxiliary: Tensor  # [...] the value that the policy's layers give
+    value: Tensor  # [...], or [..., R] of several rewards
+    auxiliary: Tensor  # the same: the value that the policy's layers give
 
 
 class PhasicActorCritic(ActorCritic):
@@ -45,7 +45,7 @@ class PhasicActorCritic(ActorCritic):
 
     def __init__(self, spaces: Spaces, **options: Any) -> None:
         super().__init__(spaces, **options)
-        self.auxiliary_head = nn.Linear(self.trunk.size, 1)
+        self.auxiliary_head = nn.Linear(self.trunk.size, self.value_head.out_features)
         orthogonal_(self.auxiliary_head, 1.0)
 
     def evaluate_actions(
@@ -60,13 +60,12 @@ class PhasicActorCritic(ActorCritic):
         """Return the policy and both values by one pass; state and episode_end as in `evaluate_actions`."""
         own, valued = self._parts(state)
         features = self.trunk(observation, own, episode_end)
-        auxiliary = self.auxiliary_head(features).squeeze(-1)
+        auxiliary = self._laid_out(self.auxiliary_head(features))
         return Reviewed(self.head(features), self._value(features, observation, valued, episode_end), auxiliary)
 
     def _value(self, features: Tensor, observation: Tree, state: Tensor | None, episode_end: Tensor | None) -> Tensor:
         below = features.detach() if self.value_trunk is None else self.value_trunk(observation, state, episode_end)
-        value: Tensor = self.value_head(below)
-        return value.squeeze(-1)
+        return self._laid_out(self.value_head(below))
 
 
 class AuxiliaryLoss(LossCallback):
@@ -120,6 +119,7 @@ class AuxiliaryLoss(LossCallback):
         divergence = self.actor_critic.head.divergence(before, reviewed.heads)
         auxiliary = ops.distance(reviewed.auxiliary, return_, huber=self.huber)
         distance = auxiliary + ops.distance(reviewed.value, return_, huber=self.huber)
+        distance = distance if self.actor_critic.rewards is None else distance.mean(-1)
         loss = self.value_weight * distance + self.kl_weight * divergence
         metrics = {"auxiliary/kl": divergence, "auxiliary/distance": auxiliary}
         return loss if valid is None else ops.over_valid(loss, valid), {}, metrics

@@ -19,7 +19,7 @@ Differences from the paper: both values are pessimistic, the smaller of two crit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -144,9 +144,18 @@ class EditedTarget(TargetCallback):
 
     provides = ("q_target", "cost_target")
 
-    def __init__(self, utility: Critics, cost: Critics, policy: EditedPolicy, **options: Any) -> None:
+    def __init__(
+        self,
+        utility: Critics,
+        cost: Critics,
+        policy: EditedPolicy,
+        *,
+        discount: float | Sequence[float] = 0.99,
+        **options: Any,
+    ) -> None:
         both = nn.ModuleDict({"utility": utility, "cost": cost})
-        super().__init__(both, **options)
+        first, self.cost_discount = map(float, np.broadcast_to(discount, 2))
+        super().__init__(both, discount=first, **options)
         self.followed = (utility, cost)
         self.policy = policy
 
@@ -154,7 +163,7 @@ class EditedTarget(TargetCallback):
         _, c = self.policy(next_observation)
         slow = (self.target_network.get_submodule(name) for name in ("utility", "cost"))
         utility, cost = (critics(next_observation, c).amin(0) for critics in slow)  # [B]
-        cost_target = ops.bootstrap(reward[..., 1], discount=self.discount, terminated=terminated, value=cost)
+        cost_target = ops.bootstrap(reward[..., 1], discount=self.cost_discount, terminated=terminated, value=cost)
         outputs, metrics = self.bootstrap(reward[..., 0], terminated, utility, None)
         return {**outputs, "cost_target": cost_target}, metrics
 

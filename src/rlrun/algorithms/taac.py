@@ -269,9 +269,8 @@ class TrajectoryTarget(TargetCallback):
         episode_end = terminated | truncated
         if valid is not None:
             episode_end[:, :-1] |= ~valid[:, 1:]
-        target = ops.compare_through(
-            reward, value, switched=switched, terminated=terminated, episode_end=episode_end, discount=self.discount
-        )
+        options = {"switched": switched, "terminated": terminated, "episode_end": episode_end}
+        target = ops.compare_through(reward, value, discount=ops.discounts(self.discount, like=reward), **options)
         return {"q_target": target}, {"batch/reward": reward}
 
 

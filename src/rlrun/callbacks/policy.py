@@ -18,6 +18,7 @@ from rlrun.nn import (
     Evaluated,
     Heads,
     ImplicitCritics,
+    Rewards,
     SoftPolicy,
     Temperature,
     value_head_of,
@@ -145,6 +146,7 @@ class ActorCriticLoss(LossCallback):
         self.normalize = normalize
         self.advantage_clip = advantage_clip
         self.distance = distance or partial(ops.distance, huber=huber)
+        self.rewards: Rewards | None = getattr(network, "rewards", None)
 
     def evaluate_actions(
         self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
@@ -176,6 +178,7 @@ class ActorCriticLoss(LossCallback):
 
         valid: [B, T], True for transitions; other rows have no weight in the mean.
         """
+        distance = distance if self.rewards is None else distance.mean(-1)  # over rewards
         loss = self.value_weight * distance - objective
         weight = self.entropy_weight if entropy_weight is None else entropy_weight
         weighs = isinstance(weight, Tensor) or weight != 0.0
@@ -207,8 +210,13 @@ class ActorCriticLoss(LossCallback):
                 )
         if evaluated.heads.mean is not None:
             metrics["action/saturated"] = Metric((evaluated.heads.mean,), "saturated_mean", valid)
-        metrics["value/mean"] = Metric((evaluated.value,), valid=valid)
-        metrics["value/explained_variance"] = Metric((evaluated.value, return_), "explained_variance", valid)
+        value = evaluated.value
+        if self.rewards is not None:
+            means = {f"value/mean_{index}": part for index, part in enumerate(value.unbind(-1))}
+            metrics |= {name: Metric((part,), valid=valid) for name, part in means.items()}
+            value, return_ = (self.rewards.weighed(part, axis=-1) for part in (value, return_))
+        metrics["value/mean"] = Metric((value,), valid=valid)
+        metrics["value/explained_variance"] = Metric((value, return_), "explained_variance", valid)
         return metrics
 
 

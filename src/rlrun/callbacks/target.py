@@ -1,7 +1,7 @@
 """Targets of values: by target networks, and over several steps."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from rlrun.nn import (
     Temperature,
     ValueHead,
     frozen_copy,
+    require_discounts,
     value_head_of,
 )
 from rlrun.runs import learners
@@ -67,7 +68,7 @@ class TargetCallback(Target):
 
     Args:
         network: of which a target network is kept.
-        discount: γ a step; `discount` in a batch (n-step returns) replaces it.
+        discount: γ a step, or one for each reward; `discount` in a batch (n-step returns) replaces it.
         tau: share by which the target network moves towards the network.
         every: updates of the data group between two moves; with `tau` 1 the copy jumps.
         data_group: name of the batches that targets are made for.
@@ -77,11 +78,12 @@ class TargetCallback(Target):
         self,
         network: nn.Module,
         *,
-        discount: float = 0.99,
+        discount: float | Sequence[float] = 0.99,
         tau: float = 0.005,
         every: int = 1,
         data_group: str = "default",
     ) -> None:
+        require_discounts(discount, getattr(network, "value_head", None))
         self.network = network
         self.followed: tuple[nn.Module, ...] = (network,)
         self.target_network = frozen_copy(network)
@@ -110,12 +112,13 @@ class TargetCallback(Target):
                 "+with=reward_critics sets both"
             )
         metrics = {"batch/reward": self.value_head.weighed(reward, axis=-1)}
-        factor = self.discount if discount is None else discount
+        factor = ops.discounts(self.discount, like=value) if discount is None else discount
         if several:
             value = value.movedim(0, -1)
         if value.dim() > terminated.dim():
+            if discount is not None and discount.dim() == terminated.dim():
+                factor = discount.unsqueeze(-1)
             reward, terminated = reward if several else reward.unsqueeze(-1), terminated.unsqueeze(-1)
-            factor = factor.unsqueeze(-1) if isinstance(factor, Tensor) else factor
         q_target = ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)
         return {"q_target": q_target}, metrics
 
@@ -289,7 +292,9 @@ class LambdaReturn(Target):
         ConfigError: λ is not in [0, 1], or rewards are sums of several steps.
     """
 
-    def __init__(self, *, lambda_: float, discount: float, n_step: int = 1, data_group: str = "default") -> None:
+    def __init__(
+        self, *, lambda_: float, discount: float | Sequence[float], n_step: int = 1, data_group: str = "default"
+    ) -> None:
         if not 0.0 <= lambda_ <= 1.0:
             raise ConfigError(f"td_lambda.lambda: wanted a number from 0 to 1, got {lambda_}")
         if n_step != 1:
@@ -324,8 +329,8 @@ class LambdaReturn(Target):
         episode_end = terminated | truncated
         if valid is not None:  # a repeated row follows the episode's last one
             episode_end = episode_end | ~torch.cat((valid[:, 1:], valid[:, -1:]), 1)
-        factor = self.discount if discount is None else discount
-        if isinstance(factor, Tensor):  # [B, T], and rewards may have dimensions
+        factor = ops.discounts(self.discount, like=reward) if discount is None else discount
+        if isinstance(factor, Tensor) and factor.dim() > 1:  # [B, T], and rewards may have dimensions
             factor = factor.reshape(factor.shape + (1,) * (reward.dim() - factor.dim()))
         target = ops.lengthened(q_target, reward, episode_end=episode_end, discount=factor, lambda_=self.lambda_)
         return {"q_target": target}, {"batch/lambda_change": (target - q_target).abs()}

@@ -98,6 +98,10 @@ def arrange(
         )
     for adaptor in weighing:
         adaptor.require(rewards)
+    apart = next((adaptor for adaptor in weighing if adaptor.apart), None)
+    for adaptor in arranged:
+        if apart is not None and _tier(adaptor) == RETURNS:
+            adaptor.weigh = apart.change
     for adaptor in arranged if rewards and not on_policy else ():
         if getattr(adaptor, "observe", None) is not None and "reward" in adaptor.provides:
             raise ConfigError(

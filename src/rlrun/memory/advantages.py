@@ -1,6 +1,6 @@
 """Advantages and returns of whole windows, by the values of a network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import itemgetter
 from typing import Any
@@ -13,10 +13,13 @@ from rlrun.core.spaces import map_tree, row_count
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.adaptors import EVALUATES_ACTIONS
 from rlrun.memory.samplers import Rows
+from rlrun.nn.value_heads import Rewards, require_discounts
 
 
 class Advantages:
     """Adds value, advantage, return_ and the network's log_prob to windows [B, T].
+
+    Several rewards have a value and a return each, [B, T, R]. Advantages are then weighed by the current weights.
 
     A loader of rollouts calls it once a rollout, before learning from it. So one pass over all rows replaces storing
     values during acting. A stored column log_prob does not change; the actions may be of an older network. A recurrent
@@ -24,7 +27,7 @@ class Advantages:
 
     Args:
         network: an on-policy network of `rlrun.nn`, or one with the same methods.
-        discount: γ.
+        discount: γ, or one for each reward.
         lambda_: of generalized advantages (arXiv 1506.02438); 1 = returns within the window, minus values.
         return_lambda: of the returns that values learn; None = the same.
         log_prob: False computes none.
@@ -42,7 +45,7 @@ class Advantages:
         self,
         network: Any,
         *,
-        discount: float,
+        discount: float | Sequence[float],
         lambda_: float,
         return_lambda: float | None = None,
         log_prob: bool = True,
@@ -50,6 +53,8 @@ class Advantages:
         around: AbstractContextManager[object] = nullcontext(),  # noqa: B008, as it holds nothing
     ) -> None:
         self.network = network
+        self.rewards: Rewards | None = getattr(network, "rewards", None)
+        require_discounts(discount, self.rewards)
         self.discount = discount
         self.lambda_ = lambda_
         self.return_lambda = return_lambda
@@ -78,17 +83,21 @@ class Advantages:
             value = self._over(self._value, reward, seen[0], *before)[0]
             entries = {"value": value}
         following = self._following(value, episode_end, batch)
-        options = {"terminated": terminated, "episode_end": episode_end, "discount": self.discount}
+        discount = ops.discounts(self.discount, like=reward)
+        options: dict[str, Any] = {"terminated": terminated, "episode_end": episode_end, "discount": discount}
         if self.v_trace:
-            log_ratio = torch.zeros_like(value) if stored is None else entries["log_prob"] - stored
+            log_ratio = torch.zeros_like(entries["log_prob"]) if stored is None else entries["log_prob"] - stored
             targets = ops.v_trace(reward, value, following, log_ratio, lambda_=self.lambda_, **options)
             entries["return_"], entries["advantage"] = targets
-            return batch | entries | ({} if stored is None else {"log_prob": stored})
-        entries["advantage"] = ops.gae(reward, value, following, lambda_=self.lambda_, **options)
-        if self.return_lambda is None:
-            entries["return_"] = entries["advantage"] + value
+            entries |= {} if stored is None else {"log_prob": stored}
         else:
-            entries["return_"] = ops.lambda_return(reward, value, following, lambda_=self.return_lambda, **options)
+            entries["advantage"] = ops.gae(reward, value, following, lambda_=self.lambda_, **options)
+            if self.return_lambda is None:
+                entries["return_"] = entries["advantage"] + value
+            else:
+                entries["return_"] = ops.lambda_return(reward, value, following, lambda_=self.return_lambda, **options)
+        if self.rewards is not None:
+            entries["advantage"] = self.rewards.weighed(entries["advantage"], axis=-1)
         return batch | entries
 
     def _following(self, value: Tensor, episode_end: Tensor, batch: Batch) -> Tensor:
@@ -120,9 +129,8 @@ class Advantages:
             outputs = self._in_pieces(function, max(1, self.chunk // steps), *trees)
         else:
             rows = [map_tree(lambda tensor: tensor.transpose(0, 1).flatten(0, 1), tree) for tree in trees]  # [T * B, …]
-            outputs = [
-                output.view(steps, windows).transpose(0, 1) for output in self._in_pieces(function, self.chunk, *rows)
-            ]
+            outputs = self._in_pieces(function, self.chunk, *rows)
+            outputs = [output.view(steps, windows, *output.shape[1:]).transpose(0, 1) for output in outputs]
         return [output.to(like.device) for output in outputs]
 
     def _in_pieces(self, function: Callable[..., tuple[Tensor, ...]], size: int, *trees: Tree) -> list[Tensor]:

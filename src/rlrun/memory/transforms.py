@@ -138,17 +138,19 @@ class NStep:
 
     reward is the discounted sum over these steps, next_observation the one after them, terminated and truncated those
     of the last step. discount, the factor of the value after them, is `discount ** steps made`. Several rewards are
-    summed separately.
+    summed separately, and may have a discount each.
     """
 
     tier = AHEAD
     removes = ()
 
-    def __init__(self, *, steps: int, discount: float) -> None:
+    def __init__(self, *, steps: int, discount: float | Sequence[float]) -> None:
         require_at_least("memory.adaptors: NStep.steps", steps, 1)
         self.steps = steps
-        self.powers = np.power(discount, np.arange(steps + 1)).astype(np.float32)
-        self.counted = np.tril(np.tile(self.powers[:-1], (steps + 1, 1)), -1)  # steps made -> what each reward counts
+        each = (1,) * np.ndim(discount)
+        self.powers = np.power(discount, np.arange(steps + 1).reshape(-1, *each)).astype(np.float32)  # [n + 1, …]
+        # steps made -> what each reward counts
+        self.counted = np.tri(steps + 1, steps, -1, np.float32).reshape(steps + 1, steps, *each) * self.powers[:-1]
         ahead = () if steps == 1 else ("next_observation", "terminated", "truncated")
         self.requires: tuple[str, ...] = ("reward", *ahead)
         self.provides: tuple[str, ...] = ("discount",) if steps == 1 else ("reward", *ahead, "discount")
@@ -158,7 +160,7 @@ class NStep:
         if rows is None:
             raise RlrunError("memory.adaptors: NStep looks ahead in a table, and this batch comes from none")
         if self.steps == 1:  # everything is as it should be
-            return batch | {"discount": torch.full(rows.index.shape, float(self.powers[1]))}
+            return batch | {"discount": torch.from_numpy(self.powers[np.ones(rows.index.shape, np.int64)])}
         return batch | self.ahead(rows)[0]
 
     def ahead(self, rows: Rows, most: Array | None = None) -> tuple[Batch, Array]:
@@ -172,7 +174,8 @@ class NStep:
         flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(reach.shape)
         successor, last = flat[first + reach], flat[first + reach - 1]
         reward, counted = rows.gather("reward", slots[..., :-1]).numpy(), self.counted[reach]
-        summed = np.einsum("...n,...n->..." if reward.ndim == counted.ndim else "...nr,...n->...r", reward, counted)
+        each, factors = (("...n", "...nr")[array.ndim > slots.ndim] for array in (reward, counted))
+        summed = np.einsum(f"{each},{factors}->{each.replace('n', '')}", reward, counted)
         batch = {
             "reward": torch.from_numpy(summed),
             "next_observation": rows.gather("observation", successor),
@@ -273,15 +276,18 @@ class ReturnNormalize(Normalize):
 
     normalizer: ReturnNormalizer
 
+    weigh: Callable[[Tensor], Tensor] | None = None  # of several rewards: all are divided by the deviation of their sum
+
     def __init__(self, normalizer: ReturnNormalizer) -> None:
         super().__init__("reward", normalizer.to("cpu"), update="rollout")
         self.tier = RETURNS
         self.requires = (*self.requires, "terminated", "truncated")
 
     def _learn_rollout(self, batch: Batch) -> None:
-        reward, valid = batch["reward"].numpy(), batch["valid"].numpy()
+        reward = batch["reward"] if self.weigh is None else self.weigh(batch["reward"])
+        valid = batch["valid"].numpy()
         episode_end = (batch["terminated"] | batch["truncated"]).numpy()
-        self.normalizer.advance(reward, episode_end, valid, np.arange(len(reward)))
+        self.normalizer.advance(reward.numpy(), episode_end, valid, np.arange(len(reward)))
 
     def _observe(self, row: Mapping[str, Tree]) -> None:
         env, reward, episode_end = (

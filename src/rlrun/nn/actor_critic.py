@@ -13,13 +13,14 @@ from rlrun.nn.encoders import Trunk
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import orthogonal_
 from rlrun.nn.policy import Policy
+from rlrun.nn.value_heads import Rewards
 
 
 class Evaluated(NamedTuple):
     """What a network says of observations, and of the actions taken there."""
 
     log_prob: Tensor  # [...]
-    value: Tensor  # [...]
+    value: Tensor  # [...], or [..., R] of several rewards
     heads: Heads
     head: ActionHead
     noise: Tensor | None  # [..., A], drawn for the entropy
@@ -45,6 +46,7 @@ class ActorCritic(Policy):
         hidden: widths of the layers below the policy.
         value_hidden: of those below the value; None = the same.
         shared: policy and value stand on the same layers; `value_hidden` is of no account then.
+        rewards: weights of several rewards, each of which has a value; None = one value.
         options: of `Policy`.
 
     Raises:
@@ -58,6 +60,7 @@ class ActorCritic(Policy):
         hidden: Sequence[int] = (64, 64),
         value_hidden: Sequence[int] | None = None,
         shared: bool = False,
+        rewards: Rewards | None = None,
         **options: Any,
     ) -> None:
         super().__init__(spaces, hidden=hidden, **options)
@@ -66,7 +69,8 @@ class ActorCritic(Policy):
         }
         below = hidden if value_hidden is None else value_hidden
         self.value_trunk = None if shared else Trunk(spaces, hidden=below, **layers)
-        self.value_head = Linear((self.value_trunk or self.trunk).size, 1)
+        self.rewards = rewards
+        self.value_head = Linear((self.value_trunk or self.trunk).size, 1 if rewards is None else rewards.size)
         orthogonal_(self.value_head, 1.0)
 
     @property
@@ -90,11 +94,9 @@ class ActorCritic(Policy):
         return self._joined(super().after(observation, own), observation, valued)
 
     def value(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
-        """Return V(s) [...]; see `Core` for state and episode_end."""
-        value: Tensor = self.value_head(
-            (self.value_trunk or self.trunk)(observation, self._parts(state)[1], episode_end)
-        )
-        return value.squeeze(-1)
+        """Return V(s) [...], or [..., R] of several rewards; see `Core` for state and episode_end."""
+        below = (self.value_trunk or self.trunk)(observation, self._parts(state)[1], episode_end)
+        return self._laid_out(self.value_head(below))
 
     def evaluate_actions(
         self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
@@ -107,7 +109,10 @@ class ActorCritic(Policy):
         own, valued = self._parts(state)
         features = self.trunk(observation, own, episode_end)
         below = features if self.value_trunk is None else self.value_trunk(observation, valued, episode_end)
-        return self._evaluated(self.head(features), action, self.value_head(below).squeeze(-1))
+        return self._evaluated(self.head(features), action, self._laid_out(self.value_head(below)))
+
+    def _laid_out(self, output: Tensor) -> Tensor:
+        return output.squeeze(-1) if self.rewards is None else output
 
     def _evaluated(self, heads: Heads, action: Tree, value: Tensor) -> Evaluated:
         return Evaluated(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))

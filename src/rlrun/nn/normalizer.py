@@ -216,6 +216,9 @@ class ReturnNormalizer(Normalizer):
     """
 
     def __init__(self, *, discount: float, num_envs: int, clip: float | None = 10.0) -> None:
+        if not isinstance(discount, float | int):
+            key = "memory.adaptors.return_norm.normalizer.discount"
+            raise ConfigError(f"{key}: wanted one number, of the weighed sum of rewards, got {list(discount)}")
         super().__init__([], mode="cumulative", form="deviation", clip=clip)
         self.discount = discount
         self.running = np.zeros(num_envs)

@@ -212,6 +212,19 @@ class Bins(ValueHead):
         return {"target/clamped": (target < self.least) | (target > self.largest)}
 
 
+def require_discounts(discount: float | Sequence[float], head: ValueHead | None) -> None:
+    """Refuse several discounts where rewards have no values of their own, and another number of them.
+
+    Raises:
+        ConfigError: with the override that gives each reward a value.
+    """
+    count = head.size if isinstance(head, Rewards) else 0
+    if not isinstance(discount, float | int) and len(discount) != count:
+        several = f"or one for each of {count} rewards" if count else "as one value is learned"
+        ways = "+with=reward_critics or, on-policy, reward_values learn one for each reward"
+        raise ConfigError(f"algorithm.discount: wanted one number, {several}, got {list(discount)}; {ways}")
+
+
 def value_head_of(network: Any) -> tuple[Callable[..., Tensor], ValueHead]:
     """Return the function that gives the outputs of a network, and its value head; without one, outputs are means.
 

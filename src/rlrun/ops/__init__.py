@@ -38,6 +38,7 @@ from rlrun.ops.quantiles import LEAST, Fractions, Least, fixed_fractions, least_
 from rlrun.ops.returns import (
     compare_through,
     discounted_return,
+    discounts,
     gae,
     lambda_return,
     lengthened,
@@ -71,6 +72,7 @@ __all__ = [
     "clip_",
     "compare_through",
     "discounted_return",
+    "discounts",
     "distance",
     "error_size",
     "expectile_distance",

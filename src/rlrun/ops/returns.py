@@ -7,9 +7,16 @@ true where nothing follows, `episode_end` [B, T] where the episode is over, term
 A window's last step is bootstrapped like a truncated one. Nothing here carries gradients.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
+
+
+def discounts(discount: float | Sequence[float], *, like: Tensor) -> float | Tensor:
+    """Return γ, or one for each reward as a tensor [R]."""
+    return discount if isinstance(discount, float | int) else torch.tensor(list(discount), device=like.device)
 
 
 @torch.no_grad()
@@ -129,7 +136,7 @@ def v_trace(
     *,
     terminated: Tensor,
     episode_end: Tensor,
-    discount: float,
+    discount: float | Tensor,
     lambda_: float = 1.0,
     rho_limit: float = 1.0,
     c_limit: float = 1.0,
@@ -138,7 +145,7 @@ def v_trace(
 
     log_ratio: of the probabilities of the actions, now to then, [B, T].
     """
-    ratio = log_ratio.exp()
+    ratio, episode_end = _like(log_ratio.exp(), value), _like(episode_end, value)
     rho, c = ratio.clamp(max=rho_limit), lambda_ * ratio.clamp(max=c_limit)
     error = rho * (one_step_return(reward, next_value, terminated=terminated, discount=discount) - value)
     correction = _backwards(error, _carry(episode_end, error) * discount * c)  # eq. 1, as remark 1 unrolls it
