@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from rlrun.algorithms.iql import AdvantageWeightedLoss, ImplicitQTarget, ValueLoss
-from rlrun.nn import Policy, Value
+from rlrun.nn import Critics, Policy, Rewards, Value
 
 from .fixed import CONTINUOUS, DISCRETE, column, critics_of, evaluate_loss, fill, sgd, write
+
+TWO = [1.0, 2.0, 6.0, 8.0], [4.0, 3.0, 5.0, 9.0]  # of a member: choice 0 reward 0, choice 0 reward 1, …
 
 
 def value_of(slope, bias):
@@ -42,6 +44,21 @@ def test_targets_use_values_and_smallest_critic():
         column(1), column(0), column(3), torch.ones(1), torch.tensor([False]), torch.tensor([0.5])
     )
     assert ahead["q_target"].tolist() == pytest.approx([1 + 0.5 * 6.5])
+
+
+def test_each_reward_has_values_by_hand():
+    head = Rewards([2.0, -1.0])
+    critics = write(Critics(DISCRETE, hidden=(), members=2, value_head=head), *[([[0.0] * 4], bias) for bias in TWO])
+    value = Value(DISCRETE, hidden=(), value_head=head)
+    fill(value.layers[-1], 2.0, 4.0)
+    flags, reward = torch.tensor([False, True]), torch.tensor([[1.0, 3.0]] * 2)
+    target, loss = ImplicitQTarget(critics, value, discount=[0.9, 0.5]), ValueLoss(value, sgd, expectile=0.8)
+    batch = target.begin_batch(column(0, 0), torch.tensor([0, 1]), column(0, 0), reward, flags)
+    assert batch["q_target"].tolist() == [pytest.approx([1 + 0.9 * 2, 3 + 0.5 * 4]), [1.0, 3.0]]
+    assert batch["action_value"].tolist() == [[1.0, 3.0], [5.0, 9.0]]
+    elements, outputs, _ = loss.loss(column(0, 0), batch["action_value"])
+    assert outputs["advantage"].tolist() == [2 * -1 - -1, 2 * 3 - 5]  # the sum says which action is a good one
+    assert elements.tolist() == pytest.approx([0.2 * (1 + 1) / 2, 0.8 * (9 + 25) / 2])
 
 
 def test_taken_choice_counts():

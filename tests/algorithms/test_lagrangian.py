@@ -170,7 +170,6 @@ ONE_REWARD = "learn the value of one reward"
         ("sac", (*BANDIT, "+with=lagrangian_evaluated", "evaluation.every=0"), "evaluation.every=0"),
         ("sac", (*BANDIT, "+with=[lagrangian,reward_norm]", UPDATED), "update=replay"),
         ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
-        ("iql", CRITICS, ONE_REWARD),
         ("mdq", CRITICS, ONE_REWARD),
         ("taac", CRITICS, ONE_REWARD),
         ("qrsac", CRITICS, "quantiles of a return or rewards, not both"),

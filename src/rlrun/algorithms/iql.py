@@ -11,6 +11,7 @@ one. The policy imitates the stored actions, the better ones more. It learns onl
 
 Differences from the paper: the temperature divides, 1 / β there; the policy's learning rate does not fall; all three
 losses are taken at the values before the update. Works on every action space: critics return the values of all choices.
+With a value of each reward, A is their weighed sum. It chooses τ or 1 - τ for all, so Σ w V is the expectile of Σ w Q.
 """
 
 from typing import Any
@@ -22,7 +23,7 @@ from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Tree
-from rlrun.nn import Critics, Policy, Value
+from rlrun.nn import Critics, Policy, Rewards, Value
 
 
 class ImplicitQTarget(TargetCallback):
@@ -38,7 +39,9 @@ class ImplicitQTarget(TargetCallback):
 
     def __init__(self, critics: Critics, value: Value, **options: Any) -> None:
         super().__init__(critics, **options)
+        self.draw_from(critics, None)
         self.codec = critics.codec
+        self.several = isinstance(self.value_head, Rewards)
         self.value = value
 
     def target(
@@ -51,11 +54,14 @@ class ImplicitQTarget(TargetCallback):
         discount: Tensor | None = None,
     ) -> TargetResult:
         c, k = self.codec.split(action)
-        value = self.target_network(observation, c)  # [M, B] or [M, B, K]
+        value = self.target_network(observation, c)  # [M, B] or [M, B, K]; [M, R, …] of several rewards
         if k is not None:
-            value = self.codec.select(value, k)  # [M, B, K] -> [M, B]
-        outputs, metrics = self.bootstrap(reward, terminated, self.value(next_observation), discount)
-        return {**outputs, "action_value": value.amin(0)}, metrics
+            value = self.codec.select(value, k)  # without the axis of choices
+        action_value, next_value = self.smallest(value), self.value(next_observation)
+        if self.several:
+            action_value, next_value = action_value.movedim(0, -1), next_value.movedim(-1, 0)  # [B, R], [R, B]
+        outputs, metrics = self.bootstrap(reward, terminated, next_value, discount)
+        return {**outputs, "action_value": action_value}, metrics
 
 
 class ValueLoss(LossCallback):
@@ -76,11 +82,15 @@ class ValueLoss(LossCallback):
             raise ConfigError(f"expectile: wanted a number between 0 and 1, got {expectile}")
         super().__init__(network, optimizer, **options)
         self.expectile = expectile
+        self.rewards: Rewards | None = getattr(network, "rewards", None)
 
     def loss(self, observation: Tree, action_value: Tensor) -> LossResult:
-        value = self.network(observation)  # [B]
-        advantage = action_value - value.detach()
-        return ops.expectile_distance(value, action_value, expectile=self.expectile), {"advantage": advantage}, {}
+        value = self.network(observation)  # [B], or [B, R] of several rewards
+        advantage = difference = action_value - value.detach()
+        if self.rewards is not None:
+            advantage = self.rewards.weighed(difference, axis=-1)
+        distance = ops.expectile_distance(value, action_value, expectile=self.expectile, advantage=advantage)
+        return distance, {"advantage": advantage}, {}
 
 
 class AdvantageWeightedLoss(LossCallback):

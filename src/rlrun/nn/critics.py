@@ -17,7 +17,7 @@ from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
 from rlrun.nn.precision import products
-from rlrun.nn.value_heads import Numbers, Quantiles, ValueHead
+from rlrun.nn.value_heads import Numbers, Quantiles, Rewards, ValueHead
 
 
 class Critics(nn.Module):
@@ -106,12 +106,13 @@ def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
 
 
 class Value(nn.Module):
-    """The value of an observation: [B]."""
+    """The value of an observation: [B], or [B, R] where the value head of its critics is of R rewards."""
 
     def __init__(
         self,
         spaces: Spaces,
         *,
+        value_head: ValueHead | None = None,
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         layer_norm: bool = False,
@@ -121,11 +122,13 @@ class Value(nn.Module):
         super().__init__()
         self.encoder = Encoder(spaces, init=init)
         options: dict[str, Any] = {"hidden": hidden, "activation": activation, "layer_norm": layer_norm}
-        self.layers = MLP(self.encoder.size, 1, init=init, output_gain=output_gain, **options)
+        self.rewards = value_head if isinstance(value_head, Rewards) else None
+        size = 1 if self.rewards is None else self.rewards.size
+        self.layers = MLP(self.encoder.size, size, init=init, output_gain=output_gain, **options)
 
     def forward(self, observation: Tree) -> Tensor:
         value: Tensor = self.layers(self.encoder(observation))
-        return value.squeeze(-1)
+        return value.squeeze(-1) if self.rewards is None else value
 
 
 class ImplicitCritics(nn.Module):

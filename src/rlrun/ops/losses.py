@@ -25,13 +25,16 @@ def distance(value: Tensor, target: Tensor, *, huber: float | None = None) -> Te
     return F.huber_loss(value, target.expand_as(value), reduction="none", delta=huber)
 
 
-def expectile_distance(value: Tensor, target: Tensor, *, expectile: float) -> Tensor:
+def expectile_distance(value: Tensor, target: Tensor, *, expectile: float, advantage: Tensor | None = None) -> Tensor:
     """Return the square of each difference, times `expectile` where the value is too low, one minus that elsewhere.
 
     The value that makes it least on average is the target's expectile: its mean at one half, near its largest at one.
+    advantage: says where the value is too low; one of all rewards for values of each [..., R], averaged over rewards.
     """
     difference = target - value
-    return torch.where(difference > 0.0, expectile, 1.0 - expectile) * difference.square()
+    squares, advantage = difference.square(), difference if advantage is None else advantage
+    squares = squares if squares.dim() == advantage.dim() else squares.mean(-1)
+    return torch.where(advantage > 0.0, expectile, 1.0 - expectile) * squares
 
 
 def guiding(value: Tensor, actor_q: ActorQ) -> Tensor:
