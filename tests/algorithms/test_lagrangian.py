@@ -171,7 +171,6 @@ ONE_REWARD = "learn the value of one reward"
         ("sac", (*BANDIT, "+with=[lagrangian,reward_norm]", UPDATED), "update=replay"),
         ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
         ("mdq", CRITICS, ONE_REWARD),
-        ("taac", CRITICS, ONE_REWARD),
         ("qrsac", CRITICS, "quantiles of a return or rewards, not both"),
         ("sarsa_recurrent", CRITICS, "leave algorithm.value_head away"),
         ("ppo", CRITICS, "callbacks.q_loss.value_head.*leads nowhere"),

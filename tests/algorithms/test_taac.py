@@ -18,6 +18,7 @@ from rlrun.collect import Collector, Repeating, evaluate
 from rlrun.core.errors import ConfigError
 from rlrun.env import make
 from rlrun.memory import Table
+from rlrun.nn import Rewards
 
 from .fixed import CONTINUOUS, column, fill, sgd, write
 
@@ -166,6 +167,52 @@ def test_target_reaches_the_first_switch(monkeypatch):
     for flags in ({"truncated": over}, {"truncated": no, "valid": torch.tensor([[True, True, False, False]])}):
         q_target = target.begin_batch(**options, terminated=no, **flags)["q_target"]
         assert q_target[0, :2].tolist() == pytest.approx([1 + 0.9 * at_two, at_two])
+
+
+def test_each_reward_has_a_value(monkeypatch):
+    still(monkeypatch, 0, 0)
+    weights = [torch.tensor([2.0, -1.0])]  # of s + a and 2 a + 1: both choices are equally good, 2 s - 1
+    critics = TrajectoryCritics(CONTINUOUS, hidden=(), members=1, value_head=Rewards(lambda: weights[-1]))
+    policy = policy_of(write(critics, ([[1.0, 0.0], [1.0, 2.0]], [0.0, 1.0])))
+    target = TrajectoryTarget(critics, policy, discount=[0.9, 0.5])
+    observation, state = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[-0.5, 1.0], [-0.5, 2.0]]])
+    reward, no = torch.tensor([[[1.0, 3.0], [2.0, 4.0]]]), torch.zeros(1, 2, dtype=torch.bool)
+    last = [2 + 0.9 * 2, 4 + 0.5 * 1]  # the second reward's values are 0 and 2
+    q_target = target.begin_batch(observation, state, reward, no, no)["q_target"]
+    assert q_target[0].tolist() == [pytest.approx([1 + 0.9 * last[0], 3 + 0.5 * last[1]]), pytest.approx(last)]
+    one_step = target.begin_batch(observation[0], state[0], reward[0], no[0], no[0])["q_target"]
+    assert one_step.tolist() == [pytest.approx([1 + 0.9 * 1, 3 + 0.5 * 1]), pytest.approx(last)]
+    loss = SwitchingPolicyLoss(policy, sgd, critics=critics, temperature=policy._borrowed[1])
+    cost = ALPHAS[0] * (1.0 - 0.5 * math.log(2 * math.pi) - math.log(1 - 0.25))
+    assert loss.loss(observation[0], state[0])[0].tolist() == pytest.approx([cost - 0.5, cost - 1.5])
+    for sign in (1.0, -1.0):
+        weights.append(torch.tensor([sign, 0.0]))
+        action, _ = policy.advance(column(0), torch.tensor([[0.9, 0.0]]), explore=False)
+        assert action.item() == pytest.approx(0.9 if sign > 0 else 0.5)
+
+
+@pytest.mark.parametrize("form", ["zero", "linear"])
+def test_exploring_episodes_may_begin_anywhere(form):
+    critics = TrajectoryCritics(CONTINUOUS, trajectory=form, random_start=True, hidden=(), members=1)
+    policy = policy_of(critics)
+    begun, on = policy.initial_state(2000), torch.full((2000, policy.state_size), 0.25)
+    drawn = policy.keeping.before(begun)
+    assert (float(drawn.mean()), float(drawn.std())) == (pytest.approx(0.0, abs=0.05), pytest.approx(3**-0.5, abs=0.02))
+    assert float(drawn.abs().max()) < 1.0
+    assert torch.equal(policy.keeping.before(on), on[:, :-1])
+    _, after = policy.keeping.follow(begun, torch.zeros(2000, 1), torch.zeros(2000, dtype=torch.bool))
+    assert float(after[:, 0].std()) > 0.5
+    assert after[:, -1].unique().tolist() == [0.0]
+    _, after = policy.advance(torch.zeros(2000, 1), begun)
+    assert float(after[:, 0].detach().std()) > 0.2
+    assert torch.equal(*(policy.advance(column(0), begun[:1], explore=False)[0] for _ in range(2)))
+    assert not policy_of(critics_of(*MEMBERS)).initial_state(1).any()
+    loss = SwitchingPolicyLoss(policy, sgd, critics=critics, temperature=policy._borrowed[1])
+    for state, differ in ((begun, True), (on, False)):
+        seen = []
+        policy.gaussian.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]["trajectory"]))
+        loss.loss(torch.zeros(2000, 1), state)
+        assert bool((seen[0] != state[:, :-1]).any()) is differ
 
 
 def test_target_of_single_steps(monkeypatch):

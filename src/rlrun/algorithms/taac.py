@@ -22,7 +22,8 @@ With `inverse` false x is not the action that τ1 comes to but what is constant 
 The target looks through the steps on which stored and present policy go on alike ("compare-through"), so values travel
 over whole repeats in one update. What was in force before each step is that of collecting, stored with it.
 
-Differences from the paper: an episode begins with a trajectory of zeros in force; critics of longer trajectories see
+Differences from the paper: an episode begins with a trajectory of zeros in force, or when it explores with a random
+one, drawn again for each update (`random_start`); critics of longer trajectories see
 all of them; the two critics share one stacked ensemble, and their losses are summed.
 """
 
@@ -60,13 +61,14 @@ class Trajectories:
         spaces: of the environment.
         form: what is constant: zero = the action, linear = its change, quadratic = the change of that.
         inverse: whether what is chosen is the action that a trajectory comes to; otherwise it is what is constant.
+        random_start: an exploring episode begins with a uniformly random trajectory in force, not one of zeros.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
         ConfigError: there is no such form.
     """
 
-    def __init__(self, spaces: Spaces, form: Form, *, inverse: bool = True) -> None:
+    def __init__(self, spaces: Spaces, form: Form, *, inverse: bool = True, random_start: bool = False) -> None:
         require_one_of("algorithm.trajectory", form, FORMS)
         self.codec = ActionCodec(spaces)
         if self.codec.discrete:
@@ -74,8 +76,16 @@ class Trajectories:
         require_bounded(spaces.action, "a trajectory")
         self.order = FORMS.index(form)
         self.inverse = inverse
+        self.random_start = random_start
         self.size = (self.order + 1) * self.codec.continuous
         self.state_size = self.size + 1
+
+    def before(self, state: Tensor) -> Tensor:
+        """Return the trajectories [..., size] in force before exploring steps: drawn where -1 repeats mark a start."""
+        trajectory = state[..., :-1]
+        if not self.random_start:
+            return trajectory
+        return torch.where(state[..., -1:] < 0.0, torch.erf(ops.normal_like(trajectory) * 0.5**0.5), trajectory)
 
     def advance(self, trajectory: Tensor) -> Tensor:
         """Return trajectories [..., size] one step further."""
@@ -116,7 +126,7 @@ class Trajectories:
         """Return what is done, and the state after it, where envs switch [N] to an action or go on as before."""
         c, _ = self.codec.split(action)
         assert c is not None
-        before = state[..., :-1]
+        before = self.before(state)
         return self.choose(state, self.advance(before), self.towards(before, c), switch)
 
 
@@ -127,14 +137,23 @@ class TrajectoryCritics(Critics):
         spaces: of the environment.
         trajectory: what it is like, see `Trajectories`.
         inverse: whether an action is chosen, or what is constant of its trajectory.
+        random_start: whether exploring episodes begin with a random trajectory in force.
         options: of `rlrun.nn.Critics`.
 
     Attributes:
         decisions: the spaces of who decides what to switch to, and whether.
     """
 
-    def __init__(self, spaces: Spaces, *, trajectory: Form = "zero", inverse: bool = True, **options: Any) -> None:
-        trajectories = Trajectories(spaces, trajectory, inverse=inverse)
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        trajectory: Form = "zero",
+        inverse: bool = True,
+        random_start: bool = False,
+        **options: Any,
+    ) -> None:
+        trajectories = Trajectories(spaces, trajectory, inverse=inverse, random_start=random_start)
         rows = Spaces(spaces.observation, _numbers(trajectories.size))
         super().__init__(rows, **options)
         self.trajectories = trajectories
@@ -202,7 +221,9 @@ class SwitchingPolicy(nn.Module):
 
     def initial_state(self, count: int) -> Tensor:
         """Return the state [count, S] of episodes that begin."""
-        return torch.zeros(count, self.state_size, device=next(self.parameters()).device)
+        state = torch.zeros(count, self.state_size, device=next(self.parameters()).device)
+        state[:, -1] -= float(self.keeping.random_start)
+        return state
 
     def propose(self, observation: Tree, before: Tensor, explore: bool = True) -> Proposal:
         """Return what there is to choose from, with trajectories before [..., size] in force."""
@@ -223,21 +244,24 @@ class SwitchingPolicy(nn.Module):
 
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
         """Return an action, and the state [B, S] after it."""
-        proposal = self.propose(observation, state[..., :-1], explore)
+        proposal = self.propose(observation, self.keeping.before(state) if explore else state[..., :-1], explore)
         critics = self._borrowed[0]
+        least = critics.value_head.guiding
         if explore:
-            chosen = ops.gumbel_argmax(self.choice(both(critics, observation, proposal)))
+            chosen = ops.gumbel_argmax(self.choice(both(critics, observation, proposal, least)))
         else:  # often both are nearly as good, and rounding must not choose: an exported policy rounds otherwise
-            chosen = both(critics.doubled, observation, proposal).argmax(-1)
+            chosen = both(critics.doubled, observation, proposal, least).argmax(-1)
         switch = chosen == 1
         if self.most_steps is not None:
             switch = switch | (state[..., -1] >= self.most_steps - 1)
         return self.keeping.choose(state, proposal.kept, proposal.new, switch)
 
 
-def both(critics: Callable[..., Tensor], observation: Tree, proposal: Proposal) -> Tensor:
-    """Return the smallest value [..., 2] of going on, and of switching."""
-    return torch.stack([critics(observation, trajectory).amin(0) for trajectory in (proposal.kept, proposal.new)], -1)
+def both(
+    critics: Callable[..., Tensor], observation: Tree, proposal: Proposal, least: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return the least value of critics [..., 2] of going on, and of switching; `least` says what that is."""
+    return torch.stack([least(critics(observation, trajectory)) for trajectory in (proposal.kept, proposal.new)], -1)
 
 
 class TrajectoryTarget(TargetCallback):
@@ -248,6 +272,7 @@ class TrajectoryTarget(TargetCallback):
 
     def __init__(self, critics: TrajectoryCritics, policy: SwitchingPolicy, **options: Any) -> None:
         super().__init__(critics, **options)
+        self.draw_from(critics, None)
         self.policy = policy
 
     def target(
@@ -260,18 +285,21 @@ class TrajectoryTarget(TargetCallback):
         valid: Tensor | None = None,
     ) -> TargetResult:
         proposal = self.policy.propose(next_observation, next_state[..., :-1])
-        choice = self.policy.choice(both(self.network, next_observation, proposal))  # [B, T, 2]
-        value = (choice.exp() * both(self.target_network, next_observation, proposal)).sum(-1)
-        if reward.dim() == 1:
+        head = self.value_head
+        choice = self.policy.choice(both(self.network, next_observation, proposal, head.guiding))  # [B, T, 2]
+        value = both(self.target_network, next_observation, proposal, head.smallest)  # … or of each reward [R, B, T, 2]
+        value = (choice.exp() * value).sum(-1)
+        if terminated.dim() == 1:
             return self.bootstrap(reward, terminated, value, None)
         switched = ops.gumbel_argmax(choice) == 1
         switched[:, :-1] |= next_state[:, 1:, -1] == 0.0  # what the stored policy did at the next row
         episode_end = terminated | truncated
         if valid is not None:
             episode_end[:, :-1] |= ~valid[:, 1:]
+        value = value if value.dim() == terminated.dim() else value.movedim(0, -1)  # [B, T, R]
         options = {"switched": switched, "terminated": terminated, "episode_end": episode_end}
         target = ops.compare_through(reward, value, discount=ops.discounts(self.discount, like=reward), **options)
-        return {"q_target": target}, {"batch/reward": reward}
+        return {"q_target": target}, {"batch/reward": head.weighed(reward, axis=-1)}
 
 
 class TrajectoryLoss(CriticLoss):
@@ -303,8 +331,8 @@ class SwitchingPolicyLoss(LossCallback):
         self.temperature = temperature
 
     def loss(self, observation: Tree, state: Tensor) -> LossResult:
-        proposal = self.policy.propose(observation, state[..., :-1])
-        values = both(self.critics, observation, proposal)
+        proposal = self.policy.propose(observation, self.policy.keeping.before(state))
+        values = both(self.critics, observation, proposal, self.critics.value_head.guiding)
         choice = self.policy.choice(values.detach())
         entropy = -(choice.exp() * choice).sum(-1)
         switched = choice[..., 1].exp() * values[..., 1]

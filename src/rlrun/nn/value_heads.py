@@ -127,7 +127,7 @@ class Rewards(Numbers):
         return ops.least_weighed(value, self.weights().to(value.device))
 
     def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
-        total: Tensor = torch.tensordot(value, self.weights().to(value.device), dims=([axis], [0]))
+        total: Tensor = torch.tensordot(value, self.weights().to(value), dims=([axis], [0]))
         return total
 
     def guiding(self, value: Tensor, actor_q: ops.ActorQ = "min") -> Tensor:
