@@ -156,7 +156,6 @@ UPDATED = "memory.adaptors.reward_norm.update=rollout"
 CRITICS = (CONSTRAINED, "+with=[reward_weights,reward_critics]")
 WEIGHED = "+with=reward_weights"
 VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
-ONE_REWARD = "learn the value of one reward"
 
 
 @pytest.mark.parametrize(
@@ -170,9 +169,8 @@ ONE_REWARD = "learn the value of one reward"
         ("sac", (*BANDIT, "+with=lagrangian_evaluated", "evaluation.every=0"), "evaluation.every=0"),
         ("sac", (*BANDIT, "+with=[lagrangian,reward_norm]", UPDATED), "update=replay"),
         ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
-        ("mdq", CRITICS, ONE_REWARD),
+        ("seditor", (*BANDIT, "+with=reward_critics"), "learn the value of one reward"),
         ("qrsac", CRITICS, "quantiles of a return or rewards, not both"),
-        ("sarsa_recurrent", CRITICS, "leave algorithm.value_head away"),
         ("ppo", CRITICS, "callbacks.q_loss.value_head.*leads nowhere"),
         ("sac", VALUES, "memory.adaptors.advantages.rewards.*leads nowhere"),
         ("a2c", (CONSTRAINED, WEIGHED, "algorithm.discount=[0.9,0.5]"), "wanted one number, as one value is learned"),

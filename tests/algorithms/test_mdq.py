@@ -11,6 +11,7 @@ from torch import nn
 from rlrun.algorithms.mdq import BinPolicy, BinPolicyLoss, BinTarget
 from rlrun.algorithms.sac import Temperature, TemperatureLoss
 from rlrun.core.spaces import Box, Spaces
+from rlrun.nn import Critics, Rewards
 
 from .fixed import CONTINUOUS, LINE, column, critics_of, sgd, write
 
@@ -112,6 +113,15 @@ def test_target_pays_divergence_from_uniform():
     assert q_target == pytest.approx([1 + 0.9 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
     q_target = target.begin_batch(*inputs, discount=torch.tensor([0.5, 0.5]))["q_target"].tolist()
     assert q_target == pytest.approx([1 + 0.5 * (3.6 - ALPHA * math.log(BINS)), 1.0], abs=1e-5)
+
+
+def test_each_reward_has_a_target():
+    critics = Critics(CONTINUOUS, hidden=(), members=1, value_head=Rewards([2.0, -1.0]))
+    target = BinTarget(write(critics, ([[2.0, 0.0], [3.0, 1.0]], [1.0, 0.0])), certain(3)[0], discount=0.9)
+    rewards, cost = torch.tensor([[1.0, 2.0]] * 2), ALPHA * math.log(BINS)
+    q_target = target.begin_batch(column(1, 1), rewards, torch.tensor([False, True]))["q_target"].tolist()
+    assert q_target == [pytest.approx([1 + 0.9 * (3.6 - cost), 2 + 0.9 * (0.2 - cost)], abs=1e-5), [1.0, 2.0]]
+    assert target.evaluated(column(1), column(0.2)).tolist() == pytest.approx([2 * 3.6 - 0.2])  # what the policy learns
 
 
 def test_even_bins_cost_nothing():

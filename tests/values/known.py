@@ -137,7 +137,9 @@ MODES = {
     "recurrent": Mode(("algorithm.recurrent=gru",), ("ppo", "sarsa_recurrent")),
     "prioritized": Mode(("memory=prioritized", "memory.sampler.beta=1.0"), ("dqn", "sac", "sarsa")),
     "normalized": Mode(("+with=observation_norm",), ("dqn", "sac", "ppo", "sarsa")),
-    "reward_critics": Mode((*EACH, "+with=reward_critics"), ("dqn", "sac", "sarsa", "iql", "taac")),
+    "reward_critics": Mode(
+        (*EACH, "+with=reward_critics"), ("dqn", "iql", "mdq", "sac", "sarsa", "sarsa_recurrent", "taac")
+    ),
     "reward_values": Mode((*EACH, "+with=reward_values"), ("a2c", "ppo", "ppg")),
     "choices": Mode(("env.kwargs.continuous=false",), ("sac", "ppo", "iql")),
     "repeated": Mode(("+with=action_repeat", "action_repeat.most_steps=2", "algorithm.ensemble=2"), ("dqn", "td3")),

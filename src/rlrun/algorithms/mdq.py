@@ -137,19 +137,20 @@ class BinTarget(TargetCallback):
 
     def __init__(self, critics: Critics, policy: BinPolicy, **options: Any) -> None:
         super().__init__(critics, **options)
+        self.draw_from(critics, None)
         self.policy = policy
 
     def target(
         self, next_observation: Tree, reward: Tensor, terminated: Tensor, discount: Tensor | None = None
     ) -> TargetResult:
         c, log_prob = self.policy.sample(next_observation)  # [B, A], [B]
-        value = self.evaluated(next_observation, c) - self.policy.alpha * (log_prob - self.policy.even)
+        value = self.smallest(self.target_network(next_observation, c))  # [B], or [R, B] of several rewards
+        value = value - self.policy.alpha * (log_prob - self.policy.even)
         return self.bootstrap(reward, terminated, value, discount)
 
     def evaluated(self, observation: Tree, c: Tensor) -> Tensor:
-        """Return the smallest value [B] that target critics give to actions c [B, A]."""
-        value: Tensor = self.target_network(observation, c).amin(0)
-        return value
+        """Return the smallest value [B] that target critics give to actions c [B, A], of several rewards their sum."""
+        return self.value_head.guiding(self.target_network(observation, c))
 
 
 class BinPolicyLoss(LossCallback):

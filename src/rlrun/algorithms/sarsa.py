@@ -31,7 +31,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Spaces, require_continuous
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Rows
-from rlrun.nn import ActionCodec, Critics, DeterministicPolicy, Ensemble, Policy, Trunk
+from rlrun.nn import ActionCodec, Critics, DeterministicPolicy, Ensemble, Numbers, Policy, Trunk, ValueHead
 from rlrun.nn.mlp import Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.ops.distributions import normal_like
@@ -92,10 +92,10 @@ class RecurrentCritics(nn.Module):
         core: what remembers: gru or lstm.
         core_size: its width.
         activation, layer_norm, dropout: of the layers, as `MLP` takes them.
-        value_head: None; only the mean is learned.
+        value_head: None, or `Rewards`: the means of several rewards are learned, [M, R, B, T].
 
     Raises:
-        ConfigError: `hidden` is empty, or a `value_head` is given.
+        ConfigError: `hidden` is empty, or a `value_head` learns more than means.
     """
 
     def __init__(
@@ -109,12 +109,13 @@ class RecurrentCritics(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         dropout: float = 0.0,
-        value_head: None = None,
+        value_head: ValueHead | None = None,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces)
         self.members = members
-        if value_head is not None:
+        self.value_head = Numbers() if value_head is None else value_head
+        if not isinstance(self.value_head, Numbers):
             raise ConfigError("critics that remember learn the mean of a return; leave algorithm.value_head away")
         if not hidden:
             raise ConfigError("hidden: wanted at least one layer behind the memory")
@@ -124,7 +125,7 @@ class RecurrentCritics(nn.Module):
         )
         self.layers = Ensemble(
             self.trunk.size + self.codec.continuous,
-            1,
+            self.value_head.size,
             members=members,
             hidden=(last,),
             activation=activation,
@@ -133,8 +134,7 @@ class RecurrentCritics(nn.Module):
         )
 
     def forward(self, observation: Tree, c: Tensor) -> Tensor:
-        value: Tensor = self.layers(torch.cat((self.trunk(observation), c), -1))
-        return value.squeeze(-1)
+        return self.value_head.laid_out(self.layers(torch.cat((self.trunk(observation), c), -1)), self.codec)
 
 
 class SarsaTarget(TargetCallback):
@@ -227,12 +227,12 @@ class WindowTarget(SarsaTarget):
         next_previous: Tree | None = None,
         valid: Tensor | None = None,
     ) -> TargetResult:
-        if reward.dim() < 2:
+        if terminated.dim() < 2:
             raise ConfigError("algorithm.unroll: wanted at least 2 steps; of a single one nothing can be remembered")
         seen = _reaching(observation, next_observation)  # [B, T + 1, …]
         before = None if previous is None else _reaching(previous, next_previous)
         c, cost = self._drawn(seen, before)  # [B, T + 1, A], [B, T + 1]
-        value = self.smallest(self.target_network(seen, c))[:, 1:]
+        value = self.smallest(self.target_network(seen, c))[..., 1:]  # [B, T], or [R, B, T] of several rewards
         value = value if cost is None else less_cost(value, cost[:, 1:], self.entropy_reward, valid)
         return self.bootstrap(reward, terminated, value, discount)
 
