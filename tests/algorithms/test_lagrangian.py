@@ -178,6 +178,8 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ("ppo", (*VALUES, "algorithm.discount=[0.9,0.5]"), "return_norm.normalizer.discount: wanted one number"),
         ("sac", (CONSTRAINED, "+with=reward_critics"), "memory.adaptors.reward_weights.weights.*leads nowhere"),
         ("sac", (*CRITICS, "+with=target_scale"), "no common deviation"),
+        ("sac", (*CRITICS, "+with=rnd"), "Intrinsic adds to one reward a step, and they stay 2"),
+        ("ppo", (*VALUES, "+with=rnd"), "leave .*reward_values away"),
         ("sac", (*CRITICS, "+with=value_bias"), "one number a step"),
     ],
 )

@@ -98,9 +98,14 @@ def arrange(
         )
     for adaptor in weighing:
         adaptor.require(rewards)
-    apart = next((adaptor for adaptor in weighing if adaptor.apart), None)
-    for adaptor in arranged:
-        if apart is not None and _tier(adaptor) == RETURNS:
+    apart: Any = next((adaptor for adaptor in weighing if adaptor.apart), None)
+    for adaptor in arranged if apart is not None else ():
+        if getattr(adaptor, "sums", False):
+            raise ConfigError(
+                f"memory.adaptors: {type(adaptor).__name__} adds to one reward a step, and they stay {rewards} here; "
+                "leave +with=reward_critics or reward_values away"
+            )
+        if _tier(adaptor) == RETURNS:
             adaptor.weigh = apart.change
     for adaptor in arranged if rewards and not on_policy else ():
         if getattr(adaptor, "observe", None) is not None and "reward" in adaptor.provides:

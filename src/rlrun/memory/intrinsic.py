@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import REWARDS
@@ -106,6 +106,7 @@ class Intrinsic:
     """
 
     tier = REWARDS
+    sums = True  # to which of several rewards a bonus should be added nobody says
     removes: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     learns = True  # what it does with a batch depends on the update before
@@ -125,12 +126,6 @@ class Intrinsic:
         if rows is not None:  # a copy: what it looks up shall be as earlier adaptors left it
             rows.through("reward", partial(self._read, copy.copy(rows)))
         reward: Tensor = batch["reward"]
-        lead = batch.get("terminated", reward).dim() if rows is None else rows.index.ndim
-        if reward.dim() > lead:  # to which of them a bonus should be added nobody says
-            raise RlrunError(
-                f"memory.adaptors: Intrinsic adds to rewards of one number a step, here they have {reward.shape[-1]}; "
-                "+with=reward_weights or +with=lagrangian makes them one before, without +with=reward_critics"
-            )
         total, views = self.extrinsic_weight * reward, {}
         for name, bonus in self.bonuses.items():
             value, views[name] = bonus.learn(batch, batch.get("valid"))
