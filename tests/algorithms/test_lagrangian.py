@@ -170,7 +170,7 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ("sac", (*BANDIT, "+with=[lagrangian,reward_norm]", UPDATED), "update=replay"),
         ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
         ("seditor", (*BANDIT, "+with=reward_critics"), "learn the value of one reward"),
-        ("qrsac", CRITICS, "quantiles of a return or rewards, not both"),
+        ("dsac", CRITICS, r"leave algorithm\.value_head \(\+with=hlgauss, reward_critics\) away"),
         ("ppo", CRITICS, "callbacks.q_loss.value_head.*leads nowhere"),
         ("sac", VALUES, "memory.adaptors.advantages.rewards.*leads nowhere"),
         ("a2c", (CONSTRAINED, WEIGHED, "algorithm.discount=[0.9,0.5]"), "wanted one number, as one value is learned"),

@@ -9,7 +9,7 @@ import torch
 
 import rlrun
 from rlrun import ops
-from rlrun.algorithms import ddpg, sac, sarsa
+from rlrun.algorithms import ddpg, qrsac, sac, sarsa
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.algorithms.dqn import QTarget as DQNTarget
 from rlrun.algorithms.lagrangian import RewardWeights
@@ -17,7 +17,7 @@ from rlrun.algorithms.oac import OACAgent
 from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces
-from rlrun.nn import Critics, Rewards
+from rlrun.nn import Critics, Quantiles, Rewards
 
 from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, deterministic, fill, policy_of, sgd, write
 from .runs import REPLAY
@@ -124,6 +124,44 @@ def test_targets_of_each_reward(name, monkeypatch):
         assert interior == pytest.approx([1 + one * first, 3 + two * second], abs=1e-5)
         assert terminal == [1.0, 3.0]
     assert float(target.metrics["batch/reward"]) == pytest.approx(0.5 * 1 - 2 * 3)
+
+
+PAIRS = [1.0, 3.0, 2.0, 4.0], [0.0, 5.0, 6.0, 1.0]  # two quantiles of each reward
+LEAST = {  # of the second reward the large ones
+    "quantile": [[0.0, 3.0], [6.0, 4.0]],
+    "member": [[1.0, 3.0], [6.0, 1.0]],
+    "deviation": [[0.5 - 0.5**0.5, 4 - 2**0.5], [4 + 8**0.5, 2.5 + 4.5**0.5]],
+}
+
+
+@pytest.mark.parametrize("least", LEAST)
+def test_quantiles_of_each_reward(least):
+    critics = Critics(CONTINUOUS, hidden=(), members=2, value_head=Rewards(WEIGHTS), quantiles=2)
+    policy, temperature = policy_of(CONTINUOUS, write(critics, *flat(2, *PAIRS)))
+    target = qrsac.FixedQuantileTarget(critics, policy, temperature, discount=[0.9, 0.5], least=least)
+    expected = [(1 + 0.9 * np.array(LEAST[least][0])).tolist(), (3 + 0.5 * np.array(LEAST[least][1])).tolist()]
+    for options in ({}, {"discount": torch.tensor([[0.9, 0.5]] * 2)}):
+        interior, terminal = targets(target, **options).tolist()
+        assert interior == [pytest.approx(part, abs=1e-5) for part in expected]
+        assert terminal == [[1.0, 1.0], [3.0, 3.0]]
+    loss = qrsac.QuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, least=least)
+    value = np.dot(WEIGHTS, np.mean(LEAST[least], 1))
+    assert loss.loss(column(1))[0].tolist() == pytest.approx([0.2 * -1.5 - value], abs=1e-5)
+
+
+def test_quantiles_of_choices_and_their_loss():
+    network = QNetwork(DISCRETE, hidden=(), members=1, value_head=Rewards(WEIGHTS), quantiles=2)
+    write(network, ([[0.0] * 8], [*PAIRS[0], *PAIRS[1]]))  # choice 0 is worth 2/2 - 6, choice 1 2.5/2 - 7
+    interior, _ = targets(DQNTarget(network, discount=0.9)).tolist()
+    assert interior == [pytest.approx([1 + 0.9 * 1, 1 + 0.9 * 3]), pytest.approx([3 + 0.9 * 2, 3 + 0.9 * 4])]
+    loss, q_target = CriticLoss(network, sgd), torch.tensor([[[0.0, 2.0], [5.0, 4.0]]])
+    loss.watched = True
+    elements, outputs, _ = loss.loss(column(1), torch.tensor([1]), q_target)
+    apart = [
+        Quantiles(2).distance(torch.tensor([[PAIRS[1][2 * i : 2 * i + 2]]]), q_target[:, i], huber=None) for i in (0, 1)
+    ]
+    assert elements.tolist() == pytest.approx([float(sum(apart)) / 2])
+    assert outputs["td_error"].tolist() == pytest.approx([(abs(2.5 - 1) + abs(3.5 - 4.5)) / 2])
 
 
 def test_windows_have_targets_of_rewards():

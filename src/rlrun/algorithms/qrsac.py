@@ -25,7 +25,8 @@ from rlrun.callbacks.target import QuantileTarget
 from rlrun.core.errors import ConfigError, require_one_of
 from rlrun.core.spaces import require_continuous
 from rlrun.core.typing import Tree
-from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, value_head_of
+from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, ValueHead, value_head_of
+from rlrun.nn.value_heads import RewardQuantiles
 
 
 class FixedQuantileTarget(QuantileTarget):
@@ -42,7 +43,8 @@ class FixedQuantileTarget(QuantileTarget):
         super().__init__(critics, policy, temperature, **options)
 
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        return ops.least_of(self.counting(self.raw_output(observation, c)), by=self.least), {}  # [M, B, N] -> [B, N]
+        quantiles = self.counting(self.raw_output(observation, c))
+        return _least(quantiles, self.value_head, self.least), {}  # [M, B, N] -> [B, N], or [M, R, B, N] -> [R, B, N]
 
 
 class QuantilePolicyLoss(SoftPolicyLoss):
@@ -71,10 +73,18 @@ class QuantilePolicyLoss(SoftPolicyLoss):
     def values(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
         quantiles = self.raw_output(observation, c)  # [M, B, N]
         if self.actor_q == "min":
-            quantiles = ops.least_of(quantiles, by=self.least).unsqueeze(0)
+            quantiles = _least(quantiles, self.value_head, self.least).unsqueeze(0)
         return quantiles.mean(-1), self.temperature.of("continuous")
 
 
+def _least(quantiles: Tensor, head: ValueHead, by: ops.Least) -> Tensor:
+    """Return the cautious quantiles of several members: the large ones of a reward whose weight is negative."""
+    if not isinstance(head, RewardQuantiles):
+        return ops.least_of(quantiles, by=by)
+    signs = head.signs(quantiles)
+    return ops.least_of(quantiles * signs, by=by) * signs
+
+
 def _require_quantiles(critics: Critics) -> None:
-    if not isinstance(critics.value_head, Quantiles):
+    if not isinstance(critics.value_head, Quantiles | RewardQuantiles):
         raise ConfigError("QRSAC wants critics that tell quantiles: give algorithm.quantiles a number")

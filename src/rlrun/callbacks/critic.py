@@ -13,6 +13,7 @@ from rlrun.core.typing import Tree
 from rlrun.memory import Mix, Table
 from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, value_head_of
 from rlrun.nn.normalizer import Statistics
+from rlrun.nn.value_heads import RewardQuantiles
 from rlrun.training.callback import Callback
 
 
@@ -57,11 +58,14 @@ class CriticLoss(LossCallback):
         """
         if not self.watched:
             return {}
-        if isinstance(self.value_head, Numbers):
+        if isinstance(self.value_head, Numbers) and not isinstance(self.value_head, RewardQuantiles):
             error = ops.error_size(elements.detach() / len(output), huber=self.huber)
             return {"td_error": error if target_scale is None else error / target_scale}
         target = q_target if q_target.dim() == elements.dim() else q_target.mean(-1)
-        return {"td_error": (self.value_head.mean(output) - target).abs().mean(0)}
+        mean = self.value_head.mean(output)  # [M, B], or [M, R, B] of several rewards
+        if mean.dim() > elements.dim() + 1:
+            return {"td_error": (mean - target.movedim(-1, 0)).abs().mean((0, 1))}
+        return {"td_error": (mean - target).abs().mean(0)}
 
     def error(self, elements: Tensor, outputs: Mapping[str, Any]) -> Tensor:
         if "td_error" in outputs:

@@ -20,9 +20,9 @@ from rlrun.nn import (
     Temperature,
     ValueHead,
     frozen_copy,
-    require_discounts,
     value_head_of,
 )
+from rlrun.nn.value_heads import require_discounts
 from rlrun.runs import learners
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.update import of_target
@@ -99,7 +99,7 @@ class TargetCallback(Target):
     def bootstrap(self, reward: Tensor, terminated: Tensor, value: Tensor, discount: Tensor | None) -> TargetResult:
         """Return `q_target` [B] from the value [B] of the state that was reached, or [B, N] from N returns.
 
-        For critics of several rewards [B, R] it is [B, R], from values [R, B].
+        For critics of several rewards [B, R] it is [B, R], from values [R, B], or [B, R, N] from returns [R, B, N].
 
         Raises:
             ConfigError: there are several rewards and critics have one value, or the other way round.
@@ -114,11 +114,12 @@ class TargetCallback(Target):
         metrics = {"batch/reward": self.value_head.weighed(reward, axis=-1)}
         factor = ops.discounts(self.discount, like=value) if discount is None else discount
         if several:
-            value = value.movedim(0, -1)
+            value = value.movedim(0, terminated.dim())
+            if isinstance(factor, Tensor) and discount is None:  # [R]
+                factor = factor.expand(reward.shape)
         if value.dim() > terminated.dim():
-            if discount is not None and discount.dim() == terminated.dim():
-                factor = discount.unsqueeze(-1)
-            reward, terminated = reward if several else reward.unsqueeze(-1), terminated.unsqueeze(-1)
+            reward, terminated = _reshaped(reward, value), _reshaped(terminated, value)
+            factor = _reshaped(factor, value) if isinstance(factor, Tensor) else factor
         q_target = ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)
         return {"q_target": q_target}, metrics
 
@@ -191,6 +192,11 @@ class TargetCallback(Target):
     def load_numbers(self, state: dict[str, Any]) -> None:
         super().load_numbers(state)
         self.turns = state.get("turns", 0)  # earlier versions saved none
+
+
+def _reshaped(part: Tensor, value: Tensor) -> Tensor:
+    """Give a tensor [B, …] the dimensions of values [B, …, R, N]."""
+    return part.reshape(part.shape + (1,) * (value.dim() - part.dim()))
 
 
 def require_entropy_reward(entropy_reward: EntropyReward) -> None:

@@ -61,7 +61,7 @@ from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core
 from rlrun.nn.stepper import Stepper, average_gradients
 from rlrun.nn.target_network import Follow, frozen_copy
-from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, require_discounts, value_head_of
+from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
 __all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Bins", "Core", "Critics", "DeterministicPolicy"]
 __all__ += ["Dueling", "EncodedMLP", "Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder"]
@@ -75,7 +75,6 @@ __all__ += [
     "grouped",
     "normal_",
     "orthogonal_",
-    "require_discounts",
     "value_head_of",
 ]
 __all__ += ["xavier_uniform_"]

@@ -17,7 +17,7 @@ from rlrun.nn.encoders import Encoder
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
 from rlrun.nn.precision import products
-from rlrun.nn.value_heads import Numbers, Quantiles, Rewards, ValueHead
+from rlrun.nn.value_heads import Numbers, Quantiles, RewardQuantiles, Rewards, ValueHead
 
 
 class Critics(nn.Module):
@@ -97,10 +97,12 @@ def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
         )
     if quantiles is None:
         return Numbers() if value_head is None else value_head
+    if type(value_head) is Rewards:
+        return RewardQuantiles(value_head.weights, Quantiles(quantiles))
     if value_head is not None:
         raise ConfigError(
             f"critics learn {quantiles} quantiles of a return or {type(value_head).__name__.lower()}, not both: "
-            "leave algorithm.quantiles or algorithm.value_head (+with=hlgauss, reward_critics) away"
+            "leave algorithm.quantiles or algorithm.value_head (+with=hlgauss) away"
         )
     return Quantiles(quantiles)
 

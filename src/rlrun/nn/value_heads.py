@@ -104,7 +104,7 @@ class Rewards(Numbers):
 
     def __init__(self, weights: Sequence[float] | Callable[[], Tensor]) -> None:
         self._weights = weights if callable(weights) else torch.tensor(list(weights), dtype=torch.float32, device="cpu")
-        self.size = self.weights().numel()
+        self.size = self.count = self.weights().numel()  # R
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Rewards:
         return self  # target critics go by the weights of now, too
@@ -170,6 +170,41 @@ class Quantiles(ValueHead):
         return ops.quantile_distance(estimate, target, points=points, huber=huber, summed=self.summed)
 
 
+class RewardQuantiles(Rewards):
+    """Quantiles of the return of each reward: [M, R, B, N], or [M, R, B, width, N]; targets are [B, R, N].
+
+    Args:
+        weights: as of `Rewards`.
+        quantiles: of each.
+    """
+
+    def __init__(self, weights: Sequence[float] | Callable[[], Tensor], quantiles: Quantiles) -> None:
+        super().__init__(weights)
+        self.quantiles = quantiles
+        self.size = self.count * quantiles.size
+
+    def laid_out(self, output: Tensor, codec: ActionCodec) -> Tensor:
+        values = output.reshape(*output.shape[:-1], -1, self.count, self.quantiles.size).movedim(-2, 1)
+        return values if codec.discrete else values.squeeze(-2)
+
+    def select(self, estimate: Tensor, k: Tensor, codec: ActionCodec) -> Tensor:
+        return self.quantiles.select(estimate, k, codec)
+
+    def mean(self, estimate: Tensor) -> Tensor:
+        return self.quantiles.mean(estimate)
+
+    def outcomes(self, estimate: Tensor) -> Tensor:
+        return estimate
+
+    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        return self.quantiles.distance(estimate, target.movedim(-2, 0), huber=huber).mean(1)
+
+    def signs(self, like: Tensor) -> Tensor:
+        """Return -1 for each reward whose weight is negative, and 1 for others, to multiply values [M, R, …]."""
+        signs = torch.where(self.weights() < 0.0, -1.0, 1.0).to(like)
+        return signs.reshape(-1, *(1,) * (like.dim() - 2))
+
+
 class Bins(ValueHead):
     """Logits of equal bins, which learn by cross-entropy (HL-Gauss; Farebrother et al. 2024, arXiv 2403.03950).
 
@@ -218,7 +253,7 @@ def require_discounts(discount: float | Sequence[float], head: ValueHead | None)
     Raises:
         ConfigError: with the override that gives each reward a value.
     """
-    count = head.size if isinstance(head, Rewards) else 0
+    count = head.count if isinstance(head, Rewards) else 0
     if not isinstance(discount, float | int) and len(discount) != count:
         several = f"or one for each of {count} rewards" if count else "as one value is learned"
         ways = "+with=reward_critics or, on-policy, reward_values learn one for each reward"
