@@ -82,7 +82,7 @@ def flat(inputs, *members):
 
 def of_two(kind):
     """Return a target of DDPG or SARSA, whose policy plays 1/2."""
-    return kind(critics_of(CONTINUOUS, *SLOW), deterministic(0.5), discount=0.9)
+    return kind(critics_of(CONTINUOUS, *SLOW), deterministic(0.5), discount=[0.9, 0.9])
 
 
 def dqn(double):

@@ -83,7 +83,6 @@ class TargetCallback(Target):
         every: int = 1,
         data_group: str = "default",
     ) -> None:
-        require_discounts(discount, getattr(network, "value_head", None))
         self.network = network
         self.followed: tuple[nn.Module, ...] = (network,)
         self.target_network = frozen_copy(network)
@@ -127,7 +126,7 @@ class TargetCallback(Target):
         """Use a random subset of these critics for each target; None = all.
 
         Raises:
-            ConfigError: there are fewer.
+            ConfigError: there are fewer, or there are discounts of other rewards than critics learn.
         """
         if target_subset is not None and not 1 <= target_subset <= critics.members:
             raise ConfigError(
@@ -135,6 +134,7 @@ class TargetCallback(Target):
             )
         self.target_subset = target_subset
         _, self.value_head = value_head_of(critics)
+        require_discounts(self.discount, self.value_head)
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return the smallest value of the subset, [M, …] -> […]; for several rewards, each one's smallest."""
