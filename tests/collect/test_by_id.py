@@ -1,25 +1,25 @@
 """One agent acts for all ids; the collector stores their episodes."""
 
-from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
-import torch
 
+import rlrun
 from rlrun import checkpointing as storage
-from rlrun.algorithms.dqn import QLoss, QNetwork, QTarget
-from rlrun.callbacks import Budget
-from rlrun.collect import EpsilonGreedy, RandomAgent
+from rlrun.collect import RandomAgent, evaluate
 from rlrun.collect.by_id import IDLE, AgentProxy, ByIdCollector, stacked
+from rlrun.commands.check import check
 from rlrun.core.errors import RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete
-from rlrun.memory import ReplayLoader, Table
+from rlrun.env import EnvById
+from rlrun.env.by_id import Crowd, DictObservation, EpisodeState
+from rlrun.memory import Table
 from rlrun.memory.episodes import Stored
-from rlrun.memory.proxy import DictObservation, EpisodeState, MemoryProxy
-from rlrun.training.trainer import Trainer
 
-from .crowd import Crowd
+TARGET = "env.target=rlrun.env.by_id.Crowd"
+SPACES = EnvById(Crowd()).spaces
 
 
 class Counting:
@@ -45,7 +45,7 @@ def sees(value: float, state: EpisodeState = EpisodeState.RUNNING) -> DictObserv
 def test_agent_is_called_once_for_all() -> None:
     agent = Counting()
     episode_end = sees(9.0, EpisodeState.TERMINAL)
-    responses = AgentProxy(agent, Crowd.spaces)({"a": sees(1.0), "b": episode_end, "c": sees(5.0)}, explore=False)
+    responses = AgentProxy(agent, SPACES)({"a": sees(1.0), "b": episode_end, "c": sees(5.0)}, explore=False)
     assert agent.calls == [(2, False)]
     assert {name: response.array_data["action"] for name, response in responses.items()} == {"a": 2, "c": 6}
     assert responses["c"].array_data["state_value"] == 5.0
@@ -53,13 +53,13 @@ def test_agent_is_called_once_for_all() -> None:
 
 def test_agent_is_not_called_for_nobody() -> None:
     agent = Counting()
-    assert AgentProxy(agent, Crowd.spaces)({4: sees(1.0, EpisodeState.INTERRUPTED)}) == {}
+    assert AgentProxy(agent, SPACES)({4: sees(1.0, EpisodeState.INTERRUPTED)}) == {}
     assert agent.calls == []
 
 
 def test_recurrent_agents_are_refused() -> None:
     with pytest.raises(RequestError, match="state of a recurrent agent is not kept by id"):
-        AgentProxy(Counting(state=np.zeros(1)), Crowd.spaces)
+        AgentProxy(Counting(state=np.zeros(1)), SPACES)
 
 
 def test_observations_are_stacked_by_the_space() -> None:
@@ -74,11 +74,11 @@ def test_observations_are_stacked_by_the_space() -> None:
         stacked(space, [{"far": {"count": 1}}])
 
 
-def make(env: Any = None, agent: Any = None, **settings: Any) -> tuple[Table, ByIdCollector]:
-    env = env or Crowd()
+def make(world: Any = None, agent: Any = None, **settings: Any) -> tuple[Table, ByIdCollector]:
+    env = EnvById(world or Crowd())
     table = Table(length=5000, spaces=env.spaces)
     agent = agent or RandomAgent(env.spaces.action, seed=0)
-    return table, ByIdCollector(env, agent, MemoryProxy(table), **settings)
+    return table, ByIdCollector(env, agent, table, **settings)
 
 
 def test_agent_defines_its_random_agent() -> None:
@@ -87,7 +87,7 @@ def test_agent_defines_its_random_agent() -> None:
             return space, seed
 
     _, collector = make(agent=Own(), warm_up_seed=3)
-    assert collector.random == (Crowd.spaces.action, 3)
+    assert collector.random == (SPACES.action, 3)
     _, collector = make(agent=Counting())
     assert isinstance(collector.random, RandomAgent)
 
@@ -134,7 +134,6 @@ def test_resumed_collector_continues_counting() -> None:
     first.collect(200)
     table, second = make()
     second.load_state_dict(storage.merge(*storage.split(first.state_dict())))
-    second.memory.load_state_dict(first.memory.state_dict())
     open_before = first.memory.metrics["agents/open"]
     assert second.begin_training() == {"step": first.steps}
     assert open_before >= len(list(Stored.of(table))) > 0  # what was under way counts as cut off
@@ -142,18 +141,74 @@ def test_resumed_collector_continues_counting() -> None:
     assert second.metrics["episode/count"] > first.metrics["episode/count"]
 
 
-def test_dqn_learns_from_changing_agents() -> None:
-    network = QNetwork(Crowd.spaces, hidden=[32])
-    agent = EpsilonGreedy(network, epsilon=0.1, spaces=Crowd.spaces, seed=1)
-    table, collector = make(agent=agent)
-    callbacks = {
-        "collector": collector,
-        "q_target": QTarget(network, discount=0.5),
-        "q_loss": QLoss(network, partial(torch.optim.Adam, lr=3e-3)),
-        "budget": Budget(updates=150),
-    }
-    state = Trainer(callbacks, ReplayLoader(table=table, collector=collector, batch=64, warm_up=200)).train()
-    assert collector.env.closed
-    assert (state["update"], state["step"] >= 350) == (150, True)
-    view = np.array([[-1.0, 0.5], [1.0, 0.5]], np.float32)
-    assert agent(view, explore=False)["action"].tolist() == [0, 1]
+class Script:
+    """Plays four rounds again and again: a stays for three steps, b for one, and c comes after b."""
+
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,))
+    action_space = gymnasium.spaces.Box(-2.0, 4.0, (1,))
+    ROUNDS = (
+        {"a": ("initial", 0.0), "b": ("initial", 0.0)},
+        {"a": ("running", 1.0), "b": ("terminal", 5.0), "c": ("initial", 0.0)},
+        {"a": ("running", 1.0), "c": ("terminal", 100.0)},
+        {"a": ("interrupted", 2.0)},
+    )
+
+    def dict_reset(self, seed: int | None = None) -> Any:
+        self.round, self.actions = 0, list[float]()
+        return self.look()
+
+    def dict_step(self, responses: Any) -> Any:
+        self.actions += [float(response.array_data["action"][0]) for response in responses.values()]
+        self.round += 1
+        return self.look()
+
+    def look(self) -> Any:
+        agents = self.ROUNDS[self.round % 4].items()
+        view = {"view": np.zeros(2)}
+        return {
+            name: DictObservation(EpisodeState(state), view, {"reward": reward}) for name, (state, reward) in agents
+        }
+
+
+@pytest.mark.parametrize(("most", "expected"), [(None, ([4, 5], [3, 1], "truncated")), (2, ([2, 5], [2, 1], "cut"))])
+def test_evaluation_counts_the_agents_that_begin_first(most: Any, expected: Any) -> None:
+    class Half(Counting):
+        def __call__(self, observation: Any, state: Any = None, *, explore: bool = True) -> Any:
+            return {"action": observation[:, :1] + 0.5}
+
+    env = EnvById(Script())
+    result = evaluate(env, Half(), episodes=2, seed=7, max_steps=most)
+    returns, lengths, ending = expected
+    assert (result.returns, result.lengths, result.endings) == (returns, lengths, [ending, "terminated"])
+    assert (result.seeds, set(env.world.actions)) == ([7, 7], {2.5})  # the action 0.5 of [-1, 1] in [-2, 4]
+
+
+def test_run_by_yaml_is_evaluated_and_exported(tmp_path: Any, exporter: None) -> None:
+    overrides = ["algorithm=dqn", "env.target=rlrun.env.by_id.Crowd", "+with=by_id", "algorithm.discount=0.5"]
+    overrides += ["algorithm.lr=3e-3", "algorithm.hidden=[32]", "algorithm.warmup_steps=200", "stop.env_steps=500"]
+    rlrun.train([*overrides, "evaluation.episodes=8"], run_dir=tmp_path / "run")
+    report = rlrun.evaluate(tmp_path / "run", episodes=6)
+    assert report.returns == report.lengths  # the right choice at each step
+    assert report.endings == ["terminated", "truncated"] * 3
+    assert rlrun.export_onnx(tmp_path / "run").about["parity"]["largest"] == 0.0
+    with pytest.raises(RequestError, match="environment 'crowd' cannot be shown"):
+        rlrun.play(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm=dqn", "env=cartpole"], r"\+with=by_id wants env.target and env.kwargs; there are no env.id"),
+        (["algorithm=dqn", TARGET, "num_envs=2"], "num_envs=2: agents known by an id share one environment"),
+        (["algorithm=a2c", TARGET, "num_envs=1"], "a rollout takes no agents that come and go; use replay"),
+        (["algorithm=dqn", TARGET, "+with=async"], "agents of crowd are known by an id"),
+        (
+            ["algorithm=dqn", "env.target=rlrun.env.toys.Chain"],
+            "Chain' has no dict_reset",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(overrides: list[str], message: str) -> None:
+    before, after = (overrides[:-1], overrides[-1:]) if overrides[-1].startswith("+") else (overrides, [])
+    with pytest.raises(RlrunError, match=message):
+        check([*before, "+with=by_id", *after])

@@ -13,14 +13,13 @@ from rlrun import checkpointing as storage
 from rlrun.collect import ByIdCollector, RandomAgent, evaluate
 from rlrun.collect.collector import describe_lost_envs
 from rlrun.collect.evaluate import stage
-from rlrun.env import make
+from rlrun.env import EnvById, make
+from rlrun.env.by_id import Crowd
 from rlrun.env.sync import SyncEnv
 from rlrun.memory import ReturnNormalize, Rollout, RolloutLoader, Table
-from rlrun.memory.proxy import MemoryProxy
 from rlrun.nn import ReturnNormalizer
 from rlrun.training.callback import Stop
 
-from .crowd import Crowd
 from .probes import Labelled, collector_for
 
 
@@ -162,9 +161,9 @@ class Interrupt:
 
 
 def by_id(**options):
-    env = Crowd(**options)
+    env = EnvById(Crowd(**options))
     agent = RandomAgent(env.spaces.action, seed=0)
-    return ByIdCollector(env, agent, MemoryProxy(Table(length=500, spaces=env.spaces)), seed=4)
+    return ByIdCollector(env, agent, Table(length=500, spaces=env.spaces), seed=4)
 
 
 def test_signal_stops_agents_between_rounds():
@@ -186,7 +185,7 @@ def test_agents_resume_with_new_episodes():
     second.begin_training()
     assert second.approximate.startswith("agents by id:")
     other.begin_training()
-    assert second.env.rng.bit_generator.state != other.env.rng.bit_generator.state
+    assert second.env.world.rng.bit_generator.state != other.env.world.rng.bit_generator.state
 
 
 def test_evaluations_are_independent():

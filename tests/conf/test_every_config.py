@@ -45,6 +45,7 @@ OVERRIDES_OF_FILE = {
     "memory/rollout": ["algorithm=ppo", "env=cartpole"],
     "env/gym": ["algorithm=sac", "env.id=CartPole-v1"],
     "env/constrainedbandit": ["algorithm=sac", "+with=reward_weights"],
+    "with/by_id": ["algorithm=dqn", "env.target=rlrun.env.by_id.Crowd"],
     "with/costs": ["algorithm=ppo", "env=constrainedbandit", "env.kwargs.form=info", "+with=reward_weights"],
     "with/lagrangian": ["algorithm=ppo", *CONSTRAINED],
     "with/lagrangian_evaluated": ["algorithm=sac", *CONSTRAINED],

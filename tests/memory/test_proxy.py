@@ -7,9 +7,8 @@ import pytest
 
 from rlrun import checkpointing as storage
 from rlrun.core.errors import DataError, RlrunError
-from rlrun.memory import Table
+from rlrun.memory import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData, Table
 from rlrun.memory.episodes import Stored
-from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
 
 from .tables import STEP
 

@@ -8,6 +8,7 @@ from rlrun.config.interpolation import leaves
 from rlrun.devtools.conformance.checks import RESUMED, shrink
 
 APPROXIMATE = ("with/async",)  # goes on with new episodes and says so: tests/cli/test_async.py
+ONE_ENV = ("with/by_id",)
 TOGETHER = (  # additions that share a run: what one of them forgets is found beside the others
     "with/[reward_clip,reward_scale,reward_shift,reward_function,untransformed,colored_noise,value_bias]",
     "with/[reward_norm,target_scale,prioritized,emote_names,uniform_prior,observation_norm]",
@@ -34,7 +35,7 @@ def _runs_elsewhere(file: str) -> bool:
     if group == "preset":
         return _only_numbers(file) or f"algorithm/{name.removesuffix('_cartpole')}" in RUN
     together = {name for names in TOGETHER for name in names[6:-1].split(",")}
-    return file in ALIKE or (group == "with" and name in together)
+    return file in (*ALIKE, *ONE_ENV) or (group == "with" and name in together)
 
 
 FILES: list[str] = [

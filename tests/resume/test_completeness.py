@@ -13,10 +13,10 @@ from rlrun.config import compose
 from rlrun.devtools.conformance.checks import AT, RESUMED, shrink
 from rlrun.devtools.conformance.reach import differences
 
-from .every import FILES, small
+from .every import FILES, ONE_ENV, small
 from .twins import assert_exact, records, twins, walk
 
-MEMORIES = [f"memory/{name}" for name in ("replay", "episodes", "prioritized", "rollout")]  # otherwise with one env
+SINGLE = (*(f"memory/{name}" for name in ("replay", "episodes", "prioritized", "rollout")), *ONE_ENV)  # also, or only
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> N
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in MEMORIES)])
+@pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in SINGLE)])
 def test_a_resumed_run_is_the_one_that_never_stopped(file, envs, tmp_path):
     assert_exact(small(file, envs=envs), tmp_path, at=AT)
 

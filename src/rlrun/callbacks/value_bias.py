@@ -13,7 +13,7 @@ from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_ar
 from rlrun.collect.evaluate import Moment, evaluate, restored_generators, stage
 from rlrun.core.errors import ConfigError, WiringError
 from rlrun.core.typing import Array, Tree
-from rlrun.env import Env
+from rlrun.env import Env, EnvById
 from rlrun.memory import Table
 from rlrun.memory.adaptors import RETURNS, REWARDS, PerStep
 from rlrun.nn import ActionCodec
@@ -86,6 +86,8 @@ class ValueBias(Callback):
             raise WiringError(f"callbacks.{self.name}: no critics are trained; sac, td3, ddpg and dqn have some")
         self._loss = losses[0]
         own, codec = ActionCodec(self.env.spaces), self._loss.codec
+        if isinstance(self.env, EnvById):
+            raise WiringError(f"callbacks.{self.name}: agents known by an id have no episodes to follow one by one")
         if getattr(self.agent, "recurrent", False) or (codec.continuous, codec.width) != (own.continuous, own.width):
             raise WiringError(
                 f"callbacks.{self.name}: critics are asked about an observation and an action, and these want more"

@@ -2,11 +2,11 @@
 
 from rlrun.collect.agents import Agent, EpsilonGreedy, PolicyAgent, RandomAgent
 from rlrun.collect.async_collector import AsyncCollector
-from rlrun.collect.by_id import AgentProxy, ByIdCollector, ByIdEnv
+from rlrun.collect.by_id import AgentProxy, ByIdCollector
 from rlrun.collect.collector import Collector
 from rlrun.collect.evaluate import Evaluation, evaluate
 from rlrun.collect.noisy import ColoredNoise, Noisy, Optimistic
 from rlrun.collect.repeating import Repeating
 
-__all__ = ["Agent", "AgentProxy", "AsyncCollector", "ByIdCollector", "ByIdEnv", "Collector", "ColoredNoise"]
+__all__ = ["Agent", "AgentProxy", "AsyncCollector", "ByIdCollector", "Collector", "ColoredNoise"]
 __all__ += ["EpsilonGreedy", "Evaluation", "Noisy", "Optimistic", "PolicyAgent", "RandomAgent", "Repeating", "evaluate"]

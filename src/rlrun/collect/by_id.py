@@ -1,7 +1,7 @@
 """Collection from environments whose agents have ids."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -9,35 +9,22 @@ from rlrun.collect.agents import Agent, Response, random_agent
 from rlrun.collect.collector import Budgeted, branch_seed
 from rlrun.collect.statistics import Tally
 from rlrun.core.clock import Spent
-from rlrun.core.errors import RequestError, RlrunError, SpaceError
+from rlrun.core.errors import ConfigError, RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Composite, Space, Spaces, take_rows
 from rlrun.core.typing import Tree
-from rlrun.memory.proxy import AgentId, DictObservation, DictResponse, EpisodeState, MemoryProxy
+from rlrun.env.by_id import (
+    AgentId,
+    DictObservation,
+    DictResponse,
+    EnvById,
+    EpisodeState,
+    MetaData,
+    Observations,
+    Responses,
+)
+from rlrun.memory import MemoryProxy, Table
 
-Observations = dict[AgentId, DictObservation]
-Responses = dict[AgentId, DictResponse]
 IDLE = 10_000  # rounds without any agent after which an environment counts as empty
-
-
-class ByIdEnv(Protocol):
-    """An environment with a changing number of agents.
-
-    It takes policy actions: Box actions in [-1, 1], choices from 0. An id stands for one episode of one agent. The next
-    episode has a new id, or the old one once its episode is over.
-    """
-
-    @property
-    def spaces(self) -> Spaces:
-        """The spaces of one agent."""
-
-    def dict_reset(self, seed: int | None = None) -> Observations:
-        """Reset; return every agent, as INITIAL."""
-
-    def dict_step(self, responses: Responses) -> Observations:
-        """Step every agent; return the present ones, and the last observation of those that ended."""
-
-    def close(self) -> None:
-        """Release the environment's resources."""
 
 
 class AgentProxy:
@@ -63,8 +50,24 @@ class AgentProxy:
         active = [agent for agent, entry in observations.items() if not entry.episode_state.over]
         if not active:
             return {}
-        response = act(stacked(self.space, [observations[agent].array_data for agent in active]), **options)
+        response = act(self.seen(observations), **options)
         return {agent: DictResponse(take_rows(response, index)) for index, agent in enumerate(active)}
+
+    def seen(self, observations: Observations) -> Tree:
+        """Return the observations [n, …] of the ids with an open episode."""
+        entries = [entry for entry in observations.values() if not entry.episode_state.over]
+        return stacked(self.space, [entry.array_data for entry in entries])
+
+
+def rounds(env: EnvById, agent: Agent, *, seed: int, explore: bool) -> Iterator[Observations]:
+    """Yield the observations of each round after a reset; the agent acts between two of them."""
+    proxy, observations, idle = AgentProxy(agent, env.spaces), env.dict_reset(seed), 0
+    while idle < IDLE:
+        yield observations
+        responses = proxy(observations, explore=explore)
+        idle = 0 if responses else idle + 1
+        observations = env.dict_step(responses)
+    raise RlrunError(f"the environment has had no agent for {IDLE:,} rounds")
 
 
 def stacked(space: Space, trees: list[Tree], place: str = "observation") -> Tree:
@@ -93,13 +96,13 @@ def stacked(space: Space, trees: list[Tree], place: str = "observation") -> Tree
 class ByIdCollector(Budgeted):
     """Step an environment whose agents have ids, and store the episode of each.
 
-    Replaces `Collector`: provides `step`, where each response of an agent counts as one. In a resumed run the
-    environment is reset; `approximate` says so.
+    Replaces `Collector`: provides `step`, where each response of an agent counts as one. In a resumed run an
+    environment without a state of its own is reset; `approximate` says so.
 
     Args:
         env: the environment.
         agent: acts for all ids at once.
-        memory: stores transitions.
+        table: stores transitions; a tag of it is the newest number of that name in the `metadata` of an agent.
         seed: of the first reset.
         warm_up_seed: of the uniformly random actions before learning starts.
         window: number of the newest episodes in the logged mean return and length.
@@ -107,35 +110,39 @@ class ByIdCollector(Budgeted):
 
     def __init__(
         self,
-        env: ByIdEnv,
+        env: EnvById,
         agent: Agent,
-        memory: MemoryProxy,
+        table: Table,
         *,
         seed: int = 0,
         warm_up_seed: int = 0,
         window: int = 20,
     ) -> None:
+        if not isinstance(env, EnvById):
+            raise ConfigError(f"+with=by_id: agents of {env.name} have no ids; env.target=… names an rlrun.env.ByIdEnv")
+        if not isinstance(table, Table):
+            raise ConfigError(
+                "+with=by_id: a rollout takes no agents that come and go; use replay: algorithm=dqn or sac"
+            )
         self.env = env
         self.agent = AgentProxy(agent, env.spaces)
-        self.memory = memory
+        self.memory = MemoryProxy(table, tags=table.tags)
         self.seed = seed
         self.random = random_agent(agent, env.spaces.action, seed=warm_up_seed)
         self.steps = 0
         self.tally = Tally(0, 0, window=window)
         self.observations: Observations | None = None
         self.approximate: str | None = None
-        self._restored = False
         self._running: dict[AgentId, tuple[float, int]] = {}  # return and length so far
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
         self._connect(callbacks, spent)
-        seed = self.seed
-        if self._restored:
-            seed = branch_seed(self.seed, self.steps)
-            self.approximate = "agents by id: the environment is reset, and open episodes end"
-        self.memory.interrupt()  # open episodes of a checkpoint cannot continue
-        self._running = {}
-        self.observations = self.env.dict_reset(seed)
+        if self.observations is None or not self.env.resumed:
+            if self.observations is not None:
+                self.approximate = "agents by id: the environment is reset, and open episodes end"
+            self.memory.interrupt()  # open episodes of a checkpoint cannot continue
+            self._running = {}
+            self.observations = self.env.dict_reset(branch_seed(self.seed, self.steps) if self.steps else self.seed)
         return {"step": self.steps}
 
     def end_training(self, error: BaseException | None) -> None:
@@ -190,16 +197,39 @@ class ByIdCollector(Budgeted):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        return {**getattr(self.agent.agent, "metrics", {}), **self.memory.metrics, **self.tally.metrics}
+        agent, table = self.agent.agent, self.memory.table
+        return {**getattr(agent, "metrics", {}), **table.metrics, **self.memory.metrics, **self.tally.metrics}
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"agents by id -> {path_of(self.memory.table)}, acting by {path_of(self.agent.agent)}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, **self.tally.state_dict(), "random": self.random.state_dict()}
+        return {
+            "steps": self.steps,
+            **self.tally.state_dict(),
+            "random": self.random.state_dict(),
+            "memory": self.memory.state_dict(),
+            "running": {agent: list(numbers) for agent, numbers in self._running.items()},
+            "observations": {agent: packed(entry) for agent, entry in (self.observations or {}).items()},
+        }
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self._restored = True
         self.steps = state["steps"]
         self.tally.load_state_dict({"return": (), "length": (), **state})  # older runs lacked these two
         self.random.load_state_dict(state["random"])
+        self.memory.load_state_dict(state["memory"])
+        self._running = {agent: (total, length) for agent, (total, length) in state["running"].items()}
+        self.observations = {agent: unpacked(entry) for agent, entry in state["observations"].items()}
+
+
+def packed(entry: DictObservation) -> dict[str, Any]:
+    """Return an observation as what a checkpoint holds."""
+    metadata = None if entry.metadata is None else vars(entry.metadata)
+    return {**vars(entry), "episode_state": entry.episode_state.value, "metadata": metadata}
+
+
+def unpacked(state: Mapping[str, Any]) -> DictObservation:
+    """Return the observation that `packed` described."""
+    about = state["metadata"]
+    changed = {"episode_state": EpisodeState(state["episode_state"]), "metadata": about and MetaData(**about)}
+    return DictObservation(**{**state, **changed})

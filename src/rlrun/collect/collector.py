@@ -15,7 +15,7 @@ from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
 from rlrun.core.spaces import take_rows
 from rlrun.core.typing import Array, Tree
-from rlrun.env import Env, Resumed, Step
+from rlrun.env import Env, EnvById, Resumed, Step
 from rlrun.memory import Table
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -100,6 +100,8 @@ class Collector(Budgeted):
     def __init__(
         self, env: Env, agent: Agent, table: Table, *, seed: int = 0, warm_up_seed: int = 0, window: int = 20
     ) -> None:
+        if isinstance(env, EnvById):
+            raise ConfigError(f"collector: agents of {env.name} are known by an id: +with=by_id, after other files")
         self.env = env
         self.agent = agent
         self.table = table

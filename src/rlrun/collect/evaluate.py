@@ -6,17 +6,19 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent, Response, initial_state, restarted, to_arrays, to_tensors, where
+from rlrun.collect.by_id import rounds
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import row_count
 from rlrun.core.typing import Array, Tree
-from rlrun.env import Env, Step
+from rlrun.env import Env, EnvById, Step
+from rlrun.env.by_id import AgentId, EpisodeState
 
 ENVS = 16  # parallel episodes; enough to make acting cheap
 SUCCESS = "is_success"  # key in the info of the last step of an episode
@@ -78,7 +80,7 @@ class Evaluation:
 
 def stage(env: Env, episodes: int) -> Env:
     """Return separate envs for so many parallel episodes."""
-    envs = env.copy(num_envs=min(episodes, ENVS))
+    envs = env.copy(num_envs=1 if isinstance(env, EnvById) else min(episodes, ENVS))
     if envs.envs or envs.num_envs == 1:
         return envs
     envs.close()
@@ -112,8 +114,11 @@ def evaluate(
         abandon: called at each step; may raise to stop.
 
     Returns:
-        The results, in the order of the episodes.
+        The results, in the order of the episodes. Of agents known by an id, they are those that begin first after one
+        reset by `seed`.
     """
+    if isinstance(env, EnvById):
+        return _evaluate_ids(env, agent, _Tally(episodes, 0, seed), max_steps or math.inf, explore, abandon)
     envs = env.num_envs
     playing = np.arange(envs)  # env -> episode
     pending = envs
@@ -145,6 +150,32 @@ def evaluate(
                 state = restarted(state, initial, episode_end)
                 tally.show(watch, playing, episode_end & active)
     return tally.evaluation()
+
+
+def _evaluate_ids(
+    env: EnvById, agent: Agent, tally: _Tally, max_steps: float, explore: bool, abandon: Callable[[], None] | None
+) -> Evaluation:
+    """Play the episodes of the agents that begin first; the others act, too."""
+    playing: dict[AgentId, int] = {}  # id -> episode
+    begun = ended = 0
+    with evaluation_mode(agent):
+        for observations in rounds(env, agent, seed=tally.seed, explore=explore):
+            if abandon is not None:
+                abandon()
+            for name, entry in observations.items():
+                if entry.episode_state is EpisodeState.INITIAL and begun < len(tally.endings):
+                    playing[name], begun = begun, begun + 1
+                elif name in playing:
+                    episode = playing[name]
+                    tally.totals[episode] += entry.rewards.get("reward", 0.0)
+                    tally.lengths[episode] += 1
+                    if entry.episode_state.over or tally.lengths[episode] >= max_steps:
+                        endings = {EpisodeState.TERMINAL: "terminated", EpisodeState.INTERRUPTED: "truncated"}
+                        tally.endings[playing.pop(name)] = endings.get(entry.episode_state, "cut")
+                        ended += 1
+            if ended == len(tally.endings):
+                break
+    return replace(tally.evaluation(), seeds=[tally.seed] * ended)
 
 
 def sampling(agent: Agent, epsilon: float, *, seed: int) -> Agent:

@@ -201,7 +201,7 @@ KINDS: dict[str, Kind] = {
     "env.reset_options": either(BLOCK, NULL),
     "env.wrappers": either(of_type("a list", list), NULL),
     "env.around": either(BLOCK, NULL),
-    "env.vectorization": one_of("auto", "sync", "async", "native", "envpool"),
+    "env.vectorization": one_of("auto", "sync", "async", "native", "envpool", "by_id"),
     "algorithm.discount": either(number(0, 1), list_of("a list of numbers from 0 to 1", number(0, 1))),
     "lagrangian.initial": either(number(0, above=True), list_of("a list of numbers", number())),
     "algorithm.entropy_reward": either(TRUTH, Kind("centered", one_of("centered").convert, {"enum": ["centered"]})),

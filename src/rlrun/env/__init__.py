@@ -1,6 +1,7 @@
 """Environments: made from a name in the config, checked, and stepped in parallel."""
 
+from rlrun.env.by_id import ByIdEnv, EnvById
 from rlrun.env.make import make
 from rlrun.env.vector import Env, Resumed, Step, spaces_of
 
-__all__ = ["Env", "Resumed", "Step", "make", "spaces_of"]
+__all__ = ["ByIdEnv", "Env", "EnvById", "Resumed", "Step", "make", "spaces_of"]

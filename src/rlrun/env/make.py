@@ -13,6 +13,7 @@ import numpy as np
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
 from rlrun.core.spaces import Spaces, leaves
 from rlrun.env.batched import BatchedEnv
+from rlrun.env.by_id import EnvById
 from rlrun.env.find import construct, find_target, lookup, spec_of
 from rlrun.env.sync import SyncEnv
 from rlrun.env.vector import Env
@@ -60,7 +61,8 @@ class Recipe:
         constructor = find_target(self.target) if self.target is not None else lookup(str(self.id))
         env = construct(self.place, constructor, self.arguments)
         if not isinstance(env, gymnasium.Env):
-            raise BuildError(f"{self.place} made a {type(env).__name__}, wanted a gymnasium.Env")
+            by_id = "; its agents are known by an id: +with=by_id" if hasattr(env, "dict_step") else ""
+            raise BuildError(f"{self.place} made a {type(env).__name__}, wanted a gymnasium.Env{by_id}")
         around = [(f"env.around.{name}", wrapper) for name, wrapper in self.around.items()]
         for place, wrapper in [*((f"env.wrappers[{i}]", item) for i, item in enumerate(self.wrappers)), *around]:
             if not callable(wrapper):
@@ -125,7 +127,7 @@ def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None
     plain = replace(copied, vectorization="sync")
     if recipe.vectorization in ("sync", "async"):
         return _assemble(plain, num_envs)
-    if recipe.vectorization == "envpool":  # its ids and arguments differ from Gymnasium's
+    if recipe.vectorization in ("envpool", "by_id"):  # ids and arguments of EnvPool differ from Gymnasium's
         return _assemble(copied, num_envs)
     try:
         env = _assemble(plain, num_envs)
@@ -167,6 +169,14 @@ def _envpool(recipe: Recipe, num_envs: int) -> Env:
     return BatchedEnv(vector, **recipe.common, remake=remake)
 
 
+def _by_id(recipe: Recipe, num_envs: int) -> Env:
+    if recipe.target is None or recipe.wrappers or recipe.around or recipe.reset_options:
+        raise ConfigError("+with=by_id wants env.target and env.kwargs; there are no env.id, wrappers or reset_options")
+    if num_envs != 1:
+        raise ConfigError(f"num_envs={num_envs}: agents known by an id share one environment; num_envs=1")
+    return EnvById(construct(recipe.place, find_target(recipe.target), recipe.arguments), recipe.place)
+
+
 def _engine(recipe: Recipe) -> str:
     """Return the id for an engine that makes all environments at once; refuse wrappers and targets."""
     if recipe.wrappers or recipe.around:
@@ -181,4 +191,5 @@ _BUILDERS: dict[str, Callable[[Recipe, int], Env]] = {
     "async": lambda recipe, num_envs: WorkerEnv(recipe.build, num_envs, **recipe.common),
     "native": _native,
     "envpool": _envpool,
+    "by_id": _by_id,
 }

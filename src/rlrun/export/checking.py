@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent, initial_state, restarted, to_arrays, to_tensors
+from rlrun.collect.by_id import AgentProxy, rounds
 from rlrun.collect.evaluate import restored_generators
 from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array, Tree
-from rlrun.env import Env
+from rlrun.env import Env, EnvById
 from rlrun.env.descriptions import containers
 from rlrun.env.spaces import action_writer, batch_reader
 from rlrun.export import play_onnx
@@ -205,6 +206,12 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
     """
     rows: list[Columns] = []
     with restored_generators():
+        if isinstance(env, EnvById):
+            for observations in rounds(env, agent, seed=seed, explore=True):
+                if len(rows) >= count:
+                    return rows[:count]
+                if any(not entry.episode_state.over for entry in observations.values()):
+                    rows += _rows(graph, AgentProxy(agent, env.spaces).seen(observations), None)
         env.renew()
         observation = env.reset(seed)
         state = initial = initial_state(agent, env.num_envs)

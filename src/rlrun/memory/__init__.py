@@ -1,5 +1,6 @@
 """Replay memory: tables, samplers, ejectors, adaptors and the loaders that serve from them."""
 
+from rlrun.env.by_id import DictObservation, DictResponse, EpisodeState, MetaData
 from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale, Select, Untransformed
 from rlrun.memory.advantages import Advantages
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
@@ -13,7 +14,7 @@ from rlrun.memory.joint import JointLoader, Mix
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritized import Prioritized
-from rlrun.memory.proxy import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData
+from rlrun.memory.proxy import MemoryProxy
 from rlrun.memory.rollout import PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.samplers import Recent, Rows, Sampler, Uniform

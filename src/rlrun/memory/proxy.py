@@ -7,57 +7,16 @@ A `MemoryProxy` puts the rounds together into episodes and hands them to a table
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from rlrun.core.errors import DataError, RlrunError, did_you_mean
 from rlrun.core.spaces import map_tree, take_rows
 from rlrun.core.typing import Tree
+from rlrun.env.by_id import AgentId, DictObservation, DictResponse, EpisodeState
 from rlrun.memory.episodes import flat, stack
 from rlrun.memory.table import Table
-
-AgentId: TypeAlias = int | str
-
-
-class EpisodeState(Enum):
-    """Where in its episode an agent is."""
-
-    INITIAL = "initial"  # the first observation; there is no reward yet
-    RUNNING = "running"
-    TERMINAL = "terminal"  # the last observation: the episode ended by itself
-    INTERRUPTED = "interrupted"  # the last observation: the episode was cut off from outside
-
-    @property
-    def over(self) -> bool:
-        return self in (EpisodeState.TERMINAL, EpisodeState.INTERRUPTED)
-
-
-@dataclass
-class MetaData:
-    """Information about an agent that no network reads."""
-
-    info: dict[str, float] = field(default_factory=dict)
-    info_lists: dict[str, list[float]] = field(default_factory=dict)
-
-
-@dataclass
-class DictObservation:
-    """What one agent sees after a round."""
-
-    episode_state: EpisodeState
-    array_data: dict[str, Tree]  # the parts of a Dict observation, or one array under any name
-    rewards: dict[str, float] = field(default_factory=dict)  # for the response before; "reward" is the column
-    metadata: MetaData | None = None
-
-
-@dataclass
-class DictResponse:
-    """What one agent does in a round: `action`, and any other column that the memory holds."""
-
-    array_data: dict[str, Tree]
-    scalar_data: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

@@ -31,7 +31,6 @@ from rlrun.env import Env
 from rlrun.memory import Fifo, JointLoader, Mix, Prefetch, ReplayLoader, Rollout, RolloutLoader, Table, Uniform
 from rlrun.memory.episodes import Stored, add_all, cut_off
 from rlrun.memory.pool import PoolIndex
-from rlrun.memory.proxy import MemoryProxy
 from rlrun.memory.recorder import Recorder
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
@@ -45,7 +44,7 @@ INHERITED: dict[type[Any], tuple[str, ...]] = {
     Evaluator: ("next",),
     Logger: ("last.env_steps", "last.updates", "newest"),
     **dict.fromkeys((Budget, Checkpointer, MemoryImport, MemoryExport), ()),
-    **dict.fromkeys((Prefetch, JointLoader, Mix, MemoryProxy, Rollout, RolloutLoader), ()),
+    **dict.fromkeys((Prefetch, JointLoader, Mix, Rollout, RolloutLoader), ()),
     **dict.fromkeys((Env, Generators), ()),
 }
 MOMENTS = "optimizer."
