@@ -128,6 +128,8 @@ class LagrangianWeights(Callback):
             raise ConfigError(f"lagrangian.rate: wanted a share above 0 and up to 1, got {rate}")
         if getattr(paid, "every", None) == 0:
             raise ConfigError("lagrangian: weights follow evaluations, and evaluation.every=0 makes none")
+        if getattr(paid, "asynchronous", False):
+            raise ConfigError("lagrangian: weights follow evaluations at their updates; evaluation.async=false")
         self.network = network
         self.optimizer = optimizer([network.raw])
         self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from rlrun.callbacks.evaluate import Evaluator
+from rlrun.core.errors import ConfigError
 from rlrun.runs import learners, processes
 from rlrun.training.callback import Callback, Stop
 
@@ -48,6 +49,10 @@ class Budget(Callback):
         self.updates = float("inf") if updates is None else updates
         self.seconds = float("inf") if seconds is None else seconds
         self.mean_return = float("inf") if mean_return is None else mean_return
+        if mean_return is not None and getattr(evaluator, "asynchronous", False):
+            raise ConfigError(
+                "stop.mean_return: evaluation.async=true has results at no fixed update; evaluation.async=false"
+            )
         self.evaluator = evaluator
         self._before = 0.0  # seconds of training before this process
         self._start = time.monotonic()

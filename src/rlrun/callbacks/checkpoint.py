@@ -49,6 +49,7 @@ class Checkpointer(Callback):
 
     Attributes:
         evaluation: the newest evaluation, set by the evaluator; manifests of checkpoints have it.
+        awaited: checkpoints whose evaluation is under way, set by the evaluator; they stay.
 
     Raises:
         ConfigError: `keep_last` is below one.
@@ -77,6 +78,7 @@ class Checkpointer(Callback):
         self.skip = tuple(skip)
         self.offline = offline
         self.evaluation: Mapping[str, Any] | None = None
+        self.awaited: Sequence[tuple[int, int]] = ()
         self._first = (0, 0)  # environment step (or update) and update at which this process took over
         self._newest = (0, 0)  # … of the newest checkpoint
         self._due = following(0, every)
@@ -145,7 +147,22 @@ class Checkpointer(Callback):
             if self._run is not None and learners.rank() == 0:
                 point(self._run, "best", checkpoint_name(step, update))
         else:
-            self._due = min(self._due, step)
+            self.save_soon(step)
+
+    def save_soon(self, step: int) -> None:
+        """Save at the end of the update that has made this environment step."""
+        self._due = min(self._due, step)
+
+    def mark_saved(self, step: int, update: int) -> None:
+        """Make the checkpoint of an earlier update the best."""
+        if self._saved == (step, update):
+            self.wait()
+        name = checkpoint_name(step, update)
+        if self._run is None or not (self._run.checkpoints / name).is_dir():  # the run has ended in this update
+            self.mark_best(step, update)
+        elif self.keep_best:
+            self._best = [(step, update), *self._best][: self.keep_best]
+            point(self._run, "best", name)
 
     def _count_best(self) -> bool:
         """Count the newest checkpoint as the best, if it is `_wanted`; return True if so."""
@@ -222,7 +239,9 @@ class Checkpointer(Callback):
             self._write_together(self._run, snapshot, best)
             return
         self._writer = self._writer or ThreadPoolExecutor(1, "checkpoint")
-        self._writing = self._writer.submit(self._write, self._run, snapshot, self._newest, best, tuple(self._best))
+        self._writing = self._writer.submit(
+            self._write, self._run, snapshot, self._newest, best, (*self._best, *self.awaited)
+        )
         if not snapshot.copied:
             self.wait()
 
@@ -238,7 +257,7 @@ class Checkpointer(Callback):
             storage.write(self._place / checkpoint_name(*self._newest), snapshot)
         learners.every(True)
         if learners.rank() == 0:
-            self._write(run, snapshot, self._newest, best, tuple(self._best))
+            self._write(run, snapshot, self._newest, best, (*self._best, *self.awaited))
 
     def _write(
         self,

@@ -1,8 +1,10 @@
 """Periodic evaluation on separate environments; it does not affect training."""
 
+import copy
 import logging
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -10,19 +12,27 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun import checkpointing
 from rlrun.callbacks.checkpoint import Checkpointer
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.schedule import due_offline
+from rlrun.collect import async_evaluation
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
-from rlrun.collect.evaluate import Evaluation, Watcher, evaluate, restored_generators, sampling, stage
+from rlrun.collect.async_collector import POLL
+from rlrun.collect.evaluate import Evaluation, evaluate, restored_generators, sampling, stage
+from rlrun.collect.links import ProcessLink
 from rlrun.collect.statistics import by_reward
+from rlrun.collect.unroll import Failed, freeze, thaw
 from rlrun.core.clock import Spent
-from rlrun.core.errors import RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.env import Env
 from rlrun.runs import learners
-from rlrun.runs.directory import RunDir
+from rlrun.runs.directory import RunDir, checkpoint_name
 from rlrun.training.callback import Callback, Stop
+
+_messages = logging.getLogger("rlrun")
+Moment = tuple[int | None, int]  # environment step and update
 
 
 class Evaluator(Callback):
@@ -38,16 +48,20 @@ class Evaluator(Callback):
         seed: of the first episode.
         max_steps: of an episode.
         epsilon: probability of a sampled action in place of the best one, drawn from a generator seeded by `seed`.
+        asynchronous: evaluate a copy of the agent in a separate process; training continues meanwhile. Copies wait
+            their turn, so none is left out, and the end of training waits for all. A process that fails is a warning,
+            and evaluations take place here from then on.
         video: write a video of each evaluation's first episode.
         logger: gets `evaluation/…` at once.
         checkpointer: keeps the best.
         offline: updates before the first environment step; every so many of them, and the last, count as well.
 
     Raises:
-        ConfigError: an agent without `respond` shall sample.
+        ConfigError: an agent without `respond` shall sample, or a separate process shall write videos.
     """
 
     cycle = 1
+    momentary = ("_link", "_waiting")  # of this process
 
     def __init__(
         self,
@@ -59,6 +73,7 @@ class Evaluator(Callback):
         seed: int = 0,
         max_steps: int | None = 10_000,
         epsilon: float = 0.0,
+        asynchronous: bool = False,
         video: bool = False,
         logger: Logger | None = None,
         checkpointer: Checkpointer | None = None,
@@ -72,7 +87,11 @@ class Evaluator(Callback):
         self.max_steps = max_steps
         self.epsilon = epsilon
         sampling(agent, epsilon, seed=seed)
+        self.asynchronous = bool(asynchronous and every)
+        self.one_learner = "evaluation.async=true has one process for one learner" if self.asynchronous else ""
         self.video = bool(video)
+        if self.video and self.asynchronous:
+            raise ConfigError("evaluation.video films in this process: evaluation.async=false, or `rlrun eval --video`")
         if self.video:
             videos.require_encoder("evaluation.video")
             videos.screen("evaluation.video", env).close()
@@ -90,8 +109,11 @@ class Evaluator(Callback):
         self._due = self._newest()  # results at the newest evaluation that was due
         self._run: RunDir | None = None
         self._warned = False  # that a video could not be made
-        self._newest_update: tuple[int | None, int] = (None, 0)  # environment step and update
+        self._newest_update: Moment = (None, 0)
         self._spent = Spent()
+        self._link: ProcessLink | None = None
+        self._waiting: deque[tuple[Moment, bytes]] = deque()  # copies of the agent that are not evaluated yet
+        self._owed: list[Moment] = []  # those of a checkpoint
 
     @property
     def mean_return(self) -> float:
@@ -105,41 +127,128 @@ class Evaluator(Callback):
         update: int = 0,
         step: int | None = None,
         spent: Spent | None = None,
+        parts: Mapping[str, Any] | None = None,
     ) -> None:
         self._newest_update = (step, update)
         self._spent = self._spent if spent is None else spent
         self.abandon = getattr(callbacks.get("interrupt"), "abandon", None)
         self._run = None if run_dir is None else RunDir(run_dir)
+        if self.asynchronous:
+            try:
+                freeze(self.agent)  # which refuses what cannot be sent
+                self._link = async_evaluation.start(self.env, self.epsilon, self._options)
+            except ConfigError as error:
+                _messages.warning("evaluation.async: %s; evaluations take place in this process", error)
+        modules = {path: part for path, part in (parts or {}).items() if isinstance(part, torch.nn.Module)}
+        owed, self._owed = self._owed, []
+        for moment in owed:
+            self._evaluate_again(moment, modules)
+
+    def _evaluate_again(self, moment: Moment, modules: Mapping[str, torch.nn.Module]) -> None:
+        """Send the agent of an earlier checkpoint, whose evaluation was under way when the run was left."""
+        try:
+            if self._run is None:
+                raise RlrunError("there is no run directory")
+            states = checkpointing.load(self._run.checkpoints / checkpoint_name(clock_of(moment), moment[1]), modules)
+        except RlrunError as error:
+            _messages.warning("evaluation at update %d cannot be made again: %s", moment[1], error)
+            return
+        agent, copies = copy.deepcopy((self.agent, dict(modules)))
+        for path, module in copies.items():
+            module.load_state_dict(states[path])
+        self._send(moment, agent)
+
+    def _send(self, moment: Moment, agent: Agent) -> None:
+        self._waiting.append((moment, freeze(agent)))
+        if self._link is not None:
+            self._link.send(async_evaluation.Job(self._waiting[-1][1]))
+        self._protect()
+
+    def _protect(self) -> None:
+        """Let checkpoints stay that may turn out to be the best."""
+        if self.checkpointer is not None:
+            self.checkpointer.awaited = [(clock_of(moment), moment[1]) for moment, _ in self._waiting]
 
     def end_cycle(self, update: int, step: int | None = None) -> None:
         clock = update if step is None else step
         self._newest_update = (step, update)
+        self._take_results()
         if clock >= self._next:
             due, self._next = self._next, (clock // self.every + 1) * self.every
             try:
-                self._evaluate(step, update)
+                self._begin(step, update)
             except Stop:  # abandoned: it is still due after a resume
                 self._next = due
                 raise
-            self._due = self._newest()
         elif due_offline(update, self.every, self.offline):
+            self._begin(step, update)
+
+    def _begin(self, step: int | None, update: int) -> None:
+        """Evaluate now, or send a copy of the agent to the process that evaluates."""
+        if self._link is None:
             self._evaluate(step, update)
             self._due = self._newest()
+            return
+        with self._spent.during("evaluate"):
+            self._send((step, update), self.agent)
+        if self.checkpointer is not None:
+            self.checkpointer.save_soon(clock_of((step, update)))
+
+    def _take_results(self, *, wait: bool = False) -> None:
+        """Take the results that have arrived, in order; with `wait`, all of them."""
+        while self._waiting:
+            (step, update), frozen = self._waiting[0]
+            result = self._received(wait=wait)
+            if result is None and self._link is not None:
+                return
+            if result is None:
+                result = self._played(step, update, thaw(frozen))
+            self._waiting.popleft()
+            self._take(result, step, update, late=True)
+            self._due = self._newest()
+            self._protect()
+
+    def _received(self, *, wait: bool) -> Evaluation | None:
+        """Return the next result; None if there is none yet, or if the process has failed."""
+        while self._link is not None:
+            message = self._link.rows.receive(POLL if wait else 0.0)
+            if isinstance(message, Evaluation):
+                return message
+            if message is not None or self._link.rows.closed:
+                why = message.line if isinstance(message, Failed) else self._link.cause()
+                _messages.warning("evaluation: its process failed: %s; evaluations take place in this process", why)
+                self._link.close(0.0)
+                self._link = None
+            elif not wait:
+                break
+            elif self.abandon is not None:
+                self.abandon()
+        return None
 
     def end_training(self, error: BaseException | None) -> None:
         try:
             step, update = self._newest_update
             ended_well = update > 0 and (error is None or type(error) is Stop)
+            if ended_well:
+                with self._spent.during("evaluate"):
+                    self._take_results(wait=True)
             if self.every and ended_well and (self.last is None or self._evaluated != self._newest_update):
                 self._evaluate(step, update, final=True)
         finally:
+            if self._link is not None:
+                self._link.close(0.0)
             if self._envs is not None:
                 self._envs.close()
 
-    def _evaluate(self, step: int | None, update: int, *, final: bool = False) -> Evaluation:
-        clock = update if step is None else step
+    def _evaluate(self, step: int | None, update: int, *, final: bool = False) -> None:
         with self._spent.during("evaluate"):
             result = self._by_the_first(step, update)
+        self._take(result, step, update, final=final)
+
+    def _take(
+        self, result: Evaluation, step: int | None, update: int, *, final: bool = False, late: bool = False
+    ) -> None:
+        """Log a result, and mark the best one."""
         self.last = {
             "mean_return": result.mean_return,
             "std_return": result.std_return,
@@ -158,13 +267,17 @@ class Evaluator(Callback):
             summary = {"mean_return": result.mean_return, "std_return": result.std_return, "mean_length": length}
             record = {f"evaluation/{name}": value for name, value in summary.items()}
             record |= by_reward("evaluation", result.totals)
-            self.logger.write(step, update, record, counted=not final)
+            if late:
+                self.logger.write_late(step, update, record)
+            else:
+                self.logger.write(step, update, record, counted=not final)
         value = result.mean_return  # of equal ones the later is the best; nan never is
         if not math.isnan(value) and (self.best is None or not value < self.best["mean_return"]):
             self.best = dict(self.last)  # a separate copy, as after a resume
-            if self.checkpointer is not None:
-                self.checkpointer.mark_best(clock, update, final=final)
-        return result
+            if self.checkpointer is not None and late:
+                self.checkpointer.mark_saved(clock_of((step, update)), update)
+            elif self.checkpointer is not None:
+                self.checkpointer.mark_best(clock_of((step, update)), update, final=final)
 
     def _by_the_first(self, step: int | None, update: int) -> Evaluation:
         """Evaluate in the first learner, and send the result, or its stop, to the others."""
@@ -179,11 +292,11 @@ class Evaluator(Callback):
         assert outcome is not None
         return outcome
 
-    def _played(self, step: int | None, update: int) -> Evaluation:
+    def _played(self, step: int | None, update: int, agent: Agent | None = None) -> Evaluation:
         with restored_generators():
             if self._envs is None:
                 self._envs = stage(self.env, self.episodes)
-            result = self._play(self._envs, episodes=self.episodes)
+            result = self._play(self._envs, agent=agent)
             if math.isnan(result.mean_return) and self._run is not None:
                 clock = f"update {update:,}" if step is None else f"step {step:,}"
                 message = f"the evaluation at {clock} has a mean return of nan: it is never the best"
@@ -192,18 +305,15 @@ class Evaluator(Callback):
                 self._film(self._run, self._run.evaluation_video(step or 0, update, offline=self.offline > 0))
         return result
 
-    def _play(self, envs: Env, *, episodes: int, watch: Watcher | None = None) -> Evaluation:
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {"episodes": self.episodes, "seed": self.seed, "max_steps": self.max_steps}
+
+    def _play(self, envs: Env, *, agent: Agent | None = None, **options: Any) -> Evaluation:
         if self.epsilon:
             torch.manual_seed(self.seed)
-        return evaluate(
-            envs,
-            sampling(self.agent, self.epsilon, seed=self.seed),
-            episodes=episodes,
-            seed=self.seed,
-            max_steps=self.max_steps,
-            watch=watch,
-            abandon=self.abandon,
-        )
+        agent = sampling(self.agent if agent is None else agent, self.epsilon, seed=self.seed)
+        return evaluate(envs, agent, abandon=self.abandon, **self._options | options)
 
     def _newest(self) -> Any:
         return self.last, self.best, self._evaluated, self.reward_sum, self.reward_steps
@@ -223,20 +333,30 @@ class Evaluator(Callback):
                     run.echo(f"no video of this evaluation: {' '.join(str(error).split())}; training continues")
 
     def note(self, path_of: Callable[[object], str]) -> str:
-        return f"{self.episodes} episodes every {self.every:,} steps" if self.every else "off"
+        place = ", in a separate process" if self.asynchronous else ""
+        return f"{self.episodes} episodes every {self.every:,} steps{place}" if self.every else "off"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state without the evaluation at the end, which an extended run never makes."""
         last, best, evaluated, reward_sum, reward_steps = self._due
         state = {"last": last, "best": best, "next": self._next if self.every else 0, "evaluated": evaluated}
+        waiting = [list(moment) for moment in [*self._owed, *(moment for moment, _ in self._waiting)]]
+        state |= {"waiting": waiting} if waiting else {}
         return state | ({"reward_sum": reward_sum, "reward_steps": reward_steps} if len(self.reward_sum) else {})
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.last, self.best = state["last"], state["best"]
         self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
         self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])
+        self._owed = [(step, update) for step, update in state.get("waiting", ())]
         if "reward_sum" in state:
             self.reward_sum, self.reward_steps = np.array(state["reward_sum"]), state["reward_steps"]
         self._due = self._newest()
         if self.checkpointer is not None:
             self.checkpointer.evaluation = self.last
+
+
+def clock_of(moment: Moment) -> int:
+    """Return the environment step; the update where there is none."""
+    step, update = moment
+    return update if step is None else step

@@ -80,11 +80,16 @@ class Evaluation:
 
 def stage(env: Env, episodes: int) -> Env:
     """Return separate envs for so many parallel episodes."""
-    envs = env.copy(num_envs=1 if isinstance(env, EnvById) else min(episodes, ENVS))
+    return staged(env.copy, 1 if isinstance(env, EnvById) else min(episodes, ENVS))
+
+
+def staged(copy: Callable[[int, str | None], Env], num_envs: int) -> Env:
+    """Return copies of an environment whose envs can be seeded one by one."""
+    envs = copy(num_envs, None)
     if envs.envs or envs.num_envs == 1:
         return envs
     envs.close()
-    return env.copy(num_envs=1)  # an engine that steps all envs cannot seed a single one
+    return copy(1, None)  # an engine that steps all envs cannot seed a single one
 
 
 def evaluate(

@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rlrun.collect.unroll import Inbox, Leave, UnrollRecipe, unroll
+from rlrun.collect.unroll import Give, Inbox, Leave, UnrollRecipe, unroll
 from rlrun.core.errors import ConfigError
 from rlrun.runs import processes
 from rlrun.runs.cluster import connect
@@ -79,12 +80,14 @@ class ThreadLink(Link):
 class ProcessLink(Link):
     """A worker in a new interpreter, which runs no code of the program that started it.
 
+    `work` is its loop: it is called with a function that loads the recipe, its jobs, and a function that gives results.
     A thread sends and a thread receives, so a slow process never blocks the main one.
     """
 
-    def __init__(self, recipe: UnrollRecipe) -> None:
+    def __init__(self, recipe: Any, work: Callable[[Callable[[], Any], Inbox, Give], None] = unroll) -> None:
         super().__init__()
-        packed = _packed(recipe, "a separate process", "; async.kind=thread")
+        way_out = "; async.kind=thread" if work is unroll else ""
+        packed = pickle.dumps((work, _packed(recipe, "a separate process", way_out)))
         self._connection, child_end = Pipe()
         self._process = _start(child_end)
         child_end.close()
@@ -121,10 +124,10 @@ class ProcessLink(Link):
     def cause(self) -> str:
         return processes.end_of(self._process)
 
-    def close(self) -> bool:
+    def close(self, grace: float = GRACE) -> bool:
         self._jobs.put(Leave())
         self._jobs.close()
-        ended = processes.let_go(self._process, GRACE)
+        ended = processes.let_go(self._process, grace)
         for thread in self._threads:
             thread.join(1.0)
         self._connection.close()
@@ -135,7 +138,7 @@ def _start(child_end: Connection) -> subprocess.Popen[bytes]:
     return processes.start("rlrun.collect.links", child_end)
 
 
-def _packed(recipe: UnrollRecipe, place: str, way_out: str = "") -> bytes:
+def _packed(recipe: Any, place: str, way_out: str = "") -> bytes:
     """Return a recipe as bytes.
 
     Raises:
@@ -227,7 +230,8 @@ def serve(handle: int, parent: int) -> None:
         packed = connection.recv_bytes()
         threading.Thread(target=_listen, args=(connection, jobs, parent), daemon=True).start()
         with refused():
-            unroll(partial(pickle.loads, packed), jobs, partial(_give, connection))
+            work, recipe = pickle.loads(packed)
+            work(partial(pickle.loads, recipe), jobs, partial(_give, connection))
         code = 0
     sys.stdout.flush()
     sys.stderr.flush()

@@ -170,6 +170,7 @@ KINDS: dict[str, Kind] = {
     "evaluation.episodes": whole(1),
     "evaluation.max_steps": either(whole(1), NULL),
     "evaluation.epsilon": number(0.0, 1.0),
+    "evaluation.async": TRUTH,
     "evaluation.video": TRUTH,
     "checkpoint.every": either(whole(), NULL),
     "checkpoint.seconds": either(number(0), NULL),
