@@ -119,7 +119,9 @@ class AsyncCollector(Collector):
             interval=self.interval,
             threads=torch.get_num_threads(),
             own=self.kind != "thread",
+            executed=self.executed,
         )
+        self.executed = None  # the worker has replaced the actions of its steps
         self._allowed = None
         self.link = LINKS[self.kind](recipe)
         self.push()

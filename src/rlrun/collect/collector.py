@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted
+from rlrun.collect.executed import Executed
 from rlrun.collect.statistics import Tally, observed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
@@ -92,13 +93,24 @@ class Collector(Budgeted):
         seed: env i is first reset with `seed + i`.
         warm_up_seed: of the uniformly random actions before learning starts.
         window: number of the newest episodes in the logged mean return and length.
+        executed_action: name in infos of the action that the environment really executed, in its own numbers; where a
+            step has it, it is stored in place of the agent's.
 
     Raises:
+        ConfigError: `executed_action` with a memory that stores more of the agent's action, such as its log_prob.
         DataError: a NaN or infinite reward, observation or action came; nothing of that step is stored.
     """
 
     def __init__(
-        self, env: Env, agent: Agent, table: Table, *, seed: int = 0, warm_up_seed: int = 0, window: int = 20
+        self,
+        env: Env,
+        agent: Agent,
+        table: Table,
+        *,
+        seed: int = 0,
+        warm_up_seed: int = 0,
+        window: int = 20,
+        executed_action: str | None = None,
     ) -> None:
         if isinstance(env, EnvById):
             raise ConfigError(f"collector: agents of {env.name} are known by an id: +with=by_id, after other files")
@@ -129,6 +141,11 @@ class Collector(Budgeted):
         own = ("action",) if self._initial is None else ("action", "state")
         self._extras = tuple(name for name in agent.outputs if name not in own and name in table.names())
         self._keeps_state = self._initial is not None and "state" in table.names()
+        self.executed = None if executed_action is None else Executed(env, executed_action)
+        if self.executed is not None and self._extras:
+            raise ConfigError(
+                f"executed_action: the memory stores {self._extras[0]}, which is of the agent's own action; without it"
+            )
 
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
         self._connect(callbacks, spent)
@@ -254,6 +271,8 @@ class Collector(Budgeted):
 
     def _store_response(self, response: Response, step: Step) -> None:
         """Store the agent's response to the current observations, and the step."""
+        if self.executed is not None:
+            response = self.executed(response, step)
         try:
             require_finite(step.reward, "reward", self.steps)
             require_finite(step.observation, "observation", self.steps)

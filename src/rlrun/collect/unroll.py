@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted
+from rlrun.collect.executed import Executed
 from rlrun.collect.statistics import last_infos
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Stateful, Tree
@@ -33,6 +34,7 @@ class UnrollRecipe(NamedTuple):
     interval: float  # seconds from the beginning of a step to that of the next one, at least
     threads: int  # of torch
     own: bool  # whether the generators of its process are the worker's own
+    executed: Executed | None = None  # replaces actions, before infos are left out
 
 
 class Go(NamedTuple):
@@ -108,7 +110,7 @@ class _Unroller:
         self.agent: Agent | None = None
         self.initial: Tree = None  # of a recurrent agent: the state of fresh episodes
         self.state: Tree = None  # and of each env
-        self.random = recipe.random
+        self.random, self.executed = recipe.random, recipe.executed
         self.seed, self.interval = recipe.seed, recipe.interval
         self.jobs = jobs
         self.give = give
@@ -152,6 +154,7 @@ class _Unroller:
         assert self.agent is not None
         response = (self.random if self.acting_randomly else self.agent)(observation, self.state)
         step = self.env.step(response["action"])
+        response = response if self.executed is None else self.executed(response, step)
         episode_end = step.terminated | step.truncated
         if self.initial is not None:  # a recurrent agent: its state is reset where an episode begins
             fresh = episode_end if step.valid is None else episode_end | ~step.valid

@@ -202,6 +202,19 @@ def _box_writer(space: gymnasium.spaces.Box, count: int) -> Convert:
     return write_scaled if middle.any() else write_centered
 
 
+def policy_actions(space: Any, value: Any) -> Tree:
+    """Return the environment's own actions as policy actions; the inverse of `action_writer`, for any leading axes."""
+    if parts := parts_of(space):
+        return {name: policy_actions(part, value[key_of(space, name)]) for name, part in parts.items()}
+    if not isinstance(space, gymnasium.spaces.Box):
+        return np.subtract(value, getattr(space, "start", 0)).astype(np.int64)
+    if not space.is_bounded():
+        return np.asarray(value, np.float32)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    half = np.where(high > low, (high - low) / 2, 1.0)
+    return np.clip((np.asarray(value, np.float64) - (high + low) / 2) / half, -1.0, 1.0).astype(np.float32)
+
+
 def row_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] | None:
     """Return the function that iterates over a batch of environment actions env by env; None for an array."""
     parts = parts_of(space)

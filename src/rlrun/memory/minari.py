@@ -18,7 +18,7 @@ import numpy as np
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Space, Spaces, map_tree, take_rows
 from rlrun.core.typing import Tree
-from rlrun.env.spaces import action_writer, batch_reader, key_of, parts_of
+from rlrun.env.spaces import action_writer, batch_reader, policy_actions
 from rlrun.memory.episodes import Episode, Stored
 from rlrun.memory.table import Table
 from rlrun.runs.files import reason
@@ -70,25 +70,12 @@ def _episode(episode: Any, observe: Callable[[Any], Tree], action_space: Any) ->
     observation = observe(episode.observations)
     row = {
         "observation": take_rows(observation, slice(length)),
-        "action": _policy_actions(action_space, episode.actions),
+        "action": policy_actions(action_space, episode.actions),
         "reward": np.asarray(episode.rewards, np.float32),
         "terminated": np.asarray(episode.terminations, np.bool_),
         "truncated": np.asarray(episode.truncations, np.bool_),
     }
     return Episode(row, take_rows(observation, length))
-
-
-def _policy_actions(space: Any, value: Any) -> Tree:
-    """Return a dataset's actions as policy actions: [L, …]."""
-    if parts := parts_of(space):
-        return {name: _policy_actions(part, value[key_of(space, name)]) for name, part in parts.items()}
-    if not isinstance(space, gymnasium.spaces.Box):
-        return np.subtract(value, getattr(space, "start", 0)).astype(np.int64)
-    if not space.is_bounded():
-        return np.asarray(value, np.float32)
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-    half = np.where(high > low, (high - low) / 2, 1.0)
-    return np.clip((np.asarray(value, np.float64) - (high + low) / 2) / half, -1.0, 1.0).astype(np.float32)
 
 
 def target_of(dataset: str) -> Path:

@@ -1,0 +1,54 @@
+"""Actions that the environment executed in place of the agent's, such as an expert's."""
+
+import numpy as np
+
+from rlrun.collect.agents import Response
+from rlrun.core.errors import DataError
+from rlrun.core.spaces import Box, Discrete, Leaf, leaves, leaves_of, map_tree, put_rows
+from rlrun.core.typing import Array
+from rlrun.env import Env, Step
+from rlrun.env.spaces import policy_actions
+
+
+class Executed:
+    """Puts actions that the environment says it executed in the place of the agent's.
+
+    Args:
+        env: whose actions they are.
+        name: in the info of a step, where there is one; in the environment's own numbers.
+    """
+
+    def __init__(self, env: Env, name: str) -> None:
+        self.outer, self.space, self.name = env.outer[1], env.spaces.action, name
+
+    def __call__(self, response: Response, step: Step) -> Response:
+        """Return the response to be stored.
+
+        Raises:
+            DataError: what the environment says is no action.
+        """
+        executed = {env_index: info[self.name] for env_index, info in step.info.items() if self.name in info}
+        if not executed:
+            return response
+        action = map_tree(np.array, response["action"])
+        for env_index, value in executed.items():
+            try:
+                row = policy_actions(self.outer, value)
+                fits = all(map(holds, (leaf for _, leaf in leaves(self.space)), leaves_of(self.space, row)))
+            except (TypeError, ValueError, LookupError):
+                fits = False
+            if not fits:
+                raise DataError(
+                    f"env {env_index} executed {self.name}={value}, by its info; that is no action of its space"
+                )
+            put_rows(action, env_index, row)
+        return {**response, "action": action}
+
+
+def holds(leaf: Leaf, value: Array) -> bool:
+    """Return True if a policy action is one of a space's leaf."""
+    if np.shape(value) != tuple(leaf.shape) or not np.isfinite(value).all():
+        return False
+    if isinstance(leaf, Box):
+        return True
+    return bool(((value >= 0) & (value < (leaf.n if isinstance(leaf, Discrete) else leaf.nvec))).all())
