@@ -63,7 +63,8 @@ class QNetwork(Critics):
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
         """Return the action of the largest value, the smallest of the members' counting."""
-        return self.codec.join(None, self.codec.best(self.value_head.guiding(self(observation))))
+        values = self.codec.restrict(self.value_head.guiding(self(observation)), observation)
+        return self.codec.join(None, self.codec.best(values))
 
 
 class _OneMember(nn.Sequential):
@@ -103,7 +104,9 @@ class QTarget(TargetCallback):
     ) -> TargetResult:
         values = self.raw_output(next_observation)  # [M, B, K], or [M, B, K, N]
         chooser = self.network(next_observation) if self.double else self.value_head.mean(values)
-        best = self.codec.best(self.value_head.guiding(chooser))  # [M, B, K] -> [B, D]
+        best = self.codec.best(
+            self.codec.restrict(self.value_head.guiding(chooser), next_observation)
+        )  # [B, K] -> [B, D]
         value = self.smallest(
             self.value_head.outcomes(self.value_head.select(values, best, self.codec))
         )  # -> [B], or [B, N]

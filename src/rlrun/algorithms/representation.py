@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rlrun.callbacks.loss import LossCallback, LossResult
-from rlrun.core.spaces import Box, Spaces, map_tree
+from rlrun.core.spaces import ACTION_MASK, Box, Composite, Spaces, map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.env import Env, spaces_of
 from rlrun.memory.adaptors import REPRESENTATIONS, PerStep
@@ -21,11 +21,14 @@ from rlrun.nn import InverseModel
 
 
 def represented(env: Env | None, network: InverseModel) -> Spaces:
-    """Return the spaces of an environment with features [F] in place of observations."""
+    """Return the spaces of an environment with features [F] in place of observations; an action mask stays."""
     size = network.size
     seen = spaces_of(env)
     bound = np.full(size, np.inf, np.float32)
-    return Spaces(Box((size,), -bound, bound), seen.action, seen.rewards)
+    features = Box((size,), -bound, bound)
+    action_mask = seen.observation.parts.get(ACTION_MASK) if isinstance(seen.observation, Composite) else None
+    observation = features if action_mask is None else Composite({"observation": features, ACTION_MASK: action_mask})
+    return Spaces(observation, seen.action, seen.rewards)
 
 
 class Represent(PerStep):
@@ -43,6 +46,8 @@ class Represent(PerStep):
         """Return the features [..., F] of observations [...], where those lie."""
         device, home = _device(tree), next(self.network.parameters()).device
         features: Tensor = self.network.features(map_tree(lambda value: value.to(home), tree))
+        if isinstance(tree, dict) and ACTION_MASK in tree:
+            return {"observation": features.to(device), ACTION_MASK: tree[ACTION_MASK]}
         return features.to(device)
 
     def change(self, value: Tensor) -> Tensor:

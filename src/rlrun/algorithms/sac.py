@@ -86,7 +86,7 @@ class SoftQTarget(TargetCallback):
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
         value = self.smallest(self.target_network(next_observation, c))  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
-            choices = self.policy.choices(self.network(next_observation, c))  # [B, K]
+            choices = self.policy.choices(self.network(next_observation, c), next_observation)  # [B, K]
             cost = self.temperature.of("discrete") * choices
             value = self.policy.codec.expect(choices.exp(), value - cost if self.entropy_reward else value)  # [B]
             if self.entropy_reward == "centered":

@@ -68,7 +68,7 @@ class SoftPolicyLoss(LossCallback):
         entropies = [] if log_prob is None else [-log_prob.detach()]
         actor_values = self.value_head.guiding(value, self.actor_q)
         if self.policy.codec.discrete:
-            choices = self.policy.choices(value.detach())
+            choices = self.policy.choices(value.detach(), observation)
             entropies.append(-self.policy.codec.expect(choices.exp(), choices))
             actor_values = self.policy.codec.expect(choices.exp(), actor_values)  # [B, K] -> [B]
         if c is not None and self.action_gradient_clip is not None:

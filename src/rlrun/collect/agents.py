@@ -6,7 +6,7 @@ any further column for the memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import nn
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RlrunError
 from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
-from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves, leaves_of, row_count
+from rlrun.core.spaces import ACTION_MASK, Box, Composite, Space, Spaces, describe, leaves, leaves_of, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
 from rlrun.memory.adaptors import VALUES
@@ -190,7 +190,10 @@ class PolicyAgent(Agent):
 
 
 class RandomAgent(Agent):
-    """Act uniformly at random over the action space; unbounded parts get standard normal actions."""
+    """Act uniformly at random over the action space; unbounded parts get standard normal actions.
+
+    Choices that an observation's action mask does not allow are not drawn.
+    """
 
     outputs: tuple[str, ...] = ("action",)
 
@@ -199,17 +202,30 @@ class RandomAgent(Agent):
         self.rng = np.random.default_rng(seed)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        return self.draw(row_count(observation))
+        action_mask = observation.get(ACTION_MASK) if isinstance(observation, dict) else None
+        return self.draw(row_count(observation)) if action_mask is None else self._allowed(action_mask)
 
     def draw(self, count: int) -> Response:
         """Draw actions for `count` envs."""
-        return {"action": self._draw(self.space, count)}
+        return {"action": self._draw(self.space, count, None)}
 
-    def _draw(self, space: Space, count: int) -> Tree:
+    def _allowed(self, action_mask: Array) -> Response:
+        """Draw actions of which the choices are allowed by flags [N, …]; where none is, all are."""
+        flags = action_mask.reshape(len(action_mask), -1) != 0
+        sizes = [n for _, leaf in leaves(self.space) if not isinstance(leaf, Box) for n in leaf.choices]
+        return {
+            "action": self._draw(self.space, len(action_mask), iter(np.split(flags, np.cumsum(sizes)[:-1], axis=1)))
+        }
+
+    def _draw(self, space: Space, count: int, allowed: Iterator[Array] | None) -> Tree:
         if isinstance(space, Composite):
-            return {name: self._draw(part, count) for name, part in space.parts.items()}
+            return {name: self._draw(part, count, allowed) for name, part in space.parts.items()}
         if not isinstance(space, Box):
             choices = np.array(space.choices)
+            if allowed is not None:
+                decisions = [next(allowed) for _ in choices]  # [N, choices] each
+                draws = [self.rng.random(flags.shape) + (flags | ~flags.any(1, keepdims=True)) for flags in decisions]
+                return np.stack([draw.argmax(1) for draw in draws], 1).reshape((count, *space.shape))
             return self.rng.integers(0, choices, size=(count, len(choices))).reshape((count, *space.shape))
         shape = (count, *space.shape)
         values = self.rng.uniform(-1.0, 1.0, shape) if space.bounded else self.rng.standard_normal(shape)
@@ -299,6 +315,7 @@ class EpsilonGreedy(Agent):
         self.device = device
         self.steps = 0  # environment steps while exploring
         self.uniform = self.at_random(spaces.action, seed=seed)
+        self._codec = ActionCodec(spaces, joint_limit=0)
         self.preprocess = chain(preprocess)
 
     @torch.no_grad()
@@ -340,8 +357,8 @@ class EpsilonGreedy(Agent):
         epsilon = torch.tensor(self.epsilon(self.steps))
         envs = row_count(observation)
         odds = torch.stack((1.0 - epsilon, epsilon)).log().expand(envs, 2)
-        codec = ActionCodec(self.uniform.space, joint_limit=0)
-        random = codec.join(None, codec.sample(torch.zeros(envs, codec.width)))
+        even = self._codec.restrict(torch.zeros(envs, self._codec.width), observation)
+        random = self._codec.join(None, self._codec.sample(even))
         return where(gumbel_argmax(odds) == 1, random, greedy), None
 
     @property

@@ -130,6 +130,16 @@ class Spaces:
     rewards: int = 0
 
 
+ACTION_MASK = "action_mask"  # a part of observations: a flag for each choice, whether it is allowed
+
+
+def without_mask(space: Space) -> Space:
+    """Return what networks see of an observation: all but its action mask."""
+    if not isinstance(space, Composite) or ACTION_MASK not in space.parts or len(space.parts) == 1:
+        return space
+    return Composite({name: part for name, part in space.parts.items() if name != ACTION_MASK})
+
+
 def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:
     """Apply a function leaf by leaf to trees of the same form."""
     if isinstance(trees[0], Mapping):

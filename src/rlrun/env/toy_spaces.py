@@ -160,6 +160,55 @@ class MixedAction(Quiz):
         return 1.0 - abs(float(action["level"][0]) - x) if right else 0.0
 
 
+class MaskedChain(Toy):
+    """Walk along 12 states by 20 actions, of which 3 are allowed: one advances, one stays, one goes back.
+
+    observation: {"observation": the state, "action_mask": [20] which actions are allowed}; they change with the state.
+    Another action costs 1 and stays. Reaching the last state pays 10 and terminates; episodes are truncated after 100
+    steps.
+
+    masked: without it the observation is the state alone. The info has the mask in either case.
+
+    Answer: advance 11 times, return 10. Allowed actions at random reach the end in a third of the episodes; any of
+    the 20 at random have a return of -85.
+    """
+
+    steps = 100
+    states, actions = 12, 20
+
+    def __init__(self, masked: bool = True) -> None:
+        self.masked = masked
+        state, action_mask = Discrete(self.states), MultiBinary(self.actions)
+        self.observation_space = Dict({"observation": state, "action_mask": action_mask}) if masked else state
+        self.action_space = Discrete(self.actions)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        return super().reset(seed=seed, options=options)[0], self.info()
+
+    def begin(self) -> None:
+        self.state = 0
+
+    def allowed(self) -> list[int]:
+        """Return the actions that advance, stay and go back."""
+        return [(7 * self.state + offset) % self.actions for offset in (3, 10, 17)]
+
+    def act(self, action: Any) -> tuple[float, bool]:
+        allowed = self.allowed()
+        if int(action) not in allowed:
+            return -1.0, False
+        self.state = max(self.state + 1 - allowed.index(int(action)), 0)
+        over = self.state == self.states - 1
+        return 10.0 * over, over
+
+    def observe(self) -> Any:
+        return {"observation": self.state, **self.info()} if self.masked else self.state
+
+    def info(self) -> Info:
+        action_mask = np.zeros(self.actions, np.int8)
+        action_mask[self.allowed()] = 1
+        return {"action_mask": action_mask}
+
+
 class TupleSpaces(Quiz):
     """Repeat both parts of the observation.
 

@@ -14,13 +14,16 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
 from gymnasium.wrappers import FrameStackObservation, TimeLimit
 
+from rlrun.core import spaces as ours
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError
 from rlrun.core.typing import Array
+from rlrun.env.spaces import from_gymnasium
 
 __all__ = [
+    "ActionMask",
     "ActionRepeat",
     "Costs",
     "FrameStack",
@@ -167,6 +170,46 @@ class ResizeGray(gymnasium.ObservationWrapper[Any, Any, Any]):
         channels = torch.from_numpy(pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0).copy())
         small = interpolate(channels[None], size=self.size, mode="area")[0].round().to(torch.uint8).numpy()  # [C, h, w]
         return small[0] if pixels.ndim == 2 else np.ascontiguousarray(np.moveaxis(small, 0, -1))
+
+
+class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Observe which choices are allowed, too: {"observation": …, "action_mask": flags}; a Dict gets one part more.
+
+    The flags, one for each choice of each decision of the action, are `action_mask` in the infos, or else what the
+    environment's method `action_masks` returns, as sb3-contrib's MaskablePPO wants it.
+
+    Raises:
+        RlrunError: in `reset` or `step`, where there are no such flags.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        action = from_gymnasium(env.action_space, "the action space", action=True)
+        choices = sum(sum(leaf.choices) for _, leaf in ours.leaves(action) if not isinstance(leaf, ours.Box))
+        if not choices:
+            raise SpaceError(f"ActionMask: the actions {ours.describe(action)} have no choices")
+        inner: Any = env.observation_space
+        parts = inner.spaces if isinstance(inner, Dict) else {"observation": inner}
+        self.observation_space = Dict({**parts, ours.ACTION_MASK: MultiBinary(choices)})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._observe(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._observe(observation, info), reward, terminated, truncated, info
+
+    def _observe(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
+        flags = info.get(ours.ACTION_MASK)
+        if flags is None and self.env.has_wrapper_attr("action_masks"):
+            flags = self.env.get_wrapper_attr("action_masks")()
+        count = self.observation_space[ours.ACTION_MASK].n  # type: ignore[index]
+        if flags is None or np.size(flags) != count:
+            wanted = f"wanted {count} flags as '{ours.ACTION_MASK}' in the info, or from a method action_masks()"
+            raise RlrunError(f"env.wrappers: ActionMask: {wanted}; got {flags!r}")
+        parts = observation if isinstance(observation, dict) else {"observation": observation}
+        return {**parts, ours.ACTION_MASK: np.asarray(flags).reshape(-1).astype(np.int8)}
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rlrun.core.errors import require_one_of
-from rlrun.core.spaces import Box, Discrete, Space, Spaces, leaves, leaves_of, tree_of
+from rlrun.core.errors import SpaceError, require_one_of
+from rlrun.core.spaces import ACTION_MASK, Box, Discrete, Space, Spaces, describe, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import orthogonal_
@@ -18,6 +18,7 @@ from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumb
 LOG_STD = (-20.0, 2.0)
 Spread = Literal["observation", "free"]
 SPREADS = ("observation", "free")
+ILLEGAL = -1e9  # value or logit of a choice that is not allowed: its probability is 0, and 0 times it is 0
 
 
 class ActionCodec:
@@ -29,8 +30,15 @@ class ActionCodec:
     counts fastest. Otherwise every decision is a branch of its own and the value of an action is
     the sum over branches, as in VDN (arXiv:1706.05296).
 
+    An observation's part `action_mask` has a flag for each choice of each decision, in their order. A combination
+    is allowed if all its choices are.
+
     `continuous`: A. `sizes`: that of each Box leaf. `branches`: number of choices of each branch, empty without
     decisions. `width`: their sum, the length of a row of `values` below: values of branch 0, then of branch 1, …
+    `masked`: whether observations have an action mask.
+
+    Raises:
+        SpaceError: the mask has another number of flags than there are choices.
     """
 
     def __init__(self, spaces: Spaces | Space, *, joint_limit: int = 64) -> None:
@@ -46,6 +54,17 @@ class ActionCodec:
         self.width = sum(self.branches)
         # a lone leaf needs no cutting and no putting together
         self.single = self.parts[0] if len(self.parts) == 1 else None
+        parts = getattr(spaces.observation, "parts", {}) if isinstance(spaces, Spaces) else {}
+        self.masked = ACTION_MASK in parts
+        self._mask_dims = 1
+        if self.masked:
+            shape = getattr(parts[ACTION_MASK], "shape", ())
+            self._mask_dims, count = len(shape), sum(self.decisions)
+            if math.prod(shape) != count:
+                raise SpaceError(
+                    f"the observation's part '{ACTION_MASK}' has {math.prod(shape)} flags; {describe(self.space)} has "
+                    f"{count} choices, and wants a flag for each (under another name it is an ordinary part)"
+                )
 
     @property
     def discrete(self) -> bool:
@@ -134,6 +153,22 @@ class ActionCodec:
         if len(self.branches) == 1:
             return scaled.log_softmax(-1)
         return self._per_branch([part.log_softmax(-1).flatten(-2) for part in self._grouped(scaled)])
+
+    def restrict(self, values: Tensor, observation: Tree) -> Tensor:
+        """Return values or logits [..., width] with `ILLEGAL` for choices that the observations [...] do not allow.
+
+        A branch of which no choice is allowed has all of them: an episode may have ended there.
+        """
+        if not self.masked:
+            return values
+        flags = observation[ACTION_MASK].ne(0).flatten(-self._mask_dims)
+        if self.joint:
+            first, *rest = flags.split(self.decisions, -1)
+            for part in rest:
+                first = (first.unsqueeze(-1) & part.unsqueeze(-2)).flatten(-2)
+            flags = first
+        allowed = self._per_branch([(part | ~part.any(-1, True)).flatten(-2) for part in self._grouped(flags)])
+        return values.masked_fill(~allowed, ILLEGAL)
 
     def centered(self, values: Tensor) -> Tensor:
         """Return values less the mean of their branch: [..., width]."""
@@ -242,14 +277,15 @@ class ActionHead(nn.Module):
             self.layer.bias[count : count + self.widths[1]] = log_std
         self.log_std = nn.Parameter(torch.full((count,), float(log_std))) if free else None
 
-    def forward(self, features: Tensor) -> Heads:
+    def forward(self, features: Tensor, observation: Tree = None) -> Heads:
+        """Return the distribution; `observation` [...] is looked at for its action mask alone."""
         raw = self.layer(features)
         if not self.codec.continuous:
-            return Heads(None, None, self.codec.log_softmax(raw))
+            return Heads(None, None, self.codec.log_softmax(self.codec.restrict(raw, observation)))
         mean, log_std, logits = torch.split(raw, list(self.widths), -1)
         if self.log_std is not None:
             log_std = self.log_std.expand_as(mean)
-        choices = self.codec.log_softmax(logits) if self.codec.discrete else None
+        choices = self.codec.log_softmax(self.codec.restrict(logits, observation)) if self.codec.discrete else None
         return Heads(mean, log_std.clamp(*LOG_STD), choices)
 
     def draw(self, heads: Heads, noise: Tensor | None = None) -> Tree:

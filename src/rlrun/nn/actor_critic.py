@@ -109,7 +109,7 @@ class ActorCritic(Policy):
         own, valued = self._parts(state)
         features = self.trunk(observation, own, episode_end)
         below = features if self.value_trunk is None else self.value_trunk(observation, valued, episode_end)
-        return self._evaluated(self.head(features), action, self._laid_out(self.value_head(below)))
+        return self._evaluated(self.head(features, observation), action, self._laid_out(self.value_head(below)))
 
     def _laid_out(self, output: Tensor) -> Tensor:
         return output.squeeze(-1) if self.rewards is None else output

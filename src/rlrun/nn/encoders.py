@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, leaves, leaves_of, tree_of
+from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, leaves, leaves_of, tree_of, without_mask
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.fast_linear import Linear
@@ -53,7 +53,7 @@ class Encoder(nn.Module):
         self, spaces: Spaces | Space, *, activation: Activation = "relu", init: str | Initializer = "default"
     ) -> None:
         super().__init__()
-        self.space = spaces.observation if isinstance(spaces, Spaces) else spaces
+        self.space = without_mask(spaces.observation if isinstance(spaces, Spaces) else spaces)
         self.parts = [leaf for _, leaf in leaves(self.space)]
         self.images = nn.ModuleList(
             ImageEncoder(leaf, activation=activation, init=init)

@@ -182,7 +182,7 @@ class Policy(nn.Module):
 
     def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and episode_end."""
-        heads: Heads = self.head(self.trunk(observation, state, episode_end))
+        heads: Heads = self.head(self.trunk(observation, state, episode_end), observation)
         return heads
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
@@ -192,7 +192,7 @@ class Policy(nn.Module):
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
         """Return an action, and the state [B, S] after the observations from that before them."""
         features, state = self.trunk.step(observation, state)
-        return self._choose(self.head(features), explore), state
+        return self._choose(self.head(features, observation), explore), state
 
     def after(self, observation: Tree, state: Tensor) -> Tensor:
         """Return the state [B, S] after observations from that before them."""
@@ -316,9 +316,10 @@ class SoftPolicy(nn.Module):
         """Return the distribution of c; that of k belongs to the critics, and a space without c has nothing here."""
         return Heads(None, None, None) if self.gaussian is None else self.gaussian.heads(observation)
 
-    def choices(self, values: Tensor) -> Tensor:
+    def choices(self, values: Tensor, observation: Tree) -> Tensor:
         """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K], or [M, R, B, K]."""
-        return self.codec.log_softmax(self.value_head.guiding(values), self._borrowed[1].of("discrete"))
+        guiding = self.codec.restrict(self.value_head.guiding(values), observation)
+        return self.codec.log_softmax(guiding, self._borrowed[1].of("discrete"))
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: sampled, or the most likely one."""
@@ -329,8 +330,9 @@ class SoftPolicy(nn.Module):
         if not self.codec.discrete:
             return self.codec.join(c, None)
         values = self._borrowed[0](observation, c)
-        k = self.codec.sample(self.choices(values)) if explore else self.codec.best(self.value_head.guiding(values))
-        return self.codec.join(c, k)
+        if explore:
+            return self.codec.join(c, self.codec.sample(self.choices(values, observation)))
+        return self.codec.join(c, self.codec.best(self.codec.restrict(self.value_head.guiding(values), observation)))
 
     def _drawn(self, gaussian: SquashedGaussian, observation: Tree) -> Tensor:
         if type(gaussian).forward is SquashedGaussian.forward:
