@@ -239,6 +239,8 @@ CLAIMS = {
     "ppg-cartpole": Claim(("algorithm=ppg", "env=cartpole", "stop.env_steps=100_000"), 475.0, enough=4),
     "trac-cartpole": Claim(("algorithm=trac", "env=cartpole", "stop.env_steps=100_000"), 475.0, enough=4),
     "a2c-cartpole": Claim(("algorithm=a2c", "env=cartpole", "stop.env_steps=150_000"), 475.0, enough=4),
+    "ppo-maskedchain": Claim(("algorithm=ppo", "env=maskedchain", "stop.env_steps=20_000"), 9.5),
+    "dqn-maskedchain": Claim(("algorithm=dqn", "env=maskedchain", "stop.env_steps=20_000"), 9.5),
     "ppo-recall": Claim(RECALL, 0.95, unit=FLIPPED, measured=succeeded),
     "ppo-recall-alone": Claim((*RECALL, ALONE), GUESSED, unit=FLIPPED, measured=succeeded, at_most=True),
     "ppo-tmaze": Claim(TMAZE, 0.95, unit=FLIPPED, measured=succeeded),

@@ -54,6 +54,8 @@ def test_change_of_a_leaf_by_hand():
     now = Heads(None, None, torch.tensor([[0.25, 0.75], [0.2, 0.8]]).log())
     expected = [[math.log(2.0) ** 2, math.log(1.5) ** 2], [0.0, 0.0]]
     torch.testing.assert_close(changes(before, now), torch.tensor(expected))
+    forbidden = torch.tensor([[0.0, -1e9]])
+    assert changes(Heads(None, None, forbidden), Heads(None, None, forbidden - 128.0))[0, 1] == 0.0  # it was rounded
     numbers = changes(Heads(torch.tensor([[1.0, 2.0]]), None, None), Heads(torch.tensor([[3.0, 2.5]]), None, None))
     assert numbers.tolist() == [[4.0, 0.25]]
 
@@ -123,6 +125,16 @@ def test_soft_policies_have_trust_regions(distribution):
             parameter.add_(1.0)
         region.end_batch()
         assert region._ratio(None) <= 1.0 < region.ratio
+
+
+def test_deterministic_policies_have_trust_regions(tmp_path):
+    overrides = ["algorithm=td3", "env=pendulum", "preset=null", "+with=trust_region", "algorithm.lr=0.1"]
+    small = ["algorithm.hidden=[8]", "algorithm.warmup_steps=20", "algorithm.batch_size=8", "stop.env_steps=60"]
+    more = ["logger=[]", "evaluation.every=0", "callbacks.trust_region.per_dim=1.0e-6"]
+    region = train([*overrides, *small, *more], run_dir=tmp_path / "run").trainer.callbacks["trust_region"]
+    assert region.updates == 40
+    assert region.shrunk == 20  # the policy learns at every second update
+    assert region._ratio(None) <= 1.0
 
 
 def test_nan_policy_ends_the_run():

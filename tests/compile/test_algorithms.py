@@ -26,7 +26,13 @@ RUNS = {
         "+callbacks.clip={_target_: rlrun.callbacks.Schedule, provides: clip, value: 0.3}",
     ),
     "ppg": ("algorithm=ppg", CARTPOLE),
-    "dqn": ("algorithm=dqn", "env=maskedchain", "+with=prioritized", "algorithm.target_every=2", "algorithm.ensemble=2"),
+    "dqn": (
+        "algorithm=dqn",
+        "env=maskedchain",
+        "+with=prioritized",
+        "algorithm.target_every=2",
+        "algorithm.ensemble=2",
+    ),
     "sac": ("algorithm=sac", CARTPOLE, "algorithm.max_grad_norm=0.1", "algorithm.policy_every=2"),
     "td3": ("algorithm=td3", PENDULUM),
     "hlgauss": (

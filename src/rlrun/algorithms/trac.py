@@ -20,6 +20,7 @@ from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, ActionHead, Heads, SquashedGaussian
+from rlrun.nn.actions import ILLEGAL
 from rlrun.ops.distributions import GAUSSIANS, gaussian_distance
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -150,5 +151,6 @@ def changes(before: Heads, now: Heads, distance: Distance = gaussian_distance) -
         else:
             squares.append(distance(before.mean, before.log_std, now.mean, now.log_std))
     if before.choices is not None and now.choices is not None:
-        squares.append((now.choices - before.choices).square())
+        moved = (now.choices - before.choices).square()
+        squares.append(moved.masked_fill(now.choices < 0.5 * ILLEGAL, 0.0))
     return squares[0] if len(squares) == 1 else torch.cat(squares, -1)

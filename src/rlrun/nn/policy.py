@@ -103,6 +103,10 @@ class DeterministicPolicy(EncodedMLP):
         c: Tensor = self.layers(self.encoder(observation)).tanh()
         return c
 
+    def heads(self, observation: Tree) -> Heads:
+        """Return the action as the mean of a distribution without a deviation."""
+        return Heads(self(observation), None, None)
+
     def act(self, observation: Tree, explore: bool = False) -> Tree:
         """Return the action; the same whether one explores or not."""
         return self.codec.join(self(observation), None)
