@@ -30,6 +30,10 @@ class Part:
         return cls(x)
 
 
+class Reader:
+    inputs: dict[str, str] = {}
+
+
 class Strict:
     def __init__(self, network: Any, *, discount: float = 0.9) -> None:
         self.network, self.discount = network, discount
@@ -224,3 +228,11 @@ def test_a_failed_part_can_be_asked_for_again():
     for _ in range(2):
         with pytest.raises(BuildError, match="two lines"):
             builder.get("a")
+
+
+def test_a_callback_reads_other_names():
+    node = {"_target_": f"{HERE}.Reader", "_inputs_": {"reward": "${name}"}}
+    assert Builder({"callbacks": {"x": node}, "name": "bonus"}).get("callbacks.x").inputs == {"reward": "bonus"}
+    for wrong, message in ((part(_inputs_={"a": "b"}), "a Part is no callback"), ({**node, "_inputs_": 3}, "got 3")):
+        with pytest.raises(BuildError, match=rf"callbacks\.x\._inputs_: .*{message}"):
+            Builder({"callbacks": {"x": wrong}}).get("callbacks.x")

@@ -109,6 +109,32 @@ def test_optional_arguments_and_those_of_the_state():
     assert (plain.seen, weighted.seen) == ((4, 3, 5), (1, 1, 2))
 
 
+def test_arguments_may_read_other_names():
+    class Reads(Grouped):
+        def backward(self, reward, weight=5, missing=3):
+            self.seen = (reward, weight, missing)
+
+    reads = Reads()
+    reads.inputs = {"reward": "q_target", "weight": "update", "missing": "nothing"}
+    trainer = Trainer({"target": Target(), "a": reads}, one_batch({"reward": 4, "weight": 2}))
+    trainer.train()
+    assert reads.seen == (40, 1, 3)
+    assert "a.backward(batch['q_target'], weight=batch['update'])" in trainer.update.source(("default",))
+    reads.inputs = {"rewrad": "q_target"}
+    with pytest.raises(WiringError, match=r"callbacks.a._inputs_: no hook has an argument 'rewrad' .*'reward'"):
+        plan({"target": Target(), "a": reads}, NAMES, ())
+
+
+def test_a_hook_may_see_all_groups():
+    class Both(Grouped):
+        def backward(self, reward, batches):
+            self.seen = (reward, batches["expert"]["action"])
+
+    both = Both()
+    Trainer({"both": both}, Served({"default": {"reward": 4}, "expert": {"action": 7}})).train()
+    assert both.seen == (4, 7)
+
+
 def test_explain_shows_who_reads_and_who_provides():
     text = explain(plan({"target": Target(), "loss": Loss()}, NAMES, ()))
     target = next(line for line in text.splitlines() if "begin_batch" in line)

@@ -70,6 +70,8 @@ class FusedUpdate:
             return False
         if step.label == "move":
             return True
+        if "batches" in step.asks:  # all groups, which are not the inputs of one region
+            return False
         if step.label == "loss":
             assert isinstance(callback, LossCallback)
             if callback.veto is not None or any(map(is_hooked, callback.parameters)):
@@ -324,7 +326,8 @@ class CompiledGraph:
                 _move(callback)
             return None
         hook = getattr(Checked(callback), step.label)
-        required, optional = [values[name] for name in step.required], {name: values[name] for name in step.optional}
+        required = [values[name] for name in step.required.values()]
+        optional = {argument: values[name] for argument, name in step.optional.items()}
         if step.label == "target":
             with torch.no_grad():
                 return of_target(hook(*required, **optional))

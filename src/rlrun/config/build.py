@@ -25,7 +25,7 @@ from rlrun.security.trust import within
 
 _SUPPORTED = {"_partial_": (True, False), "_convert_": ("all",), "_recursive_": (True,)}  # of Hydra's `instantiate`
 _ABSENT: Any = object()
-_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_protocol_", "_recipes_", *_SUPPORTED)
+_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_inputs_", "_protocol_", "_recipes_", *_SUPPORTED)
 
 
 class Builder:
@@ -96,6 +96,8 @@ class Builder:
             part = target(*positional, **named)
             if protocol and (missing := lacks(part, protocol)):
                 raise BuildError(f"{text}{missing}")
+            if "_inputs_" in node:
+                part.inputs = self._inputs(path, part)
             return part
         except MissingExtra:
             raise
@@ -106,6 +108,15 @@ class Builder:
             raise
         except Exception as error:
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
+
+    def _inputs(self, path: Path, part: Any) -> Mapping[str, str]:
+        """Return the names that a callback reads for arguments of its hooks, by argument."""
+        inputs = self._at((*path, "_inputs_"), path)
+        if not hasattr(part, "inputs"):
+            raise BuildError(f"{dotted(path)}._inputs_: a {type(part).__name__} is no callback, whose hooks read names")
+        if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs.values()):
+            raise BuildError(f"{dotted(path)}._inputs_: wanted {{argument: name that it reads}}, got {inputs!r}")
+        return inputs
 
     def given(self, path: Path, node: Mapping[str, Any]) -> tuple[int, list[str]]:
         """Return how many positional arguments a node gives, and the names of the others.

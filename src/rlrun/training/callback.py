@@ -59,6 +59,7 @@ class Callback:
     """
 
     data_group: str | None = None  # batch hooks look up names here first
+    inputs: Mapping[str, str] = {}  # argument of its hooks -> name that is read for it; others read their own name
     provides: tuple[str, ...] = ()  # names this callback adds to (or rewrites in) its group
     requested_names: frozenset[str] | None = None  # those of `provides` that are read; None = no plan yet
     cycle: int = 0  # begin_cycle and end_cycle every so many updates; 0 = never; subclasses with these hooks set it

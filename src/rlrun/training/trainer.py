@@ -140,7 +140,7 @@ class Trainer:
         for step in self.plan.steps["end_cycle"] if self._reached is not None else ():
             resumed = resumed or step.callback.name == self._reached
             due = state["update"] % step.callback.cycle == 0
-            if resumed and due and state.keys() >= set(step.required):
+            if resumed and due and state.keys() >= {*step.required.values()}:
                 self._reached = step.callback.name
                 step.call()({step.callback.data_group or "": DataGroup({}, state)}, state)
         self._reached = None
@@ -151,7 +151,8 @@ class Trainer:
         for step in self.plan.steps["end_training"]:
             try:
                 # the start may have failed
-                named = {name: self.state[name] for name in step.asks if name in self.state}
+                wanted = {**step.required, **step.optional}.items()
+                named = {argument: self.state[name] for argument, name in wanted if name in self.state}
                 self.state.update(step.method(error, **named) or {})
             except BaseException as raised:
                 _note_hook(raised)

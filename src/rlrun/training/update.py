@@ -273,5 +273,5 @@ def _kind(result: Any) -> str:
 
 
 def _arguments(step: HookCall, batch: str) -> str:
-    required = [f"{batch}[{name!r}]" for name in step.required]
-    return ", ".join(required + [f"{name}={batch}[{name!r}]" for name in step.optional])
+    required = [f"{batch}[{name!r}]" for name in step.required.values()]
+    return ", ".join(required + [f"{argument}={batch}[{name!r}]" for argument, name in step.optional.items()])

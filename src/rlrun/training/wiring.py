@@ -48,30 +48,29 @@ class DataGroup(dict[str, Any]):
 
 @dataclass
 class HookCall:
-    """One hook of one callback, with its names resolved."""
+    """One hook of one callback, with its names resolved: of each argument, the name that is read for it."""
 
     callback: Callback
     event: str
     label: str
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
+    required: Mapping[str, str]
+    optional: Mapping[str, str]
     method: Callable[..., Any]
     framework: tuple[str, ...] = ()
 
     @property
     def asks(self) -> tuple[str, ...]:
-        further = [name for name in self.framework if name not in self.optional + self.required]
-        return (*self.required, *self.optional, *further)
+        return tuple(dict.fromkeys((*self.required.values(), *self.optional.values(), *self.framework)))
 
     def call(self) -> Call:
         """Return the hook as a function of the data groups and the state; it is skipped if its group is missing."""
-        method, names = self.method, self.required + self.optional
+        method, names = self.method, {**self.required, **self.optional}.items()
         key = self.callback.data_group or ""
         in_state = self.callback.data_group is None or self.event in OUTSIDE
 
         def call(groups: Groups, state: State) -> None:
             data = state if in_state else groups.get(key)
-            if data is not None and (result := method(**{name: data[name] for name in names})):
+            if data is not None and (result := method(**{argument: data[name] for argument, name in names})):
                 data.update(result)
 
         return call
@@ -133,6 +132,12 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     for event in EVENTS:
         members = [(owner, hook) for owner in callbacks.values() if (hook := _hook(owner, event)) is not None]
         plan.steps[event] = [_resolve(plan, event, *member, callbacks, known_state) for member in members]
+    for callback in callbacks.values():
+        hooks = [hook for event in EVENTS if (hook := callback.hook(event)) is not None]
+        arguments = {argument for hook in hooks for argument in hook.arguments}
+        for unknown in callback.inputs.keys() - arguments:
+            hint = did_you_mean(unknown, arguments)
+            raise WiringError(f"callbacks.{callback.name}._inputs_: no hook has an argument '{unknown}'{hint}")
     plan.steps["begin_batch"] = _ordered(plan, plan.steps["begin_batch"])
     plan.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
     requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
@@ -202,22 +207,23 @@ def _resolve(
     known = set(state).union(*(peer.provides for peer in peers if _in_time(peer, event, callback)))
     if group is not None and in_batch:
         known |= set(plan.names[group])
-    required: list[str] = []
-    optional: list[str] = []
-    for name, parameter in hook.arguments.items():
+    required: dict[str, str] = {}
+    optional: dict[str, str] = {}
+    for argument, parameter in hook.arguments.items():
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             continue
+        name = callback.inputs.get(argument, argument)
         needed = parameter.default is inspect.Parameter.empty
         later = [peer.name for peer in peers if name in peer.provides and _provided_in(peer) == event == "backward"]
         if name in known:
-            (required if needed else optional).append(name)
+            (required if needed else optional)[argument] = name
         elif needed or later:
             holding = [key for key, names in plan.names.items() if name in names and in_batch and group is None]
             hint = f": set data_group = '{holding[0]}' in its class" if holding else did_you_mean(name, known)
             hint = f"; callbacks.{later[0]} provides it only later: put '{later[0]}' first" if later else hint
             raise WiringError(_unknown(callback, hook, name, known, group if in_batch else None) + hint)
     framework = tuple(name for name in hook.framework if name in known)
-    return HookCall(callback, event, hook.label, tuple(required), tuple(optional), hook.method, framework)
+    return HookCall(callback, event, hook.label, required, optional, hook.method, framework)
 
 
 def _unknown(callback: Callback, hook: Hook, name: str, known: set[str], group: str | None) -> str:
@@ -240,7 +246,7 @@ def _ordered(plan: Plan, steps: list[HookCall]) -> list[HookCall]:
             if name in step.asks and index not in chain:
                 graph[index] |= {i for i in chain if steps[i].callback.data_group in (None, step.callback.data_group)}
         for step in [] if sources else [steps[i] for i in rewriters]:
-            if name in step.required and name not in plan.names.get(step.callback.data_group or "", ()):
+            if name in step.required.values() and name not in plan.names.get(step.callback.data_group or "", ()):
                 raise WiringError(
                     f"callbacks.{step.callback.name}.{step.label} rewrites '{name}', but nobody provides it first"
                 )
