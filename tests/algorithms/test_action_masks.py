@@ -12,15 +12,17 @@ from tests.configs import ALGORITHMS, actions, keys
 from tests.export.made import make, proven
 
 import rlrun
+from rlrun.algorithms.bc import BCLoss
 from rlrun.algorithms.dqn import QNetwork, QTarget
+from rlrun.algorithms.iql import AdvantageWeightedLoss
 from rlrun.collect.agents import EpsilonGreedy, RandomAgent
 from rlrun.core import spaces as ours
 from rlrun.core.errors import RlrunError, SpaceError
 from rlrun.env.toys import MaskedChain
-from rlrun.env.wrappers import ActionMask
+from rlrun.env.wrappers import ActionMask, ActionRepeat, RandomGoal
 from rlrun.nn import ActionCodec, Critics, Encoder, Normalizer, Policy, SoftPolicy, Temperature
 
-from .fixed import LINE, write
+from .fixed import COIN, LINE, sgd, write
 from .runs import REPLAY, ROLLOUT
 
 FIVE = ours.Composite({"a": ours.Discrete(2), "b": ours.Discrete(3)})
@@ -38,22 +40,30 @@ def seen(*flags, value=0.0):
 @pytest.mark.parametrize(
     ("joint_limit", "allowed"),
     [
-        (64, [[False] * 3 + [True, False, True], [True] * 6]),  # (a, b) = (1, 0), (1, 2); none of a's: all
-        (1, [[False, True, True, False, True], [True, True, True, True, True]]),
+        (64, [[False] * 3 + [True, False, True], [True, False, False] * 2]),  # (a, b) = (1, 0), (1, 2)
+        (1, [[False, True, True, False, True], [True, True, True, False, False]]),
     ],
 )
 def test_flags_belong_to_choices(joint_limit, allowed):
     codec = ActionCodec(spaces(FIVE, 5), joint_limit=joint_limit)
-    observation = seen([0, 1, 1, 0, 1], [0, 0, 0, 0, 0])
+    observation = seen([0, 1, 1, 0, 1], [0, 0, 1, 0, 0])  # without a flag of a, all of its choices
     values = codec.restrict(torch.zeros(3, 2, codec.width), observation)  # of three members
     assert (values[1] > -1.0).tolist() == allowed
     assert ActionCodec(ours.Spaces(LINE, FIVE)).restrict(values, None) is values
 
 
-@pytest.mark.parametrize(("action", "flags"), [(ours.Discrete(3), 2), (LINE, 1)])
-def test_a_mask_of_another_size_is_refused(action, flags):
-    with pytest.raises(SpaceError, match=rf"'action_mask' has {flags} flags"):
-        Policy(spaces(action, flags))
+@pytest.mark.parametrize(
+    ("both", "message"),
+    [
+        (spaces(ours.Discrete(3), 2), r"'action_mask' has 2 flags; Discrete\(3\) has 3 choices, and wants a flag"),
+        (spaces(LINE, 1), "has no choices to forbid"),
+        (ours.Spaces(ours.Composite({"x": spaces(COIN, 2).observation}), COIN), r"'x.action_mask': an .* at the top"),
+        (ours.Spaces(ours.Composite({"action_mask": ours.Composite({"a": LINE})}), COIN), "is one array at the top"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(both, message):
+    with pytest.raises(SpaceError, match=message):
+        ActionCodec(both)
 
 
 def test_a_mask_is_no_feature():
@@ -62,6 +72,7 @@ def test_a_mask_is_no_feature():
     assert Encoder(ours.Composite({"action_mask": both.observation.parts["action_mask"]})).size == 6  # all there is
     box = ours.Box((3,), np.zeros(3), np.ones(3))
     assert Normalizer(ours.Composite({"line": LINE, "action_mask": box})).leaves == ("line",)
+    assert Normalizer(ours.Composite({"action_mask": box}), needed=False).leaves == ()
 
 
 def test_policy_draws_what_is_allowed():
@@ -100,6 +111,25 @@ def test_soft_policy_expects_allowed_choices():
     assert choices.exp().tolist() == [[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]]
     assert policy.codec.expect(choices.exp(), choices).tolist() == pytest.approx([-math.log(2.0), 0.0])
     assert policy.act(observation, explore=False).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("alpha", [1e-30, 1e10])
+def test_choices_are_allowed_at_any_temperature(alpha):
+    both = spaces(ours.Discrete(3), 3)
+    critics = write(Critics(both, hidden=(), members=1), ([[0.0] * 3], [9.0, 2.0, 2.0]))
+    observation = seen([0, 1, 1])
+    choices = SoftPolicy(both, critics, Temperature(both, initial=alpha)).choices(critics(observation), observation)
+    assert choices.exp().tolist() == [[0.0, 0.5, 0.5]]
+    assert bool((choices.exp() * choices).isfinite().all())
+
+
+def test_stored_actions_that_are_forbidden_teach_nothing():
+    policy = Policy(spaces(ours.Discrete(3), 3))
+    observation, action = seen([1, 1, 0], [1, 1, 0]), torch.tensor([2, 0])
+    loss = BCLoss(policy, sgd).loss(observation, action)
+    assert loss[0] == 0.0 < loss[1]
+    weighted, *_ = AdvantageWeightedLoss(policy, sgd).loss(observation, action, torch.zeros(2))
+    torch.testing.assert_close(weighted, loss)
 
 
 def test_random_actions_are_allowed():
@@ -179,18 +209,28 @@ class Doors(gymnasium.Env):
         return np.zeros(2, np.float32), 0.0, False, False, self.info()
 
     def info(self):
-        return {"action_mask": self.flags()} if self.way == "info" else {}
+        flags = {"info": self.flags(), "tuple": (np.array(self.flags()[:2]), np.zeros(1))}
+        return {"action_mask": flags[self.way]} if self.way in flags else {}
 
     def action_masks(self):
         return np.array(self.flags() if self.way == "method" else [True])
 
 
-@pytest.mark.parametrize("way", ["info", "method"])
+@pytest.mark.parametrize("way", ["info", "method", "tuple"])
 def test_flags_of_an_environment_are_observed(way):
     env = ActionMask(ActionMask(Doors(way)))
     assert env.observation_space == Dict({"observation": Doors.observation_space, "action_mask": MultiBinary(3)})
     assert env.reset(seed=0)[0]["action_mask"].tolist() == [1, 1, 0]
     assert env.step(0)[0]["action_mask"].tolist() == [1, 0, 0]
+
+
+def test_wrappers_leave_the_mask_at_the_top():
+    goals = RandomGoal(ActionMask(Doors("info")), count=2)
+    observation, _ = goals.reset(seed=0)
+    assert goals.observation_space.contains({**observation, "goal": np.int64(observation["goal"])})
+    assert observation["action_mask"].tolist() == [1, 1, 0]
+    with pytest.raises(SpaceError, match="ActionRepeat: an action mask may forbid what is repeated"):
+        ActionRepeat(ActionMask(Doors("info")), 2)
 
 
 def test_an_environment_without_flags_is_refused():

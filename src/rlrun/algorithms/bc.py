@@ -15,6 +15,7 @@ from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.core.errors import require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import Policy
+from rlrun.nn.actions import forbidden
 
 Objective = Literal["likelihood", "mode"]
 OBJECTIVES = ("likelihood", "mode")
@@ -54,6 +55,10 @@ class BCLoss(LossCallback):
         heads = self.policy.heads(observation)
         c, k = codec.split(action)
         if c is None or heads.mean is None or self.objective == "likelihood":
-            return -self.policy.head.log_prob(heads, action, edge=self.edge)
+            log_prob = self.policy.head.log_prob(heads, action, edge=self.edge)
+            return -log_prob.masked_fill(forbidden(log_prob), 0.0)
         distance = (heads.mean.tanh() - c).square().sum(-1)
-        return distance if k is None or heads.choices is None else distance - codec.select(heads.choices, k)
+        if k is None or heads.choices is None:
+            return distance
+        log_prob = codec.select(heads.choices, k)
+        return distance - log_prob.masked_fill(forbidden(log_prob), 0.0)

@@ -24,6 +24,7 @@ from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Policy, Rewards, Value
+from rlrun.nn.actions import forbidden
 
 
 class ImplicitQTarget(TargetCallback):
@@ -127,4 +128,5 @@ class AdvantageWeightedLoss(LossCallback):
         weight = (advantage / self.temperature).exp().clamp(max=self.limit)  # [B]
         heads = self.policy.heads(observation)
         metrics = {"imitation/weight": weight, "imitation/limited": weight >= self.limit}
-        return -weight * self.policy.head.log_prob(heads, action, edge=self.edge), {}, metrics
+        log_prob = self.policy.head.log_prob(heads, action, edge=self.edge)
+        return -weight * log_prob.masked_fill(forbidden(log_prob), 0.0), {}, metrics

@@ -61,7 +61,9 @@ class PhasicActorCritic(ActorCritic):
         own, valued = self._parts(state)
         features = self.trunk(observation, own, episode_end)
         auxiliary = self._laid_out(self.auxiliary_head(features))
-        return Reviewed(self.head(features, observation), self._value(features, observation, valued, episode_end), auxiliary)
+        return Reviewed(
+            self.head(features, observation), self._value(features, observation, valued, episode_end), auxiliary
+        )
 
     def _value(self, features: Tensor, observation: Tree, state: Tensor | None, episode_end: Tensor | None) -> Tensor:
         below = features.detach() if self.value_trunk is None else self.value_trunk(observation, state, episode_end)

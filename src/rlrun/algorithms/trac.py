@@ -20,7 +20,7 @@ from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, ActionHead, Heads, SquashedGaussian
-from rlrun.nn.actions import ILLEGAL
+from rlrun.nn.actions import forbidden
 from rlrun.ops.distributions import GAUSSIANS, gaussian_distance
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -125,7 +125,12 @@ class TrustRegion(Callback):
         sizes += [*self.codec.branches] if self._heads.choices is not None else []
         total = flat.sum(0)
         leaves = torch.split(total / learners.pooled_(total, len(flat)), sizes)
-        squares = torch.stack([leaf.sum() / (self.per_dim * size) for leaf, size in zip(leaves, sizes, strict=True)])
+        counts: list[Any] = [*sizes]
+        if self._heads.choices is not None and self.codec.masked:  # of the choices that are allowed, on average
+            choices = self._heads.choices if valid is None else self._heads.choices[valid]
+            allowed = (~forbidden(choices)).float().flatten(0, -2).mean(0).split([*self.codec.branches])
+            counts[-len(allowed) :] = [branch.sum() for branch in allowed]
+        squares = torch.stack([leaf.sum() / (self.per_dim * size) for leaf, size in zip(leaves, counts, strict=True)])
         return float(squares.max().sqrt())
 
     @property
@@ -152,5 +157,5 @@ def changes(before: Heads, now: Heads, distance: Distance = gaussian_distance) -
             squares.append(distance(before.mean, before.log_std, now.mean, now.log_std))
     if before.choices is not None and now.choices is not None:
         moved = (now.choices - before.choices).square()
-        squares.append(moved.masked_fill(now.choices < 0.5 * ILLEGAL, 0.0))
+        squares.append(moved.masked_fill(forbidden(now.choices), 0.0))
     return squares[0] if len(squares) == 1 else torch.cat(squares, -1)

@@ -204,6 +204,8 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         flags = info.get(ours.ACTION_MASK)
         if flags is None and self.env.has_wrapper_attr("action_masks"):
             flags = self.env.get_wrapper_attr("action_masks")()
+        if isinstance(flags, tuple):  # of the decisions, as Gymnasium's spaces take them
+            flags = np.concatenate([np.ravel(part) for part in flags])
         count = self.observation_space[ours.ACTION_MASK].n  # type: ignore[index]
         if flags is None or np.size(flags) != count:
             wanted = f"wanted {count} flags as '{ours.ACTION_MASK}' in the info, or from a method action_masks()"
@@ -213,10 +215,16 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Take each action `count` times, sum the rewards, stop where the episode ends."""
+    """Take each action `count` times, sum the rewards, stop where the episode ends.
+
+    Raises:
+        SpaceError: observations have an action mask, which may forbid the action the next time.
+    """
 
     def __init__(self, env: AnyEnv, count: int) -> None:
         super().__init__(env)
+        if isinstance(env.observation_space, Dict) and ours.ACTION_MASK in env.observation_space.spaces:
+            raise SpaceError("ActionRepeat: an action mask may forbid what is repeated; repeat inside the environment")
         self.count = _at_least_one(count, "ActionRepeat")
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -247,7 +255,11 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.generator = _goal_generator(None)
         space = Discrete(self.count) if self.count else Box(-1.0, 1.0, (self.size or 0,), np.float32)
         self.goal: Any = None
-        self.observation_space = Dict({"observation": env.observation_space, name: space})
+        inner: Any = env.observation_space
+        parts = dict(inner.spaces) if isinstance(inner, Dict) else {}
+        masks = {key: parts.pop(key) for key in (ours.ACTION_MASK,) if key in parts}
+        self.masked = bool(masks)  # an action mask stays at the top
+        self.observation_space = Dict({"observation": Dict(parts) if masks else inner, name: space, **masks})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
@@ -264,7 +276,10 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._observe(observation), reward, terminated, truncated, info
 
     def _observe(self, observation: Any) -> dict[str, Any]:
-        return {"observation": observation, self.name: self.goal}
+        if not self.masked:
+            return {"observation": observation, self.name: self.goal}
+        parts = {key: part for key, part in observation.items() if key != ours.ACTION_MASK}
+        return {"observation": parts, self.name: self.goal, ours.ACTION_MASK: observation[ours.ACTION_MASK]}
 
 
 class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.core.errors import ConfigError, RequestError
-from rlrun.core.spaces import Box, Composite, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe
+from rlrun.core.spaces import ACTION_MASK, Box, Composite, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe
 from rlrun.core.typing import Array
 from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.columns import Column
@@ -120,6 +120,9 @@ def _spaces_of(source: str) -> Spaces:
     spaces = {name: _space(tree) for name, tree in nest(leaves).items()}
     if len(spaces) < 2:
         raise RequestError(f"{source}: it holds {', '.join(spaces) or 'no rows'}; wanted observations and actions")
+    action_mask = getattr(spaces["observation"], "parts", {}).get(ACTION_MASK)
+    if action_mask is not None and isinstance(spaces["action"], Discrete):  # which has choices that were never taken
+        spaces["action"] = Discrete(int(np.prod(action_mask.shape)))
     rewards = table.storage.columns["reward"].shape if "reward" in table.storage.columns else ()
     return Spaces(spaces["observation"], spaces["action"], *rewards)
 

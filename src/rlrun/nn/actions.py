@@ -38,7 +38,7 @@ class ActionCodec:
     `masked`: whether observations have an action mask.
 
     Raises:
-        SpaceError: the mask has another number of flags than there are choices.
+        SpaceError: the mask lies below the top, or has another number of flags than there are choices.
     """
 
     def __init__(self, spaces: Spaces | Space, *, joint_limit: int = 64) -> None:
@@ -54,17 +54,22 @@ class ActionCodec:
         self.width = sum(self.branches)
         # a lone leaf needs no cutting and no putting together
         self.single = self.parts[0] if len(self.parts) == 1 else None
-        parts = getattr(spaces.observation, "parts", {}) if isinstance(spaces, Spaces) else {}
-        self.masked = ACTION_MASK in parts
-        self._mask_dims = 1
-        if self.masked:
-            shape = getattr(parts[ACTION_MASK], "shape", ())
-            self._mask_dims, count = len(shape), sum(self.decisions)
-            if math.prod(shape) != count:
-                raise SpaceError(
-                    f"the observation's part '{ACTION_MASK}' has {math.prod(shape)} flags; {describe(self.space)} has "
-                    f"{count} choices, and wants a flag for each (under another name it is an ordinary part)"
-                )
+        self.masked, self._mask_dims = False, 1
+        if isinstance(spaces, Spaces):
+            self._require_mask(spaces.observation)
+
+    def _require_mask(self, observation: Space) -> None:
+        paths = [path for path, _ in leaves(observation) if ACTION_MASK in path.split(".")]
+        if not paths:
+            return
+        part = f"the observation's part '{paths[0]}'"
+        if paths != [ACTION_MASK]:
+            raise SpaceError(f"{part}: an action mask is one array at the top of the observation, as '{ACTION_MASK}'")
+        shape, count = dict(leaves(observation))[ACTION_MASK].shape, sum(self.decisions)
+        if not shape or math.prod(shape) != count:
+            about = f"{count} choices, and wants a flag for each" if count else "no choices to forbid: leave it out"
+            raise SpaceError(f"{part} has {math.prod(shape)} flags; {describe(self.space)} has {about}")
+        self.masked, self._mask_dims = True, len(shape)
 
     @property
     def discrete(self) -> bool:
@@ -157,18 +162,22 @@ class ActionCodec:
     def restrict(self, values: Tensor, observation: Tree) -> Tensor:
         """Return values or logits [..., width] with `ILLEGAL` for choices that the observations [...] do not allow.
 
-        A branch of which no choice is allowed has all of them: an episode may have ended there.
+        A decision of which no choice is allowed has all of them: an episode may have ended there.
         """
         if not self.masked:
             return values
-        flags = observation[ACTION_MASK].ne(0).flatten(-self._mask_dims)
-        if self.joint:
-            first, *rest = flags.split(self.decisions, -1)
-            for part in rest:
-                first = (first.unsqueeze(-1) & part.unsqueeze(-2)).flatten(-2)
-            flags = first
-        allowed = self._per_branch([(part | ~part.any(-1, True)).flatten(-2) for part in self._grouped(flags)])
-        return values.masked_fill(~allowed, ILLEGAL)
+        return values.masked_fill(~self.allowed(observation), ILLEGAL)
+
+    def allowed(self, observation: Tree) -> Tensor:
+        """Return which choices the observations [...] of an environment with an action mask allow: [..., width]."""
+        flags = observation[ACTION_MASK].ne(0).flatten(-self._mask_dims).split(self.decisions, -1)
+        first, *rest = (part | ~part.any(-1, True) for part in flags)
+        if not self.joint:
+            return torch.cat((first, *rest), -1)
+        combined: Tensor = first
+        for part in rest:
+            combined = (combined.unsqueeze(-1) & part.unsqueeze(-2)).flatten(-2)
+        return combined
 
     def centered(self, values: Tensor) -> Tensor:
         """Return values less the mean of their branch: [..., width]."""
@@ -371,6 +380,11 @@ def gaussian_of(name: str) -> Gaussian:
     """
     require_one_of("distribution", name, GAUSSIANS)
     return GAUSSIANS[name]
+
+
+def forbidden(log_prob: Tensor) -> Tensor:
+    """Return which log-probabilities [...] are those of actions that a mask forbids."""
+    return log_prob < 0.5 * ILLEGAL
 
 
 def _noise(mean: Tensor, noise: Tensor | None) -> Tensor:

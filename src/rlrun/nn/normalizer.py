@@ -14,7 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError, SpaceError, did_you_mean, require_one_of
-from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space, Spaces, describe, leaves, without_mask
+from rlrun.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Composite,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    Spaces,
+    describe,
+    leaves,
+    without_mask,
+)
 from rlrun.core.typing import Array, Tree
 from rlrun.runs import learners
 
@@ -252,7 +263,11 @@ def _shapes(
         return {"": tuple(space)}
     there = dict(leaves(space))
     if chosen is None:
-        chosen = [path for path, leaf in leaves(without_mask(space)) if isinstance(leaf, Box) and not leaf.image]
+        chosen = [
+            path
+            for path, leaf in leaves(without_mask(space))
+            if isinstance(leaf, Box) and not leaf.image and path != ACTION_MASK
+        ]
     for path in chosen:
         if path not in there:
             raise SpaceError(f"Normalizer: no leaf '{path}' in {describe(space)}{did_you_mean(path, there)}")

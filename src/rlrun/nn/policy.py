@@ -322,8 +322,8 @@ class SoftPolicy(nn.Module):
 
     def choices(self, values: Tensor, observation: Tree) -> Tensor:
         """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K], or [M, R, B, K]."""
-        guiding = self.codec.restrict(self.value_head.guiding(values), observation)
-        return self.codec.log_softmax(guiding, self._borrowed[1].of("discrete"))
+        logits = self.value_head.guiding(values) / self._borrowed[1].of("discrete")
+        return self.codec.log_softmax(self.codec.restrict(logits, observation))
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: sampled, or the most likely one."""
