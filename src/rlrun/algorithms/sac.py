@@ -128,9 +128,9 @@ class TemperatureLoss(LossCallback):
         if divergence is not None:
             targets["continuous"] = -divergence * ActionCodec(spaces).continuous
         shares = {"continuous": 0.184, "discrete": 0.1, **(share or {})}
-        wanted = []
+        wanted, masked = [], ActionCodec(spaces).masked
         for part in network.parts:
-            default = getattr(ops.target_entropy(spaces.action, min_prob=shares[part]), part)
+            default = getattr(ops.target_entropy(spaces.action, min_prob=shares[part], masked=masked), part)
             wanted.append(default if targets.get(part) is None else targets[part])
         self.target = torch.tensor(wanted, dtype=torch.float32)  # [parts]
 

@@ -128,7 +128,7 @@ class TrustRegion(Callback):
         counts: list[Any] = [*sizes]
         if self._heads.choices is not None and self.codec.masked:  # of the choices that are allowed, on average
             choices = self._heads.choices if valid is None else self._heads.choices[valid]
-            allowed = (~forbidden(choices)).float().flatten(0, -2).mean(0).split([*self.codec.branches])
+            allowed = torch.split((~forbidden(choices)).float().flatten(0, -2).mean(0), [*self.codec.branches])
             counts[-len(allowed) :] = [branch.sum() for branch in allowed]
         squares = torch.stack([leaf.sum() / (self.per_dim * size) for leaf, size in zip(leaves, counts, strict=True)])
         return float(squares.max().sqrt())

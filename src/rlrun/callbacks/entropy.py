@@ -226,9 +226,12 @@ class Targets:
     def __init__(self, spaces: Spaces, target: Given, *, min_prob: float = 0.1, leaves: bool = False) -> None:
         codec = ActionCodec(spaces)
         self.kinds = codec.names(leaves=leaves)
-        default = ops.target_entropy(spaces.action, min_prob=min_prob)._asdict()
+        default = ops.target_entropy(spaces.action, min_prob=min_prob, masked=codec.masked)._asdict()
         if leaves:
-            default |= {path: sum(ops.target_entropy(leaf, min_prob=min_prob)) for path, leaf in codec.named}
+            default |= {
+                path: sum(ops.target_entropy(leaf, min_prob=min_prob, masked=codec.masked))
+                for path, leaf in codec.named
+            }
         self._functions = [
             as_schedule(default[kind] if value is None else value)
             for kind, value in zip(self.kinds, by_part(target, self.kinds, "target"), strict=True)

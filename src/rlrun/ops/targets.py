@@ -37,12 +37,14 @@ class TargetEntropy(NamedTuple):
     discrete: float
 
 
-def target_entropy(space: Space, *, min_prob: float = 0.1) -> TargetEntropy:
+def target_entropy(space: Space, *, min_prob: float = 0.1, masked: bool = False) -> TargetEntropy:
     """Return the default target entropies of a policy over an action space.
 
     Continuous: all the density on a share `min_prob` of the range. Discrete: one choice has
     probability 1 - min_prob, the others share the rest. Summed over entries. `min_prob` = 0.184
     gives the -1 per continuous action of the paper (arXiv:1812.05905).
+
+    masked: a mask may forbid most choices, so all of them together count as one decision between two.
     """
     continuous = discrete = 0.0
     for _, leaf in leaves(space):
@@ -50,7 +52,7 @@ def target_entropy(space: Space, *, min_prob: float = 0.1) -> TargetEntropy:
             continuous += leaf.size * range_entropy(2.0, min_prob=min_prob)  # policy actions lie in [-1, 1]
         else:
             discrete += choice_entropy(leaf.choices, min_prob=min_prob)
-    return TargetEntropy(continuous, discrete)
+    return TargetEntropy(continuous, choice_entropy((2,), min_prob=min_prob) if masked and discrete else discrete)
 
 
 def range_entropy(width: float, *, min_prob: float = 0.1) -> float:
