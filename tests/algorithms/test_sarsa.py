@@ -3,13 +3,23 @@
 import pytest
 import torch
 
+from rlrun import load, train
 from rlrun.algorithms import ddpg
 from rlrun.algorithms.sac import SoftPolicy, Temperature
-from rlrun.algorithms.sarsa import BurnIn, RecurrentCritics, RecurrentDeterministic, RecurrentGaussian, WindowTarget
-from rlrun.callbacks import SoftPolicyLoss
+from rlrun.algorithms.sarsa import (
+    BurnIn,
+    RecurrentCritics,
+    RecurrentDeterministic,
+    RecurrentGaussian,
+    SarsaTarget,
+    WindowTarget,
+)
+from rlrun.callbacks import SmoothedPolicy, SoftPolicyLoss
+from rlrun.core.errors import ConfigError
 from rlrun.memory import Table
+from rlrun.nn import Critics
 
-from .fixed import CONTINUOUS, adam, column
+from .fixed import CONTINUOUS, DISCRETE, MIXED, adam, column
 
 pytestmark = pytest.mark.usefixtures("no_noise")
 
@@ -114,3 +124,66 @@ def test_burn_in_spares_beginning_episodes():
 def test_padding_never_counts():
     batch, begin = sampled([3, 6], short="pad")
     assert torch.equal(batch["weight"] > 0, batch["valid"] & ((begin == 0).unsqueeze(-1) | (torch.arange(4) >= 2)))
+
+
+# --- whole runs
+
+RUN = ("env=pendulum", "preset=null", "algorithm.hidden=[8]", "evaluation.every=0", "checkpoint.every=0", "logger=[]")
+
+
+def test_on_policy_updates_have_each_new_step_once(tmp_path, monkeypatch):
+    batches, target = [], SarsaTarget.target
+
+    def spy(self, next_observation, reward, terminated, discount):
+        batches.append((reward.clone(), discount))
+        return target(self, next_observation, reward, terminated, discount)
+
+    monkeypatch.setattr(SarsaTarget, "target", spy)
+    overrides = [*RUN, "algorithm=sarsa", "+with=on_policy", "on_policy.horizon=6", "num_envs=4", "stop.env_steps=240"]
+    train(overrides, run_dir=tmp_path / "run")
+    assert [len(reward) for reward, _ in batches] == [24] * 10
+    assert len(torch.cat([reward for reward, _ in batches]).unique()) == 240
+    assert all(discount.tolist() == pytest.approx([0.99] * 24) for _, discount in batches)
+    with pytest.raises(ConfigError, match=r"algorithm\.n_step: .* give 1 here"):
+        train([*overrides, "algorithm.n_step=2"], run_dir=tmp_path / "other")
+
+
+@pytest.mark.parametrize("algorithm", ["sarsa", "sarsa_ddpg"])
+def test_smoothed_policy_acts_and_is_loaded(algorithm, tmp_path):
+    overrides = [*RUN, f"algorithm={algorithm}", "+with=smoothed_policy", "algorithm.warmup_steps=20"]
+    trainer = train([*overrides, "algorithm.tau=0.5", "stop.env_steps=24"], run_dir=tmp_path / "run").trainer
+    callback, agent = trainer.callbacks["smoothed_policy"], trainer.callbacks["collector"].agent
+    assert agent.policy is callback.target_network is not callback.network
+    slow, fast = (
+        [parameter.clone() for parameter in network.parameters()] for network in (agent.policy, callback.network)
+    )
+    callback.end_batch()
+    for before, goal, now in zip(slow, fast, agent.policy.parameters(), strict=True):
+        torch.testing.assert_close(now, 0.5 * before + 0.5 * goal)
+    observation = torch.tensor([0.2, 0.4, -1.0])
+    action, _ = load(str(tmp_path / "run")).predict(observation.numpy())
+    for old, parameter in zip(slow, agent.policy.parameters(), strict=True):
+        parameter.data.copy_(old)
+    expected = 2.0 * agent.policy.act(observation.unsqueeze(0), False)[0].detach().numpy()
+    assert action == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: remembering()[1],
+            r"and acts; give 'callbacks\.smoothed_policy\.network=\$\{networks\.gaussian",
+        ),
+        (lambda: SoftPolicy(DISCRETE, Critics(DISCRETE), Temperature(DISCRETE)), "SoftPolicy has no parameters"),
+    ],
+)
+def test_what_does_not_act_is_not_smoothed(make, message):
+    with pytest.raises(ConfigError, match=message):
+        SmoothedPolicy(make())
+
+
+def test_smoothed_choices_are_those_of_learning_critics():
+    critics = Critics(MIXED, hidden=[4])
+    policy = SoftPolicy(MIXED, critics, Temperature(MIXED), hidden=[4])
+    assert SmoothedPolicy(policy).target_network._borrowed[0] is critics

@@ -59,6 +59,8 @@ OVERRIDES_OF_FILE = {
     "with/hlgauss": ["algorithm=sac", "env=pendulum", "hlgauss.least=-800", "hlgauss.largest=100"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
+    "with/on_policy": ["algorithm=sarsa", "env=pendulum", "num_envs=8"],
+    "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
     "with/offline_alone": ["algorithm=iql", DATASET],

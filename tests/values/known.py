@@ -143,6 +143,7 @@ MODES = {
     "reward_values": Mode((*EACH, "+with=reward_values"), ("a2c", "ppo", "ppg")),
     "choices": Mode(("env.kwargs.continuous=false",), ("sac", "ppo", "iql")),
     "repeated": Mode(("+with=action_repeat", "action_repeat.most_steps=2", "algorithm.ensemble=2"), ("dqn", "td3")),
+    "on_policy": Mode(("+with=on_policy", "on_policy.horizon=400"), ("sarsa",)),
     "truncated": Mode(("+networks.policy.distribution=truncated",), ("sac",)),
     "bf16": Mode(("precision=bf16",), ("dqn", "sac", "ppo", "sarsa")),
 }

@@ -12,12 +12,12 @@ from rlrun.callbacks.policy import ActorCriticLoss, ActorCriticNetwork, SoftPoli
 from rlrun.callbacks.profile import Profile
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
-from rlrun.callbacks.target import LambdaReturn, QuantileTarget, TargetCallback
+from rlrun.callbacks.target import LambdaReturn, QuantileTarget, SmoothedPolicy, TargetCallback
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
 from rlrun.callbacks.value_bias import ValueBias
 
 __all__ = ["ActorCriticLoss", "ActorCriticNetwork", "BonusLoss", "Budget", "Checkpointer", "CriticLoss"]
 __all__ += ["EntropyTarget", "EntropyWeight", "Evaluator", "Interrupt", "Interrupted", "LambdaReturn", "Logger"]
 __all__ += ["LossCallback", "MemoryExport", "MemoryImport", "ParameterLogs", "PriorityFeedback", "Profile"]
-__all__ += ["QuantileTarget", "SGDEntropyTarget", "Schedule", "SoftPolicyLoss", "TargetCallback", "TargetScale"]
-__all__ += ["ValueBias", "make_sinks"]
+__all__ += ["QuantileTarget", "SGDEntropyTarget", "Schedule", "SmoothedPolicy", "SoftPolicyLoss", "TargetCallback"]
+__all__ += ["TargetScale", "ValueBias", "make_sinks"]

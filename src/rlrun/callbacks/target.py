@@ -199,6 +199,29 @@ def _reshaped(part: Tensor, value: Tensor) -> Tensor:
     return part.reshape(part.shape + (1,) * (value.dim() - part.dim()))
 
 
+class SmoothedPolicy(TargetCallback):
+    """Keep a copy of a policy that follows it slowly, which acts in its place (ALF's `use_smoothed_actor`).
+
+    Raises:
+        ConfigError: the network has no parameters of its own, or a recurrent part acts in its place.
+    """
+
+    provides = ()
+
+    def __init__(self, network: nn.Module, **options: Any) -> None:
+        if not any(True for _ in network.parameters()):
+            raise ConfigError(f"a {type(network).__name__} has no parameters that a copy could follow")
+        if not getattr(network, "state_size", 0) and any(getattr(part, "state_size", 0) for part in network.modules()):
+            way_out = "callbacks.smoothed_policy.network=${networks.gaussian}"
+            raise ConfigError(f"a part of this network is recurrent and acts; give '{way_out}'")
+        super().__init__(network, **options)
+        if hasattr(network, "_borrowed"):  # critics that choose, and temperatures, are those that learn
+            self.target_network._borrowed = network._borrowed
+
+    def hook(self, event: str) -> Hook | None:
+        return None if event == "begin_batch" else super().hook(event)
+
+
 def require_entropy_reward(entropy_reward: EntropyReward) -> None:
     """Refuse an unknown entropy reward with a ConfigError."""
     if entropy_reward not in (True, False, "centered"):

@@ -301,7 +301,7 @@ class Optimistic(PolicyAgent, ABC):
 
     Raises:
         SpaceError: part of the action is a choice.
-        ConfigError: the distribution is truncated.
+        ConfigError: the distribution is truncated, or that of another policy.
     """
 
     def __init__(
@@ -320,6 +320,8 @@ class Optimistic(PolicyAgent, ABC):
             raise SpaceError(f"agent: optimism moves actions that are numbers; here they are {space}")
         if getattr(gaussian, "distribution", None) is GAUSSIANS["truncated"]:
             raise ConfigError("networks.policy.distribution: optimism moves a squashed normal; leave it away here")
+        if getattr(policy, "gaussian", gaussian) is not gaussian:
+            raise ConfigError("agent: optimism moves the policy that learns; leave +with=smoothed_policy away here")
         super().__init__(policy, device=device, preprocess=preprocess)
         self.gaussian = gaussian
         self.critics = critics

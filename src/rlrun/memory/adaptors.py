@@ -90,6 +90,8 @@ def arrange(
             message = "memory.adaptors.%s is undone by %s, which divides by the size of what it gives; %s"
             logging.getLogger("rlrun").warning(message, name, later, way_out)
     arranged = tuple(adaptor for _, adaptor in entries)
+    if on_policy and any(_tier(adaptor) == AHEAD and getattr(adaptor, "steps", 1) > 1 for adaptor in arranged):
+        raise ConfigError("algorithm.n_step: later actions of a rollout are not the policy's any more; give 1 here")
     weighing = [adaptor for adaptor in arranged if _tier(adaptor) == WEIGHTS]
     if rewards and not weighing:
         raise ConfigError(

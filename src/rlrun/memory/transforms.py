@@ -157,10 +157,11 @@ class NStep:
         self.replaces: tuple[str, ...] = ahead and ("reward", *ahead)
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        if self.steps == 1:  # everything is as it should be
+            shape = batch["terminated"].shape if rows is None else rows.index.shape
+            return batch | {"discount": torch.from_numpy(self.powers[np.ones(shape, np.int64)])}
         if rows is None:
             raise RlrunError("memory.adaptors: NStep looks ahead in a table, and this batch comes from none")
-        if self.steps == 1:  # everything is as it should be
-            return batch | {"discount": torch.from_numpy(self.powers[np.ones(rows.index.shape, np.int64)])}
         return batch | self.ahead(rows)[0]
 
     def ahead(self, rows: Rows, most: Array | None = None) -> tuple[Batch, Array]:
