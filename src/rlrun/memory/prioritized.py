@@ -202,15 +202,20 @@ class Prioritized(Seeded, Sampler):
         self.tree = tree
 
     def state_dict(self) -> dict[str, Any]:
-        numbers = {"picks": self.picks, "largest": self.largest, "highest": self.highest}
+        numbers = {"picks": self.picks, "largest": self.largest}
+        if self.highest != self._highest_of_power():
+            numbers["highest"] = self.highest
         return super().state_dict() | numbers | {"tree": self.tree.state_dict()}
+
+    def _highest_of_power(self) -> float:
+        """Return the largest priority as its power says it, to rounding; earlier versions saved the power alone."""
+        return float(self.largest ** (1.0 / (self.alpha(self.picks) or 1.0)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tree.load_state_dict(state["tree"])
         super().load_state_dict(state)
         self.picks, self.largest = state["picks"], state["largest"]
-        # earlier versions saved the power alone, and had one alpha
-        self.highest = state.get("highest", self.largest ** (1.0 / (self.alpha(self.picks) or 1.0)))
+        self.highest = state.get("highest", self._highest_of_power())
 
 
 PENDING = 1024  # changes before sums are updated without being asked for
