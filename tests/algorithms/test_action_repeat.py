@@ -6,6 +6,7 @@ import torch
 
 from rlrun.algorithms.action_repeat import Persistent, Repeats, decisions, follow, persistent
 from rlrun.collect import Collector, evaluate
+from rlrun.collect.evaluate import sampling
 from rlrun.core.errors import ConfigError
 from rlrun.core.schedules import Linear
 from rlrun.core.spaces import Composite, Spaces
@@ -109,6 +110,13 @@ def test_epsilon_follows_env_steps_and_is_saved():
     again.load_state_dict(agent.state_dict())
     assert again.agent.steps == 40
     assert again.metrics == agent.metrics
+    with pytest.raises(ConfigError, match=r"evaluation\.epsilon: repeated actions .* are not sampled step by step"):
+        sampling(agent, 0.5, seed=0)
+
+
+def test_agents_act_on_their_device():
+    agent = persistent(Q(3), spaces=decisions(DISCRETE, most=3), most=3, epsilon=0.1, seed=1, device="meta")
+    assert (agent.device, agent.agent.device) == ("meta", "meta")
 
 
 def test_own_agents_are_not_repeated():

@@ -162,6 +162,10 @@ def test_quantiles_of_choices_and_their_loss():
     ]
     assert elements.tolist() == pytest.approx([float(sum(apart)) / 2])
     assert outputs["td_error"].tolist() == pytest.approx([(abs(2.5 - 1) + abs(3.5 - 4.5)) / 2])
+    means, outputs, _ = loss.loss(column(1), torch.tensor([1]), torch.tensor([[1.0, 4.5]]))  # as of SAC
+    same = loss.loss(column(1), torch.tensor([1]), torch.tensor([[[1.0], [4.5]]]))
+    assert means.tolist() == same[0].tolist()
+    assert outputs["td_error"].tolist() == pytest.approx([(abs(2.5 - 1) + abs(3.5 - 4.5)) / 2])
 
 
 def test_windows_have_targets_of_rewards():

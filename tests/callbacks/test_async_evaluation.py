@@ -8,7 +8,7 @@ import pytest
 from tests.resume.twins import signal_at
 
 import rlrun
-from rlrun.callbacks import Evaluator
+from rlrun.callbacks import Evaluator, evaluate
 from rlrun.collect import async_evaluation, links
 from rlrun.collect.unroll import Failed
 from rlrun.commands.check import check
@@ -92,6 +92,21 @@ def test_evaluations_under_way_are_made_again(late, tmp_path):
     assert evaluations(tmp_path / "resumed") == evaluations(tmp_path / "whole")
     assert [step for step, *_ in evaluations(tmp_path / "whole")] == [15, 18, 24, 30, 36, 36]
     assert not differences(walk(whole.trainer), walk(resumed.trainer))
+
+
+def test_training_waits_where_too_many_copies_wait(late, monkeypatch, tmp_path):
+    rlrun.train(small(), run_dir=tmp_path / "whole")
+    monkeypatch.setattr(evaluate, "QUEUE", 1)
+    longest, send = [0], Evaluator._send
+
+    def counted(self, *job):
+        send(self, *job)
+        longest.append(len(self._waiting))
+
+    monkeypatch.setattr(Evaluator, "_send", counted)
+    rlrun.train(small(), run_dir=tmp_path / "run")
+    assert max(longest) == 1
+    assert evaluations(tmp_path / "run") == evaluations(tmp_path / "whole")
 
 
 def test_signal_leaves_what_waits_to_the_resume(late, monkeypatch, tmp_path):

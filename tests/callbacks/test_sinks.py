@@ -12,6 +12,7 @@ import pytest
 from tests.callbacks.written import events_of, history_of, records_of
 
 from rlrun.callbacks.sinks import Mlflow, Trackio
+from rlrun.callbacks.trackers import Sent
 from rlrun.commands.resume import resume
 from rlrun.commands.train import train
 from rlrun.runs.directory import RunDir
@@ -207,6 +208,16 @@ def test_untrusted_run_stays_in_its_folder(typed, stays, opened, tmp_path, monke
     assert (run / "mlflow" / "mlflow.db").exists() == stays
     assert {path.name for path in tmp_path.iterdir()} == ({"run"} if stays else {"run", "theirs.db", "artifacts"})
     assert ("logger mlflow stays in the run's folder" in caplog.text) == stays
+
+
+def test_results_of_earlier_updates_reach_a_service():
+    sent, training, result = Sent(5.0), {"loss/q_loss": 1.0}, {"evaluation/mean_return": 2.0}
+    at = [{"env_steps": step, "updates": step} for step in range(8)]
+    assert not sent.lacks({**at[2], **training})  # which it had before
+    for place, record in ((6, training), (3, result), (4, result)):
+        assert sent.lacks({**at[place], **record})
+        sent.add({**at[place], **record})
+        assert not sent.lacks({**at[place], **record})
 
 
 def test_mlflow_reports_no_usage():

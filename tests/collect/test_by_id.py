@@ -1,5 +1,6 @@
 """One agent acts for all ids; the collector stores their episodes."""
 
+from importlib import import_module
 from typing import Any
 
 import gymnasium
@@ -181,6 +182,16 @@ def test_evaluation_counts_the_agents_that_begin_first(most: Any, expected: Any)
     returns, lengths, ending = expected
     assert (result.returns, result.lengths, result.endings) == (returns, lengths, [ending, "terminated"])
     assert (result.seeds, set(env.world.actions)) == ([7, 7], {2.5})  # the action 0.5 of [-1, 1] in [-2, 4]
+
+
+def test_an_agent_without_a_last_observation_ends_the_evaluation(monkeypatch: Any) -> None:
+    class Lossy(Script):
+        def look(self) -> Any:
+            return super().look() if self.round < 1 else {}
+
+    monkeypatch.setattr(import_module("rlrun.collect.evaluate"), "IDLE", 3)
+    with pytest.raises(RlrunError, match=r"gave no last observation of agent .*, and it is gone for good"):
+        evaluate(EnvById(Lossy()), Counting(), episodes=2, seed=7)
 
 
 def test_run_by_yaml_is_evaluated_and_exported(tmp_path: Any, exporter: None) -> None:

@@ -83,10 +83,15 @@ def test_parts_of_actions_are_converted():
         assert row["action"]["1"].tolist() == [0, 2, 0]  # the choice 3 of 1 to 3
 
 
-@pytest.mark.parametrize("told", [(1.0, 2.0), (float("nan"),), "left", {"x": 1}])
+@pytest.mark.parametrize("told", [(1.0, 2.0), (float("nan"),), "left", {"x": 1}, [9.0] * 99])
 def test_what_is_no_action_is_refused(told):
-    with pytest.raises(DataError, match=r"env 0 executed expert=.* that is no action of its space"):
+    with pytest.raises(DataError, match=r"^env 0 executed expert=.{,100}, by its info; that is no action$"):
         rows(told=told)
+
+
+def test_choices_are_whole():
+    with pytest.raises(DataError, match="that is no action"):
+        rows(agent=Centres(), choice=True, told=((2.5,), 1.5))
 
 
 def test_rollouts_have_the_log_prob_of_stored_actions():

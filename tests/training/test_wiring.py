@@ -115,14 +115,18 @@ def test_arguments_may_read_other_names():
             self.seen = (reward, weight, missing)
 
     reads = Reads()
-    reads.inputs = {"reward": "q_target", "weight": "update", "missing": "nothing"}
+    reads.inputs = {"reward": "q_target", "weight": "update"}
     trainer = Trainer({"target": Target(), "a": reads}, one_batch({"reward": 4, "weight": 2}))
     trainer.train()
     assert reads.seen == (40, 1, 3)
     assert "a.backward(batch['q_target'], weight=batch['update'])" in trainer.update.source(("default",))
-    reads.inputs = {"rewrad": "q_target"}
-    with pytest.raises(WiringError, match=r"callbacks.a._inputs_: no hook has an argument 'rewrad' .*'reward'"):
-        plan({"target": Target(), "a": reads}, NAMES, ())
+    for inputs, message in (
+        ({"rewrad": "q_target"}, "no hook has an argument 'rewrad' .*'reward'"),
+        ({"weight": "q_tarjet"}, "nobody provides 'q_tarjet' .*'q_target'"),
+    ):
+        reads.inputs = inputs
+        with pytest.raises(WiringError, match=rf"callbacks.a._inputs_: {message}"):
+            plan({"target": Target(), "a": reads}, NAMES, ())
 
 
 def test_a_hook_may_see_all_groups():

@@ -95,7 +95,7 @@ def persistent(policy: Acting, *, spaces: Spaces, most: int, **options: Any) -> 
         kinds = "a PolicyAgent, EpsilonGreedy or Noisy"
         raise ConfigError(f"agent: action_repeat repeats what {kinds} does, which this is not: {error}") from error
     action = cast(Composite, spaces.action).parts["action"]
-    return Persistent(policy, spaces=replace(spaces, action=action), agent=agent, most=most)
+    return Persistent(policy, spaces=replace(spaces, action=action), agent=agent, most=most, device=agent.device)
 
 
 class Persistent(Counting):

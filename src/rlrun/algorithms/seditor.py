@@ -30,7 +30,7 @@ from rlrun import ops
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.callbacks.target import TargetCallback, TargetResult
-from rlrun.core.errors import SpaceError, require_one_of
+from rlrun.core.errors import ConfigError, SpaceError, require_one_of
 from rlrun.core.spaces import Box, Composite, Spaces, require_continuous
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Rewards, SquashedGaussian
@@ -154,6 +154,8 @@ class EditedTarget(TargetCallback):
         **options: Any,
     ) -> None:
         both = nn.ModuleDict({"utility": utility, "cost": cost})
+        if np.size(discount) not in (1, 2):
+            raise ConfigError(f"algorithm.discount: wanted a number, or one for reward and cost, got {discount}")
         first, self.cost_discount = map(float, np.broadcast_to(discount, 2))
         super().__init__(both, discount=first, **options)
         self.followed = (utility, cost)

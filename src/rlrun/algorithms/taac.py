@@ -23,8 +23,8 @@ The target looks through the steps on which stored and present policy go on alik
 over whole repeats in one update. What was in force before each step is that of collecting, stored with it.
 
 Differences from the paper: an episode begins with a trajectory of zeros in force, or when it explores with a random
-one, drawn again for each update (`random_start`); critics of longer trajectories see
-all of them; the two critics share one stacked ensemble, and their losses are summed.
+one, drawn again for each update (`random_start`); critics of longer trajectories see all of them; the two critics share
+one stacked ensemble, and their losses are summed.
 """
 
 from __future__ import annotations

@@ -158,9 +158,10 @@ class Checkpointer(Callback):
         if self._saved == (step, update):
             self.wait()
         name = checkpoint_name(step, update)
-        if self._run is None or not (self._run.checkpoints / name).is_dir():  # the run has ended in this update
+        there = self._run is not None and (self._run.checkpoints / name).is_dir()
+        if not there and update == self._newest[1]:  # the run has ended in this update
             self.mark_best(step, update)
-        elif self.keep_best:
+        elif there and self._run is not None and self.keep_best:
             self._best = [(step, update), *self._best][: self.keep_best]
             point(self._run, "best", name)
 

@@ -33,6 +33,7 @@ from rlrun.training.callback import Callback, Stop
 
 _messages = logging.getLogger("rlrun")
 Moment = tuple[int | None, int]  # environment step and update
+QUEUE = 8  # copies that wait for their evaluation, at most
 
 
 class Evaluator(Callback):
@@ -49,8 +50,8 @@ class Evaluator(Callback):
         max_steps: of an episode.
         epsilon: probability of a sampled action in place of the best one, drawn from a generator seeded by `seed`.
         asynchronous: evaluate a copy of the agent in a separate process; training continues meanwhile. Copies wait
-            their turn, so none is left out, and the end of training waits for all. A process that fails is a warning,
-            and evaluations take place here from then on.
+            their turn, so none is left out; beyond 8 of them, and at the end, training waits. A process that fails is a
+            warning, and evaluations take place here from then on.
         video: write a video of each evaluation's first episode.
         logger: gets `evaluation/…` at once.
         checkpointer: keeps the best.
@@ -190,6 +191,8 @@ class Evaluator(Callback):
             self._due = self._newest()
             return
         with self._spent.during("evaluate"):
+            if len(self._waiting) >= QUEUE:  # each takes memory, and a checkpoint
+                self._take_results(wait=True)
             self._send((step, update), self.agent)
         if self.checkpointer is not None:
             self.checkpointer.save_soon(clock_of((step, update)))

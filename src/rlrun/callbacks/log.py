@@ -145,8 +145,9 @@ class Logger(Callback):
 
     def write_late(self, step: int | None, update: int, metrics: Mapping[str, Any]) -> None:
         """Write a record of these metrics of an earlier update, next to that update's own record."""
-        self._emit({**self._counts(step, update), **self._values(metrics)}, self._windows)
-        self._records += 1
+        record = {**self._counts(step, update), **self._values(metrics)}
+        self._emit(record, self._windows)
+        self._records, self._newest = self._records + 1, max(self._newest, axis_of(record, self.offline, self.axis))
 
     def end_training(self, error: BaseException | None, update: int = 0, step: int | None = None) -> None:
         in_order = error is None or isinstance(error, Stop)

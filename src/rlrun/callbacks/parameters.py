@@ -92,7 +92,9 @@ def module_outputs(loss: LossCallback, batch: Mapping[str, Any]) -> dict[str, Hi
     """
     hook = loss.hook("backward")
     arguments = {} if hook is None else hook.arguments
-    wanting = [name for name, argument in arguments.items() if argument.default is argument.empty and name not in batch]
+    names = {argument: loss.inputs.get(argument, argument) for argument in arguments}
+    wanting = [names[name] for name, entry in arguments.items() if entry.default is entry.empty]
+    wanting = [name for name in wanting if name not in batch]
     if hook is None or hook.label != "loss" or wanting:
         return {}
     metrics: dict[str, Histogram] = {}
@@ -103,16 +105,18 @@ def module_outputs(loss: LossCallback, batch: Mapping[str, Any]) -> dict[str, Hi
             metrics[path] = Histogram(torch.cat([part.detach().flatten() for part in parts]))  # a copy
 
     modules = dict(loss.network.named_modules())
-    names = {
+    places = {
         module: "_".join(["output/" + loss.name, *path.split(".")]).rstrip("_") for path, module in modules.items()
     }
-    modes = {module: module.training for module in names}
-    handles = [module.register_forward_hook(lambda module, _, output: keep(names[module], output)) for module in names]
+    modes = {module: module.training for module in places}
+    handles = [
+        module.register_forward_hook(lambda module, _, output: keep(places[module], output)) for module in places
+    ]
     loss.network.eval()
     devices = {parameter.device for parameter in loss.parameters if parameter.is_cuda}
     try:
         with torch.random.fork_rng([*devices]), torch.enable_grad():
-            hook.method(**{name: batch[name] for name in arguments if name in batch})
+            hook.method(**{argument: batch[name] for argument, name in names.items() if name in batch})
     finally:
         for handle in handles:
             handle.remove()

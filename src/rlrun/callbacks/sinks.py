@@ -24,7 +24,9 @@ LONGEST = 1 << 24  # bytes of a line
 
 
 class Sink(Protocol):
-    """Receives records in the order of time; after an error it is closed and opened again.
+    """Receives records in the order of time, except for results of evaluations in a process of their own.
+
+    After an error it is closed and opened again.
 
     With an attribute `media` that is True, records have `Distribution`, `Image`, `Video` and `Text` as well; otherwise
     they have numbers alone. With a true attribute `artifacts`, its method `send(run)` is called before `close`.

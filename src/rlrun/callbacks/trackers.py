@@ -167,7 +167,7 @@ class Mlflow(Placed):
         self._experiment, self._name, self.artifacts = experiment, name, artifacts
         self._client: Any = None
         self._id = ""
-        self._newest = -1.0  # position of the newest record that the service has
+        self._sent = Sent()
         self._takes_files = True
         self._folder: Any = None  # of files, if it is the run's own
 
@@ -198,7 +198,7 @@ class Mlflow(Placed):
         known = self._client.get_run(self._id)
         for name in parameters.keys() - known.data.params.keys():  # MLflow refuses another value
             self._client.log_param(self._id, name, parameters[name])
-        self._newest = _position({"env_steps": 0, "updates": -1, **known.data.metrics})
+        self._sent = Sent(_position({"env_steps": 0, "updates": -1, **known.data.metrics}))
         # The database of a run that was moved, or made by others, may name any place for its artifacts.
         links = any(path.is_symlink() for path in run.mlflow.rglob("*"))
         inside = known.info.artifact_uri == f"{files}/{self._id}/artifacts" and not links
@@ -208,7 +208,7 @@ class Mlflow(Placed):
             self._store(run.config, "")
 
     def write(self, record: Record) -> None:
-        if _position(record) <= self._newest:
+        if not self._sent.lacks(record):
             return
         at, now, entry = self.place(record), round(time.time() * 1000), self._mlflow.entities.Metric
         metrics = [entry(_key(name), float(value), now, at) for name, value in numbers_of(record).items()]
@@ -217,7 +217,7 @@ class Mlflow(Placed):
         for name, value in record.items() if self._takes_files else ():
             if isinstance(value, MEDIA):
                 self._add(_key(name), f"{at:010d}", value)
-        self._newest = _position(record)
+        self._sent.add(record)
 
     def _add(self, place: str, name: str, value: Any) -> None:
         with TemporaryDirectory() as folder:
@@ -274,7 +274,7 @@ class Trackio(Placed):
         self._project, self._name, self._group = project, name, group
         self._foreign = trust.is_foreign("logger", "trackio")
         self._session: Any = None
-        self._newest = -1.0  # position of the newest record that trackio has
+        self._sent = Sent()
 
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         from trackio.run import Run
@@ -292,14 +292,14 @@ class Trackio(Placed):
             _messages.warning("logger trackio is left out: it comes with the run; say logger=… again")
             return
         SQLiteStorage.init_db(self._project)  # raises what trackio would only warn of later
-        self._newest = max((_position(record) for record in known), default=-1.0)
+        self._sent = Sent(max((_position(record) for record in known), default=-1.0))
         self._session = Run(
             None, self._project, None, name=name, run_id=id, group=self._group or group or None, config=dict(config)
         )
         run.echo(f"trackio: to see the run: trackio show --project {shlex.quote(self._project)}")
 
     def write(self, record: Record) -> None:
-        if self._session is None or _position(record) <= self._newest:
+        if self._session is None or not self._sent.lacks(record):
             return
         with TemporaryDirectory() as folder:
             values = {
@@ -307,7 +307,7 @@ class Trackio(Placed):
                 for number, (name, value) in enumerate(record.items())
             }
             self._session.log(values, step=self.place(record))  # which copies the files
-        self._newest = _position(record)
+        self._sent.add(record)
 
     def _of(self, value: Any, file: Path) -> Any:
         if isinstance(value, Distribution):
@@ -325,8 +325,30 @@ class Trackio(Placed):
                 self._session.finish()
 
 
+class Sent:
+    """The newest records that a service has: of evaluations, whose results may come late, and of all else.
+
+    position: of the newest that it had at the start.
+    """
+
+    def __init__(self, position: float = -1.0) -> None:
+        self._newest = {True: position, False: position}
+
+    def lacks(self, record: Record) -> bool:
+        """Return True for a record that the service has not."""
+        return _position(record) > self._newest[_evaluates(record)]
+
+    def add(self, record: Record) -> None:
+        """Note that the service has a record."""
+        self._newest[_evaluates(record)] = _position(record)
+
+
+def _evaluates(record: Record) -> bool:
+    return all(name.startswith("evaluation/") for name in record if "/" in name)
+
+
 def _position(record: Mapping[str, float]) -> float:
-    """Return a number that grows with every record of a run."""
+    """Return a number that grows with every record of a run, or of its evaluations."""
     return record["env_steps"] + record["updates"]
 
 

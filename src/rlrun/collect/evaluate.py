@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent, Response, initial_state, restarted, to_arrays, to_tensors, where
-from rlrun.collect.by_id import rounds
-from rlrun.core.errors import ConfigError
+from rlrun.collect.by_id import IDLE, rounds
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, EnvById, Step
@@ -162,11 +162,15 @@ def _evaluate_ids(
 ) -> Evaluation:
     """Play the episodes of the agents that begin first; the others act, too."""
     playing: dict[AgentId, int] = {}  # id -> episode
+    seen: dict[AgentId, int] = {}  # id -> newest round
     begun = ended = 0
     with evaluation_mode(agent):
-        for observations in rounds(env, agent, seed=tally.seed, explore=explore):
+        for number, observations in enumerate(rounds(env, agent, seed=tally.seed, explore=explore)):
             if abandon is not None:
                 abandon()
+            seen |= dict.fromkeys(observations, number)
+            if lost := [name for name in playing if number - seen[name] > IDLE]:
+                raise RlrunError(f"{env.name} gave no last observation of agent {lost[0]}, and it is gone for good")
             for name, entry in observations.items():
                 if entry.episode_state is EpisodeState.INITIAL and begun < len(tally.endings):
                     playing[name], begun = begun, begun + 1
@@ -196,6 +200,8 @@ def sampling(agent: Agent, epsilon: float, *, seed: int) -> Agent:
     if not hasattr(agent, "respond"):
         name = type(agent).__name__
         raise ConfigError(f"evaluation.epsilon: a {name} has no respond(observation, state, explore) to sample by")
+    if not hasattr(agent, "uniform") and hasattr(getattr(agent, "agent", None), "uniform"):
+        raise ConfigError("evaluation.epsilon: repeated actions (+with=action_repeat) are not sampled step by step")
     return _Sampling(agent, epsilon, seed)
 
 

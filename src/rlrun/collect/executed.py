@@ -27,7 +27,8 @@ class Executed:
         Raises:
             DataError: what the environment says is no action.
         """
-        executed = {env_index: info[self.name] for env_index, info in step.info.items() if self.name in info}
+        named = {env_index: info.get(self.name) for env_index, info in step.info.items()}
+        executed = {env_index: value for env_index, value in named.items() if value is not None}
         if not executed:
             return response
         action = map_tree(np.array, response["action"])
@@ -39,7 +40,7 @@ class Executed:
                 fits = False
             if not fits:
                 raise DataError(
-                    f"env {env_index} executed {self.name}={value}, by its info; that is no action of its space"
+                    f"env {env_index} executed {self.name}={str(value)[:100]}, by its info; that is no action"
                 )
             put_rows(action, env_index, row)
         return {**response, "action": action}

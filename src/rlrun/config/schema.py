@@ -222,6 +222,7 @@ KINDS: dict[str, Kind] = {
     "algorithm.collect_steps": whole(1),
     "memory.import": either(TEXT, TEXTS, NULL),
     "offline.limit": either(whole(1), NULL),
+    "offline.own_every": whole(1),
     "memory.export.every": either(whole(), NULL),
     "memory.export.min_seconds": number(0),
     "memory.export.path": either(TEXT, NULL),

@@ -207,7 +207,10 @@ def policy_actions(space: Any, value: Any) -> Tree:
     if parts := parts_of(space):
         return {name: policy_actions(part, value[key_of(space, name)]) for name, part in parts.items()}
     if not isinstance(space, gymnasium.spaces.Box):
-        return np.subtract(value, getattr(space, "start", 0)).astype(np.int64)
+        choices = np.subtract(value, getattr(space, "start", 0))
+        if (choices != np.floor(choices)).any():
+            raise ValueError(f"choices are whole numbers, not {value}")
+        return choices.astype(np.int64)
     if not space.is_bounded():
         return np.asarray(value, np.float32)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)

@@ -362,7 +362,7 @@ class ActionHead(nn.Module):
         return torch.stack(terms + ([] if choices is None else self.codec.leaf_entropies(choices)), -1)
 
     def divergence(self, heads: Heads, reference: Heads) -> Tensor:
-        """Return KL(heads ‖ reference) [...] in nats; exact, since squashing both alike changes nothing of it."""
+        """Return KL(heads ‖ reference) [...] in nats, exactly."""
         mean, log_std, choices = heads
         terms = []
         if mean is not None and log_std is not None and reference.mean is not None and reference.log_std is not None:

@@ -171,7 +171,8 @@ class Quantiles(ValueHead):
 
 
 class RewardQuantiles(Rewards):
-    """Quantiles of the return of each reward: [M, R, B, N], or [M, R, B, width, N]; targets are [B, R, N].
+    """Quantiles of the return of each reward: [M, R, B, N], or [M, R, B, width, N]; targets are [B, R, N],
+    or means [B, R].
 
     Args:
         weights: as of `Rewards`.
@@ -197,6 +198,8 @@ class RewardQuantiles(Rewards):
         return estimate
 
     def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+        if target.dim() < estimate.dim() - 1:  # means alone, [B, R]
+            target = target.unsqueeze(-1)
         return self.quantiles.distance(estimate, target.movedim(-2, 0), huber=huber).mean(1)
 
     def signs(self, like: Tensor) -> Tensor:

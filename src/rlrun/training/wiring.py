@@ -138,6 +138,15 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
         for unknown in callback.inputs.keys() - arguments:
             hint = did_you_mean(unknown, arguments)
             raise WiringError(f"callbacks.{callback.name}._inputs_: no hook has an argument '{unknown}'{hint}")
+        read = {
+            name for steps in plan.steps.values() for step in steps if step.callback is callback for name in step.asks
+        }
+        for missing in {*callback.inputs.values()} - read:
+            known = {name for fields in plan.names.values() for name in fields}.union(
+                *(c.provides for c in callbacks.values())
+            )
+            hint = did_you_mean(missing, known | known_state)
+            raise WiringError(f"callbacks.{callback.name}._inputs_: nobody provides '{missing}'{hint}")
     plan.steps["begin_batch"] = _ordered(plan, plan.steps["begin_batch"])
     plan.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
     requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
