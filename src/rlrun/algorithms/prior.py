@@ -77,8 +77,8 @@ class SameActionPrior(Prior):
         before = self.codec.split(previous["value"])[0]
         assert before is not None
         size = before.shape[-1]  # further numbers are decided on, but not done: for how many steps; these are uniform
-        c, others = c[..., :size], (size - c.shape[-1]) * math.log(2.0)
+        c, uniform = c[..., :size], (size - c.shape[-1]) * math.log(2.0)
         anywhere = truncated_density(c, torch.zeros_like(c), 2.0, math.log(2.0))
         near = truncated_density(c, before, 2.0 * self.deviation, math.log(2.0 * self.deviation))
         both = torch.logaddexp(anywhere + math.log1p(-self.share), near + math.log(self.share))
-        return torch.where(previous["known"].unsqueeze(-1), both, anywhere).sum(-1) + others
+        return torch.where(previous["known"].unsqueeze(-1), both, anywhere).sum(-1) + uniform

@@ -162,7 +162,7 @@ class Evaluator(Callback):
     def _send(self, moment: Moment, agent: Agent) -> None:
         self._waiting.append((moment, freeze(agent)))
         if self._link is not None:
-            self._link.send(async_evaluation.Job(self._waiting[-1][1]))
+            self._link.send(async_evaluation.EvaluationJob(self._waiting[-1][1]))
         self._protect()
 
     def _protect(self) -> None:

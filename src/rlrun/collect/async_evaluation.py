@@ -26,7 +26,7 @@ class EvaluationRecipe(NamedTuple):
     process: tuple[int, str, str]  # threads, matmul backend and precision, so that numbers are those of this process
 
 
-class Job(NamedTuple):
+class EvaluationJob(NamedTuple):
     """Evaluate this agent."""
 
     agent: bytes
@@ -45,7 +45,7 @@ def evaluate_jobs(load: Callable[[], EvaluationRecipe], jobs: Inbox, give: Give)
             os.nice(10)  # training comes first
         env = recipe.make()
         seed = recipe.options["seed"]
-        while isinstance(job := jobs.receive(), Job):
+        while isinstance(job := jobs.receive(), EvaluationJob):
             if recipe.epsilon:
                 torch.manual_seed(seed)
             give(evaluate(env, sampling(thaw(job.agent), recipe.epsilon, seed=seed), **recipe.options))

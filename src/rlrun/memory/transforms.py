@@ -147,10 +147,10 @@ class NStep:
     def __init__(self, *, steps: int, discount: float | Sequence[float]) -> None:
         require_at_least("memory.adaptors: NStep.steps", steps, 1)
         self.steps = steps
-        each = (1,) * np.ndim(discount)
-        self.powers = np.power(discount, np.arange(steps + 1).reshape(-1, *each)).astype(np.float32)  # [n + 1, …]
+        rewards = (1,) * np.ndim(discount)
+        self.powers = np.power(discount, np.arange(steps + 1).reshape(-1, *rewards)).astype(np.float32)  # [n + 1, …]
         # steps made -> what each reward counts
-        self.counted = np.tri(steps + 1, steps, -1, np.float32).reshape(steps + 1, steps, *each) * self.powers[:-1]
+        self.counted = np.tri(steps + 1, steps, -1, np.float32).reshape(steps + 1, steps, *rewards) * self.powers[:-1]
         ahead = () if steps == 1 else ("next_observation", "terminated", "truncated")
         self.requires: tuple[str, ...] = ("reward", *ahead)
         self.provides: tuple[str, ...] = ("discount",) if steps == 1 else ("reward", *ahead, "discount")
@@ -175,8 +175,8 @@ class NStep:
         flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(reach.shape)
         successor, last = flat[first + reach], flat[first + reach - 1]
         reward, counted = rows.gather("reward", slots[..., :-1]).numpy(), self.counted[reach]
-        each, factors = (("...n", "...nr")[array.ndim > slots.ndim] for array in (reward, counted))
-        summed = np.einsum(f"{each},{factors}->{each.replace('n', '')}", reward, counted)
+        rewards, factors = (("...n", "...nr")[array.ndim > slots.ndim] for array in (reward, counted))
+        summed = np.einsum(f"{rewards},{factors}->{rewards.replace('n', '')}", reward, counted)
         batch = {
             "reward": torch.from_numpy(summed),
             "next_observation": rows.gather("observation", successor),

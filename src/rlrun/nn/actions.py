@@ -201,7 +201,7 @@ class ActionCodec:
             return [self.entropy(part) for part in torch.split(log_probabilities, widths, -1)]
         table = log_probabilities.reshape(*log_probabilities.shape[:-1], *map(math.prod, choices))
         axes = range(-len(choices), 0)
-        return [self.entropy(table.logsumexp([other for other in axes if other != axis])) for axis in axes]
+        return [self.entropy(table.logsumexp([rest for rest in axes if rest != axis])) for axis in axes]
 
     def _grouped(self, values: Tensor) -> list[Tensor]:
         """Cut [..., width] into groups [..., branches, choices]: one where all branches have equally many."""

@@ -52,21 +52,21 @@ def grouped(
         for names, parameters in members.items()
         if parameters
     ]
-    made = optimizer(parts, **settings)
+    result = optimizer(parts, **settings)
     for name, group in groups.items():
         for key, _ in _settings(group):
-            if key not in made.defaults:
-                hint = did_you_mean(key, (*CHOICE, *made.defaults))
-                raise ConfigError(f"groups.{name}: {type(made).__name__} has no setting '{key}'{hint}")
-    for part in made.param_groups:
-        part["lr_factor"] = 1.0 if part["lr"] == made.defaults["lr"] else part["lr"] / made.defaults["lr"]
+            if key not in result.defaults:
+                hint = did_you_mean(key, (*CHOICE, *result.defaults))
+                raise ConfigError(f"groups.{name}: {type(result).__name__} has no setting '{key}'{hint}")
+    for part in result.param_groups:
+        part["lr_factor"] = 1.0 if part["lr"] == result.defaults["lr"] else part["lr"] / result.defaults["lr"]
     paths = [path for path, _ in network.named_parameters()]
-    made.matches = {f"groups.{name}": any(name in names for names in members) for name in groups} | {  # type: ignore[attr-defined]
+    result.matches = {f"groups.{name}": any(name in names for names in members) for name in groups} | {  # type: ignore[attr-defined]
         f"groups.{name}.exclude: '{pattern}'": any(_named([pattern], path) for path in paths)
         for name, group in groups.items()
         for pattern in group.get("exclude", ())
     }
-    return made
+    return result
 
 
 def _settings(group: Mapping[str, Any]) -> list[tuple[str, Any]]:

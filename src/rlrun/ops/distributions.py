@@ -153,11 +153,11 @@ def truncated_distance(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_
 
 
 def _truncated_divergences(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
-    cut, other = _Cut.of(mean, log_std), _Cut.of(other_mean, other_log_std)
-    ratio, apart = (log_std - other_log_std).exp(), (cut.location - other.location) * (-other_log_std).exp()
+    cut, reference = _Cut.of(mean, log_std), _Cut.of(other_mean, other_log_std)
+    ratio, apart = (log_std - other_log_std).exp(), (cut.location - reference.location) * (-other_log_std).exp()
     distance, square = cut.moments()
-    seen = ratio.square() * square + 2.0 * ratio * apart * distance + apart.square()  # from the other
-    return other_log_std + other.within.log() - log_std - cut.within.log() + 0.5 * (seen - square)
+    seen = ratio.square() * square + 2.0 * ratio * apart * distance + apart.square()  # from the reference
+    return other_log_std + reference.within.log() - log_std - cut.within.log() + 0.5 * (seen - square)
 
 
 class _Cut(NamedTuple):
