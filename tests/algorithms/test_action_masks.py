@@ -184,9 +184,9 @@ def test_a_repeated_action_may_be_forbidden(tmp_path):
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "sac"])
 def test_an_exported_policy_knows_the_mask(algorithm):
-    made = make(f"algorithm={algorithm}", "env=maskedchain", "algorithm.hidden=[8]", "preset=null")
+    policy = make(f"algorithm={algorithm}", "env=maskedchain", "algorithm.hidden=[8]", "preset=null")
     for stochastic in (False, True):
-        proven(made, made.graph(stochastic=stochastic), count=20)
+        proven(policy, policy.graph(stochastic=stochastic), count=20)
 
 
 class Doors(gymnasium.Env):

@@ -24,9 +24,9 @@ class Tutored(gymnasium.Env):
 
     observation_space = Box(0.0, 9.0, (1,))
 
-    def __init__(self, choice=False, cut=False, told=None):
+    def __init__(self, choice=False, cut=False, executed=None):
         self.action_space = Tuple([Box(-2.0, 4.0, (1,)), Discrete(3, start=1)]) if choice else Box(-2.0, 4.0, (1,))
-        self.told = told if told is not None else ((2.5,), 3) if choice else (2.5,)
+        self.executed = executed if executed is not None else ((2.5,), 3) if choice else (2.5,)
         self.cut = cut
 
     def reset(self, *, seed=None, options=None):
@@ -36,7 +36,7 @@ class Tutored(gymnasium.Env):
     def step(self, action):
         self.at += 1
         last = self.at == 3
-        info = {"expert": self.told} if self.at % 2 == 0 else {}
+        info = {"expert": self.executed} if self.at % 2 == 0 else {}
         return np.full(1, self.at, np.float32), 1.0, last and not self.cut, last and self.cut, info
 
 
@@ -83,15 +83,15 @@ def test_parts_of_actions_are_converted():
         assert row["action"]["1"].tolist() == [0, 2, 0]  # the choice 3 of 1 to 3
 
 
-@pytest.mark.parametrize("told", [(1.0, 2.0), (float("nan"),), "left", {"x": 1}, [9.0] * 99])
-def test_what_is_no_action_is_refused(told):
+@pytest.mark.parametrize("executed", [(1.0, 2.0), (float("nan"),), "left", {"x": 1}, [9.0] * 99])
+def test_what_is_no_action_is_refused(executed):
     with pytest.raises(DataError, match=r"^env 0 executed expert=.{,100}, by its info; that is no action$"):
-        rows(told=told)
+        rows(executed=executed)
 
 
 def test_choices_are_whole():
     with pytest.raises(DataError, match="that is no action"):
-        rows(agent=Centres(), choice=True, told=((2.5,), 1.5))
+        rows(agent=Centres(), choice=True, executed=((2.5,), 1.5))
 
 
 def test_rollouts_have_the_log_prob_of_stored_actions():

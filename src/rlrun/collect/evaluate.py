@@ -124,13 +124,12 @@ def evaluate(
     """
     if isinstance(env, EnvById):
         return _evaluate_ids(env, agent, _Tally(episodes, 0, seed), max_steps or math.inf, explore, abandon)
-    envs = env.num_envs
+    envs = pending = env.num_envs
     playing = np.arange(envs)  # env -> episode
-    pending = envs
     tally = _Tally(episodes, env.spaces.rewards, seed)
     active = playing < episodes
     env.renew()
-    observation = env.reset([seed + int(episode) for episode in playing])
+    observation = env.reset((seed + playing).tolist())
     state = initial = initial_state(agent, envs)
     tally.show(watch, playing, active)
     with evaluation_mode(agent):
@@ -148,9 +147,7 @@ def evaluate(
                 playing[over] = pending + np.arange(len(over))  # an env with an index beyond the last is idle
                 pending += len(over)
                 active = playing < episodes
-                seeds = [
-                    seed + int(playing[env_index]) for env_index in np.flatnonzero(episode_end)
-                ]  # idle envs continue, uncounted
+                seeds = (seed + playing[episode_end]).tolist()  # idle envs continue, uncounted
                 observation = env.reset_envs(episode_end, seeds)
                 state = restarted(state, initial, episode_end)
                 tally.show(watch, playing, episode_end & active)
