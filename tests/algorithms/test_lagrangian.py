@@ -171,8 +171,16 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
         ("seditor", (*BANDIT, "+with=reward_critics"), "learn the value of one reward"),
         ("dsac", CRITICS, r"leave algorithm\.value_head \(\+with=hlgauss, reward_critics\) away"),
-        ("ppo", CRITICS, "callbacks.q_loss.value_head.*leads nowhere"),
-        ("sac", VALUES, "memory.adaptors.advantages.rewards.*leads nowhere"),
+        (
+            "ppo",
+            CRITICS,
+            r"q_loss.value_head.*leads nowhere; \+with=reward_critics needs it, and algorithm=ppo lacks it",
+        ),
+        (
+            "sac",
+            VALUES,
+            r"advantages.rewards.*leads nowhere; \+with=reward_values needs it, and algorithm=sac lacks it",
+        ),
         ("a2c", (CONSTRAINED, WEIGHED, "algorithm.discount=[0.9,0.5]"), "wanted one number, as one value is learned"),
         ("sac", (*CRITICS, "algorithm.discount=[0.9,0.5,0.1]"), "one for each of 2 rewards"),
         ("ppo", (*VALUES, "algorithm.discount=[0.9,0.5]"), "return_norm.normalizer.discount: wanted one number"),

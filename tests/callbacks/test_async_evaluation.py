@@ -8,6 +8,7 @@ import pytest
 from tests.resume.twins import signal_at
 
 import rlrun
+from rlrun import checkpointing
 from rlrun.callbacks import Evaluator, evaluate
 from rlrun.collect import async_evaluation, links
 from rlrun.collect.unroll import Failed
@@ -16,6 +17,7 @@ from rlrun.config import compose
 from rlrun.core.errors import RequestError
 from rlrun.devtools.conformance.checks import AT, RESUMED, copy_as_killed, shrink
 from rlrun.devtools.conformance.reach import differences, walk
+from rlrun.runs.directory import RunDir
 
 OFTEN = {**RESUMED, "evaluation.every": 6, "evaluation.episodes": 3, "evaluation.max_steps": None}
 
@@ -92,6 +94,12 @@ def test_evaluations_under_way_are_made_again(late, tmp_path):
     assert evaluations(tmp_path / "resumed") == evaluations(tmp_path / "whole")
     assert [step for step, *_ in evaluations(tmp_path / "whole")] == [15, 18, 24, 30, 36, 36]
     assert not differences(walk(whole.trainer), walk(resumed.trainer))
+
+
+def test_the_last_checkpoint_owes_no_evaluation(late, tmp_path):
+    result = rlrun.train(small(stop_updates=None, stop_env_steps=36), run_dir=tmp_path / "run")
+    state = checkpointing.load(RunDir(result.run_dir).checkpoint())["callbacks.evaluation"]
+    assert (state["evaluated"], state.get("waiting")) == ((36, 22), None)
 
 
 def test_training_waits_where_too_many_copies_wait(late, monkeypatch, tmp_path):

@@ -153,6 +153,11 @@ class Checkpointer(Callback):
         """Save at the end of the update that has made this environment step."""
         self._due = min(self._due, step)
 
+    def save_again(self) -> None:
+        """Let the end of training save the newest update even if it is saved: its state has changed since."""
+        self.wait()
+        self._saved = None
+
     def mark_saved(self, step: int, update: int) -> None:
         """Make the checkpoint of an earlier update the best."""
         if self._saved == (step, update):

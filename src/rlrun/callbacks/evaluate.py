@@ -232,9 +232,11 @@ class Evaluator(Callback):
         try:
             step, update = self._newest_update
             ended_well = update > 0 and (error is None or type(error) is Stop)
-            if ended_well:
+            if ended_well and self._waiting:
                 with self._spent.during("evaluate"):
                     self._take_results(wait=True)
+                if self.checkpointer is not None:
+                    self.checkpointer.save_again()
             if self.every and ended_well and (self.last is None or self._evaluated != self._newest_update):
                 self._evaluate(step, update, final=True)
         finally:

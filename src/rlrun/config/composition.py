@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading, renames, schema
 from rlrun.config.files import one_line
+from rlrun.config.interpolation import LinkError, dotted, leaves, plain, split
 from rlrun.config.interpolation import Path as Keys
-from rlrun.config.interpolation import dotted, leaves, plain, split
 from rlrun.config.merging import OVERRIDE, Layer, apply, check_likeness, merge, origins
 from rlrun.config.overrides import ADDITIONS, Override, parse, todays
 from rlrun.config.peers import hint
@@ -252,6 +252,14 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
         for key in reading.missing(read):
             raise ConfigError(f"{key}: a value is needed: {key}=…")
         reading.resolve_texts(config, read)
+    except LinkError as error:
+        layer = origins(config, composed.layers).get(error.place)
+        if layer is None or not layer.packaged or not layer.config_path.startswith("with/"):
+            raise
+        name = layer.config_path.removeprefix("with/").removesuffix(".yaml")
+        raise ConfigError(
+            f"{error}; +with={name} needs it, and algorithm={composed.choices.get('algorithm')} lacks it"
+        ) from error
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
     _check_unread(composed, read)

@@ -102,6 +102,14 @@ def absolute(text: str, here: Path) -> Path:
     return here[: len(here) - dots] + split(text)
 
 
+class LinkError(ConfigError):
+    """An interpolation leads nowhere; `place` is the key that has it."""
+
+    def __init__(self, message: str, place: Path = ()) -> None:
+        super().__init__(message)
+        self.place = place
+
+
 def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...] = ()) -> Location:
     """Follow a path, and every link on the way and at its end.
 
@@ -124,7 +132,7 @@ def locate(tree: Any, path: Path, *, referrer: Path = (), trail: tuple[Path, ...
                 return Location(here, node, path[index:], trail)
             asker = f"{dotted(referrer)}: '${{{dotted(path)}}}' leads nowhere" if referrer else ""
             near = did_you_mean(key, [name for name, _ in children(node)], f"{dotted(here)}." if here else "")
-            raise ConfigError(f"{asker or f'{dotted(path)}: no such key'}{near}")
+            raise LinkError(f"{asker or f'{dotted(path)}: no such key'}{near}", referrer)
         node, here = next_node, (*here, key)
     return Location(here, node, (), trail)
 
