@@ -10,6 +10,7 @@ import torch
 import rlrun
 from rlrun.algorithms.bc import BCLoss
 from rlrun.algorithms.causal_bc import CausalBCLoss, Residual, ResidualLoss
+from rlrun.algorithms.iql import AdvantageWeightedLoss
 from rlrun.collect import Collector, PolicyAgent
 from rlrun.env import make
 from rlrun.memory import Table, files
@@ -37,6 +38,17 @@ def test_likelihood_of_numbers():
     actions = [0.3, -0.9, 1.0, -1.0, 0.97]
     losses = loss_of(CONTINUOUS, edge=0.05).loss(column(*[0.0] * 5), column(*actions))
     assert losses.tolist() == pytest.approx([-density(c) for c in (0.3, -0.9, 0.95, -0.95, 0.95)], abs=1e-4)
+
+
+@pytest.mark.parametrize("loss_class", [BCLoss, AdvantageWeightedLoss])
+def test_actions_far_from_a_narrow_policy_teach(loss_class):
+    network = Policy(CONTINUOUS, hidden=())
+    fill(network.head.layer, 0.0, -20.0)  # of mean and log_std: the log-density of 0.9 is -2e17
+    batch = [column(0.0), column(0.9)] + [torch.zeros(1)] * (loss_class is AdvantageWeightedLoss)
+    result = loss_class(network, sgd).loss(*batch)
+    loss = result if loss_class is BCLoss else result[0]
+    loss.sum().backward()
+    assert network.head.layer.bias.grad[0] < -1e15
 
 
 def test_likelihood_of_choices_is_cross_entropy():

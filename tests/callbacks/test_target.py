@@ -142,6 +142,17 @@ def test_quantiles_are_lengthened_by_whole_returns_only():
         LambdaReturn(lambda_=0.9, discount=0.9).begin_batch(q_target=quantiles, **parts)
 
 
+def test_quantiles_of_several_rewards_have_a_discount_for_each_reward():
+    single = one_step()
+    reward = torch.stack((single["reward"], single["reward"]), -1)  # [1, T, 2]
+    quantiles = single["q_target"].reshape(1, STEPS, 1, 1).expand(1, STEPS, 2, 3)
+    target = LambdaReturn(lambda_=1.0, discount=[0.9, 0.5])
+    value = target.begin_batch(q_target=quantiles, reward=reward, terminated=NEVER, truncated=at(1))["q_target"]
+    assert value[0, 0, 0].tolist() == pytest.approx([7.32] * 3)  # 3 + 0.9 · 4.8
+    assert value[0, 0, 1].tolist() == pytest.approx([5.4] * 3)  # 3 + 0.5 · 4.8
+    assert value[0, 1].flatten().tolist() == pytest.approx([4.8] * 6)
+
+
 def test_quantiles_at_fractions_of_each_step_are_not_lengthened():
     parts = {**one_step(), "truncated": NEVER, "target_widths": torch.full((1, STEPS, 2), 0.5)}
     with pytest.raises(ConfigError, match=r"set algorithm\.fixed=true and td_lambda\.lambda=1"):

@@ -81,14 +81,9 @@ def test_best_choices_have_the_largest_value(kind):
 @pytest.mark.parametrize("kind", ["discrete", "multi", "many", "uneven"])
 def test_probabilities_of_branches_sum_to_one(kind):
     codec = ActionCodec(ACTIONS[kind])
-    probabilities = codec.log_softmax(torch.randn(4, codec.width), temperature=0.3).exp()
+    probabilities = codec.log_softmax(torch.randn(4, codec.width)).exp()
     ones = [part.sum(-1) for part in torch.split(probabilities, list(codec.branches), -1)]
     torch.testing.assert_close(torch.stack(ones), torch.ones(len(codec.branches), 4))
-
-
-def test_temperature_divides_the_values():
-    log_probabilities = ActionCodec(Discrete(2)).log_softmax(torch.tensor([[2.0, 0.0]]), torch.tensor(2.0))
-    assert math.isclose(log_probabilities[0, 0].exp(), math.e / (math.e + 1), rel_tol=1e-6)
 
 
 def test_uniform_branches_add_their_entropies():

@@ -15,7 +15,6 @@ from rlrun.callbacks.loss import LossCallback, Optimizer
 from rlrun.core.errors import require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import Policy
-from rlrun.nn.actions import forbidden
 
 Objective = Literal["likelihood", "mode"]
 OBJECTIVES = ("likelihood", "mode")
@@ -56,9 +55,8 @@ class BCLoss(LossCallback):
         c, k = codec.split(action)
         if c is None or heads.mean is None or self.objective == "likelihood":
             log_prob = self.policy.head.log_prob(heads, action, edge=self.edge)
-            return -log_prob.masked_fill(forbidden(log_prob), 0.0)
+            return -codec.without_forbidden(log_prob, heads.choices, action)
         distance = (heads.mean.tanh() - c).square().sum(-1)
         if k is None or heads.choices is None:
             return distance
-        log_prob = codec.select(heads.choices, k)
-        return distance - log_prob.masked_fill(forbidden(log_prob), 0.0)
+        return distance - codec.without_forbidden(codec.select(heads.choices, k), heads.choices, action)

@@ -24,7 +24,6 @@ from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, Policy, Rewards, Value
-from rlrun.nn.actions import forbidden
 
 
 class ImplicitQTarget(TargetCallback):
@@ -129,4 +128,4 @@ class AdvantageWeightedLoss(LossCallback):
         heads = self.policy.heads(observation)
         metrics = {"imitation/weight": weight, "imitation/limited": weight >= self.limit}
         log_prob = self.policy.head.log_prob(heads, action, edge=self.edge)
-        return -weight * log_prob.masked_fill(forbidden(log_prob), 0.0), {}, metrics
+        return -weight * self.policy.codec.without_forbidden(log_prob, heads.choices, action), {}, metrics

@@ -215,8 +215,6 @@ class SmoothedPolicy(TargetCallback):
             way_out = "callbacks.smoothed_policy.network=${networks.gaussian}"
             raise ConfigError(f"a part of this network is recurrent and acts; give '{way_out}'")
         super().__init__(network, **options)
-        if hasattr(network, "_borrowed"):  # critics that choose, and temperatures, are those that learn
-            self.target_network._borrowed = network._borrowed
 
     def hook(self, event: str) -> Hook | None:
         return None if event == "begin_batch" else super().hook(event)
@@ -347,6 +345,9 @@ class LambdaReturn(Target):
                 "td_lambda: critics draw new fractions for each step, which TD(λ) cannot mix; set algorithm.fixed=true "
                 "and td_lambda.lambda=1"
             )
+        factor = ops.discounts(self.discount, like=reward) if discount is None else discount
+        if isinstance(factor, Tensor) and discount is None:  # [R]
+            factor = factor.expand(reward.shape)
         if q_target.dim() > reward.dim():  # [B, T, N], of a distribution
             if self.lambda_ not in (0.0, 1.0):
                 raise ConfigError(
@@ -358,8 +359,7 @@ class LambdaReturn(Target):
         episode_end = terminated | truncated
         if valid is not None:  # a repeated row follows the episode's last one
             episode_end = episode_end | ~torch.cat((valid[:, 1:], valid[:, -1:]), 1)
-        factor = ops.discounts(self.discount, like=reward) if discount is None else discount
-        if isinstance(factor, Tensor) and factor.dim() > 1:  # [B, T], and rewards may have dimensions
+        if isinstance(factor, Tensor):  # [B, T], and rewards may have dimensions
             factor = factor.reshape(factor.shape + (1,) * (reward.dim() - factor.dim()))
         target = ops.lengthened(q_target, reward, episode_end=episode_end, discount=factor, lambda_=self.lambda_)
         return {"q_target": target}, {"batch/lambda_change": (target - q_target).abs()}

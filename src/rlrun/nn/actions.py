@@ -151,13 +151,11 @@ class ActionCodec:
             return gumbel_argmax(logits, keepdim=True)
         return self._per_branch([gumbel_argmax(part) for part in self._grouped(logits)])
 
-    def log_softmax(self, values: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-        """Return the log-probabilities of the Boltzmann policy, branch by branch: [..., width]."""
-        plain = isinstance(temperature, float) and temperature == 1.0
-        scaled = values if plain else values / temperature
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """Return log-probabilities, branch by branch: [..., width]."""
         if len(self.branches) == 1:
-            return scaled.log_softmax(-1)
-        return self._per_branch([part.log_softmax(-1).flatten(-2) for part in self._grouped(scaled)])
+            return logits.log_softmax(-1)
+        return self._per_branch([part.log_softmax(-1).flatten(-2) for part in self._grouped(logits)])
 
     def restrict(self, values: Tensor, observation: Tree) -> Tensor:
         """Return values or logits [..., width] with `ILLEGAL` for choices that the observations [...] do not allow.
@@ -178,6 +176,12 @@ class ActionCodec:
         for part in rest:
             combined = (combined.unsqueeze(-1) & part.unsqueeze(-2)).flatten(-2)
         return combined
+
+    def without_forbidden(self, log_prob: Tensor, choices: Tensor | None, action: Tree) -> Tensor:
+        """Return log_prob [...], 0 for actions that a mask forbids; `choices`: their log-probabilities [..., width]."""
+        if not self.masked or choices is None:
+            return log_prob
+        return log_prob.masked_fill(forbidden(self.select(choices, self.choices(action))), 0.0)
 
     def centered(self, values: Tensor) -> Tensor:
         """Return values less the mean of their branch: [..., width]."""
@@ -383,7 +387,7 @@ def gaussian_of(name: str) -> Gaussian:
 
 
 def forbidden(log_prob: Tensor) -> Tensor:
-    """Return which log-probabilities [...] are those of actions that a mask forbids."""
+    """Return which log-probabilities of choices [...] are those that a mask forbids."""
     return log_prob < 0.5 * ILLEGAL
 
 

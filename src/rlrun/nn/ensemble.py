@@ -38,7 +38,10 @@ class StackedLinear(nn.Module):
         if apart:
             # an index of a member's bias would cost a tensor of zeros in the backward pass
             layers = zip(values, _members(self.weight), _members(self.bias.squeeze(1)), strict=True)
-            results = [linear(value, weight.t(), bias) for value, weight, bias in layers]
+            if in_use() == "onednn":
+                results = [linear(value, weight.t(), bias) for value, weight, bias in layers]
+            else:  # the same without two views of each weight
+                results = [torch.addmm(bias, value, weight) for value, weight, bias in layers]
         else:
             results = [torch.baddbmm(self.bias, values[0], self.weight)]
         if dropout:

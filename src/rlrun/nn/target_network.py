@@ -12,8 +12,9 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def frozen_copy(network: Network) -> Network:
-    """Return a copy of a network that takes no gradients."""
-    return copy.deepcopy(network).requires_grad_(False)
+    """Return a copy of a network that takes no gradients; networks that it borrows, such as critics, are not copied."""
+    borrowed = {id(part): part for part in getattr(network, "_borrowed", ())}
+    return copy.deepcopy(network, borrowed).requires_grad_(False)
 
 
 class Follow:
