@@ -61,9 +61,8 @@ class CriticLoss(LossCallback):
         if isinstance(self.value_head, Numbers) and not isinstance(self.value_head, RewardQuantiles):
             error = ops.error_size(elements.detach() / len(output), huber=self.huber)
             return {"td_error": error if target_scale is None else error / target_scale}
-        means = elements.dim() + isinstance(self.value_head, RewardQuantiles)  # dimensions of targets that are means
-        target = q_target if q_target.dim() == means else q_target.mean(-1)
         mean = self.value_head.mean(output)  # [M, B], or [M, R, B] of several rewards
+        target = q_target if q_target.dim() == mean.dim() - 1 else q_target.mean(-1)  # of a distribution its mean
         if mean.dim() > elements.dim() + 1:
             return {"td_error": (mean - target.movedim(-1, 0)).abs().mean((0, 1))}
         return {"td_error": (mean - target).abs().mean(0)}

@@ -192,16 +192,16 @@ class Evaluator(Callback):
             return
         with self._spent.during("evaluate"):
             if len(self._waiting) >= QUEUE:  # each takes memory, and a checkpoint
-                self._take_results(wait=True)
+                self._take_results(at_most=QUEUE - 1)
             self._send((step, update), self.agent)
         if self.checkpointer is not None:
             self.checkpointer.save_soon(clock_of((step, update)))
 
-    def _take_results(self, *, wait: bool = False) -> None:
-        """Take the results that have arrived, in order; with `wait`, all of them."""
+    def _take_results(self, *, at_most: int = QUEUE) -> None:
+        """Take the results that have arrived, in order; wait until at most so many are missing."""
         while self._waiting:
             (step, update), frozen = self._waiting[0]
-            result = self._received(wait=wait)
+            result = self._received(wait=len(self._waiting) > at_most)
             if result is None and self._link is not None:
                 return
             if result is None:
@@ -234,7 +234,7 @@ class Evaluator(Callback):
             ended_well = update > 0 and (error is None or type(error) is Stop)
             if ended_well and self._waiting:
                 with self._spent.during("evaluate"):
-                    self._take_results(wait=True)
+                    self._take_results(at_most=0)
                 if self.checkpointer is not None:
                     self.checkpointer.save_again()
             if self.every and ended_well and (self.last is None or self._evaluated != self._newest_update):

@@ -159,7 +159,8 @@ class NStep:
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if self.steps == 1:  # everything is as it should be
             shape = batch["terminated"].shape if rows is None else rows.index.shape
-            return batch | {"discount": torch.from_numpy(self.powers[np.ones(shape, np.int64)])}
+            power = self.powers[1]
+            return batch | {"discount": torch.from_numpy(np.full((*shape, *power.shape), power))}
         if rows is None:
             raise RlrunError("memory.adaptors: NStep looks ahead in a table, and this batch comes from none")
         return batch | self.ahead(rows)[0]

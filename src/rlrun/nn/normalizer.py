@@ -24,7 +24,6 @@ from rlrun.core.spaces import (
     Spaces,
     describe,
     leaves,
-    without_mask,
 )
 from rlrun.core.typing import Array, Tree
 from rlrun.runs import learners
@@ -264,9 +263,7 @@ def _shapes(
     there = dict(leaves(space))
     if chosen is None:
         chosen = [
-            path
-            for path, leaf in leaves(without_mask(space))
-            if isinstance(leaf, Box) and not leaf.image and path != ACTION_MASK
+            path for path, leaf in leaves(space) if isinstance(leaf, Box) and not leaf.image and path != ACTION_MASK
         ]
     for path in chosen:
         if path not in there:

@@ -132,21 +132,10 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     for event in EVENTS:
         members = [(owner, hook) for owner in callbacks.values() if (hook := _hook(owner, event)) is not None]
         plan.steps[event] = [_resolve(plan, event, *member, callbacks, known_state) for member in members]
+    known = known_state.union(*plan.names.values(), *(callback.provides for callback in callbacks.values()))
     for callback in callbacks.values():
-        hooks = [hook for event in EVENTS if (hook := callback.hook(event)) is not None]
-        arguments = {argument for hook in hooks for argument in hook.arguments}
-        for unknown in callback.inputs.keys() - arguments:
-            hint = did_you_mean(unknown, arguments)
-            raise WiringError(f"callbacks.{callback.name}._inputs_: no hook has an argument '{unknown}'{hint}")
-        read = {
-            name for steps in plan.steps.values() for step in steps if step.callback is callback for name in step.asks
-        }
-        for missing in {*callback.inputs.values()} - read:
-            known = {name for fields in plan.names.values() for name in fields}.union(
-                *(c.provides for c in callbacks.values())
-            )
-            hint = did_you_mean(missing, known | known_state)
-            raise WiringError(f"callbacks.{callback.name}._inputs_: nobody provides '{missing}'{hint}")
+        if callback.inputs:
+            _check_inputs(plan, callback, known)
     plan.steps["begin_batch"] = _ordered(plan, plan.steps["begin_batch"])
     plan.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
     requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
@@ -159,6 +148,19 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     if learners.rank() > 0:  # after sorting, so that all learners compute in the same order
         plan.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in plan.steps.items()}
     return plan
+
+
+def _check_inputs(plan: Plan, callback: Callback, known: set[str]) -> None:
+    """Refuse renamed inputs that no hook has, or that nobody provides."""
+    hooks = [hook for event in EVENTS if (hook := callback.hook(event)) is not None]
+    arguments = {argument for hook in hooks for argument in hook.arguments}
+    for unknown in callback.inputs.keys() - arguments:
+        hint = did_you_mean(unknown, arguments)
+        raise WiringError(f"callbacks.{callback.name}._inputs_: no hook has an argument '{unknown}'{hint}")
+    read = {name for steps in plan.steps.values() for step in steps if step.callback is callback for name in step.asks}
+    for missing in {*callback.inputs.values()} - read:
+        hint = did_you_mean(missing, known)
+        raise WiringError(f"callbacks.{callback.name}._inputs_: nobody provides '{missing}'{hint}")
 
 
 def _check_trained(callbacks: Mapping[str, Callback]) -> None:
