@@ -12,8 +12,8 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def frozen_copy(network: Network) -> Network:
-    """Return a copy of a network that takes no gradients; networks that it borrows, such as critics, are not copied."""
-    borrowed = {id(part): part for part in getattr(network, "_borrowed", ())}
+    """Return a copy of a network that takes no gradients; what parts of it borrow, such as critics, is not copied."""
+    borrowed = {id(lent): lent for part in network.modules() for lent in getattr(part, "_borrowed", ())}
     return copy.deepcopy(network, borrowed).requires_grad_(False)
 
 
