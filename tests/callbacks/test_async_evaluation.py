@@ -14,7 +14,7 @@ from rlrun.collect import async_evaluation, links
 from rlrun.collect.unroll import Failed
 from rlrun.commands.check import check
 from rlrun.config import compose
-from rlrun.core.errors import RequestError
+from rlrun.core.errors import RequestError, RlrunError
 from rlrun.devtools.conformance.checks import AT, RESUMED, copy_as_killed, shrink
 from rlrun.devtools.conformance.reach import differences, walk
 from rlrun.runs.directory import RunDir
@@ -100,6 +100,13 @@ def test_the_last_checkpoint_owes_no_evaluation(late, tmp_path):
     result = rlrun.train(small(stop_updates=None, stop_env_steps=36), run_dir=tmp_path / "run")
     state = checkpointing.load(RunDir(result.run_dir).checkpoint())["callbacks.evaluation"]
     assert (state["evaluated"], state.get("waiting")) == ((36, 22), None)
+
+
+@pytest.mark.parametrize("waiting", [[["6", 6]], [[6, None]], [[None, 6.0]], [[6, 6]] * 100])
+def test_a_forged_queue_is_refused(waiting):
+    callback = Evaluator(None, None, every=6)
+    with pytest.raises(RlrunError, match="waiting: wanted at most 9 pairs"):
+        callback.load_state_dict(callback.state_dict() | {"waiting": waiting})
 
 
 def test_training_waits_where_too_many_copies_wait(late, monkeypatch, tmp_path):

@@ -1,10 +1,12 @@
 """Which keys somebody reads, where each came from, and how a config is printed and read back."""
 
+import time
+
 import pytest
 from omegaconf import OmegaConf
 
-from rlrun.config import load, provenance, to_yaml, unread
-from rlrun.config.interpolation import locate
+from rlrun.config import load, provenance, renames, to_yaml, unread
+from rlrun.config.interpolation import locate, mentions
 from rlrun.config.reading import missing, reached
 from rlrun.core.errors import ConfigError, RunDirError
 
@@ -91,3 +93,12 @@ def test_a_damaged_saved_config_is_named(tmp_path):
         load(tmp_path / "config.yaml")
     with pytest.raises(RunDirError, match=r"absent.yaml cannot be read"):
         load(tmp_path / "absent.yaml")
+
+
+def test_a_million_dots_are_read_at_once():
+    """No part of a text is looked at twice: it may come from another person's run."""
+    text = "${" + "." * 1_000_000
+    begun = time.process_time()
+    assert mentions(text, ("a",)) == []
+    assert renames.tree({"a": text}, "config.yaml") == {"a": text}
+    assert time.process_time() - begun < 5.0

@@ -182,6 +182,13 @@ def test_restored_loaders_continue():
         assert str(batches[0]) == str(batches[1])
 
 
+@pytest.mark.parametrize("owed", [{"0": -(10**15), "1": 10**15}, {"2": 0}])
+def test_forged_rounding_errors_are_refused(owed):
+    mix = Mix([{"table": table(), "share": 1}, {"table": table(), "share": 1}])
+    with pytest.raises(RlrunError, match="what rounding has kept"):
+        mix.load_state_dict(mix.state_dict() | {"owed": {"0 1": owed}})
+
+
 @pytest.mark.parametrize(
     ("parts", "message"),
     [

@@ -143,6 +143,16 @@ def test_open_episodes_survive_a_checkpoint() -> None:
     assert [episode.row["action"].tolist() for episode in Stored.of(table)] == [[0, 1], [5]]
 
 
+@pytest.mark.parametrize("length", [10**12, 0, -3])
+def test_open_episodes_of_another_length_are_refused(length: int) -> None:
+    _, before = make()
+    before.add({1: sees(INITIAL, 0)}, {1: does(0)})
+    state = before.state_dict()
+    state["open"][1]["length"] = length
+    with pytest.raises(RlrunError, match=f"agent 1 has not {length} rows"):
+        make()[1].load_state_dict(state)
+
+
 def test_interrupting_keeps_whole_transitions() -> None:
     table, proxy = make()
     proxy.add({1: sees(INITIAL, 0), 2: sees(INITIAL, 5)}, {1: does(0), 2: does(5)})

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from rlrun.core.errors import RlrunError
 from rlrun.nn import Stepper
+from rlrun.nn.stepper import load_optimizer
 
 
 def network():
@@ -135,6 +137,18 @@ def test_step_counts_are_float32():
         torch.set_default_dtype(torch.float32)
     dtypes = [{state["step"].dtype for state in adam.state.values()} for adam in (optimizer, plain)]
     assert dtypes[0] == dtypes[1] == {torch.float32}
+
+
+@pytest.mark.parametrize(("name", "value"), [("exp_avg", torch.zeros(1)), ("step", torch.zeros(3))])
+def test_moments_of_other_shapes_are_refused(name, value):
+    """The fused kernel would write behind them."""
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    walk(model, Stepper(optimizer), [0])
+    state = optimizer.state_dict()
+    state["state"][1][name] = value
+    with pytest.raises(RlrunError, match=rf"optimizer: {name} has shape \[{len(value)}\], wanted"):
+        load_optimizer(torch.optim.Adam(model.parameters(), fused=True), state)
 
 
 def test_sparse_gradients_are_refused():

@@ -286,6 +286,14 @@ REFUSED = {  # callbacks, and what the message holds
         lambda: {"target": Target(), "rate": Schedule("rewards", 0.5)},
         r"callbacks\.rate: nobody asks for 'rewards' \(did you mean 'reward'\?\)",
     ),
+    "a name of the run's own": (
+        lambda: {"target": Target(), "evil": Schedule("update", 0.5)},
+        r"callbacks\.evil: 'update' is the run's own name",
+    ),
+    "an input of the run's own that is renamed": (
+        lambda: {"target": Target(), "evil": mine(inputs={"update": "reward"}, backward=lambda self, update: None)},
+        r"callbacks\.evil: 'update' is the run's own name",
+    ),
     "two optimizers of one parameter": (
         lambda: {"q": Trains(1), "policy": Trains(2, 1)},
         r"callbacks\.q and callbacks\.policy train the same parameters",

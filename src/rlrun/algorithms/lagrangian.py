@@ -25,6 +25,7 @@ from rlrun.collect.statistics import Tally
 from rlrun.core.errors import ConfigError, SpaceError, require_one_of
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array
+from rlrun.nn.stepper import load_optimizer
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
@@ -202,7 +203,7 @@ class LagrangianWeights(Callback):
         self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
         if optimizer:
-            self.optimizer.load_state_dict(state["optimiser"])
+            load_optimizer(self.optimizer, state["optimiser"])
         if numbers:
             self.mean, self._updated_at = np.array(state["mean"]), state["made"]
             self._read = (np.array(state["read"]["sum"]), state["read"]["steps"])

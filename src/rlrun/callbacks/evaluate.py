@@ -151,12 +151,14 @@ class Evaluator(Callback):
             if self._run is None:
                 raise RlrunError("there is no run directory")
             states = checkpointing.load(self._run.checkpoints / checkpoint_name(clock_of(moment), moment[1]), modules)
-        except RlrunError as error:
-            _messages.warning("evaluation at update %d cannot be made again: %s", moment[1], error)
+            agent, copies = copy.deepcopy((self.agent, dict(modules)))
+            for path, module in copies.items():
+                module.load_state_dict(states[path])
+        except (RlrunError, RuntimeError, TypeError, KeyError) as error:
+            _messages.warning(
+                "evaluation at update %d cannot be made again: %s", moment[1], " ".join(str(error).split())
+            )
             return
-        agent, copies = copy.deepcopy((self.agent, dict(modules)))
-        for path, module in copies.items():
-            module.load_state_dict(states[path])
         self._send(moment, agent)
 
     def _send(self, moment: Moment, agent: Agent) -> None:
@@ -354,6 +356,9 @@ class Evaluator(Callback):
         self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
         self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])
         self._owed = [(step, update) for step, update in state.get("waiting", ())]
+        counts = [count for moment in self._owed for count in moment[moment[0] is None :]]
+        if len(self._owed) > QUEUE + 1 or any(type(count) is not int for count in counts):
+            raise RlrunError(f"waiting: wanted at most {QUEUE + 1} pairs of an environment step and an update")
         if "reward_sum" in state:
             self.reward_sum, self.reward_steps = np.array(state["reward_sum"]), state["reward_steps"]
         self._due = self._newest()

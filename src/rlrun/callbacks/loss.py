@@ -15,6 +15,7 @@ from rlrun.core.errors import ConfigError, DataError, WiringError, require_one_o
 from rlrun.core.schedules import Schedule
 from rlrun.nn import Stepper, average_gradients, grouped
 from rlrun.nn.ensemble import Ensemble, StackedLinear
+from rlrun.nn.stepper import load_optimizer
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.metrics import as_numbers
 from rlrun.training.update import of_loss
@@ -258,7 +259,7 @@ class LossCallback(Callback):
         self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
         if optimizer and self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimiser"])
+            load_optimizer(self.optimizer, state["optimiser"])
         super().load_state_dict(state, numbers=numbers)
 
     def load_numbers(self, state: dict[str, Any]) -> None:

@@ -23,13 +23,13 @@ class Schedule(Callback):
     def __init__(self, provides: str, value: Function | float) -> None:
         self.provides = (provides,)
         self.value = as_schedule(value)
-        self._last = self.value(0)
+        self._last = float(self.value(0))
 
     def begin_training(self) -> dict[str, float]:
         return {self.provides[0]: self._last}
 
     def begin_batch(self, update: int, step: int | None = None) -> dict[str, float]:
-        self._last = self.value(update if step is None else step)
+        self._last = float(self.value(update if step is None else step))
         return {self.provides[0]: self._last}
 
     @property
@@ -40,7 +40,7 @@ class Schedule(Callback):
         return {"newest": self._last}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self._last = state["newest"]
+        self._last = float(state["newest"])
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"follows {type(self.value).__name__.lower()}"

@@ -14,7 +14,7 @@ from rlrun.core.errors import ConfigError, did_you_mean
 
 Path: TypeAlias = tuple[str, ...]
 
-_LINK = re.compile(r"\$\{\s*(\.*[^\s:{}$,'\"]+)\s*\}")
+_LINK = re.compile(r"\$\{\s*(\.*[^\s.:{}$,'\"][^\s:{}$,'\"]*)\s*\}")
 _SELECT = re.compile(r"\$\{\s*oc\.(?:select|dict\.keys|dict\.values)\s*:\s*([^\s:{}$,'\"]+)")
 _ABSENT: Any = object()
 

@@ -16,7 +16,7 @@ from rlrun.core.errors import printable
 from rlrun.core.renames import group, last, removed, table, target
 
 LOGGER = logging.getLogger(__name__)
-_LINK = re.compile(r"(\$\{\s*)(\.*)([\w.\[\]]+)(\s*\})")
+_LINK = re.compile(r"(\$\{\s*)(\.*)([\w\[\]][\w.\[\]]*)(\s*\})")
 _DEFAULT = re.compile(r"((?:override |optional )*/?)([^@]+)(.*)")
 _REMOVED = "%s%s no longer exists and is ignored: %s"
 _OWN = ("env.kwargs", "env.reset_options")  # what a user's environment calls its arguments

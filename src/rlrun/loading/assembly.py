@@ -3,7 +3,7 @@
 import ctypes
 import pickle
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from rlrun.collect import Collector
 from rlrun.config.build import Builder, explain, find_target
-from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError
+from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError, printable
 from rlrun.core.typing import Stateful
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory import PhasicLoader, ReplayLoader, RolloutLoader, Table
@@ -260,8 +260,21 @@ def restore_part(part: Stateful, state: Any, place: str) -> None:
         RunDirError: it does not fit.
     """
     try:
+        if not isinstance(part, Table):  # whose state is a copy of its rows
+            _require_numbers(part.state_dict(), state, ())
         part.load_state_dict(state)
     except RlrunError as error:
         raise RunDirError(f"{place}: {error}") from error
     except Exception as error:
         raise RunDirError(f"{place} does not fit: {explain(error)}") from error
+
+
+def _require_numbers(own: Any, stored: Any, path: tuple[str, ...]) -> None:
+    """Refuse what is no number of 64 bits where a part has one; it may be read for the first time much later."""
+    if isinstance(own, Mapping) and isinstance(stored, Mapping):
+        for name in own.keys() & stored.keys():
+            _require_numbers(own[name], stored[name], (*path, str(name)))
+    elif isinstance(own, int | float) and (
+        isinstance(stored, str | Mapping | Sequence) or (type(stored) is int and abs(stored) >= 2**63 > abs(own))
+    ):
+        raise RunDirError(f"'{'.'.join(path)}' is {printable(f'{stored}'[:40])}, wanted a number")

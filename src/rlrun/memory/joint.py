@@ -241,6 +241,11 @@ class Mix:
         self._holding, self._samples = list(state["holding"]), state.get("samples", 0)
         owed = state["owed"] if "samples" in state else {" ".join(self._holding): state["owed"]}  # earlier versions
         self._owed = {names: dict(parts) for names, parts in owed.items()}
+        weights = {part.name: part.weight for part in self.parts}
+        most = sum(weights.values()) * len(weights)
+        for parts in self._owed.values():
+            if not parts.keys() <= weights.keys() or any(abs(int(count)) > most for count in parts.values()):
+                raise RlrunError(f"what rounding has kept from each table cannot be {parts}")
 
 
 def _part(name: str, entry: Mapping[str, Any]) -> _Part:

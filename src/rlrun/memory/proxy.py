@@ -158,6 +158,9 @@ class MemoryProxy:
         self.unknown = state["unknown"]
         self._open = {}
         for agent, packed in state["open"].items():
+            arrays = [*flat({"observation": packed["observations"], "response": packed["responses"]}).values()]
+            if packed["length"] < 1 or any(len(array) != packed["length"] for array in arrays):
+                raise RlrunError(f"the open episode of agent {agent} has not {packed['length']} rows of each column")
             rows = {name: packed["length"] - (name == "rewards") for name in ("observations", "responses", "rewards")}
             lists = {name: [take_rows(packed[name], index) for index in range(rows[name])] for name in rows}
             self._open[agent] = _Open(**lists, info=dict(packed["info"]))

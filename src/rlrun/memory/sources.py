@@ -121,8 +121,8 @@ def _spaces_of(source: str) -> Spaces:
     if len(spaces) < 2:
         raise RequestError(f"{source}: it holds {', '.join(spaces) or 'no rows'}; wanted observations and actions")
     action_mask = getattr(spaces["observation"], "parts", {}).get(ACTION_MASK)
-    if action_mask is not None and isinstance(spaces["action"], Discrete):  # which has choices that were never taken
-        spaces["action"] = Discrete(int(np.prod(action_mask.shape)))
+    if isinstance(action_mask, Leaf) and isinstance(spaces["action"], Discrete):  # it has choices that were never taken
+        spaces["action"] = Discrete(max(int(np.prod(action_mask.shape)), int(spaces["action"].n)))
     rewards = table.storage.columns["reward"].shape if "reward" in table.storage.columns else ()
     return Spaces(spaces["observation"], spaces["action"], *rewards)
 

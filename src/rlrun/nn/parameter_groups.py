@@ -10,6 +10,7 @@ from torch import nn
 from rlrun.core.errors import ConfigError, did_you_mean
 
 CHOICE = ("modules", "names", "exclude")
+LONGEST = 200  # letters of a pattern; thousands of brackets would take minutes
 
 
 def grouped(
@@ -41,6 +42,8 @@ def grouped(
             if key in ("", *CHOICE) and (isinstance(value, str) or not isinstance(value, Sequence)):
                 wanted = f".{key}: wanted a list" if key else ": wanted a dict"
                 raise ConfigError(f"groups.{name}{wanted}, got {value!r}")
+            if key in CHOICE and not all(isinstance(text, str) and len(text) <= LONGEST for text in value):
+                raise ConfigError(f"groups.{name}.{key}: wanted names of at most {LONGEST} letters")
     members: dict[tuple[str, ...], list[nn.Parameter]] = {(): []}  # by the groups that they fit
     for path, parameter in network.named_parameters():
         if parameter.requires_grad:

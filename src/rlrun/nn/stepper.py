@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from rlrun.core.errors import RlrunError
 from rlrun.runs import learners
+
+MOMENTS = frozenset(("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "momentum_buffer", "sum"))
 
 
 def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
@@ -90,6 +93,20 @@ class Stepper:
             self.optimizer.state[parameter]["step"] = count
         self._state, self._size, self._parameters = self.optimizer.state, len(self.optimizer.state), parameters
         return True
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load what an optimizer's `state_dict` returned; its kernels write to moments without a look at their shapes.
+
+    Raises:
+        RlrunError: a moment has another shape than its parameter.
+    """
+    optimizer.load_state_dict(state)
+    for parameter, entries in optimizer.state.items():
+        for name in MOMENTS.intersection(entries):
+            shape, wanted = getattr(entries[name], "shape", ()), torch.Size() if name == "step" else parameter.shape
+            if shape != wanted:
+                raise RlrunError(f"optimizer: {name} has shape {[*shape]}, wanted {[*wanted]}")
 
 
 def hooked(optimizer: torch.optim.Optimizer) -> bool:

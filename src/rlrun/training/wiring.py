@@ -129,6 +129,9 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
                 f"the loader has {_list(plan.names)}{hint}"
             )
     known_state = set(state)
+    for name, callback in callbacks.items():
+        if own := sorted(known_state & {*callback.provides, *callback.inputs}):
+            raise WiringError(f"callbacks.{name}: '{own[0]}' is the run's own name; no callback gives or renames it")
     for event in EVENTS:
         members = [(owner, hook) for owner in callbacks.values() if (hook := _hook(owner, event)) is not None]
         plan.steps[event] = [_resolve(plan, event, *member, callbacks, known_state) for member in members]
