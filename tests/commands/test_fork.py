@@ -488,6 +488,62 @@ def test_a_fork_has_files_of_its_own(child, sac):
     assert f"starts from {best}" in run.log.read_text()
 
 
+def composed(*overrides: str) -> Experiment:
+    experiment = Experiment(rlrun.config.compose([*SAC, *TINY, *overrides]))
+    experiment.load_parent()
+    return experiment
+
+
+def test_parts_of_several_sources(child, sac, anew, tmp_path):
+    """Of two runs, one of them not the newest checkpoint, and of a file with other names."""
+    safetensors.torch.save_file({"alpha/log": torch.tensor([-0.5])}, file := tmp_path / "a, b's.safetensors")
+    parts = f'networks.policy.*: {sac}, networks.critics: {child.run_dir}@best, memory: {sac}, networks.temp*: "{file}"'
+    more = ("init.rename={alpha: networks.temperature}", "init.parts={networks.policy.gaussian.layers.0.bias: skip}")
+    here = composed(f"init.from={{{parts}}}", *more)
+    for name, value in here.parts["networks.policy"].state_dict().items():
+        built = anew.parts["networks.policy"].state_dict()
+        assert torch.equal(value, (built if name.endswith("0.bias") else states(sac)["networks.policy"])[name]), name
+    assert digest_of(here, "networks.critics") == storage.digest(states(child.run_dir, "best")["networks.critics"])
+    assert here.parts["networks.temperature"].log.tolist() == [-0.5]
+    assert (len(here.builder.get("memory")), here.trainer.state["update"]) == (98, 0)
+    first, second, third = here.fork.lineage
+    assert (first["run"], second["run"], third["run"]) == (str(sac), str(child.run_dir), None)
+    assert second["checkpoint"] == str(RunDir(child.run_dir).checkpoint("best"))
+    assert (third["init"]["rename"], first["init"]["rename"]) == ({"alpha": "networks.temperature"}, {})
+    assert second["init"]["parts"].keys() == {"*", "networks.critics", "networks.policy.gaussian.layers.0.bias"}
+    again = rlrun.config.compose(here.composed.overrides)  # as a resumed run reads them
+    assert dict(again.config.init["from"]) == dict(here.config.init["from"])
+    assert again.config.init["from"]["networks.critics"] == second["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("init.from={networks.critics: SAC, networks.*: DQN}",),
+            r"^init.from: 'networks.critics' of \S*sac and 'networks.\*' of \S*dqn both give networks.critics.*narrow",
+        ),
+        (
+            ("init.from={networks.polcy: SAC}",),
+            "^init.from: 'networks.polcy' matches nothing .* mean 'networks.policy'",
+        ),
+        (
+            ("init.from={networks.policy: SAC, networks.critics: DQN}",),
+            r"^init.from: 'networks.critics: load' .* \S*dqn$",
+        ),
+        (("init.from={networks.policy: 3}",), "init.from: 'networks.policy': wanted a text"),
+        (
+            ("init.from={networks.policy: SAC}", "init.rename={x: networks.critics}"),
+            "^init.rename: init.from names no run that gives 'networks.critics'",
+        ),
+        (("init.from={}", "init.parts={memory: load}"), "^init.from: a value is needed"),
+    ],
+)
+def test_wrong_parts_of_several_sources_are_refused(sac, dqn, overrides, message):
+    with pytest.raises(RequestError, match=message):
+        composed(*(text.replace("SAC", str(sac)).replace("DQN", str(dqn)) for text in overrides))
+
+
 def test_a_fork_that_was_killed_goes_on_without_its_parent(child, tmp_path):
     """From its very first checkpoint on, and to the same end."""
     shutil.copytree(child.run_dir, tmp_path / "again")

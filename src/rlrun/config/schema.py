@@ -10,7 +10,7 @@ from typing import Any
 from rlrun.config.interpolation import child, children, dotted, locate, plain, split
 from rlrun.core.errors import ConfigError, did_you_mean
 
-OPEN = ("env.kwargs", "env.reset_options", "init.parts", "init.rename")  # keys of the user's own: no `+` needed
+OPEN = ("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rename")  # the user's own: no `+` needed
 # What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.
 CHANGEABLE = (
     *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
@@ -185,7 +185,7 @@ KINDS: dict[str, Kind] = {
     "matmul_backend": one_of("auto", "torch", "onednn"),
     "precision": one_of("highest", "high", "medium", "bf16"),
     "compile": TRUTH,
-    "init.from": either(TEXT, NULL),
+    "init.from": either(TEXT, each(TEXT), NULL),
     "init.weights": TAKEN,
     "init.optimizers": TAKEN,
     "init.numbers": TAKEN,

@@ -24,6 +24,7 @@ from rlrun.security.projects import in_a_run
 
 BLOCKS = ("init", "load")  # children do not inherit what their parent was started from
 PLAIN = re.compile(r"[A-Za-z0-9_./@+-]+")  # text that Hydra's grammar accepts without quotes
+SPECIAL = re.compile(r"([][{}():=,\\ ])")  # letters of a key in braces that Hydra's grammar accepts after a backslash
 NAME = re.compile(r"[^:\s]+")
 MARK = 8  # bytes before the header of a safetensors file
 KINDS = ("weights", "optimizers", "numbers", "memory")
@@ -156,14 +157,18 @@ def _whose(error: ConfigError, overrides: list[str], run: RunDir) -> str:
     return f"{error}; the overrides of {run.path} come before these; without them: {way_out}"
 
 
-def pin(composed: Composed, place: Path) -> None:
-    """Set `init.from` in a config and its overrides to the exact checkpoint."""
-    composed.config.init["from"] = str(place)
+def pin(composed: Composed, places: Mapping[str, Path]) -> None:
+    """Set `init.from` in a config and its overrides to the exact checkpoints, by the sources as the config has them."""
+    source = plain(composed.config)["init"]["from"]
+    pinned: Any = str(places[source]) if isinstance(source, str) else {p: str(places[s]) for p, s in source.items()}
+    composed.config.init["from"] = pinned
     overrides = [override for override in composed.overrides if parse([override])[0].key != "init.from"]
-    composed.overrides[:] = [*overrides, f"init.from={_quoted(str(place))}"]
+    composed.overrides[:] = [*overrides, f"init.from={_quoted(pinned)}"]
 
 
-def _quoted(text: str) -> str:
+def _quoted(text: str | Mapping[str, str]) -> str:
+    if isinstance(text, Mapping):
+        return "{" + ",".join(SPECIAL.sub(r"\\\1", key) + f":{_quoted(value)}" for key, value in text.items()) + "}"
     if PLAIN.fullmatch(text):
         return text
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -173,7 +178,7 @@ def _quoted(text: str) -> str:
 class Settings:
     """The entries that a new run loads from its parent."""
 
-    source: str  # as in the config
+    sources: Mapping[str, str]  # pattern -> run or file of what matches, as in the config; a single one has `*`
     kinds: Mapping[str, bool]  # kind -> whether it is loaded where no pattern matches
     parts: Mapping[str, bool]  # pattern -> whether it is loaded; the last that matches counts
     rename: Mapping[str, str]  # name (or pattern with one `*`) in the parent -> here; the last that matches counts
@@ -189,30 +194,51 @@ class Settings:
         explicit = self.explicit(name)
         return self.kinds[kind] if explicit is None else explicit
 
+    def gives(self, source: str, name: str) -> bool:
+        """Return True if a name is loaded from this source."""
+        return any(matches(pattern, name) for pattern, text in self.sources.items() if text == source)
+
     def require_met(self, names: Collection[str], paths: Collection[str]) -> None:
-        """Refuse patterns and new names that match nothing.
+        """Refuse patterns and new names that match nothing, and names that several sources give.
 
         Raises:
             ConfigError: with the nearest name.
         """
         known = [*paths, *names]
-        for new in self.rename.values():
+        for name in filter(self.explicit, names if len(self.sources) > 1 else ()):
+            patterns = {text: pattern for pattern, text in self.sources.items() if matches(pattern, name)}
+            if len(patterns) > 1:
+                both = " and ".join(f"'{pattern}' of {text}" for text, pattern in patterns.items())
+                raise ConfigError(f"init.from: {both} both give {name}; narrow one of them")
+        for old, new in self.rename.items():
             if not any(matches(new, name) for name in known):
                 near = did_you_mean(new.removesuffix(".*"), known)
                 raise ConfigError(f"init.rename: this run has nothing named '{new}'{near}")
+            if not any((old, new) in self.renaming(source) for source in self.sources.values()):
+                raise ConfigError(f"init.rename: init.from names no run that gives '{new}'")
         for pattern in self.parts:
             if not any(matches(pattern, name) for name in names):
                 near = did_you_mean(pattern.removesuffix(".*"), known)
-                raise ConfigError(f"init.parts: '{pattern}' matches nothing that this run could load{near}")
+                raise ConfigError(f"{self.key(pattern)}: '{pattern}' matches nothing that this run could load{near}")
 
-    def renamed(self, names: Collection[str]) -> dict[str, str]:
-        """Return each name of the parent with its new name; if both exist, a renamed entry replaces an original one.
+    def renaming(self, source: str) -> list[tuple[str, str]]:
+        """Return the renamings of what a source gives."""
+        patterns = [pattern for pattern, text in self.sources.items() if text == source]
+        met = {new for new in self.rename.values() for p in patterns if matches(p, new) or matches(new, p)}
+        return [(old, new) for old, new in self.rename.items() if new in met]
+
+    def key(self, pattern: str) -> str:
+        """Return the key of the config that names a pattern."""
+        return "init.from" if pattern in self.sources else "init.parts"
+
+    def renamed(self, names: Collection[str], source: str) -> dict[str, str]:
+        """Return each name of a source with its new name; if both exist, a renamed entry replaces an original one.
 
         Raises:
             ConfigError: a renaming matches nothing, or two entries would get the same name.
         """
         new_names: dict[str, str] = {}
-        for old, new in self.rename.items():
+        for old, new in self.renaming(source):
             renamed = {name: new_name for name in names if (new_name := _rename(old, new, name)) is not None}
             if not renamed:
                 near = did_you_mean(old.removesuffix(".*"), names)
@@ -225,13 +251,13 @@ class Settings:
             sources[new_name] = name
         return {name: new_names.get(name, name) for name in names if name in new_names or name not in sources}
 
-    def as_config(self) -> dict[str, Any]:
-        """Return the settings as the config has them, with short forms expanded."""
+    def as_config(self, source: str) -> dict[str, Any]:
+        """Return the settings for a source as the config has them, with short forms expanded."""
         override = {True: LOAD, False: "skip"}
         return {
             **{kind: override[loads] for kind, loads in self.kinds.items()},
-            "parts": {pattern: override[loads] for pattern, loads in self.parts.items()},
-            "rename": dict(self.rename),
+            "parts": {p: override[loads] for p, loads in self.parts.items() if self.sources.get(p, source) == source},
+            "rename": dict(self.renaming(source)),
             "mismatch": "skip" if self.lenient else "refuse",
         }
 
@@ -244,7 +270,8 @@ def settings_of(composed: Composed) -> Settings | None:
     """
     tree = plain(composed.config)
     init, load = tree.get("init") or {}, tree.get("load") or {}
-    if init.get("from") is None:
+    source = init.get("from")
+    if source is None or source == {}:
         if init.get("parts") or init.get("rename"):
             raise ConfigError("init.from: a value is needed where init.parts or init.rename is given, or --from RUN")
         return None
@@ -260,7 +287,11 @@ def settings_of(composed: Composed) -> Settings | None:
             )
         kinds[kind] = wanted
     parts = {pattern: override == LOAD for pattern, override in init["parts"].items()}
-    return Settings(init["from"], kinds, parts, init["rename"], init["mismatch"] != "refuse")
+    if isinstance(source, str):
+        source = {"*": source}
+    else:  # these parts, and nothing else
+        parts = {"*": False, **dict.fromkeys(source, True), **parts}
+    return Settings(source, kinds, parts, init["rename"], init["mismatch"] != "refuse")
 
 
 def matches(pattern: str, name: str) -> bool:

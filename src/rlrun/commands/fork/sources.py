@@ -32,6 +32,12 @@ class WeightSource:
     nodes: Mapping[str, Any]
     about: Mapping[str, Any]  # `env_steps`, `updates` and `digest`, if known
 
+    @property
+    def origin(self) -> str:
+        """The place, and how far its run had come."""
+        steps, updates = self.about.get("env_steps"), self.about.get("updates")
+        return f"{self.place}" if steps is None else f"{self.place} ({steps:,} env steps, {updates:,} updates)"
+
 
 def read(parent: Parent, wanted: Callable[[str], bool]) -> WeightSource:
     """Read a parent's values; a damaged newest checkpoint is skipped.

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -76,7 +77,7 @@ class ForkReport:
 class Fork:
     """The result of loading parts of a parent."""
 
-    lineage: dict[str, Any]  # for the manifest: `run`, `checkpoint`, `env_steps`, `updates`, `digest`, `init`
+    lineage: Any  # for the manifest: run, checkpoint, env_steps, updates, digest, init; a list of these for several
     report: ForkReport  # fate of each entry
     axis: int  # environment step (the update, without a collector) at which the new run begins
     update: int  # update at which it begins
@@ -125,9 +126,9 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer
     if settings is None:
         return None
     selection = _Selection(settings, parts)
-    parent = find(settings.source)
-    source = read(parent, selection.wants)
-    report = selection.decide(source)
+    parents = {text: find(text) for text in settings.sources.values()}
+    sources = {text: read(parent, partial(selection.wants, text)) for text, parent in parents.items()}
+    report = selection.decide(sources)
     selection.load()
     update = int(trainer.state["update"])
     steps = (part.steps for part in parts.values() if isinstance(part, Collector | ByIdCollector))
@@ -138,14 +139,17 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer
     for part in parts.values():
         if isinstance(part, Checkpointer):
             part.load_state_dict(part.state_dict() | {"axis": axis, "update": update})
-    pin(composed, source.place)
-    lineage = {
-        "run": None if parent.run is None else str(parent.run.path),
-        "checkpoint": str(source.place),
-        **{name: source.about.get(name) for name in ("env_steps", "updates", "digest")},
-        "init": settings.as_config(),
-    }
-    return Fork(lineage, report, axis, update)
+    pin(composed, {text: source.place for text, source in sources.items()})
+    lineage = [
+        {
+            "run": None if (run := parents[text].run) is None else str(run.path),
+            "checkpoint": str(source.place),
+            **{name: source.about.get(name) for name in ("env_steps", "updates", "digest")},
+            "init": settings.as_config(text),
+        }
+        for text, source in sources.items()
+    ]
+    return Fork(lineage if len(lineage) > 1 else lineage[0], report, axis, update)
 
 
 def _require_budget(composed: Composed, reached: Mapping[str, int]) -> None:
@@ -183,26 +187,30 @@ class _Selection:
         self.loaded_ids: set[int] = set()  # ids of the tensors that are loaded
         settings.require_met(self.kinds, self.parts)
 
-    def wants(self, part: str) -> bool:
-        """Return True if a part of the parent is needed; memories are read only if they are loaded."""
-        here = {part} | {new for old, new in self.settings.rename.items() if matches(old, part)}
-        return not all(path in self.tables and not self.settings.loads(path, "memory") for path in here)
+    def wants(self, text: str, part: str) -> bool:
+        """Return True if a part of a source is needed; memories are read only if they are loaded."""
+        here = {part} | {new for old, new in self.settings.renaming(text) if matches(old, part)}
+        tables = {path for path in self.tables if self.settings.gives(text, path)}
+        return any(path not in self.tables or (path in tables and self.settings.loads(path, "memory")) for path in here)
 
-    def decide(self, source: WeightSource) -> ForkReport:
+    def decide(self, sources: Mapping[str, WeightSource]) -> ForkReport:
         """Decide the fate of every name.
 
         Raises:
             ConfigError: an entry does not fit, or a pattern with `load` matches no entry.
         """
-        names = self.settings.renamed(source.nodes)
-        nodes = self._of_today({new: source.nodes[old] for old, new in names.items()})
+        nodes: dict[str, Any] = {}
+        for text, source in sources.items():
+            names = self.settings.renamed(source.nodes, text)
+            today = self._of_today({new: source.nodes[old] for old, new in names.items()})
+            nodes |= {name: node for name, node in today.items() if self.settings.gives(text, name)}
+        files = all(source.place.is_file() for source in sources.values())
         entries: dict[str, list[ForkEntry]] = {path: [] for path in self.parts}
         for path in sorted(self.parts, key=lambda path: not isinstance(self.parts[path], Network)):
-            entries[path] += self._decide_part(path, nodes, source)  # networks first: other parts depend on them
-        steps, updates = source.about.get("env_steps"), source.about.get("updates")
-        origin = f"{source.place}" if steps is None else f"{source.place} ({steps:,} env steps, {updates:,} updates)"
+            entries[path] += self._decide_part(path, nodes, files)  # networks first: other parts depend on them
+        origin = " and ".join(source.origin for source in sources.values())
         self.report = ForkReport(origin, [entry for group in entries.values() for entry in group])
-        self._require_fit(source, nodes)
+        self._require_fit(" and ".join(str(source.place) for source in sources.values()), nodes)
         if self.tensors and self.loaded.isdisjoint(self.tensors):
             paces = [path for path, part in self.parts.items() if isinstance(part, Pace)]
             warmed_up = any(self.values.get(path, {}).get("start") is not None for path in paces)
@@ -220,7 +228,7 @@ class _Selection:
             for name, node in nodes.items()
         }
 
-    def _decide_part(self, path: str, nodes: Mapping[str, Any], source: WeightSource) -> Iterator[ForkEntry]:
+    def _decide_part(self, path: str, nodes: Mapping[str, Any], files: bool) -> Iterator[ForkEntry]:
         part, names = self.parts[path], set()
         strict = isinstance(part, Network) and any(f"{name}.".startswith(f"{path}.") for name in nodes)
         for name, kind in part.kinds.items():
@@ -233,7 +241,7 @@ class _Selection:
                 self.values.setdefault(path, {})[name] = nodes[full]
                 self.loaded.add(full)
                 self.loaded_ids |= {id(self.tensors[full])} if full in self.tensors else set()
-            if fate != "missing" or kind == "weights" or not source.place.is_file():  # files hold only weights
+            if fate != "missing" or kind == "weights" or not files:  # files hold only weights
                 yield ForkEntry(path, full, fate, why)
         for full, value in nodes.items() if strict else ():
             beyond = full.startswith(f"{path}.") and full not in names and not isinstance(value, Mapping)
@@ -254,21 +262,22 @@ class _Selection:
         why = part.misfit(name, nodes[full])
         return ("loaded", "") if why is None else ("misfit", why)
 
-    def _require_fit(self, source: WeightSource, nodes: Mapping[str, Any]) -> None:
+    def _require_fit(self, place: str, nodes: Mapping[str, Any]) -> None:
         misfits = self.report.of("misfit")
         if misfits and not self.settings.lenient:
             names = some(misfits, MISFITS)
             way_out = "init.mismatch=skip initializes these"
-            raise ConfigError(f"init.from: {source.place} does not fit: {names}; {way_out}")
+            raise ConfigError(f"init.from: {place} does not fit: {names}; {way_out}")
         for pattern, loads in self.settings.parts.items():
             if loads and not any(matches(pattern, name) for name in self.loaded):
-                raise ConfigError(f"init.parts: '{pattern}: load' finds nothing to load in {source.place}")
+                where = self.settings.sources.get(pattern, place)
+                raise ConfigError(f"{self.settings.key(pattern)}: '{pattern}: load' finds nothing to load in {where}")
         if not self.loaded:
             why = ""
             if self.kinds.keys().isdisjoint(nodes):  # else the settings exclude them
                 tensors = {name: value for name, value in nodes.items() if isinstance(value, Tensor)}
                 why = f": {names_differ(tensors, self.tensors)}"
-            raise ConfigError(f"init.from: this run loads nothing of {source.place}{why}")
+            raise ConfigError(f"init.from: this run loads nothing of {place}{why}")
 
     def _settle_import(self, nodes: Mapping[str, Any]) -> None:
         """Skip the import of a memory that the parent has imported already.
