@@ -75,12 +75,12 @@ def evaluate_loss(loss, *values, **options):
     return elements, outputs, loss.store.read()
 
 
-def policy_of(spaces, critics, *, level=0.5, log_prob=-1.5, alphas=(0.2,)):
+def policy_of(spaces, critics, *, level=0.5, log_prob=-1.5, alphas=(0.2,), prior=None):
     """Return a policy that, without noise, plays `level` with this log-density; and its temperatures."""
     temperature = Temperature(spaces)
     with torch.no_grad():
         temperature.log.copy_(torch.tensor(alphas).log())
-    policy = SoftPolicy(spaces, critics, temperature, hidden=())
+    policy = SoftPolicy(spaces, critics, temperature, hidden=(), prior=prior)
     if policy.gaussian is not None:
         log_std = -log_prob - 0.5 * math.log(2 * math.pi) - math.log(1 - level**2)
         fill(policy.gaussian.layers[-1], math.atanh(level), log_std)

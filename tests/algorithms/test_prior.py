@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.algorithms.prior import SameActionPrior, UniformPrior
+from rlrun.algorithms.prior import PolicyPrior, SameActionPrior, UniformPrior
 from rlrun.algorithms.sac import SoftQTarget, TemperatureLoss
 from rlrun.callbacks import SoftPolicyLoss
-from rlrun.core.spaces import Box, Spaces
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.nn import Critics, Policy, Temperature
 
-from .fixed import CONTINUOUS, LINE, MIXED, column, critics_of, policy_of, sgd
+from .fixed import CONTINUOUS, DISCRETE, LINE, MANY, MIXED, column, critics_of, policy_of, sgd
+
+FLAGS = Box((3,), np.zeros(3, np.float32), np.ones(3, np.float32))
+MASKED = Spaces(Composite({"line": LINE, "action_mask": FLAGS}), Discrete(3))
+LOG_2, LOG_3 = math.log(2.0), math.log(3.0)
+KL = 0.25 * math.log(0.5) + 0.75 * math.log(1.5)  # of (1/4, 3/4) from even choices
 
 
 def wide(size):
@@ -61,9 +67,7 @@ def test_first_action_has_a_symmetric_prior():
 def made(prior, *weights):
     """Return critics that say the same online and slow, a policy that plays 1/2 at log-density -1.5, and α 0.2."""
     critics = critics_of(CONTINUOUS, *[([[0.0], [weight]], [1.0]) for weight in weights])
-    policy, temperature = policy_of(CONTINUOUS, critics)
-    policy.prior = prior
-    return critics, policy, temperature
+    return critics, *policy_of(CONTINUOUS, critics, prior=prior)
 
 
 @pytest.mark.usefixtures("no_noise")
@@ -100,3 +104,96 @@ def test_choices_have_no_prior():
     before = {"value": {"level": column(0.1), "side": torch.tensor([1])}, "known": torch.tensor([True])}
     log_prior = SameActionPrior(MIXED)(column(0.1), before)
     assert float(log_prior) == pytest.approx(math.log(0.1 * near(0.1, 0.0, 2.0) + 0.9 * near(0.1, 0.1, 0.2)), abs=1e-5)
+
+
+def test_numbers_that_were_not_done_before_are_uniform():
+    """As for how many steps an action is repeated: the action before has one number, and c two."""
+    log_prior = SameActionPrior(CONTINUOUS)(torch.tensor([[0.3, 0.9]]), previous(0.5))
+    expected = math.log(0.1 * near(0.3, 0.0, 2.0) + 0.9 * near(0.3, 0.5, 0.2)) - LOG_2
+    assert log_prior.tolist() == pytest.approx([expected], abs=1e-5)
+
+
+def observed(*flags):
+    return {"line": torch.zeros(len(flags), 1), "action_mask": torch.tensor(flags)}
+
+
+def test_uniform_choices_are_those_that_are_allowed():
+    assert UniformPrior(DISCRETE).choices(column(0)).tolist() == pytest.approx([-LOG_2] * 2)
+    assert UniformPrior(MANY).choices(column(0)).tolist() == pytest.approx([-LOG_2] * 14)  # seven decisions
+    assert UniformPrior(MIXED).choices(column(0)).tolist() == pytest.approx([-LOG_2] * 2)
+    masked = UniformPrior(MASKED).choices(observed([0, 1, 1], [0, 0, 1], [1, 1, 1], [0, 0, 0])).exp().tolist()
+    assert masked == [pytest.approx(row) for row in ([0, 0.5, 0.5], [0, 0, 1], [1 / 3] * 3, [1 / 3] * 3)]
+
+
+def test_divergence_of_choices_counts_in_values():
+    """Choices are played by 1/4 and 3/4; the last step is terminated."""
+    critics = critics_of(DISCRETE, ([[0.0, 0.0]], [1.0, 1.0 + 0.2 * LOG_3]))
+    policy, temperature = policy_of(DISCRETE, critics, prior=UniformPrior(DISCRETE))
+    inputs = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
+    q_target = SoftQTarget(critics, policy, temperature, discount=0.5).begin_batch(*inputs)["q_target"]
+    assert q_target.tolist() == pytest.approx([1 + 0.5 * (1.0 + 0.75 * 0.2 * LOG_3 - 0.2 * KL), 1.0])
+
+
+@pytest.mark.usefixtures("no_noise")
+@pytest.mark.parametrize(
+    ("spaces", "even"),
+    [(DISCRETE, [[LOG_2]] * 2), (MIXED, [[LOG_2] * 2] * 2), (MANY, [[7 * LOG_2]] * 2), (MASKED, [[LOG_2], [LOG_3]])],
+    ids=["discrete", "mixed", "many", "masked"],
+)
+def test_uniform_prior_takes_the_entropy_of_even_actions_off(spaces, even):
+    """The policy stays; a mask allows two of three choices, and then three."""
+    observation = observed([0, 1, 1], [1, 1, 1]) if spaces is MASKED else column(0.3, -0.4)
+    critics, results = Critics(spaces, hidden=()), []
+    for prior in (None, UniformPrior(spaces)):
+        policy, temperature = policy_of(spaces, critics, alphas=(0.2,) * len(even[0]), prior=prior)
+        results.append(SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature).loss(observation))
+    torch.testing.assert_close(results[0][1]["policy_entropy"] - results[1][1]["policy_entropy"], torch.tensor(even))
+    torch.testing.assert_close(results[1][0] - results[0][0], torch.full((2,), 0.2 * LOG_2 * (spaces is MIXED)))
+
+
+@pytest.mark.parametrize(("spaces", "expected"), [(DISCRETE, 1), (MANY, 7), (MASKED, 1), (MIXED, 1)])
+def test_divergence_of_choices_has_a_target(spaces, expected):
+    """Of nine in ten for one choice of two, unless it is given; of a mask as for one decision between two."""
+    temperature, choice = Temperature(spaces), 0.1 * math.log(0.1) + 0.9 * math.log(0.9) + LOG_2
+    options = {"spaces": spaces, "divergence": 3.0, "choice_prior": True}
+    assert float(TemperatureLoss(temperature, sgd, **options).target[-1]) == pytest.approx(-expected * choice)
+    assert float(TemperatureLoss(temperature, sgd, target={"discrete": -0.5}, **options).target[-1]) == -0.5
+
+
+def prior_of(spaces, *rows):
+    """Return a policy whose distribution has these parameters, times the observation."""
+    network = Policy(spaces, hidden=())
+    with torch.no_grad():
+        network.head.layer.weight.copy_(column(*rows))
+        network.head.layer.bias.zero_()
+    return network
+
+
+def test_policy_prior_sees_the_observation():
+    network = prior_of(MIXED, math.atanh(0.5), 0.0, 0.0, LOG_3)  # mean, log_std, and two choices
+    critics = critics_of(MIXED, ([[0.0, 0.0], [0.0, 0.0]], [0.1, 0.0]))
+    policy, _ = policy_of(MIXED, critics, alphas=(0.2, 0.2), prior=PolicyPrior(network))
+    log_prior = policy.prior(column(0.5, 0.5), None, column(1, 0))
+    peak = -0.5 * math.log(2 * math.pi) - math.log(0.75)
+    assert log_prior.tolist() == pytest.approx([peak, peak - 0.5 * math.atanh(0.5) ** 2])
+    assert policy.prior.choices(column(1)).exp().tolist() == [pytest.approx([0.25, 0.75])]
+    equal = torch.zeros(1, 2, 2)
+    torch.testing.assert_close(policy.choices(equal, column(1, 0)).exp(), torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
+    assert policy.less_prior(policy.choices(equal, column(1, 0)), column(1, 0)).abs().max() < 1e-6
+    assert policy.act(column(1, 0), explore=False)["side"].tolist() == [1, 0]  # Q is 0.1 apart, α log p 0.2 log 3
+    assert not {*policy.parameters()} & {*network.parameters()}
+    assert [*policy.prior.state_dict()] == []
+
+
+@pytest.mark.usefixtures("no_noise")
+def test_policy_moves_to_a_policy_prior_that_stays():
+    network = prior_of(CONTINUOUS, math.atanh(0.8), -2.0)
+    before = [parameter.clone() for parameter in network.parameters()]
+    critics, policy, temperature = made(PolicyPrior(network), 0.0)
+    loss = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature)
+    _, outputs, _ = loss.loss(column(1))
+    log_prior = policy.prior(column(0.5), None, column(1)).tolist()
+    assert outputs["policy_entropy"].tolist() == [[pytest.approx(1.5 + log_prior[0])]]
+    loss.backward(column(1))
+    assert float(policy.gaussian.mode(column(1)).detach()) > 0.5
+    assert all(map(torch.equal, before, network.parameters()))

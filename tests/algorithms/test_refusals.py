@@ -18,7 +18,7 @@ from rlrun.algorithms.iql import AdvantageWeightedLoss, ValueLoss
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
 from rlrun.algorithms.mdq import BinPolicy
 from rlrun.algorithms.oac import OACAgent
-from rlrun.algorithms.prior import SameActionPrior, UniformPrior
+from rlrun.algorithms.prior import PolicyPrior, SameActionPrior, UniformPrior
 from rlrun.algorithms.qrsac import FixedQuantileTarget
 from rlrun.algorithms.rnd import Distillation
 from rlrun.algorithms.sarsa import BurnIn, RecurrentCritics, SarsaTarget, WindowTarget
@@ -38,7 +38,7 @@ from rlrun.nn import (
     Value,
 )
 
-from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, deterministic, policy_of, sgd
+from .fixed import CONTINUOUS, DISCRETE, LINE, MANY, MIXED, column, deterministic, policy_of, sgd
 
 NOTHING = SimpleNamespace(reward_sum=np.zeros(2), reward_steps=0)
 UNBOUNDED = Box((2,), low=-np.inf, high=np.inf)
@@ -123,6 +123,13 @@ SETTINGS = [
     (lambda: BinPolicy(CONTINUOUS, Temperature(CONTINUOUS), bins=5), "bins: wanted at least 6 values .* got 5"),
     (lambda: SameActionPrior(CONTINUOUS, share=1.0), "wanted a share between 0 and 1 and a deviation above 0, got 1"),
     (lambda: SameActionPrior(CONTINUOUS)(column(0.0)), r"lack the action before, which \+with=same_action_prior"),
+    (lambda: PolicyPrior(deterministic(0.5)), r"networks\.prior: a DeterministicPolicy has no distribution over such"),
+    (lambda: PolicyPrior(SquashedGaussian(MIXED)), "a SquashedGaussian has no distribution over such actions"),
+    (lambda: PolicyPrior(Policy(CONTINUOUS, core="gru")), r"networks\.prior\.core: a prior sees one observation"),
+    (
+        lambda: policy_of(MANY, Critics(MANY), prior=UniformPrior(MANY, joint_limit=128)),
+        r"choices \(128,\), critics \(2, 2, 2, 2, 2, 2, 2\): set joint_limit in both",
+    ),
     (lambda: quantile_target(Critics(CONTINUOUS)), r"algorithm\.quantiles"),
     (lambda: quantile_target(Critics(CONTINUOUS, quantiles=2), least="members"), r"^least: .*did you mean 'member'"),
     (lambda: windows(n_step=3), r"algorithm\.n_step: windows look one step ahead, not 3"),
@@ -166,7 +173,7 @@ def test_choices_are_refused(make, message, spaces):
 SPACES = [
     (lambda: QNetwork(MIXED), r"^DQN handles discrete actions only; action part 'level' is Box\[1\]"),
     (lambda: QNetwork(CONTINUOUS), r"the action space is Box\[1\]"),
-    (lambda: UniformPrior(DISCRETE), "numbers; here they are Discrete"),
+    (lambda: SameActionPrior(DISCRETE), "numbers; here they are Discrete"),
     (lambda: Apart(CONTINUOUS, lambda: torch.ones(2)), r"\[utility, -cost\], and it is one plain number"),
     (lambda: WaypointFollow(Spaces(LINE, LINE)), r"\[speed, steer, reverse\] within bounds, not Box\[1\]"),
     (lambda: Distillation(CONTINUOUS, frames=1), r"rnd\.frames.*more than 1 frames"),

@@ -6,13 +6,16 @@ divergence from the prior. The temperature holds it at a number of nats for each
     log π(c | s) <- log π(c | s) - log p(c)
     H̄           <- - nats · A
 
-    uniform       p(c) = Π_d 1/2
+    uniform       p(c) = Π_d 1/2,  p(k | s) = 1 / number of choices that the action mask allows
     same action   p(c) = Π_d (1 - w) N(c_d; 0, 2) + w N(c_d; c⁻_d, 2 σ),  each cut to [-1, 1] and scaled to 1
+    policy        p(c | s), p(k | s) of another network
 
 c is the continuous part of an action, each of its A entries from -1 to 1, and c⁻ the one of the step before; where an
-episode begins, w is 0.
+episode begins, w is 0. Choices k have a prior in the same way, log π(k | s) <- log π(k | s) - log p(k | s). Then the
+policy that is best under the critics is π(k | s) ∝ p(k | s) exp(Q(s, k) / α).
 
-Differences from the paper: the priors are fixed, not learned, and neither looks at the observation (as in ALF).
+Differences from the paper: a policy that is a prior sees the whole observation. It learns the actions in memory
+(Siegel et al. 2020, arXiv 2002.08396), or nothing.
 """
 
 import math
@@ -23,29 +26,44 @@ from torch import Tensor, nn
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Spaces, describe
 from rlrun.core.typing import Tree
-from rlrun.nn import ActionCodec
+from rlrun.nn import ActionCodec, ActionHead, SquashedGaussian
 from rlrun.ops.distributions import truncated_density
 
 
 class Prior(nn.Module):
-    """A density of the continuous part of actions; calling it gives log p(c) [B].
+    """A distribution over actions; calling it gives log p(c | s) [B] of the continuous part.
 
-    Raises:
-        SpaceError: the action space has no Box.
+    It gets c [B, A], the action before as in `SameActionPrior`, and the observation.
     """
 
-    def __init__(self, spaces: Spaces) -> None:
-        super().__init__()
-        self.codec = ActionCodec(spaces)
-        if not self.codec.continuous:
-            raise SpaceError(f"a prior is for actions that are numbers; here they are {describe(spaces.action)}")
+    branches: tuple[int, ...] = ()  # of `ActionCodec`, where choices have a prior
+
+    def choices(self, observation: Tree) -> Tensor | float:
+        """Return log p(k | s) [B, K] of choices; 0 where they have no prior."""
+        return 0.0
 
 
 class UniformPrior(Prior):
-    """Every action as likely as any other."""
+    """Every action as likely as any other, of the choices each that is allowed.
 
-    def forward(self, c: Tensor, previous: Tree | None = None) -> Tensor:
+    Args:
+        spaces: of the environment.
+        options: of `ActionCodec`.
+    """
+
+    even: Tensor
+
+    def __init__(self, spaces: Spaces, **options: int) -> None:
+        super().__init__()
+        self.codec = ActionCodec(spaces, **options)
+        self.branches = self.codec.branches
+        self.register_buffer("even", torch.zeros(self.codec.width), persistent=False)
+
+    def forward(self, c: Tensor, previous: Tree | None = None, observation: Tree = None) -> Tensor:
         return torch.full(c.shape[:-1], -c.shape[-1] * math.log(2.0), device=c.device, dtype=c.dtype)
+
+    def choices(self, observation: Tree) -> Tensor:
+        return self.codec.log_softmax(self.codec.restrict(self.even, observation))
 
 
 class SameActionPrior(Prior):
@@ -62,7 +80,10 @@ class SameActionPrior(Prior):
     """
 
     def __init__(self, spaces: Spaces, *, share: float = 0.9, deviation: float = 0.1) -> None:
-        super().__init__(spaces)
+        super().__init__()
+        self.codec = ActionCodec(spaces)
+        if not self.codec.continuous:
+            raise SpaceError(f"this prior is for actions that are numbers; here they are {describe(spaces.action)}")
         if not 0.0 < share < 1.0 or deviation <= 0.0:
             raise ConfigError(
                 f"prior: wanted a share between 0 and 1 and a deviation above 0, got {share} and {deviation}"
@@ -70,7 +91,7 @@ class SameActionPrior(Prior):
         self.share = share
         self.deviation = deviation
 
-    def forward(self, c: Tensor, previous: Tree | None = None) -> Tensor:
+    def forward(self, c: Tensor, previous: Tree | None = None, observation: Tree = None) -> Tensor:
         """Return log p(c) [B]; previous: `value`, the action tree before, and whether there was one, `known` [B]."""
         if previous is None:
             raise ConfigError("prior: batches lack the action before, which +with=same_action_prior has them hold")
@@ -82,3 +103,33 @@ class SameActionPrior(Prior):
         near = truncated_density(c, before, 2.0 * self.deviation, math.log(2.0 * self.deviation))
         both = torch.logaddexp(anywhere + math.log1p(-self.share), near + math.log(self.share))
         return torch.where(previous["known"].unsqueeze(-1), both, anywhere).sum(-1) + uniform
+
+
+class PolicyPrior(Prior):
+    """The distribution of another policy at the observation. Its parameters are not those of the prior.
+
+    Args:
+        network: of any kind with a distribution over all parts of an action, such as `rlrun.nn.Policy`.
+
+    Raises:
+        ConfigError: it has none, or it remembers its episode.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        parts = [part for part in network.modules() if isinstance(part, SquashedGaussian | ActionHead)]
+        choices = any(isinstance(part, ActionHead) for part in parts)
+        if not parts or not hasattr(network, "heads") or (parts[0].codec.discrete and not choices):
+            raise ConfigError(f"networks.prior: a {type(network).__name__} has no distribution over such actions")
+        if getattr(network, "state_size", 0):
+            raise ConfigError("networks.prior.core: a prior sees one observation at a time; leave it out")
+        self.branches, self.distribution = parts[0].codec.branches, parts[0].distribution
+        self._borrowed = (network,)
+
+    def forward(self, c: Tensor, previous: Tree | None = None, observation: Tree = None) -> Tensor:
+        mean, log_std, _ = self._borrowed[0].heads(observation)  # type: ignore[operator]
+        return self.distribution.log_prob(mean, log_std, c)
+
+    def choices(self, observation: Tree) -> Tensor:
+        log_prob: Tensor = self._borrowed[0].heads(observation).choices  # type: ignore[operator]
+        return log_prob

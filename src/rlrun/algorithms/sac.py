@@ -16,6 +16,7 @@ expectations over k are exact, not sampled; each part has a temperature of its o
 an entropy target of its own.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,7 +88,7 @@ class SoftQTarget(TargetCallback):
         value = self.smallest(self.target_network(next_observation, c))  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
             choices = self.policy.choices(self.network(next_observation, c), next_observation)  # [B, K]
-            cost = self.temperature.of("discrete") * choices
+            cost = self.temperature.of("discrete") * self.policy.less_prior(choices, next_observation)
             value = self.policy.codec.expect(choices.exp(), value - cost if self.entropy_reward else value)  # [B]
             if self.entropy_reward == "centered":
                 value = value + mean_cost(self.policy.codec.expect(choices.exp(), cost), valid)
@@ -109,6 +110,7 @@ class TemperatureLoss(LossCallback):
             probability over the other choices, or over a band of the continuous range.
         share: of each part, for the default target; 0.184 makes minus one nat a continuous dimension.
         divergence: from the policy's prior, in nats for each continuous dimension; given, it is the continuous target.
+        choice_prior: whether choices have a prior, too; their default target is then `share` less uniform choices.
     """
 
     def __init__(
@@ -120,17 +122,20 @@ class TemperatureLoss(LossCallback):
         target: Mapping[str, float | None] | None = None,
         share: Mapping[str, float] | None = None,
         divergence: float | None = None,
+        choice_prior: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
         self.temperature = network
-        targets = dict(target or {})
+        targets, codec = dict(target or {}), ActionCodec(spaces)
         if divergence is not None:
-            targets["continuous"] = -divergence * ActionCodec(spaces).continuous
+            targets["continuous"] = -divergence * codec.continuous
         shares = {"continuous": 0.184, "discrete": 0.1, **(share or {})}
-        wanted, masked = [], ActionCodec(spaces).masked
+        wanted = []
         for part in network.parts:
-            default = getattr(ops.target_entropy(spaces.action, min_prob=shares[part], masked=masked), part)
+            default = getattr(ops.target_entropy(spaces.action, min_prob=shares[part], masked=codec.masked), part)
+            if choice_prior and part == "discrete":
+                default -= sum(map(math.log, (2,) if codec.masked else codec.decisions))
             wanted.append(default if targets.get(part) is None else targets[part])
         self.target = torch.tensor(wanted, dtype=torch.float32)  # [parts]
 

@@ -69,7 +69,7 @@ class SoftPolicyLoss(LossCallback):
         actor_values = self.value_head.guiding(value, self.actor_q)
         if self.policy.codec.discrete:
             choices = self.policy.choices(value.detach(), observation)
-            entropies.append(-self.policy.codec.expect(choices.exp(), choices))
+            entropies.append(-self.policy.codec.expect(choices.exp(), self.policy.less_prior(choices, observation)))
             actor_values = self.policy.codec.expect(choices.exp(), actor_values)  # [B, K] -> [B]
         if c is not None and self.action_gradient_clip is not None:
             actor_values = ops.with_gradient_clipped(actor_values, c, self.action_gradient_clip)

@@ -277,8 +277,12 @@ class SoftPolicy(nn.Module):
         temperature: α.
         hidden: widths of the Gaussian's layers.
         gaussian: a network of your own in its place; called, it gives c [B, A] and log_prob [B].
-        prior: a density that is taken off the policy's wherever that counts (`rlrun.algorithms.prior`).
+        prior: a distribution whose log-probability is taken off the policy's wherever that counts
+            (`rlrun.algorithms.prior`); its parameters are not this network's.
         options: of `SquashedGaussian`, such as `init` or `layer_norm`.
+
+    Raises:
+        ConfigError: the prior puts choices together in another way.
     """
 
     def __init__(
@@ -294,12 +298,19 @@ class SoftPolicy(nn.Module):
     ) -> None:
         super().__init__()
         self.codec = critics.codec
-        self.prior = prior
+        if (branches := getattr(prior, "branches", ())) not in ((), self.codec.branches):
+            raise ConfigError(
+                f"prior: it has choices {branches}, critics {self.codec.branches}: set joint_limit in both"
+            )
         if gaussian is None and self.codec.continuous:
             gaussian = SquashedGaussian(spaces, hidden=hidden, **options)
         self.gaussian = gaussian if self.codec.continuous else None
         _, self.value_head = value_head_of(critics)
-        self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
+        self._borrowed = (critics, temperature, prior)  # in a tuple: their parameters are not this network's
+
+    @property
+    def prior(self) -> Any:
+        return self._borrowed[2]
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of the critics, too: they are a part of what acts."""
@@ -314,7 +325,7 @@ class SoftPolicy(nn.Module):
         if self.gaussian is None:
             return None, None
         c, log_prob = self.gaussian(observation)
-        return c, log_prob if self.prior is None else log_prob - self.prior(c, previous)
+        return c, log_prob if self.prior is None else log_prob - self.prior(c, previous, observation)
 
     def heads(self, observation: Tree) -> Heads:
         """Return the distribution of c; that of k belongs to the critics, and a space without c has nothing here."""
@@ -323,7 +334,13 @@ class SoftPolicy(nn.Module):
     def choices(self, values: Tensor, observation: Tree) -> Tensor:
         """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K], or [M, R, B, K]."""
         logits = self.value_head.guiding(values) / self._borrowed[1].of("discrete")
+        if self.prior is not None:
+            logits = logits + self.prior.choices(observation)
         return self.codec.log_softmax(self.codec.restrict(logits, observation))
+
+    def less_prior(self, choices: Tensor, observation: Tree) -> Tensor:
+        """Return log-probabilities of choices [B, K], less the prior's."""
+        return choices if self.prior is None else choices - self.prior.choices(observation)
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: sampled, or the most likely one."""
@@ -336,7 +353,10 @@ class SoftPolicy(nn.Module):
         values = self._borrowed[0](observation, c)
         if explore:
             return self.codec.join(c, self.codec.sample(self.choices(values, observation)))
-        return self.codec.join(c, self.codec.best(self.codec.restrict(self.value_head.guiding(values), observation)))
+        values = self.value_head.guiding(values)
+        if self.prior is not None:
+            values = values + self._borrowed[1].of("discrete") * self.prior.choices(observation)
+        return self.codec.join(c, self.codec.best(self.codec.restrict(values, observation)))
 
     def _drawn(self, gaussian: SquashedGaussian, observation: Tree) -> Tensor:
         if type(gaussian).forward is SquashedGaussian.forward:
