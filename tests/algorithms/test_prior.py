@@ -154,9 +154,11 @@ def test_uniform_prior_takes_the_entropy_of_even_actions_off(spaces, even):
 @pytest.mark.parametrize(("spaces", "expected"), [(DISCRETE, 1), (MANY, 7), (MASKED, 1), (MIXED, 1)])
 def test_divergence_of_choices_has_a_target(spaces, expected):
     """Of nine in ten for one choice of two, unless it is given; of a mask as for one decision between two."""
-    temperature, choice = Temperature(spaces), 0.1 * math.log(0.1) + 0.9 * math.log(0.9) + LOG_2
-    options = {"spaces": spaces, "divergence": 3.0, "choice_prior": True}
-    assert float(TemperatureLoss(temperature, sgd, **options).target[-1]) == pytest.approx(-expected * choice)
+    temperature, entropy = Temperature(spaces), -0.1 * math.log(0.1) - 0.9 * math.log(0.9)
+    options = {"spaces": spaces, "divergence": 3.0}
+    assert float(TemperatureLoss(temperature, sgd, **options).target[-1]) == pytest.approx(expected * entropy)
+    options["choice_prior"] = True
+    assert float(TemperatureLoss(temperature, sgd, **options).target[-1]) == pytest.approx(expected * (entropy - LOG_2))
     assert float(TemperatureLoss(temperature, sgd, target={"discrete": -0.5}, **options).target[-1]) == -0.5
 
 
@@ -171,7 +173,7 @@ def prior_of(spaces, *rows):
 
 def test_policy_prior_sees_the_observation():
     network = prior_of(MIXED, math.atanh(0.5), 0.0, 0.0, LOG_3)  # mean, log_std, and two choices
-    critics = critics_of(MIXED, ([[0.0, 0.0], [0.0, 0.0]], [0.1, 0.0]))
+    critics = critics_of(MIXED, ([[0.0, 0.0], [0.0, 0.0]], [0.3, 0.0]))
     policy, _ = policy_of(MIXED, critics, alphas=(0.2, 0.2), prior=PolicyPrior(network))
     log_prior = policy.prior(column(0.5, 0.5), None, column(1, 0))
     peak = -0.5 * math.log(2 * math.pi) - math.log(0.75)
@@ -180,8 +182,8 @@ def test_policy_prior_sees_the_observation():
     equal = torch.zeros(1, 2, 2)
     torch.testing.assert_close(policy.choices(equal, column(1, 0)).exp(), torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
     assert policy.less_prior(policy.choices(equal, column(1, 0)), column(1, 0)).abs().max() < 1e-6
-    assert policy.act(column(1, 0), explore=False)["side"].tolist() == [1, 0]  # Q is 0.1 apart, α log p 0.2 log 3
-    assert not {*policy.parameters()} & {*network.parameters()}
+    assert policy.act(column(1, 2), explore=False)["side"].tolist() == [0, 1]  # 0.3 against 0.2 log 3, and twice that
+    assert not {*policy.modules()} & {network, policy.prior}
     assert [*policy.prior.state_dict()] == []
 
 
