@@ -497,7 +497,8 @@ def composed(*overrides: str) -> Experiment:
 def test_parts_of_several_sources(child, sac, anew, tmp_path):
     """Of two runs, one of them not the newest checkpoint, and of a file with other names."""
     safetensors.torch.save_file({"alpha/log": torch.tensor([-0.5])}, file := tmp_path / "a, b's.safetensors")
-    parts = f'networks.policy.*: {sac}, networks.critics: {child.run_dir}@best, memory: {sac}, networks.temp*: "{file}"'
+    parts = f"networks.policy.*: {sac}, networks.\\[c\\]ritics.*: {child.run_dir}@best, memory: {sac}"
+    parts += f', networks.temperature.log: "{file}"'
     more = ("init.rename={alpha: networks.temperature}", "init.parts={networks.policy.gaussian.layers.0.bias: skip}")
     here = composed(f"init.from={{{parts}}}", *more)
     for name, value in here.parts["networks.policy"].state_dict().items():
@@ -510,10 +511,10 @@ def test_parts_of_several_sources(child, sac, anew, tmp_path):
     assert (first["run"], second["run"], third["run"]) == (str(sac), str(child.run_dir), None)
     assert second["checkpoint"] == str(RunDir(child.run_dir).checkpoint("best"))
     assert (third["init"]["rename"], first["init"]["rename"]) == ({"alpha": "networks.temperature"}, {})
-    assert second["init"]["parts"].keys() == {"*", "networks.critics", "networks.policy.gaussian.layers.0.bias"}
+    assert second["init"]["parts"].keys() == {"*", "networks.[c]ritics.*", "networks.policy.gaussian.layers.0.bias"}
     again = rlrun.config.compose(here.composed.overrides)  # as a resumed run reads them
     assert dict(again.config.init["from"]) == dict(here.config.init["from"])
-    assert again.config.init["from"]["networks.critics"] == second["checkpoint"]
+    assert again.config.init["from"]["networks.[c]ritics.*"] == second["checkpoint"]
 
 
 @pytest.mark.parametrize(

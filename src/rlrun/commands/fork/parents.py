@@ -205,7 +205,7 @@ class Settings:
             ConfigError: with the nearest name.
         """
         known = [*paths, *names]
-        for name in filter(self.explicit, names if len(self.sources) > 1 else ()):
+        for name in names:
             patterns = {text: pattern for pattern, text in self.sources.items() if matches(pattern, name)}
             if len(patterns) > 1:
                 both = " and ".join(f"'{pattern}' of {text}" for text, pattern in patterns.items())
