@@ -124,6 +124,7 @@ SETTINGS = [
     (lambda: SameActionPrior(CONTINUOUS, share=1.0), "wanted a share between 0 and 1 and a deviation above 0, got 1"),
     (lambda: SameActionPrior(CONTINUOUS)(column(0.0)), r"lack the action before, which \+with=same_action_prior"),
     (lambda: PolicyPrior(deterministic(0.5)), r"networks\.prior: a DeterministicPolicy has no distribution over such"),
+    (lambda: BCLoss(SquashedGaussian(CONTINUOUS), sgd), "a SquashedGaussian has no `head`, as rlrun.nn.Policy has"),
     (lambda: PolicyPrior(SquashedGaussian(MIXED)), "a SquashedGaussian has no distribution over such actions"),
     (lambda: PolicyPrior(Policy(CONTINUOUS, core="gru")), r"networks\.prior\.core: a prior sees one observation"),
     *(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.core.errors import require_one_of
+from rlrun.core.errors import ConfigError, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import Policy
 
@@ -31,7 +31,7 @@ class BCLoss(LossCallback):
             tanh would else have to reach far out for actions that differ little.
 
     Raises:
-        ConfigError: there is no such objective.
+        ConfigError: there is no such objective, or the network has no head for a likelihood.
     """
 
     def __init__(
@@ -44,6 +44,8 @@ class BCLoss(LossCallback):
         **options: Any,
     ) -> None:
         require_one_of("objective", objective, OBJECTIVES)
+        if objective == "likelihood" and not hasattr(network, "head"):
+            raise ConfigError(f"network: a {type(network).__name__} has no `head`, as rlrun.nn.Policy has")
         super().__init__(network, optimizer, **options)
         self.policy = network
         self.objective = objective
