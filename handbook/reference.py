@@ -10,6 +10,7 @@ from rlrun.config.places import first_comment
 GROUPS = {
     "env": "Environments",
     "memory": "Memories",
+    "encoder": "Encoders",
     "with": "Additions",
     "sweep": "Searches",
     "launcher": "Launchers",

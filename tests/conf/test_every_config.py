@@ -35,6 +35,8 @@ PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid":
 
 DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
+PICTURES = "env.target=rlrun.env.toys.ImageObservation"
+FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 OVERRIDES_OF_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/causal_bc": ["env=pendulum", DATASET],
@@ -43,6 +45,11 @@ OVERRIDES_OF_FILE = {
     "preset/bc_pendulum": [DATASET],
     "train": ["algorithm=sac", "env=cartpole"],
     "memory/rollout": ["algorithm=ppo", "env=cartpole"],
+    "encoder/auto": ["algorithm=dqn", PICTURES],
+    "encoder/impala": ["algorithm=dqn", PICTURES],
+    "encoder/nature": ["algorithm=dqn", "env=cartpole_pixels"],
+    "encoder/small": ["algorithm=ppo", PICTURES],
+    "encoder/signals": ["algorithm=sac", "env=pendulum", FRAMES],
     "env/gym": ["algorithm=sac", "env.id=CartPole-v1"],
     "env/constrainedbandit": ["algorithm=sac", "+with=reward_weights"],
     "with/by_id": ["algorithm=dqn", "env.target=rlrun.env.by_id.Crowd"],
@@ -110,7 +117,7 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
     overrides = overrides_of(file)
     provide(overrides)
     composed = shrink(compose(overrides), SMALL)
-    idle = {"adam"} if file in UNTRAINED else set()
+    idle = {"adam", "encoder"} if file in UNTRAINED else set()
     assert set(unread(composed.config)) == idle
     if (extra := missing_extra(file)) is not None:
         with pytest.raises(MissingExtra, match=rf"\[{extra}\]'"):

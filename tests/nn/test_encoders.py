@@ -1,11 +1,22 @@
+from functools import partial
+
 import pytest
 import torch
+from torch import nn
 
+from rlrun.config import compose
+from rlrun.config.build import Builder
+from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Composite, Discrete, Spaces
 from rlrun.env import make
-from rlrun.nn import Encoder, ImageEncoder, flatten
+from rlrun.nn import ActorCritic, Convolutions, Critics, Encoder, ImageEncoder, ResNet, SquashedGaussian, Value, flatten
 
-from .spaces_for_tests import OBSERVATIONS, VECTOR, draw, image, multi
+from .spaces_for_tests import OBSERVATIONS, VECTOR, box, draw, image, multi
+
+PIXELS = image(4, 42, 42)
+MIXED_ACTION = Composite({"push": box(1), "gear": Discrete(2)})
+MASKED = Composite({"camera": image(42, 42), "speed": VECTOR, "action_mask": box(2)})
+FILTERS = {"channels": [8, 8], "kernels": [5, 3], "strides": [2, 1]}
 
 
 @pytest.mark.parametrize("lead", [(4,), (4, 2), ()], ids=str)
@@ -66,3 +77,126 @@ def test_gradients_reach_the_convolutions():
     encoder = Encoder(OBSERVATIONS["camera and speed"][0])
     encoder(draw(encoder.space, 4)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
+
+
+def named(name):
+    """Return the recipe of conf/encoder/NAME.yaml."""
+    return Builder(compose(["algorithm=dqn", "env=cartpole", f"encoder={name}"]).config).get("encoder")
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "parameters", "size"),
+    [  # 42 pixels: nature leaves 1 x 1, small 21 x 21, impala 6 x 6
+        ("nature", PIXELS, 8224 + 32832 + 36928 + 65 * 512, 512),
+        ("small", PIXELS, 1184 + 18496 + (64 * 441 + 1) * 128, 128),
+        ("impala", PIXELS, 592 + 4 * 2320 + 4640 + 4 * 9248 + 9248 + 4 * 9248 + (32 * 36 + 1) * 256, 256),
+        ("signals", box(60, 3), (3 * 8 + 1) * 32 + (32 * 4 + 1) * 32 + (32 * 6 + 1) * 128, 128),
+    ],
+)
+def test_named_encoders(name, space, parameters, size):
+    encoder = named(name)(space)
+    assert (sum(map(torch.numel, encoder.parameters())), encoder.size) == (parameters, size)
+    assert encoder(draw(space, 3, 2)).shape == (3, 2, size)
+    encoder(draw(space, 2)).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in encoder.parameters())
+
+
+def test_settings_of_convolutions():
+    channels_first, channels_last = (
+        ImageEncoder(box(*shape), recipe=partial(Convolutions, dimensions=1, **FILTERS)) for shape in ((3, 20), (20, 3))
+    )
+    assert [layers.convolutions[0].in_channels for layers in (channels_first, channels_last)] == [3, 3]
+    assert channels_first.convolutions(torch.zeros(1, 3, 20)).shape == (1, 8, 6)
+    bare = Encoder(image(9, 12), images=partial(Convolutions, padding=[[1, 0], 2], **FILTERS), features=None)
+    assert bare.size == 8 * 6 * 6  # (9 + 2 - 5) / 2 + 1 = 4, (12 - 5) / 2 + 1 = 4; + 4 - 3 + 1
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_a_residual_block_adds_its_input(activation):
+    block = ResNet(2, channels=[4], blocks=1, activation=activation)[2]
+    maps = torch.randn(1, 4, 3, 3)
+    for layer in block.layers[1::2]:
+        nn.init.dirac_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    act = torch.relu if activation == "relu" else torch.tanh
+    torch.testing.assert_close(block(maps), maps + act(act(maps)))
+
+
+class Own(nn.Module):
+    """Features of a camera and a speed, as somebody writes them who knows of no windows and masks."""
+
+    def __init__(self):
+        super().__init__()
+        self.camera, self.speed = nn.Conv2d(1, 2, 7, 7), nn.Linear(3, 5)
+
+    def forward(self, observation):
+        assert set(observation) == {"camera", "speed"}
+        assert observation["camera"].dim() == 3
+        pixels = self.camera(observation["camera"].unsqueeze(1) / 255.0)
+        return torch.cat((pixels.flatten(1), self.speed(observation["speed"])), -1)
+
+
+MADE = {
+    "critics": lambda **own: Critics(Spaces(MASKED, Discrete(2)), hidden=(4,), **own),
+    "value": lambda **own: Value(Spaces(MASKED, Discrete(2)), **own),
+    "gaussian": lambda **own: SquashedGaussian(Spaces(MASKED, MIXED_ACTION), hidden=(4,), **own),
+    "recurrent": lambda **own: ActorCritic(Spaces(MASKED, Discrete(2)), core="gru", **own),
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_module_of_ones_own_reads_rows_without_masks(kind):
+    torch.manual_seed(0)
+    network = MADE[kind](encoder=Own)
+    part = getattr(network, "trunk", network)
+    windows = draw(MASKED, 3, 2)
+    assert part.encode(windows).shape == (3, 2, 2 * 36 + 5)
+    step = {name: value[1, 1:2] for name, value in windows.items()}
+    torch.testing.assert_close(part.encode(windows)[1, 1:2], part.encode(step))
+    output = network.evaluate_actions(windows, torch.zeros(3, 2).long()).value if kind == "recurrent" else network(step)
+    (output if isinstance(output, torch.Tensor) else output[0]).sum().backward()
+    own = [p for name, p in network.named_parameters() if "encoder.camera" in name]
+    assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in own)
+
+
+def test_recipes_and_modules():
+    spaces = Spaces(VECTOR, box(1))
+    recipe = partial(nn.LazyLinear, 6)
+    first, second = (SquashedGaussian(spaces, encoder=recipe).encoder for _ in range(2))
+    assert first is not second
+    assert first.in_features == 3
+    assert SquashedGaussian(spaces, encoder=first).encoder is first
+    assert set(SquashedGaussian(spaces, hidden=(), encoder=first).state_dict()) == {
+        "encoder.weight",
+        "encoder.bias",
+        "layers.0.weight",
+        "layers.0.bias",
+    }
+    alone = Critics(Spaces(Composite({"observation": VECTOR, "action_mask": box(2)}), Discrete(2)), encoder=recipe)
+    assert alone.encoder.in_features == 3  # it gets the observation itself
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "message"),
+    [
+        (VECTOR, {"images": ResNet}, "encoder.images: no part of the observation is an image"),
+        (PIXELS, {"signals": ResNet}, "encoder.signals: no part of the observation is a signal"),
+        (
+            image(10, 10),
+            {"images": partial(Convolutions, channels=[4], kernels=[20], strides=[1])},
+            "encoder=auto fits",
+        ),
+        (PIXELS, {"images": partial(Convolutions, channels=[4], kernels=[3, 3], strides=[1])}, "got 1, 2, 1, 1"),
+        (PIXELS, {"images": partial(Convolutions, dimensions=3, **FILTERS)}, "dimensions: wanted 2"),
+    ],
+)
+def test_layers_that_do_not_fit_are_refused(space, options, message):
+    with pytest.raises(ConfigError, match=message):
+        Encoder(space, **options)
+
+
+def test_an_encoder_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="encoder: wanted a module of torch or a recipe of one, got 'impala'"):
+        Critics(Spaces(PIXELS, Discrete(2)), encoder="impala")
+    with pytest.raises(ConfigError, match=r"encoder of Box\[3\] float32: Linear does not fit: mat1"):
+        Critics(Spaces(VECTOR, Discrete(2)), encoder=nn.Linear(4, 4))

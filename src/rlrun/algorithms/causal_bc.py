@@ -35,11 +35,11 @@ from rlrun.training.metrics import Metric
 class Residual(EncodedMLP):
     """f(s): the error of the policy that is to be expected a window later, [B, A]."""
 
-    def __init__(self, spaces: Spaces, *, hidden: Sequence[int] = (256, 256)) -> None:
-        super().__init__(spaces, ActionCodec(spaces).continuous, hidden=hidden)
+    def __init__(self, spaces: Spaces, *, hidden: Sequence[int] = (256, 256), **options: Any) -> None:
+        super().__init__(spaces, ActionCodec(spaces).continuous, hidden=hidden, **options)
 
     def forward(self, observation: Tree) -> Tensor:
-        error: Tensor = self.layers(self.encoder(observation))
+        error: Tensor = self.layers(self.encode(observation))
         return error
 
 

@@ -75,7 +75,7 @@ class Discriminator(EncodedMLP):
 
     def log_prob(self, observation: Tree) -> Tensor:
         """Return log q(z | s) [..., K] of observations without the skill, for skills that are choices."""
-        log_probs: Tensor = self.layers(self.encoder(observation)).log_softmax(-1)
+        log_probs: Tensor = self.layers(self.encode(observation)).log_softmax(-1)
         return log_probs
 
     def identify(self, observation: Tree, skill: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ class Discriminator(EncodedMLP):
         if self.skills:
             log_prob = self.log_prob(observation)
             return log_prob.gather(-1, skill.unsqueeze(-1)).squeeze(-1), log_prob.argmax(-1) == skill
-        distance = (skill - self.layers(self.encoder(observation))).square().sum(-1)
+        distance = (skill - self.layers(self.encode(observation))).square().sum(-1)
         return -0.5 * distance, distance < skill.square().sum(-1)
 
 

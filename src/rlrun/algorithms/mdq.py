@@ -31,7 +31,8 @@ from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_continuous
 from rlrun.core.typing import Tree
-from rlrun.nn import MLP, ActionCodec, Critics, Encoder
+from rlrun.nn import MLP, ActionCodec, Critics, Encoded
+from rlrun.nn.encoders import Recipe
 from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.policy import require_bounded
 from rlrun.ops import gumbel_argmax
@@ -39,7 +40,7 @@ from rlrun.ops import gumbel_argmax
 FEWEST = 6  # bins; the density of one of five is less certain than minus one nat, the usual target of an entry
 
 
-class BinPolicy(nn.Module):
+class BinPolicy(Encoded):
     """π(a | s), one entry after another.
 
     Args:
@@ -48,6 +49,7 @@ class BinPolicy(nn.Module):
         bins: K, values of each entry.
         hidden: widths of the layers before each entry's values.
         activation, layer_norm, init: of the layers, as `MLP` takes them.
+        encoder: of observations, as `rlrun.nn.Encoded` takes it.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
@@ -64,6 +66,7 @@ class BinPolicy(nn.Module):
         activation: Activation = "relu",
         layer_norm: bool = False,
         init: str | Initializer = "default",
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
         require_continuous(spaces.action, "BinPolicy")
@@ -73,8 +76,8 @@ class BinPolicy(nn.Module):
             raise ConfigError(f"bins: wanted at least {FEWEST} values of each entry of an action, got {bins}")
         self.bins = bins
         self.size = self.codec.continuous
-        self.encoder = Encoder(spaces, activation=activation, init=init)
-        inputs = [self.encoder.size + before for before in range(self.size)]
+        features = self.use_encoder(encoder, spaces, activation=activation, init=init)
+        inputs = [features + before for before in range(self.size)]
         self.layers = nn.ModuleList(
             MLP(count, bins, hidden=hidden, activation=activation, layer_norm=layer_norm, init=init) for count in inputs
         )
@@ -93,7 +96,7 @@ class BinPolicy(nn.Module):
 
     def choose(self, observation: Tree, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return c [B, A] with its log-probability [B]; pick: from F_k / α [B, K] to the numbers of bins [B]."""
-        features = self.encoder(observation)
+        features = self.encode(observation)
         chosen: list[Tensor] = []
         log_probs: list[Tensor] = []
         for layers in self.layers:
@@ -114,7 +117,7 @@ class BinPolicy(nn.Module):
 
     def forward(self, observation: Tree, c: Tensor) -> Tensor:
         """Return Q_π [B] of actions c [B, A], each entry read as the bin that is nearest."""
-        features, index = self.encoder(observation), self.nearest(c)
+        features, index = self.encode(observation), self.nearest(c)
         value = torch.zeros_like(c[..., 0]) - self.alpha * self.even
         for k, layers in enumerate(self.layers):
             logits = layers(torch.cat((features, c[..., :k]), -1))

@@ -32,6 +32,7 @@ from rlrun.core.spaces import Box, Spaces, require_continuous
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Rows
 from rlrun.nn import ActionCodec, Critics, DeterministicPolicy, Ensemble, Numbers, Policy, Trunk, ValueHead
+from rlrun.nn.encoders import Recipe
 from rlrun.nn.mlp import Activation
 from rlrun.nn.recurrent import Kind
 from rlrun.ops.distributions import normal_like
@@ -55,15 +56,22 @@ class RecurrentDeterministic(DeterministicPolicy):
         hidden: widths of the layers before the memory, on which the action is one more.
         core: what remembers: gru or lstm.
         core_size: its width.
+        encoder: of observations, as `rlrun.nn.Encoded` takes it.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
     """
 
     def __init__(
-        self, spaces: Spaces, *, hidden: Sequence[int] = (64, 64), core: Kind = "lstm", core_size: int = 64
+        self,
+        spaces: Spaces,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        core: Kind = "lstm",
+        core_size: int = 64,
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
-        trunk = Trunk(spaces, hidden=hidden, core=core, core_size=core_size)
+        trunk = Trunk(spaces, hidden=hidden, core=core, core_size=core_size, encoder=encoder)
         ones = np.ones(trunk.size, np.float32)
         super().__init__(Spaces(Box((trunk.size,), -ones, ones), spaces.action), hidden=())  # of what is remembered
         self.trunk = trunk
@@ -93,6 +101,7 @@ class RecurrentCritics(nn.Module):
         core_size: its width.
         activation, layer_norm, dropout: of the layers, as `MLP` takes them.
         value_head: None, or `Rewards`: the means of several rewards are learned, [M, R, B, T].
+        encoder: of observations, as `rlrun.nn.Encoded` takes it.
 
     Raises:
         ConfigError: `hidden` is empty, or a `value_head` learns more than means.
@@ -110,6 +119,7 @@ class RecurrentCritics(nn.Module):
         layer_norm: bool = False,
         dropout: float = 0.0,
         value_head: ValueHead | None = None,
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces)
@@ -120,9 +130,8 @@ class RecurrentCritics(nn.Module):
         if not hidden:
             raise ConfigError("hidden: wanted at least one layer behind the memory")
         *before, last = hidden
-        self.trunk = Trunk(
-            spaces, hidden=before, activation=activation, layer_norm=layer_norm, core=core, core_size=core_size
-        )
+        layers: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "encoder": encoder}
+        self.trunk = Trunk(spaces, hidden=before, core=core, core_size=core_size, **layers)
         self.layers = Ensemble(
             self.trunk.size + self.codec.continuous,
             self.value_head.size,

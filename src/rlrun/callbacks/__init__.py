@@ -8,7 +8,7 @@ from rlrun.callbacks.evaluate import Evaluator
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.loss import BonusLoss, LossCallback
 from rlrun.callbacks.parameters import ParameterLogs
-from rlrun.callbacks.policy import ActorCriticLoss, ActorCriticNetwork, SoftPolicyLoss
+from rlrun.callbacks.policy import ActorCriticLoss, ActorCriticNetwork, SharedEncoder, SoftPolicyLoss
 from rlrun.callbacks.profile import Profile
 from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
@@ -19,5 +19,13 @@ from rlrun.callbacks.value_bias import ValueBias
 __all__ = ["ActorCriticLoss", "ActorCriticNetwork", "BonusLoss", "Budget", "Checkpointer", "CriticLoss"]
 __all__ += ["EntropyTarget", "EntropyWeight", "Evaluator", "Interrupt", "Interrupted", "LambdaReturn", "Logger"]
 __all__ += ["LossCallback", "MemoryExport", "MemoryImport", "ParameterLogs", "PriorityFeedback", "Profile"]
-__all__ += ["QuantileTarget", "SGDEntropyTarget", "Schedule", "SmoothedPolicy", "SoftPolicyLoss", "TargetCallback"]
-__all__ += ["TargetScale", "ValueBias", "make_sinks"]
+__all__ += [
+    "QuantileTarget",
+    "SGDEntropyTarget",
+    "Schedule",
+    "SharedEncoder",
+    "SmoothedPolicy",
+    "SoftPolicyLoss",
+    "TargetCallback",
+]
+__all__ += ["TargetCallback", "TargetScale", "ValueBias", "make_sinks"]

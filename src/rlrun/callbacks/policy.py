@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
@@ -15,6 +15,7 @@ from rlrun.nn import (
     ActionHead,
     ActorCritic,
     Critics,
+    DetachedEncoder,
     Evaluated,
     Heads,
     ImplicitCritics,
@@ -23,6 +24,7 @@ from rlrun.nn import (
     Temperature,
     value_head_of,
 )
+from rlrun.training.callback import Callback
 from rlrun.training.metrics import Metric
 
 
@@ -85,6 +87,18 @@ class SoftPolicyLoss(LossCallback):
         Of several rewards values are [M, R, B] or [M, R, B, K]; without a continuous part α is None.
         """
         return self.critics(observation, c), None if c is None else self.temperature.of("continuous")
+
+
+class SharedEncoder(Callback):
+    """Refuse a policy that does not read the encoder of its critics.
+
+    Raises:
+        ConfigError: no part of the policy is a `DetachedEncoder`.
+    """
+
+    def __init__(self, policy: nn.Module) -> None:
+        if not any(isinstance(part, DetachedEncoder) for part in policy.modules()):
+            raise ConfigError(f"a {type(policy).__name__} has no encoder here; leave +with=shared_encoder away")
 
 
 class ActorCriticNetwork(Protocol):

@@ -11,6 +11,7 @@ KINDS = {
     "algorithms": "algorithm",
     "envs": "env",
     "memories": "memory",
+    "encoders": "encoder",
     "with": "with",
     "presets": "preset",
 }
@@ -19,7 +20,7 @@ KINDS = {
 def list(
     kind: Annotated[
         str | None,
-        typer.Argument(help="algorithms, envs, memories, with or presets."),
+        typer.Argument(help="algorithms, envs, memories, encoders, with or presets."),
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,

@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Array
+from rlrun.env.toy_pixels import CartPolePixels
 from rlrun.env.toy_spaces import (
     DictObservation,
     DiscreteStart,
@@ -25,6 +26,7 @@ from rlrun.env.toy_spaces import (
 
 __all__ = [
     "Bandit",
+    "CartPolePixels",
     "Chain",
     "ConstrainedBandit",
     "Corridor",

@@ -50,9 +50,11 @@ On-policy algorithms call, on one network:
 
 from rlrun.nn.actions import ActionCodec, ActionHead, Heads
 from rlrun.nn.actor_critic import ActorCritic, Evaluated
+from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
-from rlrun.nn.encoders import EncodedMLP, Encoder, ImageEncoder, InverseModel, Trunk, flatten
+from rlrun.nn.encoders import DetachedEncoder, Encoded, EncodedMLP, Encoder, ImageEncoder, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
+from rlrun.nn.inverse_model import InverseModel
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.parameter_groups import grouped
@@ -77,4 +79,4 @@ __all__ += [
     "orthogonal_",
     "value_head_of",
 ]
-__all__ += ["xavier_uniform_"]
+__all__ += ["Convolutions", "DetachedEncoder", "Encoded", "ResNet", "xavier_uniform_"]

@@ -64,9 +64,8 @@ class ActorCritic(Policy):
         **options: Any,
     ) -> None:
         super().__init__(spaces, hidden=hidden, **options)
-        layers = {
-            name: options[name] for name in ("activation", "layer_norm", "init", "core", "core_size") if name in options
-        }
+        of_trunk = ("activation", "layer_norm", "init", "core", "core_size", "encoder")
+        layers = {name: options[name] for name in of_trunk if name in options}
         below = hidden if value_hidden is None else value_hidden
         self.value_trunk = None if shared else Trunk(spaces, hidden=below, **layers)
         self.rewards = rewards

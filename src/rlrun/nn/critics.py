@@ -13,14 +13,14 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_continuous
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.encoders import Encoder
+from rlrun.nn.encoders import Encoded, Recipe
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
 from rlrun.nn.precision import products
 from rlrun.nn.value_heads import Numbers, Quantiles, RewardQuantiles, Rewards, ValueHead
 
 
-class Critics(nn.Module):
+class Critics(Encoded):
     """M action values, one ensemble behind one encoder.
 
     Choices are outputs, numbers are inputs: without decisions in the action space a call returns
@@ -35,6 +35,7 @@ class Critics(nn.Module):
         value_head: what is learned of the return; None = its mean.
         quantiles: short for `value_head`: so many quantiles of it.
         dueling: the value of the observation and advantages of choices have layers of their own, see `Dueling`.
+        encoder: of observations, as `Encoded` takes it.
 
     Raises:
         SpaceError: the value head does not fit the action space, or `dueling` finds no choices.
@@ -55,14 +56,14 @@ class Critics(nn.Module):
         value_head: ValueHead | None = None,
         quantiles: int | None = None,
         dueling: bool = False,
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
         self.members = members
         self.value_head = _chosen(value_head, quantiles)
         self.value_head.fit(self.codec)
-        self.encoder = Encoder(spaces, activation=activation, init=init)
-        inputs = self.encoder.size + self.codec.continuous
+        inputs = self.use_encoder(encoder, spaces, activation=activation, init=init) + self.codec.continuous
         options: dict[str, Any] = {"members": members, "hidden": hidden, "activation": activation, "init": init}
         options |= {"layer_norm": layer_norm, "dropout": dropout}
         self.layers: Ensemble | Dueling
@@ -86,7 +87,7 @@ class Critics(nn.Module):
         return self.value_head.mean(self.value_head.laid_out(output, self.codec))
 
     def _inputs(self, observation: Tree, c: Tensor | None) -> Tensor:
-        value: Tensor = self.encoder(observation)
+        value = self.encode(observation)
         return value if c is None else torch.cat((value, c), -1)
 
 
@@ -107,7 +108,7 @@ def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
     return Quantiles(quantiles)
 
 
-class Value(nn.Module):
+class Value(Encoded):
     """The value of an observation: [B], or [B, R] where the value head of its critics is of R rewards."""
 
     def __init__(
@@ -120,20 +121,21 @@ class Value(nn.Module):
         layer_norm: bool = False,
         init: str | Initializer = "orthogonal",
         output_gain: float | None = 1.0,
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(spaces, init=init)
+        features = self.use_encoder(encoder, spaces, init=init)
         options: dict[str, Any] = {"hidden": hidden, "activation": activation, "layer_norm": layer_norm}
         self.rewards = value_head if isinstance(value_head, Rewards) else None
         size = 1 if self.rewards is None else self.rewards.size
-        self.layers = MLP(self.encoder.size, size, init=init, output_gain=output_gain, **options)
+        self.layers = MLP(features, size, init=init, output_gain=output_gain, **options)
 
     def forward(self, observation: Tree) -> Tensor:
-        value: Tensor = self.layers(self.encoder(observation))
+        value: Tensor = self.layers(self.encode(observation))
         return value.squeeze(-1) if self.rewards is None else value
 
 
-class ImplicitCritics(nn.Module):
+class ImplicitCritics(Encoded):
     """M distributions of the return of continuous actions, by their quantiles (Dabney et al. 2018, arXiv 1806.06923).
 
         φ_i(τ)    = sigmoid(Σ_k w_ki cos(π k τ) + b_i),  k = 1 … cosines
@@ -147,6 +149,7 @@ class ImplicitCritics(nn.Module):
         cosines: features of a fraction.
         activation, layer_norm, dropout, init: of the layers, as `Ensemble` takes them.
         value_head: None; critics return quantiles only.
+        encoder: of observations, as `Encoded` takes it.
 
     Raises:
         SpaceError: some part of the action is a choice.
@@ -166,6 +169,7 @@ class ImplicitCritics(nn.Module):
         dropout: float = 0.0,
         init: str | Initializer = "default",
         value_head: ValueHead | None = None,
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
         require_continuous(spaces.action, type(self).__name__)
         if value_head is not None:
@@ -177,9 +181,8 @@ class ImplicitCritics(nn.Module):
         super().__init__()
         self.codec = ActionCodec(spaces)
         self.count, self.cosines, self.members = count, cosines, members
-        self.encoder = Encoder(spaces, activation=activation, init=init)
+        inputs = self.use_encoder(encoder, spaces, activation=activation, init=init) + self.codec.continuous
         *below, width = hidden
-        inputs = self.encoder.size + self.codec.continuous
         layers: dict[str, Any] = {"members": members, "activation": activation, "dropout": dropout, "init": init}
         self.features = Ensemble(inputs, width, hidden=below, layer_norm=layer_norm, **layers)
         self.fractions = Ensemble(cosines, width, members=members, hidden=(), init=init)
@@ -193,7 +196,7 @@ class ImplicitCritics(nn.Module):
 
     def raw_output(self, observation: Tree, c: Tensor, points: Tensor) -> Tensor:
         """Return the quantiles [M, B, N] of fractions [B, N] between 0 and 1."""
-        seen = torch.cat((self.encoder(observation), c), -1)
+        seen = torch.cat((self.encode(observation), c), -1)
         turns = math.pi * torch.arange(1, self.cosines + 1, device=c.device, dtype=c.dtype)
         with products(seen, self.head.work):  # what ends an ensemble is no end here
             features = self.activation(self.features(seen))  # [M, B, width]

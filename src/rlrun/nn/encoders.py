@@ -1,25 +1,27 @@
 """From an observation tree to features: encoders of any space, and the layers below the heads of a network."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError
-from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, leaves, leaves_of, tree_of, without_mask
+from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, describe, leaves, leaves_of, tree_of, without_mask
 from rlrun.core.typing import Tree
-from rlrun.nn.actions import ActionCodec
+from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer
 from rlrun.nn.precision import LARGE, products
 from rlrun.nn.recurrent import Core, Kind
 from rlrun.ops.distributions import one_hot
 
-# kernel size, stride, padding and channels of each layer
-NATURE = ((8, 4, 0, 32), (4, 2, 0, 64), (3, 1, 0, 64))  # Mnih et al. 2015; needs 36 pixels a side
-SMALL = ((3, 1, 1, 32), (3, 2, 1, 64))
+Recipe = Callable[..., nn.Module]
+NATURE: dict[str, Any] = {"channels": (32, 64, 64), "kernels": (8, 4, 3), "strides": (4, 2, 1)}  # from 36 pixels a side
+SMALL: dict[str, Any] = {"channels": (32, 64), "kernels": (3, 3), "strides": (1, 2), "padding": 1}
+KINDS = {"image": "an image (uint8, 8 pixels a side)", "signal": "a signal (numbers in two dimensions)"}
 
 
 def flatten(space: Space, tree: Tree) -> Tensor:
@@ -47,19 +49,44 @@ class Encoder(nn.Module):
 
     A plain vector is passed through as it is, images go through a stack of convolutions, other
     leaves are flattened; all leaves are put side by side. `size` is the width of the result.
+
+    Args:
+        spaces: of the environment, or of observations.
+        images: recipe of the layers over images [B, C, H, W] in [0, 1]; None = `NATURE` or `SMALL`, by their size.
+        signals: recipe of layers over signals [B, C, L], parts of two dimensions that are no images; None = flattened.
+        features: width of the dense layer behind either; None = none, auto = 512 or 128, by the size of an image.
+        activation, init: of the layers. A recipe gets `inputs`, channels, and `activation`, if it takes these.
+
+    Raises:
+        ConfigError: there are layers for images or signals and no part that is one, or one that is too small.
     """
 
     def __init__(
-        self, spaces: Spaces | Space, *, activation: Activation = "relu", init: str | Initializer = "default"
+        self,
+        spaces: Spaces | Space,
+        *,
+        images: Recipe | None = None,
+        signals: Recipe | None = None,
+        features: int | Literal["auto"] | None = "auto",
+        activation: Activation = "relu",
+        init: str | Initializer = "default",
     ) -> None:
         super().__init__()
         self.space = without_mask(spaces.observation if isinstance(spaces, Spaces) else spaces)
         self.parts = [leaf for _, leaf in leaves(self.space)]
+        self.automatic = images is None and signals is None
+        recipes = {"image": images, "signal": signals}
+        kinds = [_kind(leaf) for leaf in self.parts]
+        for kind, recipe in recipes.items():
+            if recipe is not None and kind not in kinds:
+                place = f"encoder.{kind}s: no part of the observation is"
+                raise ConfigError(f"{place} {KINDS[kind]}: {describe(self.space)}; encoder=auto fits all")
+        layers: dict[str, Any] = {"features": features, "activation": activation, "init": init}
         self.images = nn.ModuleList(
-            ImageEncoder(leaf, activation=activation, init=init)
-            if isinstance(leaf, Box) and leaf.image
+            ImageEncoder(leaf, recipe=recipes[kind], **layers)
+            if isinstance(leaf, Box) and (kind == "image" or (kind == "signal" and signals is not None))
             else nn.Identity()
-            for leaf in self.parts
+            for leaf, kind in zip(self.parts, kinds, strict=True)
         )
         sizes = [part.size for part in self.parts]
         self.size = sum(
@@ -79,18 +106,121 @@ class Encoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def outputs_of(module: nn.Module, *inputs: Tree) -> int:
-    """Return how many numbers a module makes of each row of inputs; lazy layers take their sizes from these.
+def _kind(leaf: Leaf) -> str:
+    if not isinstance(leaf, Box):
+        return "choices"
+    return "image" if leaf.image else "signal" if len(leaf.shape) == 2 else "numbers"
+
+
+def from_recipe(recipe: Recipe, **offered: Any) -> nn.Module:
+    """Return the module of a recipe, which gets those of the offered arguments that it takes and does not have."""
+    taken = inspect.signature(recipe).parameters
+    settled = getattr(recipe, "keywords", {})
+    return recipe(**{name: value for name, value in offered.items() if name in taken and name not in settled})
+
+
+class Encoded(nn.Module):
+    """A network that reads observations through its `encoder`."""
+
+    def use_encoder(self, encoder: nn.Module | Recipe | None, spaces: Spaces | Space, **options: Any) -> int:
+        """Set the encoder, and return its number of features.
+
+        Args:
+            encoder: None = an `Encoder`. A recipe makes one for this network; it gets `spaces` and the options, if it
+                takes these. A module is used as it is. Either may be any module from observations to features [B, …].
+            spaces: of the environment, or of observations.
+            options: `activation` and `init`.
+
+        Raises:
+            ConfigError: the encoder is neither, or does not fit the observations.
+        """
+        space = spaces.observation if isinstance(spaces, Spaces) else spaces
+        self.observed = without_mask(space)
+        recipe = Encoder if encoder is None else encoder
+        if not callable(recipe):
+            raise ConfigError(f"encoder: wanted a module of torch or a recipe of one, got {encoder!r}")
+        built: Any = recipe if isinstance(recipe, nn.Module) else from_recipe(recipe, spaces=spaces, **options)
+        self.encoder: Any = built
+        self.by_rows = not isinstance(built, Encoder | DetachedEncoder)  # as any other module wants observations
+        self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
+        if isinstance(built, DetachedEncoder):
+            built.require(self.observed)
+        place = f"encoder of {describe(self.observed)}"
+        self.encoded: int = outputs_of(built, self._rows(zeros(space))[0], place=place) if self.by_rows else built.size
+        return self.encoded
+
+    def encode(self, observation: Tree) -> Tensor:
+        """Return the features [..., F] of observations [...]."""
+        if not self.by_rows:
+            return self.encoder(observation)  # type: ignore[no-any-return]
+        rows, lead = self._rows(observation)
+        features: Tensor = self.encoder(rows)
+        return features.reshape(*lead, self.encoded)
+
+    def _rows(self, observation: Tree) -> tuple[Tree, torch.Size]:
+        """Return observations [..., *shape] as rows [B, *shape] without an action mask, and their leading sizes."""
+        values = leaves_of(self.observed, observation)
+        shapes = [leaf.shape for _, leaf in leaves(self.observed)]
+        lead = values[0].shape[: values[0].dim() - len(shapes[0])]
+        rows = [value.reshape(-1, *shape) for value, shape in zip(values, shapes, strict=True)]
+        return rows[0] if self._alone else tree_of(self.observed, rows), lead
+
+
+class DetachedEncoder(nn.Module):
+    """The encoder of another network, which alone trains it: features without gradient.
+
+    Args:
+        network: whose encoder it is, such as critics.
 
     Raises:
-        ConfigError: it is no module.
+        ConfigError: the network has no encoder.
+    """
+
+    def __init__(self, network: Encoded) -> None:
+        super().__init__()
+        if not isinstance(network, Encoded):
+            raise ConfigError(f"a {type(network).__name__} has no encoder to share")
+        self._borrowed = (network,)  # in a tuple: its parameters are not those of who borrows
+
+    @property
+    def size(self) -> int:
+        """Number of features."""
+        return self._borrowed[0].encoded
+
+    def require(self, space: Space) -> None:
+        """Refuse a network that observes something else, with a ConfigError."""
+        if describe(space) != describe(read := self._borrowed[0].observed):
+            raise ConfigError(
+                f"the shared encoder reads {describe(read)}, but this network {describe(space)}; it wants its own"
+            )
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the encoder, too."""
+        self._borrowed[0].encoder.train(mode)
+        return super().train(mode)
+
+    def forward(self, observation: Tree) -> Tensor:
+        return self._borrowed[0].encode(observation).detach()
+
+
+def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
+    """Return how many numbers a module makes of each row of inputs; lazy layers take their sizes from these.
+
+    place: of the module, for messages.
+
+    Raises:
+        ConfigError: it is no module, or does not take these inputs.
     """
     if not isinstance(module, nn.Module):
         example = "{_target_: torch.nn.LazyLinear, out_features: 32}"
         raise ConfigError(f"wanted a module of torch, such as {example}, got {module!r}")
     training = module.training
-    with torch.no_grad():
-        size: int = module.eval()(*inputs).shape[-1]
+    try:
+        with torch.no_grad():
+            size: int = module.eval()(*inputs).flatten(1).shape[1]
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"{place}: {type(module).__name__} does not fit: {reason}") from error
     module.train(training)
     return size
 
@@ -101,13 +231,13 @@ def zeros(space: Space, count: int = 2) -> Tree:
     return tree_of(space, rows)
 
 
-class EncodedMLP(nn.Module):
+class EncodedMLP(Encoded):
     """Dense layers behind an encoder: from observations to [B, outputs].
 
     Args:
         spaces: of the environment.
         outputs: numbers for each observation.
-        encoder: any module from observations to features [B, F]; None = an `Encoder`.
+        encoder: as `Encoded` takes it.
         hidden, activation, layer_norm, init, output_gain: of the layers, as `MLP` takes them.
     """
 
@@ -121,14 +251,11 @@ class EncodedMLP(nn.Module):
         layer_norm: bool = False,
         init: str | Initializer = "default",
         output_gain: float | None = None,
-        encoder: nn.Module | None = None,
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
-        space = spaces.observation if isinstance(spaces, Spaces) else spaces
-        own: Any = encoder
-        self.encoder: Any = own or Encoder(space, activation=activation, init=init)
         self.layers = MLP(
-            outputs_of(own, zeros(space)) if own else self.encoder.size,
+            self.use_encoder(encoder, spaces, activation=activation, init=init),
             outputs,
             hidden=hidden,
             activation=activation,
@@ -139,29 +266,48 @@ class EncodedMLP(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Convolutions and one dense layer over pixels [..., H, W], [..., H, W, C] or [..., C, H, W].
+    """Convolutions and one dense layer over pixels [..., H, W], [..., H, W, C] or [..., C, H, W], or over signals.
 
-    Which of the three it is follows from the shape: the channels are the smallest dimension.
+    Which of them it is follows from the shape: the channels are the smallest dimension.
+
+    Args:
+        leaf: an image; or a signal, [..., L, C] or [..., C, L].
+        recipe, features, activation, init: as `Encoder` takes them.
+
+    Raises:
+        ConfigError: it is too small for these layers.
     """
 
-    def __init__(self, leaf: Box, *, activation: Activation = "relu", init: str | Initializer = "default") -> None:
+    def __init__(
+        self,
+        leaf: Box,
+        *,
+        recipe: Recipe | None = None,
+        features: int | Literal["auto"] | None = "auto",
+        activation: Activation = "relu",
+        init: str | Initializer = "default",
+    ) -> None:
         super().__init__()
         self.shape = leaf.shape
-        self.channels_last = len(leaf.shape) == 3 and leaf.shape[2] == min(leaf.shape)
-        channels, height, width = self._picture(torch.zeros(leaf.shape)).shape[-3:]
-        large = min(height, width) >= 36
-        self.convolutions = nn.Sequential(
-            *_convolutions(channels, NATURE if large else SMALL, activation), nn.Flatten()
-        )
-        wide = self.convolutions(torch.zeros(1, channels, height, width)).shape[1]
-        self.size = 512 if large else 128
-        self.dense = nn.Sequential(Linear(wide, self.size), activation_module(activation))
-        self.apply(initializer(init))
+        self.gray = leaf.image and len(leaf.shape) == 2
+        self.channels_last = not self.gray and leaf.shape[-1] == min(leaf.shape)
+        picture = self._picture(torch.zeros(2, *leaf.shape))
+        large = min(picture.shape[2:]) >= 36
+        if recipe is None:
+            recipe = partial(Convolutions, **(NATURE if large else SMALL))
+        self.convolutions: Any = from_recipe(recipe, inputs=picture.shape[1], activation=activation)
+        wide = outputs_of(self.convolutions, picture, place=f"encoder of {describe(leaf)} (encoder=auto fits)")
+        width = (512 if large else 128) if features == "auto" else features
+        self.size = wide if width is None else width
+        self.dense = nn.Sequential(*([] if width is None else [Linear(wide, width), activation_module(activation)]))
+        if isinstance(self.convolutions, Convolutions | ResNet):  # those of others begin as they like
+            self.convolutions.apply(initializer(init))
+        self.dense.apply(initializer(init))
 
     def _picture(self, pixels: Tensor) -> Tensor:
-        """Return pixels as [B, C, H, W]."""
+        """Return pixels as [B, C, H, W], a signal as [B, C, L]."""
         flat = pixels.reshape(-1, *self.shape)
-        if len(self.shape) == 2:
+        if self.gray:
             return flat.unsqueeze(1)
         return flat.movedim(-1, 1) if self.channels_last else flat
 
@@ -171,19 +317,11 @@ class ImageEncoder(nn.Module):
             picture = picture.float() * (1.0 / 255.0)
         lead = pixels.shape[: pixels.dim() - len(self.shape)]
         with products(picture, LARGE):  # a filter is applied at many places
-            features = self.dense(self.convolutions(picture))
+            features = self.dense(self.convolutions(picture).flatten(1))
         return features.to(picture.dtype).reshape(*lead, self.size)  # type: ignore[no-any-return]
 
 
-def _convolutions(channels: int, stack: Sequence[tuple[int, int, int, int]], activation: Activation) -> list[nn.Module]:
-    layers: list[nn.Module] = []
-    for kernel, stride, padding, outputs in stack:
-        layers += [nn.Conv2d(channels, outputs, kernel, stride, padding), activation_module(activation)]
-        channels = outputs
-    return layers
-
-
-class Trunk(nn.Module):
+class Trunk(Encoded):
     """From observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size]: an encoder and dense layers.
 
     With a `core` there follows a recurrent layer. Its state is a row of `state_size` numbers, without one none.
@@ -199,12 +337,13 @@ class Trunk(nn.Module):
         init: str | Initializer = "orthogonal",
         core: Kind | None = None,
         core_size: int = 64,
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(spaces, init=init)
-        self.layers = dense(self.encoder.size, hidden, activation=activation, layer_norm=layer_norm)
+        features = self.use_encoder(encoder, spaces, init=init)
+        self.layers = dense(features, hidden, activation=activation, layer_norm=layer_norm)
         self.layers.apply(initializer(init))
-        self.size = hidden[-1] if hidden else self.encoder.size
+        self.size = hidden[-1] if hidden else features
         self.core = None if core is None else Core(core, self.size, core_size)
         self.state_size = 0
         if self.core is not None:
@@ -221,70 +360,5 @@ class Trunk(nn.Module):
         return (features, state) if self.core is None else self.core.step(features, state)
 
     def _features(self, observation: Tree) -> Tensor:
-        features: Tensor = self.layers(observation if self.encoder.plain else self.encoder(observation))
+        features: Tensor = self.layers(self.encode(observation))
         return features
-
-
-class InverseModel(nn.Module):
-    """Features of observations, from which the action between two of them is predicted.
-
-    Args:
-        spaces: of the environment.
-        hidden: widths of the features' layers.
-        model: widths of the layers of each model.
-        activation, init: of the layers, as `MLP` takes them.
-        features: any module from observations to features [..., F], in place of `hidden` layers.
-        inverse: any module from two rows of features [..., 2 F] to a prediction of the action.
-
-    Raises:
-        ConfigError: a module makes another number of outputs than it has to.
-
-    Attributes:
-        size: F.
-    """
-
-    def __init__(
-        self,
-        spaces: Spaces,
-        *,
-        hidden: Sequence[int] = (128, 128),
-        model: Sequence[int] = (256,),
-        activation: Activation = "relu",
-        init: str | Initializer = "orthogonal",
-        features: nn.Module | None = None,
-        inverse: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        self.codec = ActionCodec(spaces)
-        if features is None:
-            self.features: Any = Trunk(spaces, hidden=hidden, activation=activation, init=init)
-            self.size: int = self.features.size
-        else:
-            self.features, self.size = features, outputs_of(features, zeros(spaces.observation))
-        self._build = partial(MLP, hidden=model, activation=activation, init=init)
-        self.tell = self.model(2 * self.size, self.codec.continuous + self.codec.width, inverse, output_gain=0.0)
-
-    def model(self, inputs: int, outputs: int, own: nn.Module | None, **options: Any) -> nn.Module:
-        """Return a model of this size, one's own if there is one.
-
-        Raises:
-            ConfigError: it makes another number of outputs.
-        """
-        if own is None:
-            return self._build(inputs, outputs, **options)
-        if (size := outputs_of(own, torch.zeros(2, inputs))) != outputs:
-            raise ConfigError(f"a {type(own).__name__} makes {size} numbers of {inputs}; wanted {outputs}")
-        return own
-
-    def inverse_error(self, before: Tensor, action: Tree, after: Tensor) -> Tensor:
-        """Return the error of the action predicted from features [..., F] around it: [...] (1705.05363 eq. 3).
-
-        Minus the log-probability of choices, half the mean square of numbers.
-        """
-        prediction = self.tell(torch.cat((before, after), -1))
-        numbers, logits = prediction.split((self.codec.continuous, self.codec.width), -1)
-        c, k = self.codec.split(action)
-        error: Tensor = prediction.new_zeros(prediction.shape[:-1])
-        if c is not None:
-            error = error + 0.5 * (numbers - c).square().mean(-1)
-        return error if k is None else error - self.codec.select(self.codec.log_softmax(logits), k)

@@ -12,7 +12,7 @@ from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import LOG_STD, ActionCodec, ActionHead, Heads, Spread, gaussian_of
 from rlrun.nn.critics import Critics
-from rlrun.nn.encoders import EncodedMLP, Trunk
+from rlrun.nn.encoders import EncodedMLP, Recipe, Trunk
 from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.value_heads import value_head_of
@@ -64,7 +64,7 @@ class SquashedGaussian(EncodedMLP):
 
     def normal(self, observation: Tree) -> tuple[Tensor, Tensor]:
         """Return mean and log_std [B, A] of the normal; the mean is that before the tanh."""
-        mean, log_std = self.layers(self.encoder(observation)).chunk(2, -1)
+        mean, log_std = self.layers(self.encode(observation)).chunk(2, -1)
         return mean, log_std.clamp(self.lowest, self.highest)
 
     def heads(self, observation: Tree) -> Heads:
@@ -100,7 +100,7 @@ class DeterministicPolicy(EncodedMLP):
         self.codec = codec
 
     def forward(self, observation: Tree) -> Tensor:
-        c: Tensor = self.layers(self.encoder(observation)).tanh()
+        c: Tensor = self.layers(self.encode(observation)).tanh()
         return c
 
     def heads(self, observation: Tree) -> Heads:
@@ -132,6 +132,7 @@ class Policy(nn.Module):
         distribution: of the continuous part, see `ActionHead`.
         activation, layer_norm, init: of the layers, as `MLP` takes them.
         joint_limit: of `ActionCodec`.
+        encoder: of observations, as `rlrun.nn.Encoded` takes it.
 
     Raises:
         SpaceError: the action space has a Box without bounds.
@@ -152,6 +153,7 @@ class Policy(nn.Module):
         joint_limit: int = 64,
         core: Kind | None = None,
         core_size: int = 64,
+        encoder: nn.Module | Recipe | None = None,
     ) -> None:
         super().__init__()
         require_bounded(spaces.action, type(self).__name__)
@@ -163,6 +165,7 @@ class Policy(nn.Module):
             init=init,
             core=core,
             core_size=core_size,
+            encoder=encoder,
         )
         self.head = ActionHead(
             spaces,

@@ -12,8 +12,11 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def frozen_copy(network: Network) -> Network:
-    """Return a copy of a network that takes no gradients; what parts of it borrow, such as critics, is not copied."""
-    borrowed = {id(lent): lent for part in network.modules() for lent in getattr(part, "_borrowed", ())}
+    """Return a copy of a network that takes no gradients; what others lend to it, such as critics, is not copied."""
+    parts = [*network.modules()]
+    borrowed = {id(lent): lent for part in parts for lent in getattr(part, "_borrowed", ())}
+    for part in parts:  # what one part borrows of another is copied with it
+        borrowed.pop(id(part), None)
     return copy.deepcopy(network, borrowed).requires_grad_(False)
 
 
