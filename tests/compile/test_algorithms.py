@@ -46,6 +46,14 @@ RUNS = {
     "dsac": ("algorithm=dsac", PENDULUM, "precision=high"),
     "mdq": ("algorithm=mdq", PENDULUM, "+with=observation_norm"),
     "taac": ("algorithm=taac", PENDULUM),
+    "shared encoder": (
+        *("algorithm=td3", PENDULUM, "+with=[shared_encoder,smoothed_policy]"),
+        *("encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=5"),
+    ),
+    "residual": (
+        *("algorithm=ppo", "env.target=rlrun.env.toys.ImageObservation", "encoder=impala"),
+        *("encoder.images.channels=[2,2]", "encoder.features=8"),
+    ),
     "representation": ("algorithm=sac", PENDULUM, "+with=representation", "+networks.policy.distribution=truncated"),
 }
 UNTRIED = {  # for the sake of time: their updates are like those above, or want data

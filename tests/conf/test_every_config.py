@@ -36,6 +36,7 @@ PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid":
 DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 PICTURES = "env.target=rlrun.env.toys.ImageObservation"
+DENSE = ["encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=5"]
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 OVERRIDES_OF_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
@@ -67,6 +68,7 @@ OVERRIDES_OF_FILE = {
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
     "with/on_policy": ["algorithm=sarsa", "env=pendulum", "num_envs=8"],
+    "with/shared_encoder": ["algorithm=sac", "env=pendulum", *DENSE],
     "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],
@@ -134,7 +136,7 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
 @pytest.mark.parametrize("file", PAIRS)
 def test_a_preset_is_the_tuned_pair_too(file):
     name = file.partition("/")[2]
-    algorithm, _, env = name.rpartition("_")
+    algorithm, _, env = name.partition("_")
     beside = OVERRIDES_OF_FILE.get(file, [])
     pair = compose([f"algorithm={algorithm}", f"env={env}", *beside])
     assert pair.preset == name

@@ -1,3 +1,6 @@
+import math
+
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -48,6 +51,32 @@ def test_ball_has_a_known_answer():
     linear = mean_return(toys.HitTheMiddle(), lambda o: np.clip([-0.5 * o[0] - 0.8 * o[1]], -1, 1))
     assert -43 < linear < -36
     assert mean_return(toys.HitTheMiddle(), lambda o: np.zeros(1)) < -900
+
+
+def test_pictures_show_cart_and_pole():
+    env, known = toys.CartPolePixels(), gymnasium.make("CartPole-v1").unwrapped
+    env.reset(seed=0)
+    env.cart.state = np.array([1.0, 0.0, 0.0, 0.0])
+    upright = env.observe()
+    assert upright[10].nonzero()[0].tolist() == [28, 29]  # 20.5 + 8 a unit, and both pixels half a pixel beside it
+    assert upright[:, 28].nonzero()[0].tolist() == [*range(5, 39)]  # 30 pixels above row 36, and the cart
+    assert (upright[5, 28], upright[6, 28], upright[38, 25]) == (127, 255, 127)
+    env.cart.state = np.array([1.0, 0.0, 0.2, 0.0])
+    assert env.observe()[7].nonzero()[0].mean() == pytest.approx(28.5 + 29 * math.tan(0.2), abs=0.5)
+
+    known.reset(seed=0)
+    env.cart.state = known.state = np.array([0.0, 0.1, 0.1, -0.2])
+    for action in (1, 0, 1, 1, 1):
+        assert env.step(action)[1:4] == known.step(action)[1:4]
+        np.testing.assert_array_equal(env.cart.state, known.state)
+
+
+def test_pictures_have_a_known_answer():
+    env = toys.CartPolePixels()
+    falling = lambda _: int(env.cart.state @ [0.05, 0.1, 1.0, 0.5] > 0.0)  # noqa: E731
+    assert [len(episode(env, falling, seed)[0]) for seed in range(2)] == [500, 500]
+    assert episode(env, falling, 0)[1:] == (False, True)
+    assert episode(env, lambda _: 1, 0)[1:] == (True, False)
 
 
 def test_bandit_pays_the_mean():

@@ -39,6 +39,8 @@ def _quick():
     making.keep_operators()
 
 
+FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
+DENSE = ("encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=5")
 OBSERVED = ("dict", "image", "start")  # what else "discrete" is but for what is observed
 COPIES = ("bc", "iql", "ppg")  # whose policies have the codec of sac's and ppo's, proven in all spaces
 ENCODERS = ("dqn", "ppo", "handcrafted")  # whose networks read all of these; those of others are the same
@@ -112,6 +114,27 @@ def test_a_recurrent_policy_takes_and_gives_its_state():
     assert [port.name for port in graph.inputs][-1] == "state"
     assert [port.name for port in graph.outputs] == ["action", "next_state"]
     assert proven(setup, graph).largest < 1e-5
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (
+            "algorithm=ppo",
+            SPACES["image"],
+            "encoder=impala",
+            "encoder.images.channels=[2,3]",
+            "algorithm.recurrent=gru",
+        ),
+        ("algorithm=dqn", SPACES["image"], "encoder=small", "encoder.features=null"),
+        ("algorithm=ddpg", SPACES["box"], "+with=shared_encoder", *DENSE),
+        ("algorithm=dqn", "env=cartpole", "encoder=signals", FRAMES),
+    ],
+    ids=["impala", "small", "shared", "signals"],
+)
+def test_encoders_are_exported(overrides):
+    setup = make(*overrides, *SMALL)
+    assert proven(setup, setup.graph()).largest < 1e-5
 
 
 def test_a_program_of_torch_is_the_same():
