@@ -52,6 +52,7 @@ from rlrun.nn.actions import ActionCodec, ActionHead, Heads
 from rlrun.nn.actor_critic import ActorCritic, Evaluated
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
+from rlrun.nn.decoders import Deconvolutions, ResNetDecoder, SpatialBroadcast, UNet
 from rlrun.nn.encoders import DetachedEncoder, Encoded, EncodedMLP, Encoder, ImageEncoder, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.inverse_model import InverseModel
@@ -79,4 +80,5 @@ __all__ += [
     "orthogonal_",
     "value_head_of",
 ]
-__all__ += ["Convolutions", "DetachedEncoder", "Encoded", "ResNet", "xavier_uniform_"]
+__all__ += ["Convolutions", "Deconvolutions", "DetachedEncoder", "Encoded", "ResNet", "ResNetDecoder"]
+__all__ += ["SpatialBroadcast", "UNet", "xavier_uniform_"]

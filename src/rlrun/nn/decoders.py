@@ -1,0 +1,170 @@
+"""From features to images, and from images to images: the opposite of an encoder."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rlrun.core.errors import ConfigError
+from rlrun.nn.convolutions import ResidualBlock
+from rlrun.nn.fast_linear import Linear
+from rlrun.nn.mlp import Activation, activation_module
+
+Shape = Sequence[int]  # of an image: channels, height, width
+
+
+class Deconvolutions(nn.Sequential):
+    """Transposed convolutions behind a dense layer: [B, inputs] -> [B, *shape], the mirror of `Convolutions`.
+
+    Args:
+        inputs: features.
+        shape: of the image.
+        channels, kernels, strides, padding: of the convolutions that this inverts, from the image on.
+        activation: between layers; the image itself has none.
+
+    Raises:
+        ConfigError: the lists have different lengths, or the image is too small.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        shape: Shape,
+        *,
+        channels: Sequence[int] = (32, 64),
+        kernels: Sequence[int] = (4, 4),
+        strides: Sequence[int] = (2, 2),
+        padding: int = 1,
+        activation: Activation = "relu",
+    ) -> None:
+        if not len(channels) == len(kernels) == len(strides) > 0:
+            raise ConfigError("channels, kernels, strides: wanted an entry for each convolution")
+        sides = [tuple(shape[1:])]
+        for kernel, stride in zip(kernels, strides, strict=True):
+            sides.append(tuple((side + 2 * padding - kernel) // stride + 1 for side in sides[-1]))
+        if min(sides[-1]) < 1:
+            raise ConfigError(f"an image of {sides[0]} is too small for these layers: {sides[1:]} remain")
+        counts = [shape[0], *channels]
+        first = (counts[-1], *sides[-1])
+        layers: list[nn.Module] = [Linear(inputs, first[0] * first[1] * first[2]), nn.Unflatten(1, first)]
+        for at in reversed(range(len(channels))):
+            reached = [(side - 1) * strides[at] - 2 * padding + kernels[at] for side in sides[at + 1]]
+            missing = (sides[at][0] - reached[0], sides[at][1] - reached[1])
+            convolution = nn.ConvTranspose2d(counts[at + 1], counts[at], kernels[at], strides[at], padding, missing)
+            layers += [activation_module(activation), convolution]
+        super().__init__(*layers)
+
+
+class SpatialBroadcast(nn.Module):
+    """Features at every pixel, beside its coordinates, and convolutions: [B, inputs] -> [B, *shape] (arXiv 1901.07017).
+
+    Args:
+        inputs: features.
+        shape: of the image.
+        channels: of each convolution; one to the image follows.
+        kernel: pixels a side of its filters, an odd number.
+        activation: behind each but the last.
+    """
+
+    coordinates: Tensor
+
+    def __init__(
+        self,
+        inputs: int,
+        shape: Shape,
+        *,
+        channels: Sequence[int] = (32, 32),
+        kernel: int = 3,
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__()
+        rows, columns = (torch.linspace(-1.0, 1.0, side) for side in shape[1:])
+        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
+        self.register_buffer("coordinates", grid, persistent=False)  # [2, H, W]
+        layers: list[nn.Module] = []
+        below = inputs + 2
+        for count in channels:
+            layers += [nn.Conv2d(below, count, kernel, padding=kernel // 2), activation_module(activation)]
+            below = count
+        self.layers = nn.Sequential(*layers, nn.Conv2d(below, shape[0], kernel, padding=kernel // 2))
+
+    def forward(self, features: Tensor) -> Tensor:
+        height, width = self.coordinates.shape[1:]
+        tiled = features[:, :, None, None].expand(-1, -1, height, width)
+        grid = self.coordinates.expand(len(features), -1, -1, -1)
+        image: Tensor = self.layers(torch.cat((tiled, grid), 1))
+        return image
+
+
+class ResNetDecoder(nn.Module):
+    """Residual blocks, before each section twice as large: [B, inputs] -> [B, *shape], the mirror of `ResNet`.
+
+    Args:
+        inputs: features.
+        shape: of the image.
+        channels: of each section, from the features on.
+        blocks: in a section.
+        activation: before each convolution.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        shape: Shape,
+        *,
+        channels: Sequence[int] = (32, 32, 16),
+        blocks: int = 2,
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__()
+        self.height, self.width = shape[1:]
+        step = 2 ** len(channels)
+        first = (channels[0], -(-self.height // step), -(-self.width // step))
+        layers: list[nn.Module] = [Linear(inputs, first[0] * first[1] * first[2]), nn.Unflatten(1, first)]
+        for below, count in zip((channels[0], *channels), channels, strict=False):
+            layers += [nn.Upsample(scale_factor=2.0), nn.Conv2d(below, count, 3, padding=1)]
+            layers += [ResidualBlock(count, activation) for _ in range(blocks)]
+        self.layers = nn.Sequential(
+            *layers, activation_module(activation), nn.Conv2d(channels[-1], shape[0], 3, padding=1)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        image: Tensor = self.layers(features)[..., : self.height, : self.width]
+        return image
+
+
+class UNet(nn.Module):
+    """An image from an image, by sections that halve the sides and back: [B, inputs, H, W] -> [B, outputs, H, W].
+
+    Each section on the way back also reads its counterpart on the way down (Ronneberger et al. 2015, arXiv 1505.04597).
+
+    Args:
+        inputs, outputs: channels.
+        channels: of each section on the way down; the last one is the bottom.
+        activation: behind each convolution but the last.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, channels: Sequence[int] = (16, 32, 64), activation: Activation = "relu"
+    ) -> None:
+        super().__init__()
+
+        def section(below: int, count: int) -> nn.Module:
+            convolutions = (nn.Conv2d(below, count, 3, padding=1), nn.Conv2d(count, count, 3, padding=1))
+            return nn.Sequential(*(part for layer in convolutions for part in (layer, activation_module(activation))))
+
+        self.down = nn.ModuleList(map(section, (inputs, *channels), channels))
+        backwards = [*zip(channels[:0:-1], channels[-2::-1], strict=True)]
+        self.up = nn.ModuleList(section(below + count, count) for below, count in backwards)
+        self.last = nn.Conv2d(channels[0], outputs, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        passed: list[Tensor] = []
+        for number, section in enumerate(self.down):
+            image = section(image if number == 0 else nn.functional.max_pool2d(image, 2, ceil_mode=True))
+            passed.append(image)
+        for section, beside in zip(self.up, passed[-2::-1], strict=True):
+            image = nn.functional.interpolate(image, size=beside.shape[2:])
+            image = section(torch.cat((image, beside), 1))
+        result: Tensor = self.last(image)
+        return result

@@ -1,0 +1,60 @@
+"""Decoders: shapes, gradients, and what each is named for."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.core.errors import ConfigError
+from rlrun.nn import Convolutions, Deconvolutions, ResNetDecoder, SpatialBroadcast, UNet
+
+SHAPES = [(1, 42, 42), (3, 13, 20), (2, 8, 7)]
+DECODERS = {
+    "deconvolutions": partial(Deconvolutions, 5),
+    "nature": partial(Deconvolutions, 5, channels=[4, 8], kernels=[5, 3], strides=[3, 2], padding=1),
+    "spatial broadcast": partial(SpatialBroadcast, 5),
+    "residual": partial(ResNetDecoder, 5, channels=[8, 4], blocks=1),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", DECODERS)
+def test_an_image_of_the_wanted_shape(kind, shape):
+    torch.manual_seed(0)
+    decoder, features = DECODERS[kind](shape), torch.randn(3, 5, requires_grad=True)
+    image = decoder(features)
+    assert image.shape == (3, *shape)
+    image.square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in decoder.parameters())
+    assert (features.grad.abs() > 0).all()
+
+
+def test_deconvolutions_mirror_convolutions():
+    sizes = {"channels": [4, 8], "kernels": [5, 3], "strides": [3, 2], "padding": 1}
+    below = Convolutions(3, **sizes)(torch.zeros(1, 3, 13, 20))
+    assert Deconvolutions(5, (3, 13, 20), **sizes)[1].unflattened_size == below.shape[1:]
+    with pytest.raises(ConfigError, match=r"an image of \(4, 4\) is too small"):
+        Deconvolutions(5, (3, 4, 4), channels=[4], kernels=[9], strides=[1])
+
+
+def test_broadcast_features_know_their_place():
+    decoder = SpatialBroadcast(1, (2, 3, 5), channels=[], kernel=1)
+    with torch.no_grad():
+        decoder.layers[0].weight.copy_(torch.tensor([[10.0, 1.0, 0.0], [0.0, 0.0, 1.0]])[..., None, None])
+        nn.init.zeros_(decoder.layers[0].bias)
+        image = decoder(torch.tensor([[2.0]]))[0]
+    assert image[0, :, 0].tolist() == [19.0, 20.0, 21.0]  # 10 times the feature, and the row
+    assert image[1, 0].tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("sides", [(16, 16), (13, 10)], ids=str)
+def test_a_u_net_keeps_the_sides_and_reads_both_ways(sides):
+    torch.manual_seed(0)
+    network, image = UNet(2, 3, channels=[4, 6, 8]), torch.randn(2, 2, *sides, requires_grad=True)
+    result = network(image)
+    assert result.shape == (2, 3, *sides)
+    result[0, :, 0, 0].sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in network.parameters())
+    assert (image.grad[0, :, 8, 8].abs() > 0).any()  # by way of the bottom
+    assert image.grad[1].abs().sum() == 0
