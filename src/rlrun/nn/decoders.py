@@ -23,7 +23,7 @@ class Deconvolutions(nn.Sequential):
         activation: between layers; the image itself has none.
 
     Raises:
-        ConfigError: the lists have different lengths, or the image is too small.
+        ConfigError: the image is too small.
     """
 
     def __init__(
@@ -37,8 +37,6 @@ class Deconvolutions(nn.Sequential):
         padding: int = 1,
         activation: Activation = "relu",
     ) -> None:
-        if not len(channels) == len(kernels) == len(strides) > 0:
-            raise ConfigError("channels, kernels, strides: wanted an entry for each convolution")
         sides = [tuple(shape[1:])]
         for kernel, stride in zip(kernels, strides, strict=True):
             sides.append(tuple((side + 2 * padding - kernel) // stride + 1 for side in sides[-1]))
@@ -91,8 +89,7 @@ class SpatialBroadcast(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         height, width = self.coordinates.shape[1:]
         tiled = features[:, :, None, None].expand(-1, -1, height, width)
-        grid = self.coordinates.expand(len(features), -1, -1, -1)
-        image: Tensor = self.layers(torch.cat((tiled, grid), 1))
+        image: Tensor = self.layers(torch.cat((tiled, self.coordinates.expand(len(features), -1, -1, -1)), 1))
         return image
 
 

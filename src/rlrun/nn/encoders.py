@@ -142,6 +142,7 @@ class Encoded(nn.Module):
         built: Any = recipe if isinstance(recipe, nn.Module) else from_recipe(recipe, spaces=spaces, **options)
         self.encoder: Any = built
         self.by_rows = not isinstance(built, Encoder | DetachedEncoder)  # as any other module wants observations
+        self.plain = getattr(built, "plain", False)
         self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
         if isinstance(built, DetachedEncoder):
             built.require(self.observed)
@@ -152,7 +153,7 @@ class Encoded(nn.Module):
     def encode(self, observation: Tree) -> Tensor:
         """Return the features [..., F] of observations [...]."""
         if not self.by_rows:
-            return self.encoder(observation)  # type: ignore[no-any-return]
+            return observation if self.plain else self.encoder(observation)  # type: ignore[no-any-return]
         rows, lead = self._rows(observation)
         features: Tensor = self.encoder(rows)
         return features.reshape(*lead, self.encoded)
