@@ -19,13 +19,5 @@ from rlrun.callbacks.value_bias import ValueBias
 __all__ = ["ActorCriticLoss", "ActorCriticNetwork", "BonusLoss", "Budget", "Checkpointer", "CriticLoss"]
 __all__ += ["EntropyTarget", "EntropyWeight", "Evaluator", "Interrupt", "Interrupted", "LambdaReturn", "Logger"]
 __all__ += ["LossCallback", "MemoryExport", "MemoryImport", "ParameterLogs", "PriorityFeedback", "Profile"]
-__all__ += [
-    "QuantileTarget",
-    "SGDEntropyTarget",
-    "Schedule",
-    "SharedEncoder",
-    "SmoothedPolicy",
-    "SoftPolicyLoss",
-    "TargetCallback",
-]
+__all__ += ["QuantileTarget", "SGDEntropyTarget", "Schedule", "SharedEncoder", "SmoothedPolicy", "SoftPolicyLoss"]
 __all__ += ["TargetCallback", "TargetScale", "ValueBias", "make_sinks"]
