@@ -42,7 +42,8 @@ class CriticLoss(LossCallback):
         elements = self.value_head.distance(*scaled(output, q_target, target_scale), huber=self.huber).sum(0)
         means = self.value_head.means(self.value_head.mean(output.detach()))
         metrics = {**means, **self.value_head.metrics(q_target)}
-        return elements, self.errors(elements, output, q_target, target_scale), metrics
+        outputs = self.errors(elements, output, q_target, target_scale) if self.watched else {}
+        return elements, outputs, metrics
 
     def raw_output(self, observation: Tree, c: Tensor | None) -> Tensor:
         """Return the output of members, in numbers of `value_head`: [M, B], or [M, B, K] of each choice."""
@@ -56,8 +57,6 @@ class CriticLoss(LossCallback):
 
         For distributions it is the distance of their means, averaged over members.
         """
-        if not self.watched:
-            return {}
         if isinstance(self.value_head, Numbers) and not isinstance(self.value_head, RewardQuantiles):
             error = ops.error_size(elements.detach() / len(output), huber=self.huber)
             return {"td_error": error if target_scale is None else error / target_scale}

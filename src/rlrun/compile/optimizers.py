@@ -96,12 +96,13 @@ class OptimizerRule:
         Raises:
             Untraceable: its step can no longer be compiled.
         """
-        if any(map(is_hooked, self.parameters)) or rule_of(self.optimizer) is not self.kind:
+        same = self._now() == self._settings
+        if any(map(is_hooked, self.parameters)) or not (same or rule_of(self.optimizer) is self.kind):
             raise Untraceable(None, "somebody sees gradients, or the optimizer has other settings by now")
         kept = not self._names or all(
             self.state.get(self.parameters[number]) is self._entries[number] for number in self._moved
         )
-        return kept and self.optimizer.state is self.state and self._now() == self._settings
+        return same and kept and self.optimizer.state is self.state
 
     def sizes(self) -> list[tuple[float, float, float]]:
         """Count a step; return, by group, its size, the factor of roots of squares, and the share of weights kept."""
@@ -152,5 +153,7 @@ class OptimizerRule:
             value.sub_(size * mean / (square.sqrt() * root + group["eps"]))
 
     def _now(self) -> tuple[Any, ...]:
-        settings = [(name, value) for group in self.groups for name, value in group.items()]
-        return tuple(value for name, value in settings if name not in ("params", "lr"))
+        hooks = bool(self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks)
+        settings = [(name, value) for group in self.groups for name, value in group.items() if name != "params"]
+        fixed = [isinstance(value, Tensor) if name == "lr" else value for name, value in settings]
+        return hooks, *fixed

@@ -101,16 +101,19 @@ class Ensemble(nn.Module):
         lead = value.shape[:-1] if shared else value.shape[1:-1]
         if len(lead) != 1:
             value = value.reshape(*(() if shared else (self.members,)), -1, value.shape[-1])
-        if is_large(value, self.work, LARGE) and (self.members > 1 or in_use() == "onednn"):
-            below = [value] * self.members if shared else _members(value)
+        members, activation, kind = self.members, self.activation, value.dtype
+        if (members > 1 or in_use() == "onednn") and is_large(value, self.work, LARGE):
+            below = [value] * members if shared else _members(value)
+        elif members == 1 and shared:
+            below = [value.unsqueeze(0)]  # a quarter of the time of `expand`
         else:
-            below = [value.expand(self.members, *value.shape) if shared else value]
+            below = [value.expand(members, *value.shape) if shared else value]
         *hidden, last = self.layers
         drops = self.training and (self.drops_always or torch.is_grad_enabled())
         with products(value, self.work):
             for layer in hidden:
-                below = [self.activation(part) for part in layer(below, self.dropout, drops)]
-        results = last([part.to(value.dtype) for part in below], 0.0, False)
+                below = [activation(part) for part in layer(below, self.dropout, drops)]
+        results = last(below if below[0].dtype == kind else [part.to(kind) for part in below], 0.0, False)
         result = results[0] if results[0].dim() == 3 else torch.stack(results)
         return result if len(lead) == 1 else result.reshape(self.members, *lead, self.outputs)
 

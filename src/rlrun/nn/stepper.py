@@ -39,7 +39,6 @@ class Stepper:
         self._lists: list[list[Tensor]] = []  # their averages of gradients and squares, and counts of steps
         self._counter = torch.empty(0)  # the counts are its entries, so that one call adds to all
 
-    @torch.no_grad()
     def __call__(self) -> None:
         optimizer = self.optimizer
         group, *rest = optimizer.param_groups
@@ -50,21 +49,22 @@ class Stepper:
             return
         averages, squares, counts = self._lists
         self._counter.add_(1.0)
-        torch._fused_adam_(
-            parameters,
-            [parameter.grad for parameter in parameters],
-            averages,
-            squares,
-            [],
-            counts,
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
-        )
+        with torch.no_grad():  # as a decorator it takes twice the time
+            torch._fused_adam_(
+                parameters,
+                [parameter.grad for parameter in parameters],
+                averages,
+                squares,
+                [],
+                counts,
+                lr=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
 
     def _is_plain(self, group: dict[str, Any]) -> bool:
         """Return True for Adam by the rule of the kernel, without hooks."""
