@@ -13,7 +13,8 @@ from rlrun.memory import Fifo, Table, Uniform
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.ejectors import CoverageEjector, UniformEjector
 from rlrun.memory.prioritized import Prioritized
-from rlrun.memory.samplers import Recent, Sampler
+from rlrun.memory.recent import Recent
+from rlrun.memory.samplers import Sampler
 
 COLUMNS = {"observation": {"dtype": "int64"}, "reward": {"dtype": "int64"}}
 FLAGS = {"terminated": {"dtype": "bool"}, "truncated": {"dtype": "bool"}}

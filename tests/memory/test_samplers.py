@@ -11,7 +11,8 @@ from rlrun.core.errors import ConfigError
 from rlrun.memory import CoverageEjector, Fifo, Table, Uniform
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.prioritized import Prioritized
-from rlrun.memory.samplers import Recent, Sampler
+from rlrun.memory.recent import Recent
+from rlrun.memory.samplers import Sampler
 
 from .tables import COLUMNS, assert_as_expected, counted, episode, fill, starts
 

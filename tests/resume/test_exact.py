@@ -14,6 +14,7 @@ import rlrun
 from rlrun.callbacks import Checkpointer, Evaluator, Logger
 from rlrun.callbacks.loss import LossCallback
 from rlrun.collect import Collector
+from rlrun.memory import Table
 from rlrun.runs.directory import RunDir, checkpoint_key
 
 from . import kills
@@ -131,3 +132,29 @@ def test_a_run_that_is_extended_is_the_longer_run(cell, length, stop, overrides,
     assert_same(longer, tmp_path / "run")
     best = [RunDir(run).checkpoint("best").name for run in (longer, tmp_path / "run")]
     assert best[0] == best[1]
+
+
+BURSTS = (
+    *("algorithm.collect_steps=24", "algorithm.updates_per_step=0.5", "algorithm.n_step=3", "preset=null"),
+    *("stop.env_steps=null", "stop.updates=67"),  # amid a burst, as each checkpoint is
+)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        ("algorithm=sac", "env=pendulum"),
+        ("algorithm=dqn", "env=cartpole"),
+        ("algorithm=dqn", "env=cartpole", "+with=prefetch"),
+        ("algorithm=sac", "env=pendulum", "num_envs=3", "+with=prioritized"),
+    ],
+)
+def test_a_burst_whose_samples_are_made_at_once_changes_nothing(task, assert_same, tmp_path, monkeypatch):
+    request = [*task, *SHORT, *REPLAY, *BURSTS, "logger=[]"]
+    run = rlrun.train(request, run_dir=tmp_path / "run").run_dir
+    steps = [checkpoint_key(path)[0] for path in RunDir(run).checkpoint_dirs()]
+    copy_as_killed(run, tmp_path / "killed", at=steps[len(steps) // 2])
+    rlrun.resume(tmp_path / "killed")
+    assert_same(run, tmp_path / "killed")
+    monkeypatch.setattr(Table, "draw_ahead", lambda *_: None)
+    assert_same(run, rlrun.train(request, run_dir=tmp_path / "one by one").run_dir)

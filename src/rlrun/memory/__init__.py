@@ -15,9 +15,10 @@ from rlrun.memory.loaders import CollectLoader, ReplayLoader
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritized import Prioritized
 from rlrun.memory.proxy import MemoryProxy
+from rlrun.memory.recent import Recent
 from rlrun.memory.rollout import PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
-from rlrun.memory.samplers import Recent, Rows, Sampler, Uniform
+from rlrun.memory.samplers import Rows, Sampler, Uniform
 from rlrun.memory.sources import spaces_in
 from rlrun.memory.table import Table
 from rlrun.memory.transforms import (

@@ -46,6 +46,8 @@ class Adaptor(Protocol):
     * `tier`, and `requires`: names that it reads, "observation.goal" for a leaf
     * `keeps`: names that batches of rollouts have whatever the loader's columns say
     * `learns`: True if the result depends on the last update, so batches cannot be drawn ahead
+    * `rowwise`: True if each row becomes what it would alone, and nothing else changes; so several samples are
+      adapted at once
     * `rollout(batch)`: called with a whole rollout [N, T, …] in place of the adaptor
     * `observe(row)`: called with every row [n, …] that enters a table, or None. `row["env"]` [n] has the numbers of
       their environments; those of an episode that enters as a whole are equal.
@@ -223,6 +225,8 @@ def dtype_of(place: str, name: str) -> torch.dtype:
 class Cast(PerStep):
     """Give a column another dtype."""
 
+    rowwise = True
+
     def __init__(self, column: str, *, dtype: str = "float32") -> None:
         super().__init__(column)
         self.dtype = dtype_of("memory.adaptors: Cast.dtype", dtype)
@@ -235,6 +239,7 @@ class Scale(PerStep):
     """Multiply a column by a factor; integers become float32."""
 
     rescales = True  # and does nothing else
+    rowwise = True
 
     def __init__(self, column: str, *, factor: float) -> None:
         super().__init__(column)
@@ -253,6 +258,7 @@ class Rename:
     """
 
     tier = NAMES
+    rowwise = True
     replaces = ()
 
     def __init__(self, names: Mapping[str, str], *, keep: bool = False) -> None:
@@ -271,6 +277,7 @@ class Untransformed:
     """Adds stored columns in a dict `untransformed`; next_observation there is the one after a single step."""
 
     tier = COPIES
+    rowwise = True
     provides = keeps = ("untransformed",)
     removes = replaces = ()
 
@@ -292,6 +299,7 @@ class Select:
     """
 
     tier = SHAPE
+    rowwise = True
     replaces = ()
 
     def __init__(self, leaves: str | Sequence[str] | Mapping[str, str]) -> None:

@@ -123,8 +123,11 @@ class ReplayLoader:
             if self.ahead is not None:
                 self.ahead.take()
             missing = self._missing()
-            while missing > 0 and self.collector is not None:
-                missing -= self.collector.collect(missing)
+            if missing > 0 and self.collector is not None:
+                while missing > 0:
+                    missing -= self.collector.collect(missing)
+                if hasattr(self.table, "draw_ahead"):
+                    self.table.draw_ahead(self._due(self.collector), self.batch, self.length)
             self.updates += 1
             yield self._batch()
 
@@ -174,6 +177,11 @@ class ReplayLoader:
         due = -((self.updates + 1) * -steps // updates)  # steps after warm-up at which the next update is due
         due += -due % self.collect_steps
         return self.start + due - self.collector.steps
+
+    def _due(self, collector: Steps) -> int:
+        """Return how many updates come before the next environment step."""
+        steps = collector.steps - (self.start or 0)
+        return (steps - steps % self.collect_steps) * self.rate.numerator // self.rate.denominator - self.updates
 
     def ready(self) -> bool:
         """Return True if no environment step comes before the next batch."""

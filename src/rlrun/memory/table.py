@@ -1,7 +1,7 @@
 """Replay memory: stores transitions and serves batches of them."""
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
 from rlrun.core.spaces import Spaces, leaves, map_tree
-from rlrun.core.typing import Batch
+from rlrun.core.typing import Batch, Tree
 from rlrun.memory import files
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, require_read, spared
 from rlrun.memory.columns import OWN, default_length, make_columns
@@ -24,6 +24,7 @@ from rlrun.memory.recorder import Recorder
 from rlrun.memory.samplers import Rows, Sampler, Uniform
 
 PARTS = 4  # of the table by age, whose shares of the samples are reported
+AHEAD = 1 << 20  # bytes of rows that are drawn ahead: they shall stay in the processor's caches
 
 
 class Table(Recorder):
@@ -115,6 +116,8 @@ class Table(Recorder):
         self._times: dict[str, float] = {}  # seconds that the parts of the newest sample took
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
         self._picked: Rows | None = None
+        self._ahead: deque[tuple[Rows, Batch]] = deque()
+        self._ahead_for: tuple[int, ...] = ()  # count, length and version of the index
         self._meet()
 
     def _meet(self) -> None:
@@ -142,6 +145,9 @@ class Table(Recorder):
         self._on_sample = self.ejector.on_sample if type(self.ejector).on_sample is not Ejector.on_sample else None
         hooks = (getattr(adaptor, "observe", None) for adaptor in self.adaptors)
         self._observers = tuple(observe for observe in hooks if observe is not None)
+        rowwise = all(getattr(adaptor, "rowwise", False) for adaptor in self.adaptors)
+        small = not self.frames and len(self.storage.blocks) == 1  # large columns gain nothing, and take memory
+        self._draws_ahead = rowwise and small and not self._beside and self._on_sample is None
 
     def _names(self, length: int = 1) -> list[str]:
         """Return the names of a batch of windows of this length before adaptors."""
@@ -163,10 +169,34 @@ class Table(Recorder):
         Raises:
             RlrunError: no window is that long.
         """
+        if self.sampler.ahead and self._ahead_for == (count, length, self.index.version):
+            self.sampler.ahead.popleft()
+            self._picked, batch = self._ahead.popleft()
+            return batch
         begin = time.perf_counter()
         rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
         self._times["pick"] = time.perf_counter() - begin
         return self.serve(rows)
+
+    def draw_ahead(self, times: int, count: int, length: int = 1) -> None:
+        """Make the next samples at once; `sample` returns them, unless rows are written or others are asked for.
+
+        They are those that `sample` makes one by one, and the state is as if they were not drawn. Nothing is done where
+        a sample depends on the one before, or where it takes no less time.
+        """
+        times = min(times, AHEAD // (count * max(self.storage.layout.itemsize, 1)))
+        if times < 2 or length > 1 or not self._draws_ahead or type(self.sampler) is not Uniform:
+            return
+        begin = time.perf_counter()
+        picks = self.sampler.draw_ahead(times, count, length)
+        picked = time.perf_counter() - begin
+        for rows in picks:
+            rows.fetch = self._read
+        before, version = self._picked, self.index.version
+        batch = self.serve(Rows(np.concatenate([rows.index for rows in picks]), None, self.index))
+        self._picked, self._ahead_for = before, (count, length, version)
+        self._ahead = deque(zip(picks, _split(batch, count), strict=True))
+        self._times = {part: seconds / times for part, seconds in {**self._times, "pick": picked}.items()}
 
     def serve(self, rows: Rows) -> Batch:
         """Return the batch of rows that were picked."""
@@ -294,3 +324,11 @@ class Table(Recorder):
     def restore(self, path: Path | str, *, append: bool = False) -> bool:
         """Read a file: `rlrun.memory.files.restore`. Return True if the state is exactly the stored one."""
         return files.restore(self, path, append=append)
+
+
+def _split(tree: Tree, count: int) -> list[Tree]:
+    """Return the parts of a tree of tensors, each of `count` rows."""
+    if not isinstance(tree, dict):
+        return [*tree.split(count)]
+    parts = {name: _split(part, count) for name, part in tree.items()}
+    return [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]

@@ -20,6 +20,8 @@ from rlrun.runs.files import counted
 class RewardClip(PerStep):
     """Keep rewards between two bounds."""
 
+    rowwise = True
+
     def __init__(self, lowest: float = -1.0, highest: float = 1.0) -> None:
         super().__init__("reward")
         if lowest >= highest:
@@ -39,6 +41,8 @@ class RewardScale(Scale):
 
 class RewardShift(PerStep):
     """Add the same number to every reward; it changes which policy is best where episodes can end."""
+
+    rowwise = True
 
     def __init__(self, bias: float) -> None:
         super().__init__("reward")
@@ -142,6 +146,7 @@ class NStep:
     """
 
     tier = AHEAD
+    rowwise = True
     removes = ()
 
     def __init__(self, *, steps: int, discount: float | Sequence[float]) -> None:

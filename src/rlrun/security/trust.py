@@ -66,7 +66,7 @@ PARTS = (
         f"rlrun.memory.{name}"
         for name in """
             adaptors advantages by_episode columns dataset ejectors hindsight intrinsic joint loaders normalize
-            prefetch prioritized proxy rollout rollout_table samplers storage table transforms virtual
+            prefetch prioritized proxy recent rollout rollout_table samplers storage table transforms virtual
         """.split()  # noqa: SIM905
     ),
     *("torch.nn.modules", "torch.nn.parameter", "torch.optim", "torch.distributions", "gymnasium.spaces"),
