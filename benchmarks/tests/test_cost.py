@@ -1,6 +1,7 @@
 """Speed and its bars: both sides do equal work."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -63,12 +64,12 @@ def test_kept_speed_is_a_ratio(monkeypatch):
     seconds["ppo-cartpole"] = {"before": [0.9, 0.9, 0.9], "after": [1.0, 1.0, 1.0]}
     order = []
 
-    def turn(name, tree):
-        side = "after" if tree == kept.ROOT else "before"
-        order.append(side)
-        return one_turn(seconds[name][side].pop(0))
+    def turns(name, trees):
+        assert trees["after"] == kept.ROOT != trees["before"]
+        order.extend(trees)
+        return {side: one_turn(seconds[name][side].pop(0)) for side in trees}
 
-    monkeypatch.setattr(kept, "turn", turn)
+    monkeypatch.setattr(kept, "turns", turns)
     result = kept.measure(list(seconds), against="HEAD", rounds=3)
     assert [case["ratio"]["median"] for case in result["cases"].values()] == [2.0, 0.9]
     assert [case["passed"] for case in result["cases"].values()] == [True, False]
@@ -79,11 +80,27 @@ def test_kept_speed_is_a_ratio(monkeypatch):
 
 
 def test_kept_speed_needs_equal_work(monkeypatch):
-    monkeypatch.setattr(kept, "turn", lambda name, tree: one_turn(1.0, updates=10.0 if tree == kept.ROOT else 11.0))
+    updates = {"before": 11.0, "after": 10.0}
+    monkeypatch.setattr(
+        kept, "turns", lambda name, trees: {side: one_turn(1.0, updates=updates[side]) for side in trees}
+    )
     before = kept._git("worktree", "list")
     with pytest.raises(process.Failed, match=r"updates differ: 11\.0 and 10\.0"):
         kept.measure(["a2c-cartpole"], against="HEAD", rounds=1)
     assert kept._git("worktree", "list") == before
+
+
+def test_kept_speed_takes_turns(tmp_path, monkeypatch):
+    """While one process of a pair runs, the other one stands still; one that fails is told by its last words."""
+    monkeypatch.setattr(kept, "SLICE", 0.05)
+    spin = "import time; begun = time.process_time()\nwhile time.process_time() < begun + 0.3: pass\n"
+    monkeypatch.setattr(kept, "TURN", spin + "print('{\"seconds\": %f}' % time.time())")
+    begun = time.time()
+    ends = [result["seconds"] - begun for result in kept.turns("x", {"before": tmp_path, "after": tmp_path}).values()]
+    assert min(ends) > 0.45  # the first to end had half of the time
+    monkeypatch.setattr(kept, "TURN", "raise SystemExit('no such case')")
+    with pytest.raises(process.Failed, match="x, before: no such case"):
+        kept.turns("x", {"before": tmp_path, "after": tmp_path})
 
 
 def test_missing_commit_is_named():

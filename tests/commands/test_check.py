@@ -67,17 +67,17 @@ def test_layers_with_other_outputs_than_choices_are_refused(outputs):
 
 def test_what_an_actor_critic_of_ones_own_lacks_is_told():
     overrides = ["algorithm=ppo", "env=cartpole", f"networks.actor_critic._target_={__name__}.Plain"]
-    unknown = [f"~networks.actor_critic.{key}" for key in ("shared", "spread", "core", "core_size")]
+    unknown = [f"~networks.actor_critic.{key}" for key in ("encoder", "shared", "spread", "core", "core_size")]
     with pytest.raises(BuildError, match=r"Plain; it lacks act, evaluate_actions, value, head, state_size: The"):
         check([*overrides, *unknown])
 
 
 def test_all_that_a_network_of_ones_own_lacks_is_one_message():
-    keys = ("members", "layer_norm", "dropout", "value_head", "quantiles", "dueling")
+    keys = ("encoder", "members", "layer_norm", "dropout", "value_head", "quantiles", "dueling")
     with pytest.raises(BuildError) as caught:
         check([*DQN, f"{OWN}.Plain"])
     message = str(caught.value)
-    assert message.startswith(f"networks.q: {__name__}.Plain takes no arguments 'members', 'layer_norm', ")
+    assert message.startswith(f"networks.q: {__name__}.Plain takes no arguments 'encoder', 'members', ")
     assert " ".join(f"~networks.q.{key}" for key in keys) in message
     assert "it lacks act: What DQN calls on its network" in message
     with pytest.raises(BuildError, match=r"Plain; it lacks act, codec: What DQN calls .* goes to `networks.q.layers`"):

@@ -36,7 +36,7 @@ PACKAGES = {"box2d": "Box2D", "mujoco": "mujoco", "atari": "ale_py", "minigrid":
 DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 PICTURES = "env.target=rlrun.env.toys.ImageObservation"
-DENSE = ["encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=5"]
+DENSE = ["encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=32"]
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 OVERRIDES_OF_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
