@@ -21,12 +21,13 @@ from rlrun.algorithms.oac import OACAgent
 from rlrun.algorithms.prior import PolicyPrior, SameActionPrior, UniformPrior
 from rlrun.algorithms.qrsac import FixedQuantileTarget
 from rlrun.algorithms.rnd import Distillation
-from rlrun.algorithms.sarsa import BurnIn, RecurrentCritics, SarsaTarget, WindowTarget
+from rlrun.algorithms.sarsa import SarsaTarget
 from rlrun.algorithms.seditor import Apart, Editor, EditorLoss
 from rlrun.algorithms.taac import SwitchingPolicy, Trajectories, TrajectoryCritics
 from rlrun.algorithms.trac import TrustRegion
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.memory import Past
 from rlrun.nn import (
     Critics,
     DeterministicPolicy,
@@ -73,9 +74,8 @@ def priced(members):
     return ImplicitQuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature)
 
 
-def windows(**options):
-    critics = RecurrentCritics(CONTINUOUS, hidden=(4, 5), core="gru", core_size=3)
-    return WindowTarget(critics, deterministic(0), **options)
+def past(**options):
+    return Past(DeterministicPolicy(CONTINUOUS, hidden=(4,), core="gru", core_size=3), **options)
 
 
 def editor(change):
@@ -133,9 +133,15 @@ SETTINGS = [
     ),
     (lambda: quantile_target(Critics(CONTINUOUS)), r"algorithm\.quantiles"),
     (lambda: quantile_target(Critics(CONTINUOUS, quantiles=2), least="members"), r"^least: .*did you mean 'member'"),
-    (lambda: windows(n_step=3), r"algorithm\.n_step: windows look one step ahead, not 3"),
-    (lambda: windows().begin_batch(*[column(1)] * 2, torch.ones(1), torch.ones(1) > 1), "unroll: wanted at least 2"),
-    (lambda: BurnIn(1.0), "burn_in: wanted a share from 0 to below 1"),
+    (lambda: past(length=4, burn_in=4), r"algorithm\.unroll: a window of 4 steps wants more than .*burn_in=4"),
+    (lambda: past(length=4, burn_in=0, n_step=4), r"algorithm\.unroll: .* algorithm\.n_step=4"),
+    (lambda: past(burn_in=-1), r"algorithm\.burn_in must be at least 0"),
+    (lambda: past(burn_in=0.25), r"algorithm\.burn_in: wanted a whole number of steps, got 0\.25"),
+    (lambda: QNetwork(DISCRETE, layers=torch.nn.Linear(1, 2), core="gru"), r"leave algorithm\.recurrent away"),
+    (
+        lambda: SquashedGaussian(CONTINUOUS, encoder=torch.nn.Linear(1, 2), core="gru"),
+        r"algorithm\.recurrent=gru: this",
+    ),
     (lambda: editor("distanse"), r"algorithm\.change: wanted one of utility, distance, got 'distanse'"),
     (lambda: Trajectories(CONTINUOUS, "linaer"), r"algorithm\.trajectory: wanted one of .*, got 'linaer'"),
     (lambda: switching(0), r"algorithm\.most_steps must be at least 1, not 0"),

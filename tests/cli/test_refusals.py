@@ -40,8 +40,8 @@ PEERS = {
         "env: there is no 'Ant-v5'; an id of Gymnasium is given by env.id=Ant-v5"
     ],
     ("train", "algorithm=dqn", "env=CartPole-v1"): ["(did you mean 'cartpole'?)", "env.id=CartPole-v1"],
-    (*SAC, "algorithm.recurrent=lstm"): [
-        "no such key; algorithm.recurrent is a key of algorithm=a2c, ppg, ppo, sarsa_"
+    ("train", "algorithm=taac", "env=pendulum", "algorithm.recurrent=lstm"): [
+        "no such key; algorithm.recurrent is a key of algorithm=a2c, action_repeat, bc, ddpg,"
     ],
     (*DQN, "run_dir=x"): ["run_dir: no such key or group (did you mean '--run-dir'?)"],
     ("train", "--algo", "ppo", "--env", "CartPole-v1", "--learning-rate=1e-3", "--track"): [

@@ -76,13 +76,12 @@ def test_state_is_restored_or_reset():
     assert restored.state.tolist() == [[2.0], [0.0], [2.0]]
 
 
-def test_random_steps_have_no_state():
-    collector = collector_of(None, 2)
-    with pytest.raises(RequestError, match="random actions have no state, which the memory stores"):
-        collector.collect(2, random=True)
-    collector = collector_of(None, 2, columns={})
+@pytest.mark.parametrize("columns", [{}, {"state": {"shape": 1}}], ids=str)
+def test_random_steps_advance_the_state_that_memory_stores(columns, monkeypatch):
+    monkeypatch.setattr(Counting, "after", lambda self, observation, state: state + 10.0, raising=False)
+    collector = collector_of(None, 2, columns=columns)
     collector.collect(2, random=True)
-    assert collector.state.tolist() == [[0.0]] * 2
+    assert collector.state.tolist() == [[10.0 if columns else 0.0]] * 2
 
 
 @pytest.mark.parametrize(("envs", "max_steps", "most"), [(1, None, 3), (3, None, 2), (2, 2, 1)])

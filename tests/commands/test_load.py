@@ -27,7 +27,12 @@ TINY = (
 )
 REPLAY = ("algorithm.batch_size=8", "algorithm.warmup_steps=16")
 ROLLOUT = ("algorithm.horizon=16", "algorithm.batch_size=16", "algorithm.recurrent=gru", "algorithm.core_size=5")
-ALGORITHMS = {"sac": ("algorithm=sac", *REPLAY), "dqn": ("algorithm=dqn", *REPLAY), "ppo": ("algorithm=ppo", *ROLLOUT)}
+CORE = ("algorithm.recurrent=gru", "algorithm.core_size=5", "algorithm.unroll=4", "algorithm.burn_in=1")
+ALGORITHMS = {
+    "sac": ("algorithm=sac", *REPLAY, *CORE),
+    "dqn": ("algorithm=dqn", *REPLAY),
+    "ppo": ("algorithm=ppo", *ROLLOUT),
+}
 EPISODES = 19  # more than envs, so that these begin anew
 
 
@@ -146,7 +151,7 @@ def test_predict_acts_as_eval_does(runs, tapped, no_env, algorithm, spaces):
     steps = tapped(run)
     no_env()
     policy = rlrun.load(run)
-    assert policy.recurrent is (algorithm == "ppo")
+    assert policy.recurrent is (algorithm != "dqn")
     require_same(policy, steps, np.testing.assert_array_equal)
     assert {(len(starts), part.dtype) for _, taken, starts in steps for part in flat(taken)[:1]} == {
         (16, flat(policy.action_space.sample())[0].dtype)

@@ -108,11 +108,20 @@ def test_an_epsilon_greedy_agent_explores_as_often_as_in_training():
     assert float((action != best).float().mean()) == pytest.approx(0.2, abs=0.015)  # half of the random ones are best
 
 
-def test_a_recurrent_policy_takes_and_gives_its_state():
-    setup = make("algorithm=ppo", SPACES["dict"], *SMALL, "algorithm.recurrent=lstm", "algorithm.core_size=5")
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algorithm=ppo", SPACES["dict"]),
+        ("algorithm=dqn", "env=cartpole"),
+        ("algorithm=sac", SPACES["mixed"]),
+        ("algorithm=td3", "env=pendulum"),
+    ],
+)
+def test_a_recurrent_policy_takes_and_gives_its_state(overrides):
+    setup = make(*overrides, *SMALL, "algorithm.recurrent=lstm", "algorithm.core_size=5")
     graph = setup.graph()
     assert [port.name for port in graph.inputs][-1] == "state"
-    assert [port.name for port in graph.outputs] == ["action", "next_state"]
+    assert graph.outputs[-1].name == "next_state"
     assert proven(setup, graph).largest < 1e-5
 
 

@@ -25,6 +25,7 @@ from rlrun.config.places import packaged_dir
 from rlrun.core.typing import Array
 from rlrun.devtools.conformance.checks import shrink
 from rlrun.memory import ReturnNormalize
+from rlrun.nn.recurrent import present
 from rlrun.training.callback import Callback
 
 DISCOUNT, LIMIT, ENDS = 0.8, 5, 0.2  # γ, steps of an episode that is cut off, probability that a step ends one
@@ -109,7 +110,7 @@ class Reading(Callback):
             return
         metric = self.loss.store.newest["value/mean"]  # as the loss has it: of each element
         value = metric.mean(0) if isinstance(self.loss, CriticLoss) else metric.tensors[0]
-        state = observation.argmax(-1)
+        state = present(observation).argmax(-1)
         if value.shape != state.shape:
             return  # an update of something else
         learned = torch.ones_like(state, dtype=torch.bool) if weight is None else (weight > 0).expand_as(state)
@@ -134,7 +135,8 @@ EACH = ("env.kwargs.rewards=2", "+with=reward_weights", "reward_weights=[0.5,1.0
 MODES = {
     "n_step": Mode(("algorithm.n_step=3",), ("dqn", "sac", "sarsa")),
     "td_lambda": Mode(("+with=td_lambda",), ("dqn", "sac", "sarsa")),
-    "recurrent": Mode(("algorithm.recurrent=gru",), ("ppo", "sarsa_recurrent")),
+    "recurrent": Mode(("algorithm.recurrent=gru",), ("ppo", "sarsa_recurrent", "dqn", "sac", "td3")),
+    "recurrent_mean": Mode(("algorithm.recurrent=gru", "algorithm.expectile=0.5"), ("iql",)),  # states hide no luck
     "prioritized": Mode(("memory=prioritized", "memory.sampler.beta=1.0"), ("dqn", "sac", "sarsa")),
     "normalized": Mode(("+with=observation_norm",), ("dqn", "sac", "ppo", "sarsa")),
     "reward_critics": Mode(
@@ -163,6 +165,7 @@ SMALL = {  # numbers that are given where an algorithm has the key
     "algorithm.updates_per_step": 1_000,
     "algorithm.batch_size": 400,
     "algorithm.unroll": 4,
+    "algorithm.burn_in": 1,
     "algorithm.epochs": 10,
     "memory.length": 2 * ROWS,  # slots: the last observation of an episode takes one, too
     "num_envs": 1,

@@ -116,6 +116,8 @@ class Persistent(Counting):
     ) -> None:
         self.agent: Any = PolicyAgent(policy, **options) if agent is None else agent
         super().__init__(policy, **options)
+        if self.recurrent:
+            raise ConfigError("algorithm.recurrent: a policy whose actions last has no recurrent state; give null here")
         self.outputs = OUTPUTS
         self.space = spaces.action
         self.decided: Space = policy.codec.space  # type: ignore[attr-defined]

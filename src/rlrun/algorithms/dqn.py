@@ -25,6 +25,7 @@ from rlrun.core.spaces import Spaces, require_discrete
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, value_head_of
 from rlrun.nn.encoders import outputs_of, zeros
+from rlrun.nn.remembering import Remembering
 
 
 class ActionValues(Protocol):
@@ -39,7 +40,7 @@ class ActionValues(Protocol):
         """Return the best action for observations [B, …]."""
 
 
-class QNetwork(Critics):
+class QNetwork(Critics, Remembering):
     """Values of every choice [M, B, K], and the action that takes the best.
 
     Args:
@@ -59,6 +60,8 @@ class QNetwork(Critics):
                 raise ConfigError(f"networks.q.layers is one network; algorithm.ensemble={members} wants several")
             if not getattr(self.encoder, "automatic", False):
                 raise ConfigError("networks.q.layers reads observations by itself; leave encoder=… away")
+            if self.state_size:
+                raise ConfigError("networks.q.layers is a network without a state; leave algorithm.recurrent away")
             if any(is_lazy(parameter) for parameter in layers.parameters()):
                 outputs_of(layers, zeros(spaces.observation))
             self.encoder, self.layers = nn.Identity(), _OneMember(layers)  # type: ignore[assignment]

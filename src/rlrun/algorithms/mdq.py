@@ -31,16 +31,18 @@ from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_continuous
 from rlrun.core.typing import Tree
-from rlrun.nn import MLP, ActionCodec, Critics, Encoded
-from rlrun.nn.encoders import Recipe
+from rlrun.nn import MLP, ActionCodec, Critics
+from rlrun.nn.encoders import Encoded, Recipe
 from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.policy import require_bounded
+from rlrun.nn.recurrent import Kind
+from rlrun.nn.remembering import Remembering
 from rlrun.ops import gumbel_argmax
 
 FEWEST = 6  # bins; the density of one of five is less certain than minus one nat, the usual target of an entry
 
 
-class BinPolicy(Encoded):
+class BinPolicy(Encoded, Remembering):
     """π(a | s), one entry after another.
 
     Args:
@@ -50,6 +52,7 @@ class BinPolicy(Encoded):
         hidden: widths of the layers before each entry's values.
         activation, layer_norm, init: of the layers, as `MLP` takes them.
         encoder: of observations, as `rlrun.nn.Encoded` takes it.
+        core, core_size: of a recurrent layer before the last of `hidden`, which entries share.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
@@ -67,6 +70,8 @@ class BinPolicy(Encoded):
         layer_norm: bool = False,
         init: str | Initializer = "default",
         encoder: nn.Module | Recipe | None = None,
+        core: Kind | None = None,
+        core_size: int = 64,
     ) -> None:
         super().__init__()
         require_continuous(spaces.action, "BinPolicy")
@@ -76,11 +81,10 @@ class BinPolicy(Encoded):
             raise ConfigError(f"bins: wanted at least {FEWEST} values of each entry of an action, got {bins}")
         self.bins = bins
         self.size = self.codec.continuous
-        features = self.use_encoder(encoder, spaces, activation=activation, init=init)
+        layer: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "init": init}
+        features, hidden = self.use_layers(encoder, spaces, hidden, core=core, core_size=core_size, **layer)
         inputs = [features + before for before in range(self.size)]
-        self.layers = nn.ModuleList(
-            MLP(count, bins, hidden=hidden, activation=activation, layer_norm=layer_norm, init=init) for count in inputs
-        )
+        self.layers = nn.ModuleList(MLP(count, bins, hidden=hidden, **layer) for count in inputs)
         self._borrowed = (temperature,)  # in a tuple: its parameter is not this network's
 
     @property

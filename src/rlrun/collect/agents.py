@@ -7,6 +7,7 @@ any further column for the memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
 from rlrun.memory.adaptors import VALUES
 from rlrun.nn import ActionCodec
+from rlrun.nn.recurrent import with_state
 from rlrun.ops import gumbel_argmax
 from rlrun.runs import learners
 
@@ -46,6 +48,9 @@ class RecurrentPolicy(Acting, Protocol):
     def initial_state(self, count: int) -> Tree:
         """Return the state of `count` fresh episodes."""
 
+    def after(self, observation: Tree, state: Tree) -> Tree:
+        """Return the state after observations [N, …] and a state, where replayed windows begin with stored states."""
+
 
 class Agent(Protocol):
     """Maps observations to responses; evaluations and exports use it, too.
@@ -63,6 +68,10 @@ class Agent(Protocol):
     def initial_state(self, count: int) -> Tree | None:
         """Return the recurrent state of `count` fresh episodes; None without one."""
         return None
+
+    def after(self, observation: Tree, state: Tree) -> Tree:
+        """Return the recurrent state after observations [N, …] from that before them, whatever action is taken."""
+        return state
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
         """Return the random agent for warm-up: a `RandomAgent`, or a subclass.
@@ -188,6 +197,11 @@ class PolicyAgent(Agent):
     def initial_state(self, count: int) -> Tree | None:
         return to_arrays(cast(RecurrentPolicy, self.policy).initial_state(count)) if self.recurrent else None
 
+    @torch.no_grad()
+    def after(self, observation: Tree, state: Tree) -> Tree:
+        inputs = prepared(to_tensors(observation, self.device), self.preprocess)
+        return to_arrays(cast(RecurrentPolicy, self.policy).after(inputs, to_tensors(state, self.device)))
+
 
 class RandomAgent(Agent):
     """Act uniformly at random over the action space; unbounded parts get standard normal actions.
@@ -286,7 +300,7 @@ def where(condition: Any, chosen: Tree, default: Tree) -> Tree:
     return choose(condition.reshape((-1,) + (1,) * (chosen.ndim - 1)), chosen, default)
 
 
-class EpsilonGreedy(Agent):
+class EpsilonGreedy(PolicyAgent):
     """Take a random action of `at_random` with probability epsilon, else the policy's best.
 
     Args:
@@ -298,11 +312,9 @@ class EpsilonGreedy(Agent):
         preprocess: functions of observations that the memory applies, too: one, or several by name.
     """
 
-    outputs = ("action",)
-
     def __init__(
         self,
-        policy: Acting,
+        policy: Acting | RecurrentPolicy,
         *,
         epsilon: float | Schedule,
         spaces: Spaces,
@@ -310,56 +322,50 @@ class EpsilonGreedy(Agent):
         device: str = "cpu",
         preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
     ) -> None:
-        self.policy = policy
+        super().__init__(policy, device=device, preprocess=preprocess)
         self.epsilon = as_schedule(epsilon)
-        self.device = device
         self.steps = 0  # environment steps while exploring
         self.uniform = self.at_random(spaces.action, seed=seed)
         self._codec = ActionCodec(spaces, joint_limit=0)
-        self.preprocess = chain(preprocess)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
+        greedy: Callable[[], Response] = partial(super().__call__, observation, state, explore=False)
         if not explore:
-            return {"action": self._greedy(observation)}
+            return greedy()
         envs = row_count(observation)
         epsilon = self.epsilon(self.steps)
         self.steps += envs * learners.count()
-        if envs == 1:  # a float costs a tenth of an array with one element
-            random = self.uniform.rng.random() < epsilon
-            return self.uniform(observation) if random else {"action": self._greedy(observation)}
+        if envs == 1 and not self.recurrent:  # a float costs a tenth of an array with one element
+            return self.uniform(observation) if self.uniform.rng.random() < epsilon else greedy()
         exploring = self.uniform.rng.random(envs) < epsilon
-        if exploring.all():
+        if exploring.all() and not self.recurrent:
             return self.uniform(observation)
         if not exploring.any():
-            return {"action": self._greedy(observation)}
-        return {"action": where(exploring, self.uniform(observation)["action"], self._greedy(observation))}
-
-    def _act(self, observation: Tree, explore: bool) -> Tree:
-        return self.policy.act(prepared(observation, self.preprocess), explore)
-
-    def _greedy(self, observation: Tree) -> Tree:
-        with torch.no_grad():  # as a decorator it takes twice the time
-            return to_arrays(self._act(to_tensors(observation, self.device), False))
+            return greedy()
+        random, response = self.uniform(observation)["action"], greedy()  # in this order: networks may draw, too
+        return response | {"action": where(exploring, random, response["action"])}
 
     @torch.no_grad()
     def values(self, observation: Tree) -> Any:
         """Return the value of every choice [..., K], in the order of the policy's `codec`."""
-        return cast(Any, self.policy)(prepared(to_tensors(observation, self.device), self.preprocess))
+        inputs = prepared(to_tensors(observation, self.device), self.preprocess)
+        policy: Any = self.policy
+        return policy(with_state(inputs, policy.initial_state(row_count(inputs))) if self.recurrent else inputs)
 
-    def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, None]:
-        """Return an action; observation and action are trees of tensors; this is exported.
+    def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
+        """Return an action and the state after it, all trees of tensors; this is exported.
 
         With `explore`, Gumbel noise chooses between both actions and draws the random one, with equal probabilities.
         """
-        greedy = self._act(observation, False)
+        greedy, after = super().respond(observation, state, False)
         if not explore:
-            return greedy, None
+            return greedy, after
         epsilon = torch.tensor(self.epsilon(self.steps))
         envs = row_count(observation)
         odds = torch.stack((1.0 - epsilon, epsilon)).log().expand(envs, 2)
         even = self._codec.restrict(torch.zeros(envs, self._codec.width), observation)
         random = self._codec.join(None, self._codec.sample(even))
-        return where(gumbel_argmax(odds) == 1, random, greedy), None
+        return where(gumbel_argmax(odds) == 1, random, greedy), after
 
     @property
     def metrics(self) -> dict[str, float]:

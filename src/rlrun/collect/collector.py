@@ -246,8 +246,7 @@ class Collector(Budgeted):
         Raises:
             RequestError: naming the missing column.
         """
-        stored = (*self._extras, *(("state",) if self._keeps_state else ()))
-        missing = [name for name in stored if name not in self.random.outputs]
+        missing = [name for name in self._extras if name not in self.random.outputs]
         if random and missing:
             raise RequestError(f"warm-up: random actions have no {missing[0]}, which the memory stores")
 
@@ -291,7 +290,9 @@ class Collector(Budgeted):
         if self._keeps_state:
             row["state"] = self.state
         if self._initial is not None:
-            self.state = response.get("state", self.state)  # a random action keeps the state
+            # a random action keeps the state, unless memory stores states
+            after = self.agent.after if self._keeps_state and "state" not in response else None
+            self.state = response.get("state", self.state) if after is None else after(self.observation, self.state)
         self._store(row, step)
 
     def _store(self, row: dict[str, Tree], step: Step) -> None:

@@ -32,6 +32,7 @@ from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, ro
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
+from rlrun.nn.recurrent import with_state
 from rlrun.ops.distributions import GAUSSIANS, Kind, drawn, given, gumbel_argmax, is_given, normal_like, squashed_action
 from rlrun.runs import learners
 
@@ -333,9 +334,13 @@ class Optimistic(PolicyAgent, ABC):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if not explore:
             return super().__call__(observation, state, explore=False)
-        mean, log_std = self.exploring(prepared(to_tensors(observation, self.device), self.preprocess))
+        inputs = prepared(to_tensors(observation, self.device), self.preprocess)
+        after = {"state": self.after(observation, state)} if self.recurrent else {}
+        if self.recurrent:
+            inputs = with_state(inputs, to_tensors(state, self.device))
+        mean, log_std = self.exploring(inputs)
         action = squashed_action(mean, log_std, normal_like(mean))
-        return {"action": to_arrays(self.critics.codec.join(action, None))}
+        return {"action": to_arrays(self.critics.codec.join(action, None)), **after}
 
     def exploring(self, observation: Tree) -> tuple[Tensor, Tensor]:
         """Return mean μ_E and log_std [B, A] of the normal under the tanh that explores."""

@@ -12,6 +12,7 @@ from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.intrinsic import Bonus, Intrinsic
 from rlrun.memory.joint import JointLoader, Mix
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
+from rlrun.memory.past import Past
 from rlrun.memory.prefetch import Prefetch
 from rlrun.memory.prioritized import Prioritized
 from rlrun.memory.proxy import MemoryProxy
@@ -36,7 +37,7 @@ from rlrun.memory.transforms import (
 from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
-__all__ += ["ObservationNormalize", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]
+__all__ += ["ObservationNormalize", "Past", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]
 __all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", "Untransformed", "WeighRewards"]
 __all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Recent", "Rows", "Sampler", "Sequential"]
 __all__ += ["Stratified", "Uniform", "UniformEjector"]

@@ -13,6 +13,7 @@ before they are summed over steps:
     VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
     EVALUATES_ACTIONS  outputs of networks for whole windows: advantages
     SHAPE      selection of parts
+    PAST       what recurrent networks remember
     NAMES      other names
 """
 
@@ -31,7 +32,8 @@ from rlrun.memory.episodes import nest
 from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
 
-COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VALUES, EVALUATES_ACTIONS, SHAPE, NAMES = range(11)
+COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VALUES = range(8)
+EVALUATES_ACTIONS, SHAPE, PAST, NAMES = range(8, 12)
 SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
 
 
@@ -44,6 +46,7 @@ class Adaptor(Protocol):
     Optional members:
 
     * `tier`, and `requires`: names that it reads, "observation.goal" for a leaf
+    * `idle`: True if it changes nothing, and is left out
     * `keeps`: names that batches of rollouts have whatever the loader's columns say
     * `learns`: True if the result depends on the last update, so batches cannot be drawn ahead
     * `rowwise`: True if each row becomes what it would alone, and nothing else changes; so several samples are
@@ -81,7 +84,8 @@ def arrange(
         ConfigError: there are two of a kind of which there can be one, or the rewards stay several.
     """
     named = adaptors.items() if isinstance(adaptors, Mapping) else enumerate(adaptors)
-    entries = sorted(((name, value) for name, value in named if value is not None), key=lambda entry: _tier(entry[1]))
+    present = ((name, value) for name, value in named if value is not None and not getattr(value, "idle", False))
+    entries = sorted(present, key=lambda entry: _tier(entry[1]))
     for (name, first), (later, second) in pairwise(entries):
         if _tier(first) == _tier(second) and _tier(first) in SINGLE:
             raise ConfigError(

@@ -25,7 +25,8 @@ class Prioritized(Seeded, Sampler):
 
     The priority of a window is that of its first row. Feedback [B] is for first rows; feedback [B, T] is for every row.
     With `mix` it sets only the first row, to `mix` · the largest + (1 - `mix`) · the mean of its window (R2D2,
-    Kapturowski et al. 2019, where `mix` is 0.9). New rows have the largest priority so far. Feedback for rows that were
+    Kapturowski et al. 2019, where `mix` is 0.9). Of windows for recurrent networks it sets all rows that these learn
+    from, of which each may draw the window. New rows have the largest priority so far. Feedback for rows that were
     overwritten since the sample is ignored.
 
     Args:
@@ -176,8 +177,12 @@ class Prioritized(Seeded, Sampler):
             raise RlrunError(f"memory: priorities are finite numbers from 0; {wrong} of {value.size} are not")
         if value.ndim == 2 and self.mix is not None:
             real = np.ones_like(value) if rows.valid is None else rows.valid
-            value, slots = value * real, rows.start
+            value = value * real
             value = self.mix * value.max(1) + (1.0 - self.mix) * value.sum(1) / real.sum(1)
+            if rows.parted:
+                value = np.broadcast_to(value[:, None], slots.shape)
+            else:
+                slots = rows.start
         keep = self._still(rows, slots)
         if keep is not None:
             slots, value = slots[keep], value[keep]

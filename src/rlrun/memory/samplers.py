@@ -31,8 +31,9 @@ class Rows:
     following: Array | None  # the slots of the next observations, like index; None: not looked up yet
     where: EpisodeIndex
     weight: Array | None = None  # [B] importance, from samplers that do not draw evenly
-    valid: Array | None = None  # [B, T] where windows are padded: which rows are real
+    valid: Array | None = None  # [B, T] where windows are padded: which rows are real, and learned from
     windows: Array | None = None  # [B, T] likewise: how many windows of this length hold each row
+    parted: bool = False  # True: each row is learned from in one window only, which is drawn by any of its rows
     run: Array | None = None  # [B, T + 1]: index and following are its two ends
     fetch: Callable[[str, Array], Tree] | None = None  # set by the table
     readers: list[tuple[str, Reader]] | None = None  # what adaptors made of columns so far
@@ -56,9 +57,15 @@ class Rows:
         """The last row of each window [B]; of a padded one the last that is real."""
         if self.index.ndim == 1:
             return self.index
-        last = -1 if self.valid is None else self.valid.sum(1) - 1
-        end: Array = self.index[np.arange(len(self.index)), last]
+        end: Array = self.index[np.arange(len(self.index)), -1 if self.valid is None else self.count - 1]
         return end
+
+    @property
+    def count(self) -> Array:
+        """Rows of each padded window [B], up to the last valid one."""
+        assert self.valid is not None
+        count: Array = self.valid.shape[1] - self.valid[:, ::-1].argmax(1)
+        return count
 
     @property
     def step(self) -> Array:

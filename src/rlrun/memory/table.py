@@ -20,6 +20,7 @@ from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, req
 from rlrun.memory.columns import OWN, default_length, make_columns
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.index import OPEN
+from rlrun.memory.past import Past
 from rlrun.memory.recorder import Recorder
 from rlrun.memory.samplers import Rows, Sampler, Uniform
 
@@ -78,7 +79,9 @@ class Table(Recorder):
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
-        every, computed = make_columns(spaces, columns)
+        self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
+        self.past = next((adaptor for adaptor in self.adaptors if isinstance(adaptor, Past)), None)
+        every, computed = make_columns(spaces, {**(columns or {}), **(self.past.columns if self.past else {})})
         require_at_least("memory.frame_stack", frame_stack, 1)
         for path, leaf in leaves(spaces.observation) if frame_stack > 1 and spaces is not None else ():
             if len(leaf.shape) < 2:  # frames are arrays
@@ -112,7 +115,6 @@ class Table(Recorder):
         self.virtual = computed
         self.device = torch.device(device)
         self._at_home = self.device.type == "cpu"
-        self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
         self._times: dict[str, float] = {}  # seconds that the parts of the newest sample took
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
         self._picked: Rows | None = None
@@ -157,7 +159,7 @@ class Table(Recorder):
         return [*names, *(name for name in padded if name not in names)]
 
     def _pads(self, length: int) -> bool:
-        return length > 1 and self.short == "pad"
+        return self.past is not None or (length > 1 and self.short == "pad")
 
     def sample(self, count: int, length: int = 1) -> Batch:
         """Return windows of one episode each, as tensors that own their memory.
@@ -174,7 +176,10 @@ class Table(Recorder):
             self._picked, batch = self._ahead.popleft()
             return batch
         begin = time.perf_counter()
-        rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
+        if self.past is not None:
+            rows = self._parted(count, self.past)
+        else:
+            rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
         self._times["pick"] = time.perf_counter() - begin
         return self.serve(rows)
 
@@ -252,6 +257,27 @@ class Table(Recorder):
         rows.index, rows.following = index.at(episode, steps), index.at(episode, steps + 1)
         return rows
 
+    def _parted(self, count: int, past: Past) -> Rows:
+        """Return the windows that learn from the rows that the sampler draws: each row has one such window.
+
+        Windows begin every `length - burn_in` steps of an episode. The first of an episode learns from all its rows,
+        any other from those after its burn-in. Where the first rows were overwritten, it begins with the oldest.
+        """
+        rows, index = self.sampler.pick(count, 1), self.index
+        episode, step = index.episode(rows.index)[:, None], index.step(rows.index)[:, None]
+        oldest, last = index.oldest(episode), index.newest(episode) - 1
+        stride = past.length - past.burn_in
+        first = np.maximum(step - past.burn_in, 0) // stride * stride
+        learned = np.maximum(np.where(first > 0, first + past.burn_in, 0), oldest)
+        final = np.minimum(first + past.length - 1, last)
+        steps = np.maximum(first, oldest) + np.arange(past.length)
+        rows.valid = (learned <= steps) & (steps <= final)
+        rows.windows = np.broadcast_to(final - learned + 1, steps.shape)
+        rows.parted = True
+        steps = np.minimum(steps, last)
+        rows.index, rows.following = index.at(episode, steps), index.at(episode, steps + 1)
+        return rows if rows.stamp is None else rows.mark()
+
     def resize(self, length: int) -> None:
         super().resize(length)
         self._picked = None  # its rows are at other slots now
@@ -277,7 +303,7 @@ class Table(Recorder):
 
     def windows(self, length: int) -> int:
         """Return how many windows of so many transitions there are."""
-        return int(self.index.windows(1 if self.short == "pad" else length).sum())
+        return int(self.index.windows(1 if self.short == "pad" or self.past is not None else length).sum())
 
     def __len__(self) -> int:
         """Return the number of transitions that can be sampled."""

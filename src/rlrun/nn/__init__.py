@@ -31,6 +31,9 @@ DDPG and TD3 call, on the network of the policy, `network(observation) -> c` [B,
 
 Optimistic actor-critic also calls `gaussian.normal(observation) -> mean, log_std` [B, A], of the normal under the tanh.
 
+Where one of these is recurrent, observations of replayed windows are those that `rlrun.nn.recurrent.with_state` makes.
+What acts then has `state_size`, `initial_state`, `advance` and `after` of the following; `Remembering` is a base.
+
 On-policy algorithms call, on one network:
 
     network.act(observation, explore) -> action         tree

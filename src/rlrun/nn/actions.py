@@ -11,6 +11,7 @@ from rlrun.core.spaces import ACTION_MASK, Box, Discrete, Space, Spaces, describ
 from rlrun.core.typing import Tree
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import orthogonal_
+from rlrun.nn.recurrent import present
 from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumbel_argmax, normal_like
 
 # The authors' limits. The lower one only keeps exp(-log_std) finite; a tighter one, such as -5, would
@@ -168,7 +169,7 @@ class ActionCodec:
 
     def allowed(self, observation: Tree) -> Tensor:
         """Return which choices the observations [...] of an environment with an action mask allow: [..., width]."""
-        flags = observation[ACTION_MASK].ne(0).flatten(-self._mask_dims).split(self.decisions, -1)
+        flags = present(observation)[ACTION_MASK].ne(0).flatten(-self._mask_dims).split(self.decisions, -1)
         first, *rest = (part | ~part.any(-1, True) for part in flags)
         if not self.joint:
             return torch.cat((first, *rest), -1)

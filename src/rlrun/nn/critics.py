@@ -17,6 +17,7 @@ from rlrun.nn.encoders import Encoded, Recipe
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
 from rlrun.nn.precision import products
+from rlrun.nn.recurrent import Kind
 from rlrun.nn.value_heads import Numbers, Quantiles, RewardQuantiles, Rewards, ValueHead
 
 
@@ -36,6 +37,7 @@ class Critics(Encoded):
         quantiles: short for `value_head`: so many quantiles of it.
         dueling: the value of the observation and advantages of choices have layers of their own, see `Dueling`.
         encoder: of observations, as `Encoded` takes it.
+        core, core_size: of a recurrent layer before the last of `hidden`, which members share; see `Encoded`.
 
     Raises:
         SpaceError: the value head does not fit the action space, or `dueling` finds no choices.
@@ -57,15 +59,19 @@ class Critics(Encoded):
         quantiles: int | None = None,
         dueling: bool = False,
         encoder: nn.Module | Recipe | None = None,
+        core: Kind | None = None,
+        core_size: int = 64,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
         self.members = members
         self.value_head = _chosen(value_head, quantiles)
         self.value_head.fit(self.codec)
-        inputs = self.use_encoder(encoder, spaces, activation=activation, init=init) + self.codec.continuous
-        options: dict[str, Any] = {"members": members, "hidden": hidden, "activation": activation, "init": init}
-        options |= {"layer_norm": layer_norm, "dropout": dropout}
+        layers: dict[str, Any] = {"activation": activation, "init": init, "layer_norm": layer_norm}
+        core_options: dict[str, Any] = {"core": core, "core_size": core_size, "behind": True}
+        features, hidden = self.use_layers(encoder, spaces, hidden, **core_options, **layers)
+        inputs = features + self.codec.continuous
+        options: dict[str, Any] = {"members": members, "hidden": hidden, "dropout": dropout, **layers}
         self.layers: Ensemble | Dueling
         if dueling:
             self.layers = Dueling(inputs, self.codec, size=self.value_head.size, **options)
@@ -122,9 +128,13 @@ class Value(Encoded):
         init: str | Initializer = "orthogonal",
         output_gain: float | None = 1.0,
         encoder: nn.Module | Recipe | None = None,
+        core: Kind | None = None,
+        core_size: int = 64,
     ) -> None:
         super().__init__()
-        features = self.use_encoder(encoder, spaces, init=init)
+        features, hidden = self.use_layers(
+            encoder, spaces, hidden, core=core, core_size=core_size, layer_norm=layer_norm, init=init
+        )
         options: dict[str, Any] = {"hidden": hidden, "activation": activation, "layer_norm": layer_norm}
         self.rewards = value_head if isinstance(value_head, Rewards) else None
         size = 1 if self.rewards is None else self.rewards.size
@@ -150,6 +160,7 @@ class ImplicitCritics(Encoded):
         activation, layer_norm, dropout, init: of the layers, as `Ensemble` takes them.
         value_head: None; critics return quantiles only.
         encoder: of observations, as `Encoded` takes it.
+        core, core_size: of a recurrent layer before the last of `hidden`, as `Critics` have it.
 
     Raises:
         SpaceError: some part of the action is a choice.
@@ -170,6 +181,8 @@ class ImplicitCritics(Encoded):
         init: str | Initializer = "default",
         value_head: ValueHead | None = None,
         encoder: nn.Module | Recipe | None = None,
+        core: Kind | None = None,
+        core_size: int = 64,
     ) -> None:
         require_continuous(spaces.action, type(self).__name__)
         if value_head is not None:
@@ -181,7 +194,10 @@ class ImplicitCritics(Encoded):
         super().__init__()
         self.codec = ActionCodec(spaces)
         self.count, self.cosines, self.members = count, cosines, members
-        inputs = self.use_encoder(encoder, spaces, activation=activation, init=init) + self.codec.continuous
+        options: dict[str, Any] = {"activation": activation, "init": init, "layer_norm": layer_norm}
+        options |= {"core": core, "core_size": core_size, "behind": True}
+        inputs, hidden = self.use_layers(encoder, spaces, hidden, **options)
+        inputs += self.codec.continuous
         *below, width = hidden
         layers: dict[str, Any] = {"members": members, "activation": activation, "dropout": dropout, "init": init}
         self.features = Ensemble(inputs, width, hidden=below, layer_norm=layer_norm, **layers)

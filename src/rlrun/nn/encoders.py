@@ -15,7 +15,7 @@ from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer
 from rlrun.nn.precision import LARGE, products
-from rlrun.nn.recurrent import Core, Kind
+from rlrun.nn.recurrent import STATE, Core, Kind, has_state, present, rows_at
 from rlrun.ops.distributions import one_hot
 
 Recipe = Callable[..., nn.Module]
@@ -97,6 +97,7 @@ class Encoder(nn.Module):
         self.plain = isinstance(self.space, Box) and len(self.space.shape) == 1 and self.space.dtype == "float32"
 
     def forward(self, observation: Tree) -> Tensor:
+        observation = present(observation)
         if self.plain:
             return observation  # type: ignore[no-any-return]
         parts = [
@@ -141,8 +142,10 @@ class Encoded(nn.Module):
             raise ConfigError(f"encoder: wanted a module of torch or a recipe of one, got {encoder!r}")
         built: Any = recipe if isinstance(recipe, nn.Module) else from_recipe(recipe, spaces=spaces, **options)
         self.encoder: Any = built
-        self.by_rows = not isinstance(built, Encoder | DetachedEncoder)  # as any other module wants observations
-        self.plain = getattr(built, "plain", False)
+        self.by_rows = not isinstance(
+            built, Encoder | DetachedEncoder | Trunk
+        )  # as any other module wants observations
+        self.plain = isinstance(built, Encoder) and built.plain
         self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
         if isinstance(built, DetachedEncoder):
             built.require(self.observed)
@@ -150,11 +153,33 @@ class Encoded(nn.Module):
         self.encoded: int = outputs_of(built, self._rows(zeros(space))[0], place=place) if self.by_rows else built.size
         return self.encoded
 
+    def use_layers(
+        self,
+        encoder: nn.Module | Recipe | None,
+        spaces: Spaces | Space,
+        hidden: Sequence[int],
+        *,
+        core: Kind | None = None,
+        core_size: int = 64,
+        layer_norm: bool = False,
+        behind: bool = False,
+        **options: Any,
+    ) -> tuple[int, Sequence[int]]:
+        """Set the encoder as `use_encoder` does; return its number of features, and the widths of the layers behind it.
+
+        core: None; or gru or lstm: all layers but the last and a recurrent one of this size are part of the encoder.
+        behind: of `Trunk`.
+        """
+        if core is not None:
+            layers = {"layer_norm": layer_norm, "core": core, "core_size": core_size, "behind": behind, **options}
+            encoder, hidden = Trunk(spaces, hidden=hidden[:-1], encoder=encoder, **layers), hidden[-1:]
+        return self.use_encoder(encoder, spaces, **options), hidden
+
     def encode(self, observation: Tree) -> Tensor:
         """Return the features [..., F] of observations [...]."""
         if not self.by_rows:
-            return observation if self.plain else self.encoder(observation)  # type: ignore[no-any-return]
-        rows, lead = self._rows(observation)
+            return present(observation) if self.plain else self.encoder(observation)  # type: ignore[no-any-return]
+        rows, lead = self._rows(present(observation))
         features: Tensor = self.encoder(rows)
         return features.reshape(*lead, self.encoded)
 
@@ -181,6 +206,8 @@ class DetachedEncoder(nn.Module):
         super().__init__()
         if not isinstance(network, Encoded):
             raise ConfigError(f"a {type(network).__name__} has no encoder to share")
+        if isinstance(network.encoder, Trunk):
+            raise ConfigError("algorithm.recurrent: a shared encoder has no recurrent layer; leave one of the two away")
         self._borrowed = (network,)  # in a tuple: its parameters are not those of who borrows
 
     @property
@@ -240,6 +267,10 @@ class EncodedMLP(Encoded):
         outputs: numbers for each observation.
         encoder: as `Encoded` takes it.
         hidden, activation, layer_norm, init, output_gain: of the layers, as `MLP` takes them.
+        core, core_size: of a recurrent layer before the last of them; see `Encoded.use_layers`.
+
+    Raises:
+        ConfigError: there are an encoder and a core.
     """
 
     def __init__(
@@ -253,17 +284,13 @@ class EncodedMLP(Encoded):
         init: str | Initializer = "default",
         output_gain: float | None = None,
         encoder: nn.Module | Recipe | None = None,
+        core: Kind | None = None,
+        core_size: int = 64,
     ) -> None:
         super().__init__()
-        self.layers = MLP(
-            self.use_encoder(encoder, spaces, activation=activation, init=init),
-            outputs,
-            hidden=hidden,
-            activation=activation,
-            layer_norm=layer_norm,
-            init=init,
-            output_gain=output_gain,
-        )
+        options: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "init": init}
+        features, hidden = self.use_layers(encoder, spaces, hidden, core=core, core_size=core_size, **options)
+        self.layers = MLP(features, outputs, hidden=hidden, output_gain=output_gain, **options)
 
 
 class ImageEncoder(nn.Module):
@@ -326,6 +353,7 @@ class Trunk(Encoded):
     """From observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size]: an encoder and dense layers.
 
     With a `core` there follows a recurrent layer. Its state is a row of `state_size` numbers, without one none.
+    Of an observation's state (`with_state`) these are the first numbers, with `behind` the last ones.
     """
 
     def __init__(
@@ -339,6 +367,7 @@ class Trunk(Encoded):
         core: Kind | None = None,
         core_size: int = 64,
         encoder: nn.Module | Recipe | None = None,
+        behind: bool = False,
     ) -> None:
         super().__init__()
         features = self.use_encoder(encoder, spaces, init=init)
@@ -346,14 +375,19 @@ class Trunk(Encoded):
         self.layers.apply(initializer(init))
         self.size = hidden[-1] if hidden else features
         self.core = None if core is None else Core(core, self.size, core_size)
-        self.state_size = 0
+        self.state_size, self.behind = 0, behind
         if self.core is not None:
             self.size, self.state_size = self.core.size, self.core.state_size
 
     def forward(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
         """Return features; state [B, S] and episode_end [B, T] are those of `Core`, ignored without one."""
-        features = self._features(observation)
-        return features if self.core is None else self.core(features, state, episode_end)
+        if self.core is None:
+            return self._features(present(observation))
+        if not has_state(observation):
+            return self.core(self._features(observation), state, episode_end)  # type: ignore[no-any-return]
+        every, at = observation[STATE], observation.get("at")
+        own = every[..., -self.state_size :] if self.behind else every[..., : self.state_size]
+        return rows_at(self.core(self._features(observation["observation"]), own if own.shape[-1] else None), at)
 
     def step(self, observation: Tree, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, size] of single steps and the state [B, S] after them."""

@@ -15,6 +15,7 @@ from rlrun.nn.critics import Critics
 from rlrun.nn.encoders import EncodedMLP, Recipe, Trunk
 from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.recurrent import Kind
+from rlrun.nn.remembering import Remembering
 from rlrun.nn.value_heads import value_head_of
 from rlrun.ops.distributions import normal_like
 
@@ -80,7 +81,7 @@ class SquashedGaussian(EncodedMLP):
         return self.normal(observation)[0].tanh()
 
 
-class DeterministicPolicy(EncodedMLP):
+class DeterministicPolicy(EncodedMLP, Remembering):
     """μ(s) over all Box leaves of the action space (arXiv 1509.02971): calling it gives c [B, A] in [-1, 1].
 
     Args:
@@ -271,7 +272,7 @@ class Temperature(nn.Module):
         return alpha if self.largest is None else alpha.clamp(max=math.exp(self.largest))
 
 
-class SoftPolicy(nn.Module):
+class SoftPolicy(Remembering):
     """π(c, k | s), and what acts by it.
 
     Args:
@@ -319,6 +320,9 @@ class SoftPolicy(nn.Module):
         """Set the mode of the critics, too: they are a part of what acts."""
         self._borrowed[0].train(mode)
         return super().train(mode)
+
+    def parts(self) -> tuple[Any, ...]:
+        return (self.gaussian, self._borrowed[0])
 
     def continuous(self, observation: Tree, previous: Tree | None = None) -> tuple[Tensor | None, Tensor | None]:
         """Sample c [B, A] with its log-probability [B], less the prior's; None where there is no continuous part.

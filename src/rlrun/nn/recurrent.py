@@ -1,4 +1,4 @@
-"""Recurrent layers: GRU and LSTM."""
+"""Recurrent layers: GRU and LSTM, and observations that come with what they remember."""
 
 from typing import Any, Literal
 
@@ -7,10 +7,38 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rlrun.core.errors import RequestError, require_one_of
+from rlrun.core.spaces import map_tree
+from rlrun.core.typing import Tree
 from rlrun.nn.precision import products
 
 KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
 Kind = Literal["gru", "lstm"]
+
+# An observation for recurrent networks is a dict of `observation`, the state before it, and of windows also `at`:
+# observation [B, T, …] then are successive ones, after the state [B, S], of which the rows `at` [B, T'] are meant.
+STATE = "recurrent_state"
+
+
+def with_state(observation: Tree, state: Tensor, at: Tensor | None = None) -> dict[str, Tree]:
+    """Return an observation for recurrent networks, which any other network takes, too."""
+    return {"observation": observation, STATE: state} | ({} if at is None else {"at": at})
+
+
+def has_state(observation: Tree) -> bool:
+    """Return True for an observation that `with_state` made."""
+    return isinstance(observation, dict) and STATE in observation
+
+
+def rows_at(values: Tensor, at: Tensor | None) -> Tensor:
+    """Return the rows [B, T', …] of successive ones [B, T, …] that are meant; None = all."""
+    return values if at is None else values[torch.arange(len(at), device=at.device).unsqueeze(1), at]
+
+
+def present(observation: Tree) -> Tree:
+    """Return an observation without what came before it."""
+    if not has_state(observation):
+        return observation
+    return map_tree(lambda part: rows_at(part, observation.get("at")), observation["observation"])
 
 
 class Core(nn.Module):

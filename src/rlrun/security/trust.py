@@ -65,7 +65,7 @@ PARTS = (
     *(
         f"rlrun.memory.{name}"
         for name in """
-            adaptors advantages by_episode columns dataset ejectors hindsight intrinsic joint loaders normalize
+            adaptors advantages by_episode columns dataset ejectors hindsight intrinsic joint loaders normalize past
             prefetch prioritized proxy recent rollout rollout_table samplers storage table transforms virtual
         """.split()  # noqa: SIM905
     ),

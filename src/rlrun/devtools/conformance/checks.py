@@ -43,6 +43,7 @@ SMALL = {  # of some updates
     "algorithm.warmup_steps": 16,
     "algorithm.horizon": 8,
     "algorithm.unroll": 2,
+    "algorithm.burn_in": 1,
     "offline.updates": 2,
     "evaluation.every": 1_000_000,  # only once, at the end
     "evaluation.episodes": 1,

@@ -1,0 +1,263 @@
+"""Recurrent networks in off-policy algorithms: windows, the states that they begin with, and targets step by step."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import rlrun
+from rlrun.algorithms.ddpg import DeterministicPolicyLoss, DeterministicQTarget
+from rlrun.algorithms.dqn import QNetwork, QTarget
+from rlrun.algorithms.sac import SoftPolicy, SoftQTarget, Temperature
+from rlrun.algorithms.sarsa import SarsaTarget
+from rlrun.callbacks import SoftPolicyLoss
+from rlrun.collect import Collector, EpsilonGreedy
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Composite, Spaces
+from rlrun.env import make
+from rlrun.memory import NStep, Past, Prioritized, Table
+from rlrun.nn import Critics, DeterministicPolicy
+from rlrun.nn.recurrent import present, with_state
+
+from .fixed import COIN, CONTINUOUS, DISCRETE, LINE, adam
+
+pytestmark = pytest.mark.usefixtures("no_noise")
+CORE = {"hidden": (4, 5), "core_size": 3}
+PRESENT = torch.tensor([0.3, -0.7, 0.9, 0.1, -0.2])
+
+
+def table_of(lengths, *, length, burn_in, n_step=1, terminated=False, sampler=None, size=60, spaces=CONTINUOUS):
+    """Return a table of episodes in which observation and state are the number of a row, and the last is still open."""
+    past = Past(SimpleNamespace(state_size=1), length=length, burn_in=burn_in, n_step=n_step)
+    adaptors = [past, NStep(steps=n_step, discount=0.5)]
+    table, number = Table(spaces=spaces, length=size, adaptors=adaptors, sampler=sampler), 0
+    for episode, count in enumerate(lengths):
+        for step in range(count):
+            last = step == count - 1 and episode < len(lengths) - 1
+            row = {"observation": [[number]], "action": [[0.0]], "reward": [1.0], "state": [[-number]]}
+            table.add(None, row | {"terminated": [last and terminated], "truncated": [last and not terminated]})
+            number += 1
+        if episode < len(lengths) - 1:
+            table.close(None, [[number]])
+            number += 1
+    return table
+
+
+def windows_of(table, count=200):
+    """Return by the first observation: what each window of a sample has, of valid rows only."""
+    batch, windows = table.sample(count), {}
+    now, then = batch["observation"], batch["next_observation"]
+    for index in range(count):
+        valid = batch["valid"][index]
+        row = {
+            "state": float(now["recurrent_state"][index]),
+            "now": present(now)[index, valid, 0].tolist(),
+            "next": present(then)[index, valid, 0].tolist(),
+            "path": now["observation"][index, : int(then["at"][index][valid].max()) + 1, 0].tolist(),
+            "weight": batch["weight"][index, valid].tolist(),
+        }
+        assert float(batch["weight"][index, ~valid].abs().sum()) == 0.0
+        first = float(now["observation"][index, 0])
+        assert windows.setdefault(first, row) == row
+    return windows
+
+
+@pytest.mark.parametrize("n_step", [1, 2])
+def test_each_row_is_learned_from_in_one_window(n_step):
+    """Rows 0…8 of an episode, its last observation 9; and 10…12 of an open one, whose last row has no successor yet."""
+    windows = windows_of(table_of([9, 3], length=5, burn_in=2, n_step=n_step))
+    assert {first: row["now"] for first, row in windows.items()} == {
+        0: [0.0, 1.0, 2.0, 3.0, 4.0],
+        3: [5.0, 6.0, 7.0],
+        6: [8.0],
+        10: [10.0, 11.0],
+    }
+    for first, row in windows.items():
+        end = 9.0 if first < 10 else 12.0
+        assert row["state"] == -first
+        assert row["next"] == [min(now + n_step, end) for now in row["now"]]
+        assert row["path"] == [first + step for step in range(int(row["next"][-1] - first) + 1)]
+        assert row["weight"] == pytest.approx([5 / len(row["now"])] * len(row["now"]))
+
+
+def test_windows_begin_with_the_oldest_row_where_others_were_overwritten():
+    table = table_of(
+        [12, 2], length=5, burn_in=2, size=9
+    )  # slots: 13 of the first episode and 2 of the second, ten kept
+    windows = windows_of(table)
+    oldest = min(windows)
+    assert oldest == 5.0
+    assert sorted(now for row in windows.values() for now in row["now"]) == [5.0, *range(6, 12), 13.0]
+    assert windows[oldest]["state"] == -oldest
+
+
+def test_priorities_are_those_of_learned_rows():
+    sampler = Prioritized(alpha=1.0, beta=1.0, epsilon=1e-6, mix=0.9, seed=1)
+    table = table_of([9, 1], length=5, burn_in=2, sampler=sampler)
+    batch = table.sample(64)
+    errors = present(batch["observation"])[..., 0].clone()
+    errors[~batch["valid"]] = 1000.0  # of burn-in and padding: never counted
+    table.feedback(errors)
+    expected = [0.9 * 4 + 0.1 * 2] * 5 + [0.9 * 7 + 0.1 * 6] * 3 + [8.0]
+    assert table.sampler.tree.leaves[:9] == pytest.approx(expected, abs=1e-4)
+
+
+def stepped(network, observations, state, *arguments):
+    """Return outputs of a network along observations [T], one step after the other, by states of its encoder."""
+    outputs, encoder = [], network.encoder
+    for step, observation in enumerate(observations):
+        more = [argument[step] for argument in arguments]
+        with torch.no_grad():
+            outputs.append(network(with_state(observation.view(1, 1), state), *more))
+            state = encoder.step(observation.view(1, 1), state)[1]
+    return outputs
+
+
+def batch_of(state, *, ends):
+    """Return a window of 4 rows after a state, whose last row terminates if `ends`."""
+    seen = PRESENT.view(1, 5, 1)
+    now, then = (with_state(seen, state, torch.arange(4).view(1, 4) + shift) for shift in (0, 1))
+    reward, terminated = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[False, False, False, ends]])
+    return now, then, reward, terminated
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_q_targets_are_those_of_steps(kind, ends):
+    torch.manual_seed(1)
+    network, other = (QNetwork(DISCRETE, core=kind, **CORE) for _ in range(2))
+    target = QTarget(network, discount=0.9)
+    target.target_network.load_state_dict(other.state_dict())
+    state = torch.randn(1, network.state_size)
+    now, then, reward, terminated = batch_of(state, ends=ends)
+    best = [int(values[0].argmax()) for values in stepped(network, PRESENT, state)]
+    valued = [float(values[0, 0, choice]) for values, choice in zip(stepped(other, PRESENT, state), best, strict=True)]
+    q_target = target.begin_batch(then, reward, terminated)["q_target"]
+    expected = [step + 1 + 0.9 * valued[step + 1] for step in range(4)]
+    assert q_target[0].tolist() == pytest.approx([*expected[:3], 4.0 if ends else expected[3]], abs=1e-5)
+    assert network(now)[0, 0, -1].tolist() == pytest.approx(
+        stepped(network, PRESENT, state)[3][0, 0].tolist(), abs=1e-5
+    )
+
+
+def test_soft_targets_and_losses_are_those_of_steps():
+    torch.manual_seed(1)
+    critics, slow = (Critics(CONTINUOUS, core="gru", **CORE) for _ in range(2))
+    temperature = Temperature(CONTINUOUS, initial=0.2)
+    policy = SoftPolicy(CONTINUOUS, critics, temperature, core="lstm", **CORE)
+    assert policy.state_size == 2 * 3 + 3
+    state = torch.randn(1, 9)
+    now, then, reward, terminated = batch_of(state, ends=False)
+    drawn = stepped(policy.gaussian, PRESENT, state[:, :6])
+    actions = [c for c, _ in drawn]
+    for target, cost in ((SoftQTarget, 0.2), (SarsaTarget, 0.0)):
+        callback = target(critics, policy, temperature, discount=0.9)
+        callback.target_network.load_state_dict(slow.state_dict())
+        values = [float(value.amin()) for value in stepped(slow, PRESENT, state[:, 6:], actions)]
+        after = [value - cost * float(log_prob) for value, (_, log_prob) in zip(values, drawn, strict=True)]
+        q_target = callback.begin_batch(then, reward, terminated)["q_target"][0].tolist()
+        assert q_target == pytest.approx([step + 1 + 0.9 * after[step + 1] for step in range(4)], abs=1e-5)
+    loss = SoftPolicyLoss(policy, adam, critics=critics, temperature=temperature)
+    values = [float(value.amin()) for value in stepped(critics, PRESENT, state[:, 6:], actions)]
+    expected = [0.2 * float(log_prob) - value for value, (_, log_prob) in zip(values, drawn, strict=True)]
+    assert loss.loss(now)[0][0].tolist() == pytest.approx(expected[:4], abs=1e-5)
+
+
+def test_deterministic_targets_are_those_of_steps():
+    torch.manual_seed(1)
+    critics = Critics(CONTINUOUS, core="gru", **CORE)
+    policy = DeterministicPolicy(CONTINUOUS, core="gru", **CORE)
+    Past(policy, critics)
+    state = torch.randn(1, policy.state_size)
+    now, then, reward, terminated = batch_of(state, ends=True)
+    actions = stepped(policy, PRESENT, state[:, :3])
+    values = [float(value.amin()) for value in stepped(critics, PRESENT, state[:, 3:], actions)]
+    q_target = DeterministicQTarget(critics, policy, discount=0.9).begin_batch(then, reward, terminated)["q_target"]
+    expected = [*(step + 1 + 0.9 * values[step + 1] for step in range(3)), 4.0]
+    assert q_target[0].tolist() == pytest.approx(expected, abs=1e-5)
+    loss = DeterministicPolicyLoss(policy, adam, critics=critics, actor_q="min")
+    assert loss.loss(now)[0][0].tolist() == pytest.approx([-value for value in values[:4]], abs=1e-5)
+
+
+def test_action_masks_are_those_of_the_rows():
+    spaces = Spaces(Composite({"action_mask": Box((2,), np.zeros(2), np.ones(2), "int8"), "x": LINE}), COIN)
+    network = QNetwork(spaces, core="gru", **CORE)
+    allowed = torch.tensor([[[1, 0], [0, 1], [1, 1]]])
+    seen = {"action_mask": allowed, "x": torch.zeros(1, 3, 1)}
+    observation = with_state(seen, torch.zeros(1, 3), torch.tensor([[1, 2]]))
+    assert network.codec.allowed(observation).tolist() == [[[False, True], [True, True]]]
+
+
+def test_stored_states_are_those_of_replaying_an_episode():
+    env = make(target="rlrun.env.toys.Recall", kwargs={"gap": 4}, num_envs=2)
+    network = QNetwork(env.spaces, core="lstm", **CORE)
+    table = Table(spaces=env.spaces, num_envs=2, length=60, adaptors=[Past(network, length=3, burn_in=1)])
+    agent = EpsilonGreedy(network, epsilon=0.5, spaces=env.spaces, seed=0)
+    collector = Collector(env, agent, table)
+    collector.begin_training()
+    collector.collect(8, random=True)  # the states of a warm-up are stored, too
+    collector.collect(24)
+    batch = table.sample(50)
+    state = batch["observation"]["recurrent_state"]
+    seen = batch["observation"]["observation"]
+    again = {tuple(row.tolist()) for row in state}
+    assert tuple([0.0] * 6) in again
+    assert len(again) > 2
+    for row, path in zip(state, seen, strict=True):
+        if float(path[0, 0]) == 0.0:  # in the middle of an episode, after 2 or 4 steps
+            signs = [torch.tensor([sign, *[0.0] * (count - 1)]) for sign in (-1.0, 1.0) for count in (2, 4)]
+            ends = [walked(network, sign) for sign in signs]
+            assert min(float((row - end).abs().max()) for end in ends) < 1e-6
+
+
+def walked(network, observations):
+    state = network.initial_state(1)
+    with torch.no_grad():
+        for observation in observations:
+            state = network.after(observation.view(1, 1), state)
+    return state[0]
+
+
+SMALL = (
+    *("algorithm.hidden=[8,8]", "algorithm.core_size=4", "algorithm.unroll=6", "algorithm.burn_in=2", "preset=null"),
+    *("algorithm.batch_size=4", "stop.env_steps=70", "evaluation.every=0", "checkpoint.every=0", "logger=[]"),
+    *("algorithm.warmup_steps=50", "memory.length=400"),
+)
+RUNS = {
+    "dqn": ("algorithm=dqn", "env=cartpole", "memory=prioritized", "memory.sampler.mix=0.9", "algorithm.dueling=true"),
+    "quantiles": ("algorithm=dqn", "env=cartpole", "algorithm.quantiles=4", "algorithm.n_step=3", "memory=stratified"),
+    "mixed": ("algorithm=sac", "env=mixedaction", "memory=coverage"),
+    "lambda": ("algorithm=sac", "env=pendulum", "+with=td_lambda", "memory=recent"),
+    "td3": ("algorithm=td3", "env=pendulum", "num_envs=3", "memory=sequential"),
+    **{name: (f"algorithm={name}", "env=pendulum") for name in ("qrsac", "dsac", "oac", "doac", "mdq", "iql")},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_algorithms_learn_from_windows(name, tmp_path):
+    result = rlrun.train([*RUNS[name], *SMALL, "algorithm.recurrent=gru"], run_dir=tmp_path / "run")
+    assert result.summary["status"] == "completed"
+    assert result.trainer.loader.table.past.length == 6
+    recurrent = [
+        part for part in result.trainer.callbacks.values() if any("core" in n for n in getattr(part, "names", ()))
+    ]
+    assert recurrent
+    for callback in recurrent:
+        moments = callback.optimizer.state
+        cores = [p for n, p in zip(callback.names, callback.parameters, strict=True) if "core.layer.weight" in n]
+        assert all(float(moments[parameter]["exp_avg"].abs().max()) > 0.0 for parameter in cores)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ("action_repeat", r"algorithm\.recurrent: a policy whose actions last has no recurrent state; give null here"),
+        ("taac", "no such key; algorithm.recurrent is a key of algorithm="),
+    ],
+)
+def test_what_has_no_recurrent_networks_refuses_them(algorithm, message, tmp_path):
+    overrides = [f"algorithm={algorithm}", "env=pendulum", "algorithm.recurrent=gru", "logger=[]"]
+    with pytest.raises(ConfigError, match=message):
+        rlrun.train(overrides, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
