@@ -138,10 +138,6 @@ SETTINGS = [
     (lambda: past(burn_in=-1), r"algorithm\.burn_in must be at least 0"),
     (lambda: past(burn_in=0.25), r"algorithm\.burn_in: wanted a whole number of steps, got 0\.25"),
     (lambda: QNetwork(DISCRETE, layers=torch.nn.Linear(1, 2), core="gru"), r"leave algorithm\.recurrent away"),
-    (
-        lambda: SquashedGaussian(CONTINUOUS, encoder=torch.nn.Linear(1, 2), core="gru"),
-        r"algorithm\.recurrent=gru: this",
-    ),
     (lambda: editor("distanse"), r"algorithm\.change: wanted one of utility, distance, got 'distanse'"),
     (lambda: Trajectories(CONTINUOUS, "linaer"), r"algorithm\.trajectory: wanted one of .*, got 'linaer'"),
     (lambda: switching(0), r"algorithm\.most_steps must be at least 1, not 0"),

@@ -58,10 +58,10 @@ class QNetwork(Critics, Remembering):
         if layers is not None:
             if members != 1:
                 raise ConfigError(f"networks.q.layers is one network; algorithm.ensemble={members} wants several")
-            if not getattr(self.encoder, "automatic", False):
-                raise ConfigError("networks.q.layers reads observations by itself; leave encoder=… away")
             if self.state_size:
                 raise ConfigError("networks.q.layers is a network without a state; leave algorithm.recurrent away")
+            if not getattr(self.encoder, "automatic", False):
+                raise ConfigError("networks.q.layers reads observations by itself; leave encoder=… away")
             if any(is_lazy(parameter) for parameter in layers.parameters()):
                 outputs_of(layers, zeros(spaces.observation))
             self.encoder, self.layers = nn.Identity(), _OneMember(layers)  # type: ignore[assignment]
