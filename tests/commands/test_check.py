@@ -73,7 +73,7 @@ def test_what_an_actor_critic_of_ones_own_lacks_is_told():
 
 
 def test_all_that_a_network_of_ones_own_lacks_is_one_message():
-    keys = ("encoder", "members", "layer_norm", "dropout", "value_head", "quantiles", "dueling")
+    keys = ("encoder", "members", "layer_norm", "dropout", "value_head", "quantiles", "dueling", "core", "core_size")
     with pytest.raises(BuildError) as caught:
         check([*DQN, f"{OWN}.Plain"])
     message = str(caught.value)
