@@ -206,8 +206,11 @@ def test_drawn_actions_differ_and_best_ones_do_not(runs):
     assert (len(best), len(drawn)) == (1, 4)
     with pytest.raises(RequestError, match="deterministic is True or False, got 'no'"):
         policy.predict(observation, deterministic="no")
-    with pytest.raises(RequestError, match="the policy has no state"):
+    with pytest.raises(RequestError, match=r"the state is none that `predict` returned for as many: \[1, 10\]"):
         policy.predict(observation, np.zeros(3))
+    stateless = rlrun.load(runs.get("dqn", "start"))
+    with pytest.raises(RequestError, match="the policy has no state"):
+        stateless.predict(stateless.observation_space.sample(), np.zeros(3))
 
 
 @pytest.mark.slow
