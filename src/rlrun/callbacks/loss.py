@@ -147,8 +147,8 @@ class LossCallback(Callback):
         # A gradient per element would make torch import its compiler. Other networks get no gradient.
         torch.autograd.backward(loss, inputs=self.parameters)
         average_gradients(self.parameters)
-        present = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
-        self.norm, self.dead = self.clipped(list(present.values()), list(present)), None
+        pairs = [(parameter, gradient) for parameter in self.parameters if (gradient := parameter.grad) is not None]
+        self.norm, self.dead = self.clipped([pair[1] for pair in pairs], [pair[0] for pair in pairs]), None
         self.set_rate(learning_rate)
         self._stepper()
         return self.learned(loss.detach(), outputs, metrics)

@@ -177,10 +177,13 @@ class PolicyAgent(Agent):
         response: tuple[Tree, Tree] = self._act(observation, state, explore)
         return response
 
-    @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if self.recurrent and state is None:
             raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
+        with torch.no_grad():  # as a decorator it takes twice the time
+            return self._response(observation, state, explore)
+
+    def _response(self, observation: Tree, state: Tree | None, explore: bool) -> Response:
         inputs = to_tensors(observation, self.device)
         before = to_tensors(state, self.device) if self.recurrent else None
         action, after = self.respond(inputs, before, explore)

@@ -139,9 +139,12 @@ class RolloutLoader(Seeded):
         if "episode_end" in self._columns:
             batch["episode_end"] = batch["terminated"] | batch["truncated"] | ~batch["valid"]
         rows = {name: map_tree(partial(self._flat, name), batch[name]) for name in self._columns}
-        envs = self.table.num_envs
-        windows = (np.arange(0, self.horizon, self.length)[:, None] * envs + np.arange(envs)).ravel()
-        self._rollout.begin(rows, np.flatnonzero(valid) if self.length == 1 else windows)
+        if self.length == 1:
+            windows = np.flatnonzero(valid)
+        else:
+            envs = self.table.num_envs
+            windows = (np.arange(0, self.horizon, self.length)[:, None] * envs + np.arange(envs)).ravel()
+        self._rollout.begin(rows, windows)
         self.table.clear()
 
     def _flat(self, name: str, value: Tensor) -> Tensor:

@@ -60,9 +60,9 @@ def is_large(x: Tensor, work: int, least: int | None = None) -> bool:
 
     It is False for tensors that `_is_plain` refuses, and while a graph is made.
     """
-    if torch.compiler.is_compiling() or not _is_plain(x):
+    if torch.compiler.is_compiling() or type(x) is not Tensor or torch._C._is_tracing():
         return False
-    return x.shape[-2] * work >= (LARGE if least is None else least)
+    return x.shape[-2] * work >= (LARGE if least is None else least) and _is_plain(x)
 
 
 def tanh(x: Tensor) -> Tensor:
@@ -79,7 +79,10 @@ class Linear(nn.Linear):
     """`nn.Linear` by `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        own = self._parameters  # torch finds an attribute of a module slowly
+        if "weight" in own and "bias" in own:
+            return linear(x, own["weight"], own["bias"])  # type: ignore[arg-type]
+        return linear(x, self.weight, self.bias)  # a parametrization computes them
 
 
 class Tanh(nn.Tanh):

@@ -70,8 +70,8 @@ class Stepper:
         """Return True for Adam by the rule of the kernel, without hooks."""
         if type(self.optimizer) is not torch.optim.Adam or hooked(self.optimizer):
             return False
-        variants = ("amsgrad", "maximize", "differentiable", "decoupled_weight_decay")  # torch 2.6 lacks the last
-        return bool(group["fused"]) and not any(group.get(name) for name in variants)
+        variant = group["amsgrad"] or group["maximize"] or group["differentiable"]
+        return group["fused"] and not variant and not group.get("decoupled_weight_decay")  # torch 2.6 lacks the last
 
     def _fits(self, parameters: list[Tensor]) -> bool:
         """Return True if the lists are still those of these parameters."""
