@@ -66,7 +66,7 @@ OVERRIDES_OF_FILE = {
     "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],
     "with/hlgauss": ["algorithm=sac", "env=pendulum", "hlgauss.least=-800", "hlgauss.largest=100"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
-    "with/image_scale": ["algorithm=dqn", "env.target=rlrun.env.toys.ImageObservation"],
+    "with/image_scale": ["algorithm=dqn", PICTURES],
     "with/on_policy": ["algorithm=sarsa", "env=pendulum", "num_envs=8"],
     "with/shared_encoder": ["algorithm=sac", "env=pendulum", *DENSE],
     "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
@@ -76,6 +76,9 @@ OVERRIDES_OF_FILE = {
     "with/offline_share": ["algorithm=sac", "env=pendulum", DATASET],
     "with/offline_then_online": ["algorithm=iql", "env=pendulum", DATASET],
 }
+AUGMENTATIONS = ("random_shift", "random_crop", "cut_out", "pixel_noise", "color_jitter")
+for name in (*AUGMENTATIONS, f"[{','.join(AUGMENTATIONS)}]"):
+    OVERRIDES_OF_FILE[f"with/{name}"] = ["algorithm=dqn", "env=cartpole_pixels"]
 
 
 def overrides_of(file: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The files of `conf/` whose runs are resumed."""
 
 import yaml
-from tests.conf.test_every_config import RUN, missing_extra, overrides_of, provide, text
+from tests.conf.test_every_config import AUGMENTATIONS, RUN, missing_extra, overrides_of, provide, text
 
 from rlrun.config import Composed, compose
 from rlrun.config.interpolation import leaves
@@ -13,6 +13,7 @@ TOGETHER = (  # additions that share a run: what one of them forgets is found be
     "with/[reward_clip,reward_scale,reward_shift,reward_function,untransformed,colored_noise,value_bias,policy_prior]",
     "with/[reward_norm,target_scale,prioritized,emote_names,uniform_prior,observation_norm]",
     "with/[rnd,random_goal,same_action_prior,return_norm,parameter_logs,profile,weight_decay]",
+    f"with/[{','.join(AUGMENTATIONS)}]",
 )
 ALIKE = (  # the same classes as in the run of another file: train, env/atari, env/halfcheetah, env/lunarlander
     *("env/cartpole", "env/pendulum", "env/gym", "env/pong", "env/hopper", "env/lunarlandercontinuous"),

@@ -42,6 +42,11 @@ class Box:
         """True for uint8 pixels [H, W] or [H, W, C], [C, H, W]: at least 8 pixels a side."""
         return self.dtype == "uint8" and len(self.shape) in (2, 3) and sorted(self.shape)[-2] >= 8
 
+    @property
+    def channels_last(self) -> bool:
+        """True if the smallest dimension, which holds the channels, is the last, and for gray images [H, W]."""
+        return (self.image and len(self.shape) == 2) or self.shape[-1] == min(self.shape)
+
 
 @dataclass(frozen=True)
 class Discrete:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least
-from rlrun.core.typing import Batch, Groups
+from rlrun.core.spaces import map_tree
+from rlrun.core.typing import Batch, Groups, Tree
 from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import placed, positive
 from rlrun.memory.table import Table
@@ -216,6 +217,19 @@ class Mix:
         parts = torch.split(priority, [count for _, count in self._picked])
         for (table, _), part in zip(self._picked, parts, strict=True):
             table.feedback(part)
+
+    def rewrite(self, values: Mapping[str, Tree]) -> None:
+        """Store new values of columns in each table for its rows of the newest sample; see `Table.rewrite`.
+
+        Raises:
+            RlrunError: there was no sample yet, or a column cannot be rewritten.
+        """
+        if not self._picked:
+            raise RlrunError("memory: rewrite without a sample before it")
+        first = 0
+        for table, count in self._picked:
+            part = slice(first, first := first + count)
+            table.rewrite(map_tree(lambda value, part=part: value[part], dict(values)))
 
     def windows(self, length: int) -> int:
         """Return the number of windows in all tables."""

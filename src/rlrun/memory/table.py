@@ -12,14 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least, require_one_of
 from rlrun.core.spaces import Spaces, leaves, map_tree
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import files
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, require_read, spared
 from rlrun.memory.columns import OWN, default_length, make_columns
 from rlrun.memory.ejectors import Ejector, Fifo
-from rlrun.memory.index import OPEN
+from rlrun.memory.episodes import flat
+from rlrun.memory.index import EMPTY, OPEN
 from rlrun.memory.past import Past
 from rlrun.memory.recorder import Recorder
 from rlrun.memory.samplers import Rows, Sampler, Uniform
@@ -118,6 +119,7 @@ class Table(Recorder):
         self._times: dict[str, float] = {}  # seconds that the parts of the newest sample took
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
         self._picked: Rows | None = None
+        self._written = self.index.written  # [N], when the newest sample was made
         self._ahead: deque[tuple[Rows, Batch]] = deque()
         self._ahead_for: tuple[int, ...] = ()  # count, length and version of the index
         self._meet()
@@ -206,7 +208,7 @@ class Table(Recorder):
     def serve(self, rows: Rows) -> Batch:
         """Return the batch of rows that were picked."""
         rows.fetch = self._read
-        self._picked = rows
+        self._picked, self._written = rows, self.index.written.copy()
         begin = time.perf_counter()
         batch = self._collect(rows)
         gathered = time.perf_counter()
@@ -292,6 +294,37 @@ class Table(Recorder):
             raise RlrunError("memory: feedback without a sample before it")
         self.sampler.feedback(self._picked, priority)
 
+    def rewrite(self, values: Mapping[str, Tree]) -> None:
+        """Store new values of columns for the rows of the newest sample: values [B, …] or [B, T, …], by name.
+
+        Padding is left out, and so are rows that others have replaced since. Of a row that is there twice the last
+        value counts. Samples that were drawn ahead are drawn again.
+
+        Raises:
+            RlrunError: there was no sample yet, or a column cannot be rewritten.
+        """
+        rows, index = self._picked, self.index
+        if rows is None:
+            raise RlrunError("memory: rewrite without a sample before it")
+        known = {name for name in self.storage.columns if name.partition(".")[0] != "observation"}
+        stored = index.stamp[rows.index] != EMPTY
+        stored = stored if rows.valid is None else stored & rows.valid
+        places = np.flatnonzero(stored)
+        slots = rows.index.ravel()[places]
+        since = index.written - self._written  # [N], rows that each env has written after the sample
+        old = index.age(slots) >= since[index.lane[index.episode(slots)]]
+        places, slots = places[old], slots[old]
+        for name, value in flat(values).items():
+            if name not in known:
+                there = f"there are {', '.join(sorted(known))}{did_you_mean(name, known)}"
+                raise RlrunError(f"memory: '{name}' cannot be rewritten; {there}")
+            array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+            wanted = (*rows.index.shape, *self.storage.columns[name].shape)
+            if array.shape != wanted:
+                raise RlrunError(f"memory: rewrite of '{name}' has shape {[*array.shape]}, wanted {[*wanted]}")
+            self.storage.put(name, slots, array.reshape(-1, *wanted[rows.index.ndim :])[places])
+        index.version += 1
+
     @property
     def wanted(self) -> tuple[str, ...]:
         """Stored columns that no space has; each row must have them."""
@@ -332,6 +365,8 @@ class Table(Recorder):
             share = np.bincount(np.minimum(age * PARTS // oldest, PARTS - 1), minlength=PARTS) / len(age)
             names = (f"memory/sampled_share_{part + 1}_of_{PARTS}" for part in range(PARTS))
             metrics |= {"memory/sampled_age": float(age.mean()), **dict(zip(names, share.tolist(), strict=True))}
+        for adaptor in self.adaptors:
+            metrics |= getattr(adaptor, "metrics", {})
         return metrics | {f"time/memory_{part}_seconds": value for part, value in self._times.items()}
 
     @property

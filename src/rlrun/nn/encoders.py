@@ -318,7 +318,7 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.shape = leaf.shape
         self.gray = leaf.image and len(leaf.shape) == 2
-        self.channels_last = not self.gray and leaf.shape[-1] == min(leaf.shape)
+        self.channels_last = leaf.channels_last
         picture = self._picture(torch.zeros(2, *leaf.shape))
         large = min(picture.shape[2:]) >= 36
         if recipe is None:

@@ -65,8 +65,8 @@ PARTS = (
     *(
         f"rlrun.memory.{name}"
         for name in """
-            adaptors advantages by_episode columns dataset ejectors hindsight intrinsic joint loaders normalize past
-            prefetch prioritized proxy recent rollout rollout_table samplers storage table transforms virtual
+            adaptors advantages augment by_episode columns dataset ejectors hindsight intrinsic joint loaders normalize
+            past prefetch prioritized proxy recent rollout rollout_table samplers storage table transforms virtual
         """.split()  # noqa: SIM905
     ),
     *("torch.nn.modules", "torch.nn.parameter", "torch.optim", "torch.distributions", "gymnasium.spaces"),

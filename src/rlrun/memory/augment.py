@@ -1,0 +1,225 @@
+"""Random changes of images in samples: networks learn what does not depend on them, agents see images as they are.
+
+An image and the next one are changed separately. A stack of frames is changed as one, and so is a window of images.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlrun.core.errors import ConfigError, RlrunError, SpaceError, did_you_mean, require_at_least
+from rlrun.core.generators import Seeded
+from rlrun.core.spaces import Box, Spaces, describe, leaves
+from rlrun.core.typing import Array, Batch, Tree
+from rlrun.memory.samplers import Rows
+from rlrun.training.metrics import Image
+
+
+class Augmentation(Seeded):
+    """The base of adaptors that change images of observations at random.
+
+    Args:
+        spaces: of the environment.
+        leaves: paths of a dict observation; None = all images.
+        seed: of the draws.
+
+    Raises:
+        SpaceError, ConfigError: the observation has no images, or not these.
+    """
+
+    provides = ("observation", "next_observation")
+    removes: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+
+    def __init__(self, spaces: Spaces, *, leaves: Sequence[str] | None = None, seed: int = 0) -> None:
+        self.images = images_of(type(self).__name__, spaces, leaves)
+        self.requires = tuple(f"observation.{path}" if path else "observation" for path in self.images)
+        self._newest: Tensor | None = None  # an image beside what became of it [H, 2 W, C]
+        # a branch for each kind: all of a run may have the same seed
+        super().__init__(np.random.SeedSequence(seed, spawn_key=tuple(type(self).__name__.encode())))
+
+    @abstractmethod
+    def change(self, images: Tensor, count: int) -> Tensor:
+        """Return changed images; images: uint8 [count, T, H, W, C], those of a window to be changed alike."""
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        window = rows is not None and rows.index.ndim == 2
+        return batch | {name: self._apply(batch[name], window) for name in self.provides if name in batch}
+
+    def _apply(self, tree: Tree, window: bool, path: str = "") -> Tree:
+        if isinstance(tree, dict):
+            return {name: self._apply(part, window, f"{path}.{name}" if path else name) for name, part in tree.items()}
+        if path not in self.images:
+            return tree
+        if tree.dtype != torch.uint8:
+            raise RlrunError(
+                f"memory.adaptors: {type(self).__name__} changes pixels of uint8, and got {tree.dtype}; "
+                "its +with= comes before image_scale, and does not go with representation"
+            )
+        leaf = self.images[path]
+        count = len(tree) if window else tree[(..., *[0] * len(leaf.shape))].numel()
+        images = tree.reshape(count, -1, *leaf.shape)
+        images = images.unsqueeze(-1) if len(leaf.shape) == 2 else images
+        images = images if leaf.channels_last else images.movedim(2, -1)
+        changed = self.change(images, count)
+        self._newest = torch.cat((images[0, 0], changed[0, 0]), 1)
+        return (changed if leaf.channels_last else changed.movedim(-1, 2)).reshape(tree.shape)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Return an image of the newest sample and what became of it, side by side."""
+        if self._newest is None:
+            return {}
+        channels = slice(None) if self._newest.shape[-1] in (1, 3) else slice(-1, None)  # the last of stacked frames
+        return {f"augmentation/{type(self).__name__}": Image(self._newest[..., channels])}
+
+
+def images_of(owner: str, spaces: Spaces, chosen: Sequence[str] | None) -> dict[str, Box]:
+    """Return the images of an observation by path.
+
+    Raises:
+        SpaceError, ConfigError: there are none, or not these.
+    """
+    images = {path: leaf for path, leaf in leaves(spaces.observation) if isinstance(leaf, Box) and leaf.image}
+    if not images:
+        raise SpaceError(f"{owner} wants images (uint8, 8 pixels a side) in {describe(spaces.observation)}")
+    for path in chosen or ():
+        if path not in images:
+            raise ConfigError(
+                f"memory.adaptors: {owner}.leaves: '{path}' is no image of the observation; there are "
+                f"{', '.join(images) or 'none'}{did_you_mean(path, images)}"
+            )
+    return images if chosen is None else {path: images[path] for path in chosen}
+
+
+def _require_shares(name: str, *shares: float) -> None:
+    if not all(0.0 < share <= 1.0 for share in shares) or list(shares) != sorted(shares):
+        raise ConfigError(
+            f"memory.adaptors: {name} must lie above 0 up to 1, in order, not {', '.join(map(str, shares))}"
+        )
+
+
+def _picked(images: Tensor, rows: Array, columns: Array) -> Tensor:
+    """Return images whose pixel (y, x) is that at rows [count, H] and columns [count, W]."""
+    image = torch.arange(len(images))[:, None, None]
+    moved = images.movedim(1, -1)  # [count, H, W, C, T]
+    return moved[image, torch.from_numpy(rows)[:, :, None], torch.from_numpy(columns)[:, None, :]].movedim(-1, 1)
+
+
+class RandomShift(Augmentation):
+    """Shifts images by up to `pixels` in both directions; pixels of the border are repeated (DrQ, arXiv 2004.13649)."""
+
+    def __init__(self, spaces: Spaces, *, pixels: int = 4, **options: Any) -> None:
+        super().__init__(spaces, **options)
+        require_at_least("memory.adaptors: RandomShift.pixels", pixels, 0)
+        self.pixels = pixels
+
+    def change(self, images: Tensor, count: int) -> Tensor:
+        shift = self.generator.integers(-self.pixels, self.pixels + 1, (2, count, 1))
+        rows, columns = (
+            np.clip(np.arange(size) + by, 0, size - 1) for size, by in zip(images.shape[2:4], shift, strict=True)
+        )
+        return _picked(images, rows, columns)
+
+
+class RandomCrop(Augmentation):
+    """Crops images to a share of each side from `least` to 1, and scales the crop to the size of the image."""
+
+    def __init__(self, spaces: Spaces, *, least: float = 0.8, **options: Any) -> None:
+        super().__init__(spaces, **options)
+        _require_shares("RandomCrop.least", least)
+        self.least = least
+
+    def change(self, images: Tensor, count: int) -> Tensor:
+        share = self.generator.uniform(self.least, 1.0, (count, 1))
+        corner = self.generator.random((2, count, 1)) * (1.0 - share)
+        rows, columns = (
+            ((first * size) + (np.arange(size) + 0.5) * share).astype(np.int64)
+            for size, first in zip(images.shape[2:4], corner, strict=True)
+        )
+        return _picked(images, rows, columns)
+
+
+class CutOut(Augmentation):
+    """Cuts a rectangle out of each image (arXiv 1708.04552).
+
+    Args:
+        least, largest: bounds of the share of each side; equal ones = a fixed size.
+        color: of what is cut out, 0 to 255.
+    """
+
+    def __init__(
+        self, spaces: Spaces, *, least: float = 0.2, largest: float = 0.4, color: int = 0, **options: Any
+    ) -> None:
+        super().__init__(spaces, **options)
+        _require_shares("CutOut.least and largest", least, largest)
+        if not 0 <= color <= 255:
+            raise ConfigError(f"memory.adaptors: CutOut.color must lie from 0 to 255, not {color}")
+        self.least, self.largest, self.color = least, largest, color
+
+    def change(self, images: Tensor, count: int) -> Tensor:
+        inside = [self._inside(size, count) for size in images.shape[2:4]]
+        cut = torch.from_numpy(inside[0][:, None, :, None, None] & inside[1][:, None, None, :, None])
+        return images.masked_fill(cut, self.color)
+
+    def _inside(self, size: int, count: int) -> Array:
+        """Return which pixels along a side are cut out, [count, size]."""
+        share = self.generator.uniform(self.least, self.largest, (count, 1))
+        length = np.maximum(np.rint(share * size), 1.0)
+        first = np.floor(self.generator.random((count, 1)) * (size - length + 1.0))
+        inside: Array = (first <= np.arange(size)) & (np.arange(size) < first + length)
+        return inside
+
+
+class PixelNoise(Augmentation):
+    """Adds normal noise to all pixels of a share of the batches.
+
+    Args:
+        deviation: of the noise, as a share of the range 0 to 255.
+        chance: of a batch to get it.
+    """
+
+    def __init__(self, spaces: Spaces, *, deviation: float = 0.015, chance: float = 0.25, **options: Any) -> None:
+        super().__init__(spaces, **options)
+        if not (deviation >= 0.0 and 0.0 <= chance <= 1.0):
+            values = f"{deviation} and {chance}"
+            raise ConfigError(f"memory.adaptors: PixelNoise wants deviation ≥ 0 and chance from 0 to 1, not {values}")
+        self.deviation, self.chance = deviation, chance
+
+    def change(self, images: Tensor, count: int) -> Tensor:
+        if self.generator.random() >= self.chance:
+            return images
+        noise = torch.from_numpy(self.generator.standard_normal(images.shape, np.float32))
+        return (images + noise * (255.0 * self.deviation)).round_().clamp_(0.0, 255.0).to(torch.uint8)
+
+
+class ColorJitter(Augmentation):
+    """Changes the light of each image: pixels times a contrast, plus a brightness, times a factor of each channel.
+
+    Args:
+        brightness, contrast, tint: largest change of each, as a share; 0 = none. Contrast is around the image's mean.
+    """
+
+    def __init__(
+        self, spaces: Spaces, *, brightness: float = 0.2, contrast: float = 0.2, tint: float = 0.0, **options: Any
+    ) -> None:
+        super().__init__(spaces, **options)
+        self.most = {"brightness": brightness, "contrast": contrast, "tint": tint}
+        for name, most in self.most.items():
+            if not 0.0 <= most <= 1.0:
+                raise ConfigError(f"memory.adaptors: ColorJitter.{name} must lie from 0 to 1, not {most}")
+
+    def change(self, images: Tensor, count: int) -> Tensor:
+        brightness, contrast = (self._drawn(self.most[name], count, 1, 1, 1, 1) for name in ("brightness", "contrast"))
+        tint = self._drawn(self.most["tint"], count, 1, 1, 1, images.shape[-1])
+        pixels = images.float()
+        mean = pixels.mean((1, 2, 3, 4), keepdim=True)
+        pixels = (mean + (pixels - mean) * (1.0 + contrast) + 255.0 * brightness) * (1.0 + tint)
+        return pixels.round_().clamp_(0.0, 255.0).to(torch.uint8)
+
+    def _drawn(self, most: float, *shape: int) -> Tensor:
+        return torch.from_numpy(self.generator.uniform(-most, most, shape).astype(np.float32))

@@ -1,0 +1,192 @@
+"""Random changes of images: what becomes of pixels, what is changed alike, and exact resume."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rlrun.core.errors import ConfigError, RlrunError, SpaceError
+from rlrun.core.spaces import Box, Composite, Discrete, Space, Spaces
+from rlrun.memory import ColorJitter, CutOut, PixelNoise, RandomCrop, RandomShift, Table
+from rlrun.memory.augment import Augmentation
+
+from .tables import add_steps
+
+SIDE = 12
+KINDS: dict[str, tuple[type[Augmentation], dict[str, Any]]] = {
+    "shift": (RandomShift, {"pixels": 3}),
+    "crop": (RandomCrop, {"least": 0.5}),
+    "cut-out": (CutOut, {"least": 0.25, "largest": 0.5, "color": 7}),
+    "noise": (PixelNoise, {"deviation": 0.1, "chance": 1.0}),
+    "jitter": (ColorJitter, {"tint": 0.2}),
+}
+SHAPES = {"gray": (SIDE, SIDE), "channels last": (SIDE, SIDE, 3), "stacked frames": (4, SIDE, SIDE)}
+
+
+def image(shape: tuple[int, ...]) -> Box:
+    return Box(shape, np.zeros(shape), np.full(shape, 255), dtype="uint8")
+
+
+def spaces(observation: Space) -> Spaces:
+    return Spaces(observation, Discrete(2))
+
+
+def gradient(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return an image whose pixel (y, x) is 100 + 10 y + x in every channel."""
+    pixels = 100 + 10 * np.arange(SIDE)[:, None] + np.arange(SIDE)
+    placed = {2: pixels, 3: pixels[..., None] if shape[-1] == 3 else pixels[None]}[len(shape)]
+    return np.broadcast_to(placed, shape).astype(np.uint8)
+
+
+def sampled(augmentation: Augmentation, shape: tuple[int, ...], count: int = 200, length: int = 1) -> Mapping[str, Any]:
+    table = Table(length=20, spaces=spaces(image(shape)), adaptors=[augmentation])
+    add_steps(table, 9, lambda step: {"observation": gradient(shape)[None], "action": [0], "reward": [0.0]})
+    return table.sample(count, length)
+
+
+def pictures(value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return one channel of each image [n, H, W]; all channels are equal."""
+    flat = value.reshape(-1, *shape)
+    if len(shape) == 2:
+        return flat
+    channels = flat if shape[-1] == 3 else flat.movedim(1, -1)
+    assert (channels == channels[..., :1]).all()
+    return channels[..., 0]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_shift_repeats_the_border(shape):
+    batch = sampled(RandomShift(spaces(image(shape)), pixels=3), shape)
+    shifts = set()
+    for picture in pictures(batch["observation"], shape):
+        middle = int(picture[6, 6]) - 166
+        down = round(middle / 10)
+        across = middle - 10 * down
+        shifts.add((down, across))
+        rows, columns = (np.clip(np.arange(SIDE) + by, 0, SIDE - 1) for by in (down, across))
+        assert (picture.numpy() == gradient((SIDE, SIDE))[rows][:, columns]).all()
+    assert shifts <= {(down, across) for down in range(-3, 4) for across in range(-3, 4)}
+    assert len(shifts) > 40
+    assert batch["observation"].dtype == torch.uint8
+
+
+def test_crop_is_a_scaled_part():
+    shape = SHAPES["gray"]
+    changed = pictures(sampled(RandomCrop(spaces(image(shape)), least=0.5), shape)["observation"], shape).int()
+    heights = (changed[:, -1, 0] - changed[:, 0, 0]) / 10  # rows between the first and the last
+    assert heights.min() >= SIDE / 2 - 2
+    assert heights.max() <= SIDE - 1
+    assert heights.float().std() > 1.0
+    assert (changed.diff(dim=1) >= 0).all()
+    assert (changed.diff(dim=2) >= 0).all()
+    corners = changed[:, 0, 0] - 100
+    assert len(corners.unique()) > 10
+    assert (changed[:, -1, -1] <= 100 + 11 * (SIDE - 1)).all()
+
+
+@pytest.mark.parametrize(("least", "largest", "sides"), [(0.25, 0.25, {3}), (0.25, 0.5, {3, 4, 5, 6})])
+def test_cut_out_is_one_rectangle(least, largest, sides):
+    shape = SHAPES["channels last"]
+    cut = CutOut(spaces(image(shape)), least=least, largest=largest, color=7)
+    changed = pictures(sampled(cut, shape)["observation"], shape)
+    removed = changed == 7
+    height, width = removed.any(2).sum(1), removed.any(1).sum(1)
+    assert (removed.sum((1, 2)) == height * width).all()
+    assert set(height.tolist()) == set(width.tolist()) == sides
+    kept = torch.from_numpy(gradient((SIDE, SIDE))).expand_as(changed)
+    assert (changed[~removed] == kept[~removed]).all()
+    assert removed.any(0).any(0).all()  # each column is cut out in some image
+
+
+def test_noise_has_its_deviation_and_chance():
+    shape = SHAPES["gray"]
+    noise = PixelNoise(spaces(image(shape)), deviation=0.04, chance=0.5)
+    table = Table(length=20, spaces=spaces(image(shape)), adaptors=[noise])
+    middle = np.full(shape, 128, np.uint8)
+    add_steps(table, 9, lambda step: {"observation": middle[None], "action": [0], "reward": [0.0]})
+    deviations = [table.sample(64)["observation"].float().std() for _ in range(60)]
+    noisy = torch.stack([deviation for deviation in deviations if deviation > 0])
+    assert 15 <= len(noisy) <= 45
+    assert torch.allclose(noisy, torch.tensor(0.04 * 255.0), rtol=0.05)
+
+
+def test_jitter_changes_light_of_whole_images():
+    shape = SHAPES["channels last"]
+    plain = torch.from_numpy(gradient((SIDE, SIDE))).float()
+    brighter = ColorJitter(spaces(image(shape)), brightness=0.1, contrast=0.0)
+    changed = pictures(sampled(brighter, shape)["observation"], shape).float()
+    change = changed - plain
+    assert (change - change.mean((1, 2), keepdim=True)).abs().max() <= 1.0  # by rounding
+    assert change.abs().max() <= 26.0
+    assert change.mean((1, 2)).std() > 5.0
+    contrast = ColorJitter(spaces(image(shape)), brightness=0.0, contrast=0.2)
+    changed = pictures(sampled(contrast, shape)["observation"], shape).float()
+    ratio = changed.std((1, 2)) / plain.std()
+    assert torch.allclose(changed.mean((1, 2)), plain.mean().expand(200), atol=0.5)
+    assert 0.79 < ratio.min() < 0.9
+    assert 1.1 < ratio.max() < 1.21
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_change_alike(kind):
+    shape, (cls, options) = SHAPES["gray"], KINDS[kind]
+    batch = sampled(cls(spaces(image(shape)), **options), shape, count=50, length=3)
+    observation, following = batch["observation"], batch["next_observation"]
+    assert (observation == observation[:, :1]).all() == (kind != "noise")
+    assert not (observation == observation[:1]).all()
+    assert not (observation == following).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resume_repeats_the_changes(kind):
+    shape, (cls, options) = SHAPES["stacked frames"], KINDS[kind]
+    table = Table(length=20, spaces=spaces(image(shape)), adaptors=[cls(spaces(image(shape)), **options)])
+    add_steps(table, 9, lambda step: {"observation": gradient(shape)[None], "action": [0], "reward": [0.0]})
+    table.sample(8)
+    state, generator = table.state_dict(), table.adaptors[0].state_dict()
+    expected = table.sample(8)
+    table.sample(8)
+    table.load_state_dict(state)
+    table.adaptors[0].load_state_dict(generator)
+    again = table.sample(8)
+    assert all(torch.equal(expected[name], again[name]) for name in ("observation", "next_observation"))
+
+
+def test_only_chosen_leaves_change():
+    space = Composite({"left": image((SIDE, SIDE)), "right": image((SIDE, SIDE)), "goal": Box((2,), [0, 0], [1, 1])})
+    picture, goal = gradient((SIDE, SIDE))[None], np.float32([[0.5, 0.5]])
+    table = Table(length=20, spaces=spaces(space), adaptors=[CutOut(spaces(space), leaves=["right"])])
+    row = {"observation": {"left": picture, "right": picture, "goal": goal}, "action": [0], "reward": [0.0]}
+    add_steps(table, 9, lambda step: row)
+    observation = table.sample(20)["observation"]
+    assert (observation["left"].numpy() == picture).all()
+    assert (observation["goal"].numpy() == goal).all()
+    assert not (observation["right"].numpy() == picture).all((1, 2)).any()
+    assert list(table.metrics["augmentation/CutOut"].pixels.shape) == [SIDE, 2 * SIDE, 1]
+
+
+REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
+    "no image": (RandomShift, {"spaces": spaces(Box((4,), np.zeros(4), np.ones(4)))}, SpaceError, "wants images"),
+    "unknown leaf": (RandomShift, {"leaves": ["camera"]}, ConfigError, "'camera' is no image"),
+    "negative shift": (RandomShift, {"pixels": -1}, ConfigError, "pixels"),
+    "crop of nothing": (RandomCrop, {"least": 0.0}, ConfigError, "least"),
+    "bounds in disorder": (CutOut, {"least": 0.5, "largest": 0.2}, ConfigError, "in order"),
+    "color": (CutOut, {"color": 256}, ConfigError, "color"),
+    "chance": (PixelNoise, {"chance": 1.5}, ConfigError, "chance"),
+    "deviation that is no number": (PixelNoise, {"deviation": float("nan")}, ConfigError, "deviation"),
+    "jitter": (ColorJitter, {"contrast": 2.0}, ConfigError, "contrast"),
+}
+
+
+@pytest.mark.parametrize(("cls", "options", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_refuses_settings(cls, options, error, message):
+    with pytest.raises(error, match=message):
+        cls(**{"spaces": spaces(image((SIDE, SIDE))), **options})
+
+
+def test_refuses_scaled_pixels():
+    with pytest.raises(RlrunError, match="comes before image_scale"):
+        RandomShift(spaces(image((SIDE, SIDE))))({"observation": torch.zeros(2, SIDE, SIDE)}, None)
