@@ -7,6 +7,7 @@ any further column for the memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rlrun.collect.modes import evaluating, modal_parts
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RlrunError
 from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
@@ -149,9 +151,14 @@ class PolicyAgent(Agent):
         self.preprocess = chain(preprocess)
         self.recurrent = bool(getattr(policy, "state_size", 0))
         self.outputs = ("action", "state") if self.recurrent else ("action",)
+        self._modal = modal_parts(policy)
         self._gives_log_prob = False
         if log_prob:
             self.add_log_prob()
+
+    def acting(self) -> AbstractContextManager[None]:
+        """Return the context of a step, in which the policy is in evaluation mode."""
+        return evaluating(self._modal) if self._modal else nullcontext()
 
     def _act(self, observation: Tree, *more: Any) -> Any:
         act: Callable[..., Any] = cast(RecurrentPolicy, self.policy).advance if self.recurrent else self.policy.act
@@ -186,15 +193,16 @@ class PolicyAgent(Agent):
     def _response(self, observation: Tree, state: Tree | None, explore: bool) -> Response:
         inputs = to_tensors(observation, self.device)
         before = to_tensors(state, self.device) if self.recurrent else None
-        action, after = self.respond(inputs, before, explore)
-        response = {"action": to_arrays(action)}
-        if self.recurrent:
-            response["state"] = to_arrays(after)
-        if self._gives_log_prob and explore:
-            policy: Any = self.policy
-            states = (before,) if self.recurrent else ()
-            log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *states).log_prob
-            response["log_prob"] = to_arrays(log_prob)
+        with self.acting():
+            action, after = self.respond(inputs, before, explore)
+            response = {"action": to_arrays(action)}
+            if self.recurrent:
+                response["state"] = to_arrays(after)
+            if self._gives_log_prob and explore:
+                policy: Any = self.policy
+                states = (before,) if self.recurrent else ()
+                log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *states).log_prob
+                response["log_prob"] = to_arrays(log_prob)
         return response
 
     def initial_state(self, count: int) -> Tree | None:
@@ -203,7 +211,8 @@ class PolicyAgent(Agent):
     @torch.no_grad()
     def after(self, observation: Tree, state: Tree) -> Tree:
         inputs = prepared(to_tensors(observation, self.device), self.preprocess)
-        return to_arrays(cast(RecurrentPolicy, self.policy).after(inputs, to_tensors(state, self.device)))
+        with self.acting():
+            return to_arrays(cast(RecurrentPolicy, self.policy).after(inputs, to_tensors(state, self.device)))
 
 
 class RandomAgent(Agent):

@@ -14,6 +14,7 @@ import torch
 
 from rlrun.collect.agents import Agent, Response, initial_state, restarted, to_arrays, to_tensors, where
 from rlrun.collect.by_id import IDLE, rounds
+from rlrun.collect.modes import evaluation_mode
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import row_count
 from rlrun.core.typing import Array, Tree
@@ -288,21 +289,6 @@ class _Tally:
 def _success(info: dict[str, Any] | None) -> bool | None:
     flag = None if info is None else info.get(SUCCESS)
     return bool(np.ravel(flag)[0]) if flag is not None and np.size(flag) == 1 else None
-
-
-@contextmanager
-def evaluation_mode(agent: Agent) -> Iterator[None]:
-    """Set an agent's policy to evaluation mode (no dropout, fixed statistics) during the context."""
-    policy = getattr(agent, "policy", None)
-    if not isinstance(policy, torch.nn.Module):
-        yield
-        return
-    training = policy.training
-    policy.eval()
-    try:
-        yield
-    finally:
-        policy.train(training)
 
 
 @contextmanager

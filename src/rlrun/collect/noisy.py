@@ -338,7 +338,8 @@ class Optimistic(PolicyAgent, ABC):
         after = {"state": self.after(observation, state)} if self.recurrent else {}
         if self.recurrent:
             inputs = with_state(inputs, to_tensors(state, self.device))
-        mean, log_std = self.exploring(inputs)
+        with self.acting():
+            mean, log_std = self.exploring(inputs)
         action = squashed_action(mean, log_std, normal_like(mean))
         return {"action": to_arrays(self.critics.codec.join(action, None)), **after}
 

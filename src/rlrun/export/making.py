@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from rlrun.collect.evaluate import evaluation_mode
+from rlrun.collect.modes import evaluation_mode
 from rlrun.config.expansion import identity
 from rlrun.core.errors import MissingExtra, RequestError, did_you_mean
 from rlrun.env import Env
