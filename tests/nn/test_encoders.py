@@ -188,6 +188,7 @@ def test_recipes_and_modules():
         ),
         (PIXELS, {"images": partial(Convolutions, channels=[4], kernels=[3, 3], strides=[1])}, "got 1, 2, 1, 1"),
         (PIXELS, {"images": partial(Convolutions, dimensions=3, **FILTERS)}, "dimensions: wanted 2"),
+        (VECTOR, {"features": 0}, "encoder.features must be at least 1, not 0"),
     ],
 )
 def test_layers_that_do_not_fit_are_refused(space, options, message):
@@ -195,8 +196,32 @@ def test_layers_that_do_not_fit_are_refused(space, options, message):
         Encoder(space, **options)
 
 
+class Wrong(nn.Module):
+    def __init__(self, forward):
+        super().__init__()
+        self.forward = forward
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (lambda rows: (rows, None), "makes a tuple of 2 rows"),
+        (lambda rows: rows.long(), r"makes int64 \[2, 3\] of 2 rows, wanted floating numbers \[2, F\]"),
+        (lambda rows: rows.sum(-1), r"makes float32 \[2\] of"),
+        (lambda rows: rows.sum(0, keepdim=True), r"makes float32 \[1, 3\] of"),
+        (lambda rows: rows.view(-1, 7), r"does not fit: shape '\[-1, 7\]'"),
+        (lambda rows: rows.pixels, "does not fit: 'Tensor' object has no attribute 'pixels'"),
+    ],
+)
+def test_outputs_that_are_no_features_are_refused(forward, message):
+    with pytest.raises(ConfigError, match=rf"^encoder of Box\[3\] float32: Wrong {message}"):
+        Critics(Spaces(VECTOR, Discrete(2)), encoder=Wrong(forward))
+
+
 def test_an_encoder_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="encoder: wanted a module of torch or a recipe of one, got 'impala'"):
         Critics(Spaces(PIXELS, Discrete(2)), encoder="impala")
+    with pytest.raises(ConfigError, match=r"encoder: Wrong.__init__\(\) missing 1 required"):
+        Critics(Spaces(PIXELS, Discrete(2)), encoder=Wrong)
     with pytest.raises(ConfigError, match=r"encoder of Box\[3\] float32: Linear does not fit: mat1"):
         Critics(Spaces(VECTOR, Discrete(2)), encoder=nn.Linear(4, 4))

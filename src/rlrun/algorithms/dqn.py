@@ -24,7 +24,8 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_discrete
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, value_head_of
-from rlrun.nn.encoders import outputs_of, zeros
+from rlrun.nn.encoders import zeros
+from rlrun.nn.mlp import outputs_of
 from rlrun.nn.remembering import Remembering
 
 

@@ -8,12 +8,12 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, require_at_least
 from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, describe, leaves, leaves_of, tree_of, without_mask
 from rlrun.core.typing import Tree
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.fast_linear import Linear
-from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of
 from rlrun.nn.precision import LARGE, products
 from rlrun.nn.recurrent import STATE, Core, Kind, has_state, present, rows_at
 from rlrun.ops.distributions import one_hot
@@ -81,6 +81,7 @@ class Encoder(nn.Module):
             if recipe is not None and kind not in kinds:
                 place = f"encoder.{kind}s: no part of the observation is"
                 raise ConfigError(f"{place} {KINDS[kind]}: {describe(self.space)}; encoder=auto fits all")
+        require_at_least("encoder.features", features if isinstance(features, int) else 1, 1)
         layers: dict[str, Any] = {"features": features, "activation": activation, "init": init}
         self.images = nn.ModuleList(
             ImageEncoder(leaf, recipe=recipes[kind], **layers)
@@ -140,11 +141,13 @@ class Encoded(nn.Module):
         recipe = Encoder if encoder is None else encoder
         if not callable(recipe):
             raise ConfigError(f"encoder: wanted a module of torch or a recipe of one, got {encoder!r}")
-        built: Any = recipe if isinstance(recipe, nn.Module) else from_recipe(recipe, spaces=spaces, **options)
+        try:
+            built: Any = recipe if isinstance(recipe, nn.Module) else from_recipe(recipe, spaces=spaces, **options)
+        except TypeError as error:
+            raise ConfigError(f"encoder: {error}") from error
         self.encoder: Any = built
-        self.by_rows = not isinstance(
-            built, Encoder | DetachedEncoder | Trunk
-        )  # as any other module wants observations
+        # whether it wants observations [B, …], as any module of others does
+        self.by_rows = not isinstance(built, Encoder | DetachedEncoder | Trunk)
         self.plain = isinstance(built, Encoder) and built.plain
         self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
         if isinstance(built, DetachedEncoder):
@@ -229,28 +232,6 @@ class DetachedEncoder(nn.Module):
 
     def forward(self, observation: Tree) -> Tensor:
         return self._borrowed[0].encode(observation).detach()
-
-
-def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
-    """Return how many numbers a module makes of each row of inputs; lazy layers take their sizes from these.
-
-    place: of the module, for messages.
-
-    Raises:
-        ConfigError: it is no module, or does not take these inputs.
-    """
-    if not isinstance(module, nn.Module):
-        example = "{_target_: torch.nn.LazyLinear, out_features: 32}"
-        raise ConfigError(f"wanted a module of torch, such as {example}, got {module!r}")
-    training = module.training
-    try:
-        with torch.no_grad():
-            size: int = module.eval()(*inputs).flatten(1).shape[1]
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"{place}: {type(module).__name__} does not fit: {reason}") from error
-    module.train(training)
-    return size
 
 
 def zeros(space: Space, count: int = 2) -> Tree:

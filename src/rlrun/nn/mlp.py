@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from rlrun.core.errors import require_one_of
+from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.typing import Tree
 from rlrun.nn import precision
 from rlrun.nn.fast_linear import Linear, Tanh
 
@@ -149,3 +151,30 @@ def _layers(widths: Sequence[int], activation: Activation, layer_norm: bool, dro
         if layer_norm:
             yield nn.LayerNorm(outputs)
         yield activation_module(activation)
+
+
+def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
+    """Return how many numbers a module makes of each of two rows of inputs; lazy layers take their sizes from these.
+
+    place: of the module, for messages.
+
+    Raises:
+        ConfigError: it is no module, does not take these inputs, or makes no numbers [2, …] of them.
+    """
+    if not isinstance(module, nn.Module):
+        example = "{_target_: torch.nn.LazyLinear, out_features: 32}"
+        raise ConfigError(f"wanted a module of torch, such as {example}, got {module!r}")
+    training = module.training
+    try:
+        with torch.no_grad():
+            outputs = module.eval()(*inputs)
+    except (RuntimeError, TypeError, AttributeError, IndexError, ValueError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError(f"{place}: {type(module).__name__} does not fit: {reason}") from error
+    module.train(training)
+    got = f"a {type(outputs).__name__}"
+    if isinstance(outputs, Tensor):
+        if outputs.is_floating_point() and outputs.dim() > 1 and len(outputs) == 2:
+            return outputs.flatten(1).shape[1]
+        got = f"{outputs.dtype} {[*outputs.shape]}".removeprefix("torch.")
+    raise ConfigError(f"{place}: {type(module).__name__} makes {got} of 2 rows, wanted floating numbers [2, F]")
