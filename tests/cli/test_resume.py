@@ -6,6 +6,7 @@ import re
 import shutil
 
 import pytest
+from omegaconf import OmegaConf
 from tests.identical import stamps
 
 import rlrun
@@ -38,6 +39,17 @@ def test_a_finished_run_stays_as_it_is(overrides, run, rlrun):
     assert outcome.out.startswith("completed: 40 env steps, ")
     assert re.fullmatch(r"the run is finished at [\d,]+ steps; stop.env_steps=… beyond that extends it\n", outcome.err)
     assert stamps(run.path) == before
+
+
+def test_reached_limits_extend_a_run(run, rlrun):
+    config = OmegaConf.load(run.config)
+    config.stop.update(mean_return=5.0, env_steps=99)
+    OmegaConf.save(config, run.config)
+    summary = json.loads(run.summary.read_text()) | {"evaluation": {"mean_return": 5.0, "std_return": 0, "episodes": 1}}
+    run.summary.write_text(json.dumps(summary))
+    way_out = "; stop.mean_return=… beyond that extends it\n"
+    assert rlrun("resume", "run").err.endswith(way_out)
+    assert rlrun("resume", "run", "stop.env_steps=200").err.endswith(way_out)
 
 
 @pytest.mark.parametrize("override", ["stop.env_steps=30", "stop.env_steps=40", "stop={updates: 15}"])

@@ -154,6 +154,7 @@ def print_result(result: Result, bounds: Mapping[str, Mapping[str, float]] | Non
     The exit code is 75 if the run was stopped and can be resumed, and 1 if a promise is broken.
     """
     from rlrun.commands.ls import about
+    from rlrun.commands.resume import reached
     from rlrun.runs.directory import RunDir
 
     summary = result.summary
@@ -163,8 +164,9 @@ def print_result(result: Result, bounds: Mapping[str, Mapping[str, float]] | Non
     else:
         typer.echo(result.describe())
     if result.trainer is None:
-        steps = f"{summary['env_steps']:,} steps"
-        typer.echo(f"the run is finished at {steps}; stop.env_steps=… beyond that extends it", err=True)
+        limits = [f"{limit}=…" for limit in reached(summary, result.config)]
+        way_out = f"; {' and '.join(limits)} beyond that extends it" if limits else ""
+        typer.echo(f"the run is finished at {summary['env_steps']:,} steps{way_out}", err=True)
     if summary["status"] == "stopped":
         raise typer.Exit(75)
     if bounds:

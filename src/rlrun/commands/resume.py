@@ -131,11 +131,16 @@ def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()
     summary = read_summary(run)
     if summary["stopped_by"] is None or not any(override.key.split(".")[0] == "stop" for override in overrides):
         return True  # the loader has ended
-    reached = {name: summary[name] for name in ("env_steps", "updates", "seconds")}
-    reached["mean_return"] = (summary["evaluation"] or {}).get("mean_return")
+    return bool(reached(summary, config))
+
+
+def reached(summary: dict[str, Any], config: DictConfig) -> list[str]:
+    """Return the keys of the limits that a run has reached, by its summary."""
+    values = {name: summary[name] for name in ("env_steps", "updates", "seconds")}
+    values["mean_return"] = (summary["evaluation"] or {}).get("mean_return")
     limits: Any = OmegaConf.to_container(config.stop, resolve=True)
-    pairs = [(reached.get(name), limit) for name, limit in limits.items()]
-    return any(value is not None and limit is not None and value >= limit for value, limit in pairs)
+    pairs = [(f"stop.{name}", values.get(name), limit) for name, limit in limits.items()]
+    return [key for key, value, limit in pairs if value is not None and limit is not None and value >= limit]
 
 
 def read_summary(run: RunDir) -> dict[str, Any]:
