@@ -2,6 +2,7 @@
 
 import re
 from collections import ChainMap
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,10 +41,11 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
         path: of the unknown key.
         tree: the plain config.
         near: a hint by likeness, taken where no name is the same.
-        value: that it was given; a row may be about one value, `name=value`.
+        value: that it was given; a row may be about one value, `name=value`. Of a dict the keys count.
     """
     key, last = ".".join(path), path[-1]
-    options = _rows_of(f"{last}={shown(value)}") or _rows_of(last, path[0])
+    inner = [*value] if isinstance(value, Mapping) else [f"{last}={value if isinstance(value, str) else shown(value)}"]
+    options = _rows_of(*map(str, inner)) or _rows_of(last, path[0])
     fitting = [row for row in options if row.override != key and _exists(row.override, tree)]
     if fitting:
         return f" (did you mean '{fitting[0].override}'?)" + (f"; {fitting[0].differs}" if fitting[0].differs else "")
@@ -72,7 +74,7 @@ def override_of(option: str, value: str, algorithm: str | None = None) -> str | 
     name = option.removeprefix("--").replace("-", "_")
     same = [key for key in (name, *(f"{block}.{name}" for block in BLOCKS)) if key in KINDS]
     off = value.lower() in ("false", "0", "none")
-    exact = _rows_of(f"{name}=false") if off else []
+    exact = _rows_of(f"{name}={'false' if off else value}")
     options = exact or _rows_of(name) or [Row(key, (), "") for key in same[:1]]
     tree = dict(_algorithms()).get(algorithm or "", {})
     of_it = [row for row in options if row.override.split(".")[0] not in tree or _exists(row.override, tree)]
