@@ -57,6 +57,11 @@ VALUES = {
     (*DQN, "memory.export.path=."): ["memory.export.path: . is a folder; name a file"],
     (*SAC, "+with=hindsight"): ["hindsight needs an environment", "env=pointreach"],
     (*DQN, "memory.sampler._target_=rlrun.memory.Fifo"): ["memory.sampler"],
+    (*SAC, "algorithm.recurrent=true"): ["algorithm.recurrent: wanted gru, lstm or null, got true"],
+    (*DQN, "+with=uniform_prior"): [
+        "callbacks.temperature: +with=uniform_prior needs it, and algorithm=dqn lacks it; uniform_prior: SAC,"
+    ],
+    ("train", "algorithm=ddpg", "env=pendulum", "+with=policy_prior"): ["callbacks.temperature:", "ddpg lacks it; pol"],
     (*DQN, "seed=abc"): ["seed: wanted a whole number", "'abc'"],
     (*DQN, "algorithm.batch_size=-4"): ["algorithm.batch_size: wanted a whole number from 1", "-4"],
     (*DQN, "algorithm.epsilon.last=x"): ["algorithm.epsilon.last: wanted a number", "'x'"],

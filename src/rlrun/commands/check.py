@@ -47,6 +47,7 @@ def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None =
         *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
         *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
         *(f"budget    {line}" for line in experiment.budget_notes()),
+        *(f"unused    {line}" for line in experiment.unused_notes()),
     ]
 
 

@@ -56,6 +56,7 @@ from rlrun.training.trainer import Trainer
 from rlrun.training.wiring import State, data_flow
 from rlrun.training.wiring import explain as explain_plan
 
+OF_RECURRENT = ("algorithm.unroll", "algorithm.burn_in", "algorithm.core_size")  # keys that only these networks read
 GENERATORS = "generators"  # a part that no config names
 
 
@@ -137,6 +138,13 @@ class Experiment:
         if (rows := batch * length) > steps:
             return [f"a batch of {rows:,} rows is more than stop.env_steps={steps:,}: rows will repeat in it"]
         return []
+
+    def unused_notes(self) -> list[str]:
+        """Warn of overrides that only recurrent networks read, in a run without them."""
+        if OmegaConf.select(self.config, "algorithm.recurrent") is not None:
+            return []
+        texts = [text for text in self.composed.overrides if text.split("=")[0] in OF_RECURRENT]
+        return [f"{text} has no effect: algorithm.recurrent is null, not gru or lstm" for text in texts]
 
     def load_sources(self) -> None:
         """Load parts of another run, and a memory from a file, as the config requests.
@@ -242,7 +250,7 @@ class Experiment:
         state = self._prepared(run_dir)
         status: Status = "failed"
         try:
-            for line in self.budget_notes():
+            for line in (*self.budget_notes(), *self.unused_notes()):
                 run_dir.echo(line, logging.WARNING)
             files = sending_files(self.part(Logger))
             with keep_fresh(run_dir), self._together(run_dir), processes.refused(), run_dir.noting_warnings(), files:

@@ -244,6 +244,7 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
         raise ConfigError(f"env: {file} has no `_target_`; let it begin with `defaults: [gym, _self_]`")
     if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
         raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
+    _check_completed(composed)
     try:
         schema.require_memory(config)
         for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
@@ -253,16 +254,32 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
             raise ConfigError(f"{key}: a value is needed: {key}=…")
         reading.resolve_texts(config, read)
     except LinkError as error:
-        layer = origins(config, composed.layers).get(error.place)
-        if layer is None or not layer.packaged or not layer.config_path.startswith("with/"):
+        needing = _needing(composed, origins(config, composed.layers).get(error.place))
+        if not needing:
             raise
-        name = layer.config_path.removeprefix("with/").removesuffix(".yaml")
-        raise ConfigError(
-            f"{error}; +with={name} needs it, and algorithm={composed.choices.get('algorithm')} lacks it"
-        ) from error
+        raise ConfigError(f"{error}; {needing}") from error
     except OmegaConfBaseException as error:
         raise ConfigError(one_line(error)) from error
     _check_unread(composed, read)
+
+
+def _check_completed(composed: Composed) -> None:
+    """Refuse an addition to a callback that the algorithm lacks."""
+    callbacks, setters = plain(composed.config).get("callbacks"), origins(composed.config, composed.layers)
+    for name, node in callbacks.items() if isinstance(callbacks, dict) else ():
+        if isinstance(node, dict) and "_target_" not in node:
+            inside = (_needing(composed, setters.get(("callbacks", name, key))) for key in node)
+            if needing := next(filter(None, inside), ""):
+                raise ConfigError(f"callbacks.{name}: {needing}")
+
+
+def _needing(composed: Composed, layer: Layer | None) -> str:
+    """Return that an addition of ours needs what the algorithm lacks, and what it is for; nothing of other layers."""
+    if layer is None or not layer.packaged or not layer.config_path.startswith("with/"):
+        return ""
+    name = layer.config_path.removeprefix("with/")
+    purpose = places.first_comment(places.packaged_dir() / f"{layer.config_path}.yaml")
+    return f"+with={name} needs it, and algorithm={composed.choices.get('algorithm')} lacks it; {name}: {purpose}"
 
 
 def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:

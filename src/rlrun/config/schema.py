@@ -155,6 +155,7 @@ TEXT = of_type("a text", str)
 TEXTS = list_of("a list of texts", TEXT)
 BLOCK = of_type("keys with values", dict)
 TAKEN = one_of("load", "skip", "reinit")
+_recurrent = either(one_of("gru", "lstm"), NULL)
 CLOSED = ("init", "load")  # blocks in which no other key has a meaning, wherever it was set
 
 KINDS: dict[str, Kind] = {
@@ -205,6 +206,7 @@ KINDS: dict[str, Kind] = {
     "env.vectorization": one_of("auto", "sync", "async", "native", "envpool", "by_id"),
     "algorithm.discount": either(number(0, 1), list_of("a list of numbers from 0 to 1", number(0, 1))),
     "lagrangian.initial": either(number(0, above=True), list_of("a list of numbers", number())),
+    "algorithm.recurrent": Kind("gru, lstm or null", _recurrent.convert, _recurrent.json),
     "algorithm.entropy_reward": either(TRUTH, Kind("centered", one_of("centered").convert, {"enum": ["centered"]})),
     "algorithm.lr": number(0, above=True),
     "algorithm.batch_size": whole(1),
