@@ -1,8 +1,7 @@
 """The mode of networks that act: evaluation, without dropout and with fixed statistics."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from torch import nn
@@ -13,12 +12,16 @@ MODAL = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)  # layer
 UNIFORM = ("torch", "rlrun")  # packages whose other modules act alike in both modes
 
 
-def modal_parts(network: Any) -> list[nn.Module]:
-    """Return the modules that may act differently in training, of a network and of those that it borrows."""
+def parts_of(network: Any) -> list[nn.Module]:
+    """Return the modules of a network and of those that it borrows."""
     modules = [*network.modules()] if isinstance(network, nn.Module) else []
-    own = [part for part in modules if isinstance(part, MODAL) or not within(type(part).__module__, UNIFORM)]
-    borrowed = [modal_parts(lent) for part in modules for lent in getattr(part, "_borrowed", ())]
-    return list(dict.fromkeys(chain(own, *borrowed)))
+    return modules + [part for user in modules for lent in getattr(user, "_borrowed", ()) for part in parts_of(lent)]
+
+
+def modal_parts(network: Any) -> list[nn.Module]:
+    """Return those of `parts_of` that may act differently in training."""
+    parts = parts_of(network)
+    return [part for part in parts if isinstance(part, MODAL) or not within(type(part).__module__, UNIFORM)]
 
 
 @contextmanager
@@ -34,16 +37,6 @@ def evaluating(parts: Sequence[nn.Module]) -> Iterator[None]:
             part.training = mode
 
 
-@contextmanager
-def evaluation_mode(agent: Any) -> Iterator[None]:
-    """Set an agent's policy to evaluation mode (no dropout, fixed statistics) during the context."""
-    policy = getattr(agent, "policy", None)
-    if not isinstance(policy, nn.Module):
-        yield
-        return
-    training = policy.training
-    policy.eval()
-    try:
-        yield
-    finally:
-        policy.train(training)
+def evaluation_mode(agent: Any) -> AbstractContextManager[None]:
+    """Return a context in which an agent's policy is in evaluation mode."""
+    return evaluating(parts_of(getattr(agent, "policy", None)))

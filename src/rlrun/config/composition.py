@@ -265,12 +265,11 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
 
 def _check_completed(composed: Composed) -> None:
     """Refuse an addition to a callback that the algorithm lacks."""
-    callbacks, setters = plain(composed.config).get("callbacks"), origins(composed.config, composed.layers)
-    for name, node in callbacks.items() if isinstance(callbacks, dict) else ():
-        if isinstance(node, dict) and "_target_" not in node:
-            inside = (_needing(composed, setters.get(("callbacks", name, key))) for key in node)
-            if needing := next(filter(None, inside), ""):
-                raise ConfigError(f"callbacks.{name}: {needing}")
+    setters = origins(composed.config, composed.layers)
+    for path, layer in setters.items():
+        lacking = path[0] == "callbacks" and len(path) > 2 and (*path[:2], "_target_") not in setters
+        if lacking and (needing := _needing(composed, layer)):
+            raise ConfigError(f"{dotted(path[:2])}: {needing}")
 
 
 def _needing(composed: Composed, layer: Layer | None) -> str:
