@@ -7,7 +7,7 @@ any further column for the memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -151,14 +151,11 @@ class PolicyAgent(Agent):
         self.preprocess = chain(preprocess)
         self.recurrent = bool(getattr(policy, "state_size", 0))
         self.outputs = ("action", "state") if self.recurrent else ("action",)
-        self._modal = modal_parts(policy)
+        modal = modal_parts(policy)
+        self.acting: Callable[[], Any] = partial(evaluating, modal) if modal else nullcontext  # a step's context
         self._gives_log_prob = False
         if log_prob:
             self.add_log_prob()
-
-    def acting(self) -> AbstractContextManager[None]:
-        """Return the context of a step, in which the policy is in evaluation mode."""
-        return evaluating(self._modal) if self._modal else nullcontext()
 
     def _act(self, observation: Tree, *more: Any) -> Any:
         act: Callable[..., Any] = cast(RecurrentPolicy, self.policy).advance if self.recurrent else self.policy.act

@@ -141,10 +141,9 @@ class Experiment:
 
     def unused_notes(self) -> list[str]:
         """Warn of overrides that only recurrent networks read, in a run without them."""
-        if OmegaConf.select(self.config, "algorithm.recurrent") is not None:
-            return []
-        texts = [text for text in self.composed.overrides if text.split("=")[0] in OF_RECURRENT]
-        return [f"{text} has no effect: algorithm.recurrent is null, not gru or lstm" for text in texts]
+        recurrent = OmegaConf.select(self.config, "algorithm.recurrent") is not None
+        idle = [text for text in self.composed.overrides if text.split("=")[0] in OF_RECURRENT and not recurrent]
+        return [f"{text} has no effect: algorithm.recurrent is null, not gru or lstm" for text in idle]
 
     def load_sources(self) -> None:
         """Load parts of another run, and a memory from a file, as the config requests.
