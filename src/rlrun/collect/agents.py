@@ -184,22 +184,21 @@ class PolicyAgent(Agent):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if self.recurrent and state is None:
             raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
-        with torch.no_grad():  # as a decorator it takes twice the time
+        with torch.no_grad(), self.acting():  # a decorator for the first takes twice the time
             return self._response(observation, state, explore)
 
     def _response(self, observation: Tree, state: Tree | None, explore: bool) -> Response:
         inputs = to_tensors(observation, self.device)
         before = to_tensors(state, self.device) if self.recurrent else None
-        with self.acting():
-            action, after = self.respond(inputs, before, explore)
-            response = {"action": to_arrays(action)}
-            if self.recurrent:
-                response["state"] = to_arrays(after)
-            if self._gives_log_prob and explore:
-                policy: Any = self.policy
-                states = (before,) if self.recurrent else ()
-                log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *states).log_prob
-                response["log_prob"] = to_arrays(log_prob)
+        action, after = self.respond(inputs, before, explore)
+        response = {"action": to_arrays(action)}
+        if self.recurrent:
+            response["state"] = to_arrays(after)
+        if self._gives_log_prob and explore:
+            policy: Any = self.policy
+            states = (before,) if self.recurrent else ()
+            log_prob = policy.evaluate_actions(prepared(inputs, self.preprocess), action, *states).log_prob
+            response["log_prob"] = to_arrays(log_prob)
         return response
 
     def initial_state(self, count: int) -> Tree | None:
