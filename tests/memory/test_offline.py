@@ -11,7 +11,7 @@ from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Box, Discrete, leaves
-from rlrun.memory import Table, files, spaces_in
+from rlrun.memory import Mix, Prioritized, Table, Uniform, files, spaces_in
 
 from .tables import store_random
 
@@ -63,6 +63,24 @@ def test_batches_are_shared_equally(shown, tmp_path):
         )
     loader.table.sample(8)
     assert lots == [("a", 4), ("b", 4)]
+
+
+@pytest.mark.parametrize("parts", [["offline_share", "prioritized"], ["prioritized", "offline_share"]])
+def test_priorities_are_the_online_table_s(parts, shown, tmp_path, monkeypatch):
+    """A batch has 4 rows of the run's own table, then 4 stored ones, which have no priorities."""
+    batches, written = [], []
+    for kind, calls in ((Mix, batches), (Prioritized, written)):
+        feedback = kind.feedback
+        monkeypatch.setattr(kind, "feedback", lambda *a, to=calls, then=feedback: (to.append(a), then(*a)))
+    overrides = ["algorithm=sac", "env=pendulum", f"+with=[{','.join(parts)}]", f"dataset={shown}/pendulum.zip", *TINY]
+    overrides += ["algorithm.warmup_steps=10", "stop.env_steps=16", "evaluation.every=0"]
+    own, stored = rlrun.train(overrides, run_dir=tmp_path / "run").trainer.loader.table.tables
+    assert len(written) > 3
+    for (_, priority), (sampler, rows, own_priority) in zip(batches, written, strict=True):
+        assert sampler is own.sampler
+        assert len(rows.start) == 4
+        assert own_priority.tolist() == priority[:4].tolist()
+    assert isinstance(stored.sampler, Uniform)
 
 
 def test_spaces_follow_from_rows(tmp_path):
