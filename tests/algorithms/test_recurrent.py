@@ -45,12 +45,13 @@ def table_of(lengths, *, length, burn_in, n_step=1, terminated=False, sampler=No
 
 
 def windows_of(table, count=200):
-    """Return by the first observation: what each window of a sample has, of valid rows only."""
+    """Return by the first learned row: what each window of a sample has, of valid rows only."""
     batch, windows = table.sample(count), {}
     now, then = batch["observation"], batch["next_observation"]
     for index in range(count):
         valid = batch["valid"][index]
         row = {
+            "first": float(now["observation"][index, 0]),
             "state": float(now["recurrent_state"][index]),
             "now": present(now)[index, valid, 0].tolist(),
             "next": present(then)[index, valid, 0].tolist(),
@@ -58,8 +59,7 @@ def windows_of(table, count=200):
             "weight": batch["weight"][index, valid].tolist(),
         }
         assert float(batch["weight"][index, ~valid].abs().sum()) == 0.0
-        first = float(now["observation"][index, 0])
-        assert windows.setdefault(first, row) == row
+        assert windows.setdefault(row["now"][0], row) == row
     return windows
 
 
@@ -67,14 +67,14 @@ def windows_of(table, count=200):
 def test_each_row_is_learned_from_in_one_window(n_step):
     """Rows 0…8 of an episode, its last observation 9; and 10…12 of an open one, whose last row has no successor yet."""
     windows = windows_of(table_of([9, 3], length=5, burn_in=2, n_step=n_step))
-    assert {first: row["now"] for first, row in windows.items()} == {
+    assert {row["first"]: row["now"] for row in windows.values()} == {
         0: [0.0, 1.0, 2.0, 3.0, 4.0],
         3: [5.0, 6.0, 7.0],
         6: [8.0],
         10: [10.0, 11.0],
     }
-    for first, row in windows.items():
-        end = 9.0 if first < 10 else 12.0
+    for row in windows.values():
+        first, end = row["first"], 9.0 if row["first"] < 10 else 12.0
         assert row["state"] == -first
         assert row["next"] == [min(now + n_step, end) for now in row["now"]]
         assert row["path"] == [first + step for step in range(int(row["next"][-1] - first) + 1)]
@@ -90,6 +90,17 @@ def test_windows_begin_with_the_oldest_row_where_others_were_overwritten():
     assert oldest == 5.0
     assert sorted(now for row in windows.values() for now in row["now"]) == [5.0, *range(6, 12), 13.0]
     assert windows[oldest]["state"] == -oldest
+
+
+@pytest.mark.parametrize("size", range(5, 13))
+@pytest.mark.parametrize(("n_step", "burn_in"), [(1, 2), (2, 0), (3, 2), (4, 1)])
+def test_paths_begin_where_rows_are_left(n_step, burn_in, size):
+    table = table_of([12, 2], length=5, burn_in=burn_in, n_step=n_step, size=size)
+    for row in windows_of(table).values():
+        last = 12.0 if row["first"] < 13 else 14.0
+        assert row["next"] == [min(now + n_step, last) for now in row["now"]]
+        assert row["path"] == [row["first"] + step for step in range(len(row["path"]))]
+        assert row["path"][-1] == row["next"][-1]
 
 
 def test_priorities_are_those_of_learned_rows():

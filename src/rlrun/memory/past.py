@@ -75,7 +75,8 @@ class Past:
         # where the observation of each step is: among observations, or behind them among next observations
         own = np.minimum(ahead, self.length - 1)
         later = self.length + np.clip(ahead - self.n_step, 0, self.length - 1)
-        place = torch.from_numpy(np.where(ahead < rows.count[:, None], own, later))  # [B, T + n]
+        stored = rows.step[:, -1:] - rows.step[:, :1] + 1  # rows [B, 1], of which later windows learn from the last
+        place = torch.from_numpy(np.where(ahead < stored, own, later))  # [B, T + n]
         seen = map_tree(
             lambda *parts: rows_at(torch.cat(parts, 1), place), batch["observation"], batch["next_observation"]
         )
