@@ -44,7 +44,7 @@ def leaf(settings: dict[str, Any], envs: int, step: int) -> np.ndarray:
 
 def write(table: Table, first: int, steps: int) -> None:
     """Add steps, of which every seventh ends an episode."""
-    columns, envs = PIXELS if table.frames else PARTS if "observation.place" in table.storage.columns else VECTOR, 0
+    columns = PIXELS if table.frames else PARTS if "observation.place" in table.storage.columns else VECTOR
     envs = table.index.num_envs
     for step in range(first, first + steps):
         row: dict[str, Any] = {}
@@ -103,6 +103,18 @@ def test_samples_made_at_once_are_those_made_one_by_one(name: str, monkeypatch: 
     one_by_one.sample(4)
     ahead.load_state_dict(one_by_one.state_dict())
     assert np.array_equal(one_by_one.sampler.pick(4, 1).index, ahead.sampler.pick(4, 1).index)
+
+
+def test_samples_left_over_count_as_not_drawn() -> None:
+    one_by_one, ahead = (Table(length=60, columns=VECTOR, seed=3) for _ in range(2))
+    for table in (one_by_one, ahead):
+        write(table, 0, 45)
+    for times in (5, 6):  # the second burst begins with three samples left of the first
+        ahead.draw_ahead(times, 4)
+        for _ in range(2) if times == 5 else ():
+            assert_same(one_by_one.sample(4), ahead.sample(4))
+    assert_same(one_by_one.state_dict(), ahead.state_dict())
+    assert_same(one_by_one.sample(4), ahead.sample(4))
 
 
 class Steps:

@@ -215,6 +215,7 @@ class Uniform(Seeded, Sampler):
 
     def draw_ahead(self, times: int, count: int, length: int) -> list[Rows]:
         """Return what the next picks will be; one that is not taken from `ahead` counts as not drawn."""
+        self._give_back()
         before, picks = [], []
         for _ in range(times):
             position = self._before, self._stock, self._used, self._rate
