@@ -9,15 +9,16 @@ import torch
 import rlrun
 from rlrun.algorithms.ddpg import DeterministicPolicyLoss, DeterministicQTarget
 from rlrun.algorithms.dqn import QNetwork, QTarget
+from rlrun.algorithms.oac import OACAgent
 from rlrun.algorithms.sac import SoftPolicy, SoftQTarget, Temperature
 from rlrun.algorithms.sarsa import SarsaTarget
 from rlrun.callbacks import SoftPolicyLoss
-from rlrun.collect import Collector, EpsilonGreedy
+from rlrun.collect import Collector, EpsilonGreedy, PolicyAgent
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import NStep, Past, Prioritized, Table
-from rlrun.nn import Critics, DeterministicPolicy
+from rlrun.nn import ActorCritic, Core, Critics, DeterministicPolicy, Policy
 from rlrun.nn.recurrent import present, with_state
 
 from .fixed import COIN, CONTINUOUS, DISCRETE, LINE, adam
@@ -191,6 +192,47 @@ def test_deterministic_targets_are_those_of_steps():
     assert loss.loss(now)[0][0].tolist() == pytest.approx([-value for value in values[:4]], abs=1e-5)
 
 
+def acting(name):
+    """Return a recurrent network that acts, with one or two encoders."""
+    critics = Critics(CONTINUOUS, core="gru", **CORE)
+    if name == "deterministic":
+        policy = DeterministicPolicy(CONTINUOUS, core="lstm", **CORE)
+        PolicyAgent(policy, critics=critics)
+        return policy
+    kinds = {"values": QNetwork, "policy": Policy, "actor_critic": ActorCritic}
+    if name in kinds:
+        return kinds[name](DISCRETE, core="lstm", **CORE)
+    return SoftPolicy(CONTINUOUS, critics, Temperature(CONTINUOUS), core="lstm", **CORE)
+
+
+@pytest.mark.parametrize("name", ["values", "policy", "actor_critic", "deterministic", "soft"])
+def test_a_step_runs_encoders_once(name, monkeypatch):
+    torch.manual_seed(1)
+    policy = acting(name)
+    encoders, state = policy.encoders(), torch.randn(2, policy.state_size)
+    assert policy.state_size == sum(encoder.state_size for encoder in encoders)
+    observation = PRESENT[:2].view(2, 1)
+    expected = policy.act(with_state(observation, state), False), policy.after(observation, state)
+    calls, step = [], Core.step
+    monkeypatch.setattr(Core, "step", lambda core, *inputs: calls.append(core) or step(core, *inputs))
+    action, after = policy.advance(observation, state, False)
+    assert calls == [encoder.core for encoder in encoders]
+    assert torch.equal(action, expected[0])
+    assert torch.equal(after, expected[1])
+
+
+def test_optimistic_actions_and_states_are_those_of_steps():
+    torch.manual_seed(1)
+    critics = Critics(CONTINUOUS, core="gru", **CORE)
+    policy = SoftPolicy(CONTINUOUS, critics, Temperature(CONTINUOUS), core="lstm", **CORE)
+    agent, state = OACAgent(policy, gaussian=policy.gaussian, critics=critics), torch.randn(2, policy.state_size)
+    observation = PRESENT[:2].view(2, 1)
+    response = agent(observation.numpy(), state.numpy())
+    mean = agent.exploring(with_state(observation, state))[0]
+    assert response["action"].tolist() == mean.tanh().tolist()
+    assert response["state"].tolist() == policy.after(observation, state).tolist()
+
+
 def test_action_masks_are_those_of_the_rows():
     spaces = Spaces(Composite({"action_mask": Box((2,), np.zeros(2), np.ones(2), "int8"), "x": LINE}), COIN)
     network = QNetwork(spaces, core="gru", **CORE)
@@ -250,6 +292,8 @@ def test_algorithms_learn_from_windows(name, tmp_path):
     result = rlrun.train([*RUNS[name], *SMALL, "algorithm.recurrent=gru"], run_dir=tmp_path / "run")
     assert result.summary["status"] == "completed"
     assert result.trainer.loader.table.past.length == 6
+    policy = result.trainer.callbacks["collector"].agent.policy
+    assert rlrun.load(tmp_path / "run").agent.policy.state_size == policy.state_size > 0
     recurrent = [
         part for part in result.trainer.callbacks.values() if any("core" in n for n in getattr(part, "names", ()))
     ]

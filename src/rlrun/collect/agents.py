@@ -25,6 +25,7 @@ from rlrun.env.spaces import empty
 from rlrun.memory.adaptors import VALUES
 from rlrun.nn import ActionCodec
 from rlrun.nn.recurrent import with_state
+from rlrun.nn.remembering import Remembering
 from rlrun.ops import gumbel_argmax
 from rlrun.runs import learners
 
@@ -131,6 +132,7 @@ class PolicyAgent(Agent):
 
     Args:
         policy: the network.
+        critics: that learn with it; the agent of a recurrent policy keeps their state, too.
         device: of the policy.
         preprocess: functions of observations that the memory applies, too: one, or several by name.
         log_prob: add the log probability of actions to responses.
@@ -142,6 +144,7 @@ class PolicyAgent(Agent):
         self,
         policy: Acting | RecurrentPolicy,
         *,
+        critics: nn.Module | None = None,
         device: str = "cpu",
         preprocess: Preprocess | Mapping[str, Preprocess] | None = None,
         log_prob: bool = False,
@@ -150,6 +153,8 @@ class PolicyAgent(Agent):
         self.device = device
         self.preprocess = chain(preprocess)
         self.recurrent = bool(getattr(policy, "state_size", 0))
+        if self.recurrent and critics is not None:
+            cast(Remembering, policy).keep_state_of(critics)
         self.outputs = ("action", "state") if self.recurrent else ("action",)
         modal = modal_parts(policy)
         self.acting: Callable[[], Any] = partial(evaluating, modal) if modal else nullcontext  # a step's context

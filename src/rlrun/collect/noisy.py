@@ -4,12 +4,12 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.collect.agents import (
     Acting,
@@ -32,7 +32,7 @@ from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, ro
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
-from rlrun.nn.recurrent import with_state
+from rlrun.nn.recurrent import with_state_after
 from rlrun.ops.distributions import GAUSSIANS, Kind, drawn, given, gumbel_argmax, is_given, normal_like, squashed_action
 from rlrun.runs import learners
 
@@ -48,6 +48,7 @@ class Noisy(PolicyAgent):
 
     Args:
         policy: the network.
+        critics: that learn with it; the agent of a recurrent policy keeps their state, too.
         deviation: of the normal distribution, where actions reach from -1 to 1; a number or a schedule over
             environment steps, all envs together.
         damping: share of the noise that is lost from step to step, above 0.
@@ -66,6 +67,7 @@ class Noisy(PolicyAgent):
         self,
         policy: Acting | RecurrentPolicy,
         *,
+        critics: nn.Module | None = None,
         deviation: float | Schedule,
         damping: float = 1.0,
         spaces: Spaces,
@@ -80,7 +82,7 @@ class Noisy(PolicyAgent):
             raise ConfigError(f"agent.damping: wanted a share above 0 and at most 1, got {damping}")
         if not 0.0 <= random <= 1.0:
             raise ConfigError(f"agent.random: wanted a probability from 0 to 1, got {random}")
-        super().__init__(policy, device=device, preprocess=preprocess)
+        super().__init__(policy, critics=critics, device=device, preprocess=preprocess)
         self.deviation = as_schedule(deviation)
         self.damping = damping
         self.steps = 0  # environment steps acted in while exploring
@@ -335,9 +337,11 @@ class Optimistic(PolicyAgent, ABC):
         if not explore:
             return super().__call__(observation, state, explore=False)
         inputs = prepared(to_tensors(observation, self.device), self.preprocess)
-        after = {"state": self.after(observation, state)} if self.recurrent else {}
+        after: Response = {}
         if self.recurrent:
-            inputs = with_state(inputs, to_tensors(state, self.device))
+            with self.acting():
+                state_after = cast(RecurrentPolicy, self.policy).after(inputs, to_tensors(state, self.device))
+            inputs, after = with_state_after(inputs, state_after), {"state": to_arrays(state_after)}
         with self.acting():
             mean, log_std = self.exploring(inputs)
         action = squashed_action(mean, log_std, normal_like(mean))

@@ -11,6 +11,7 @@ from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch
 from rlrun.memory.adaptors import PAST
 from rlrun.memory.samplers import Rows
+from rlrun.nn.policy import Policy
 from rlrun.nn.recurrent import rows_at, with_state
 
 
@@ -28,7 +29,7 @@ class Past:
 
     Args:
         network: acts; its `state_size` says whether it is recurrent.
-        critics: that learn beside it; then it keeps their state, too. A soft policy knows its critics by itself.
+        critics: that learn with it, whose state it keeps, too; its agent gets the same. A soft policy has its own.
         length: T, steps of a window, and of backpropagation through time.
         burn_in: the first steps of a window that are not learned from.
         n_step: steps from a row to its next observation.
@@ -53,7 +54,9 @@ class Past:
     ) -> None:
         self.idle = not getattr(network, "state_size", 0)
         if critics is not None and not self.idle:
-            network.beside = (critics,)
+            network.keep_state_of(critics)
+        if stored and not self.idle and isinstance(network, Policy):
+            raise ConfigError("memory.adaptors.past.stored: a Policy keeps no state of values beside it; give false")
         require_at_least("algorithm.burn_in", burn_in, 0)
         if not isinstance(burn_in, int):
             raise ConfigError(f"algorithm.burn_in: wanted a whole number of steps, got {burn_in}")

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from rlrun.core.spaces import Spaces
@@ -72,25 +71,12 @@ class ActorCritic(Policy):
         self.value_head = Linear((self.value_trunk or self.trunk).size, 1 if rewards is None else rewards.size)
         orthogonal_(self.value_head, 1.0)
 
-    @property
-    def state_size(self) -> int:
-        """Size of the recurrent state of an environment; 0 where there is none."""
-        return self.trunk.state_size + (0 if self.value_trunk is None else self.value_trunk.state_size)
+    def encoders(self) -> list[Trunk]:
+        return [self.trunk] if self.value_trunk is None else [self.trunk, self.value_trunk]
 
     def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and episode_end."""
         return super().heads(observation, self._parts(state)[0], episode_end)
-
-    def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
-        """Return an action, and the state [B, S] after the observations from that before them."""
-        own, valued = self._parts(state)
-        action, after = super().advance(observation, own, explore)
-        return action, self._joined(after, observation, valued)
-
-    def after(self, observation: Tree, state: Tensor) -> Tensor:
-        """Return the state [B, S] after observations from that before them."""
-        own, valued = self._parts(state)
-        return self._joined(super().after(observation, own), observation, valued)
 
     def value(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
         """Return V(s) [...], or [..., R] of several rewards; see `Core` for state and episode_end."""
@@ -121,9 +107,3 @@ class ActorCritic(Policy):
         if state is None or self.value_trunk is None:
             return state, state
         return tuple(state.split((self.trunk.state_size, self.value_trunk.state_size), -1))  # type: ignore[return-value]
-
-    def _joined(self, after: Tensor, observation: Tree, valued: Tensor) -> Tensor:
-        """Return the policy's state and that of the value after observations, side by side."""
-        return (
-            after if self.value_trunk is None else torch.cat((after, self.value_trunk.step(observation, valued)[1]), -1)
-        )

@@ -15,7 +15,7 @@ from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of
 from rlrun.nn.precision import LARGE, products
-from rlrun.nn.recurrent import STATE, Core, Kind, has_state, present, rows_at
+from rlrun.nn.recurrent import AFTER, STATE, Core, Kind, has_state, present, rows_at
 from rlrun.ops.distributions import one_hot
 
 Recipe = Callable[..., nn.Module]
@@ -249,9 +249,6 @@ class EncodedMLP(Encoded):
         encoder: as `Encoded` takes it.
         hidden, activation, layer_norm, init, output_gain: of the layers, as `MLP` takes them.
         core, core_size: of a recurrent layer before the last of them; see `Encoded.use_layers`.
-
-    Raises:
-        ConfigError: there are an encoder and a core.
     """
 
     def __init__(
@@ -368,6 +365,8 @@ class Trunk(Encoded):
             return self.core(self._features(observation), state, episode_end)  # type: ignore[no-any-return]
         every, at = observation[STATE], observation.get("at")
         own = every[..., -self.state_size :] if self.behind else every[..., : self.state_size]
+        if AFTER in observation:
+            return self.core.output(own)  # type: ignore[no-any-return]
         return rows_at(self.core(self._features(observation["observation"]), own if own.shape[-1] else None), at)
 
     def step(self, observation: Tree, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -113,7 +113,7 @@ class DeterministicPolicy(EncodedMLP, Remembering):
         return self.codec.join(self(observation), None)
 
 
-class Policy(nn.Module):
+class Policy(Remembering):
     """A stochastic policy for any action space: a Gaussian within the bounds of Box leaves, categorical for choices.
 
     The parts of an action are drawn independently given the observation. It begins near the center
@@ -179,14 +179,8 @@ class Policy(nn.Module):
         )
         self.codec = self.head.codec
 
-    @property
-    def state_size(self) -> int:
-        """Size of the recurrent state of an environment; 0 where there is none."""
-        return self.trunk.state_size
-
-    def initial_state(self, count: int) -> Tensor:
-        """Return the state [count, state_size] of episodes that begin."""
-        return torch.zeros(count, self.state_size, device=self.head.layer.weight.device)
+    def encoders(self) -> list[Trunk]:
+        return [self.trunk]
 
     def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and episode_end."""
@@ -195,18 +189,7 @@ class Policy(nn.Module):
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: drawn, or the most likely one."""
-        return self._choose(self.heads(observation), explore)
-
-    def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
-        """Return an action, and the state [B, S] after the observations from that before them."""
-        features, state = self.trunk.step(observation, state)
-        return self._choose(self.head(features, observation), explore), state
-
-    def after(self, observation: Tree, state: Tensor) -> Tensor:
-        """Return the state [B, S] after observations from that before them."""
-        return self.trunk.step(observation, state)[1]
-
-    def _choose(self, heads: Heads, explore: bool) -> Tree:
+        heads = self.heads(observation)
         return self.head.draw(heads) if explore else self.head.mode(heads)
 
     def sample(self, observation: Tree, noise: Tensor | None = None) -> tuple[Tree, Tensor]:

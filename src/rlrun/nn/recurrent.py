@@ -16,7 +16,8 @@ Kind = Literal["gru", "lstm"]
 
 # An observation for recurrent networks is a dict of `observation`, the state before it, and of windows also `at`:
 # observation [B, T, …] then are successive ones, after the state [B, S], of which the rows `at` [B, T'] are meant.
-STATE = "recurrent_state"
+# With AFTER it is the state [B, S] after single steps, whose features are part of it.
+STATE, AFTER = "recurrent_state", "state_is_after"
 
 
 def with_state(observation: Tree, state: Tensor, at: Tensor | None = None) -> dict[str, Tree]:
@@ -24,8 +25,13 @@ def with_state(observation: Tree, state: Tensor, at: Tensor | None = None) -> di
     return {"observation": observation, STATE: state} | ({} if at is None else {"at": at})
 
 
+def with_state_after(observation: Tree, state: Tensor) -> dict[str, Tree]:
+    """Return an observation of single steps with the state [B, S] after them: encoders need not run again."""
+    return with_state(observation, state) | {AFTER: True}
+
+
 def has_state(observation: Tree) -> bool:
-    """Return True for an observation that `with_state` made."""
+    """Return True for an observation that comes with a state."""
     return isinstance(observation, dict) and STATE in observation
 
 
@@ -116,6 +122,10 @@ class Core(nn.Module):
             states = torch.lstm_cell(features, state.chunk(2, -1), *self._weights())
         parts = [part.to(features.dtype) for part in states]
         return parts[0], torch.cat(parts, -1)
+
+    def output(self, state: Tensor) -> Tensor:
+        """Return the features [B, size] of steps from the state [B, S] after them."""
+        return state[..., : self.size]
 
     def _through(self, features: Tensor | PackedSequence, state: Tensor) -> Any:
         """Return what the layer makes of features, from the state [B, S] before them."""

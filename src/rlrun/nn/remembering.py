@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Trunk
-from rlrun.nn.recurrent import with_state
+from rlrun.nn.recurrent import with_state_after
 
 
 class Remembering(nn.Module):
@@ -16,11 +16,16 @@ class Remembering(nn.Module):
     The state [B, state_size] is that of its recurrent encoders side by side: its own, then that of its critics.
     """
 
-    beside: tuple[nn.Module, ...] = ()  # such critics, in a tuple: their parameters are not this network's
+    _borrowed: tuple[Any, ...] = ()  # networks in a tuple, as their parameters are not this network's
+
+    def keep_state_of(self, critics: nn.Module) -> None:
+        """Keep the state of critics that learn with this network, too; a second call for the same does nothing."""
+        if not any(critics is lent for lent in self._borrowed):
+            self._borrowed = (*self._borrowed, critics)
 
     def parts(self) -> tuple[Any, ...]:
-        """Return the networks with an `encoder`: this one, and critics that learn beside it."""
-        return (self, *self.beside)
+        """Return the networks that may have an `encoder`: this one, then its critics."""
+        return (self, *self._borrowed)
 
     def encoders(self) -> list[Trunk]:
         """Return the recurrent encoders."""
@@ -49,4 +54,5 @@ class Remembering(nn.Module):
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
         """Return an action, and the state [B, S] after the observations from that before them."""
         act: Any = self.act
-        return act(with_state(observation, state), explore), self.after(observation, state)
+        after = self.after(observation, state)
+        return act(with_state_after(observation, after), explore), after
