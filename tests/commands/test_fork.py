@@ -62,7 +62,7 @@ def fresh(run: Path) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def anew(sac) -> Experiment:
+def unforked(sac) -> Experiment:
     """The run as it was built; nobody changes it."""
     return fresh(sac)
 
@@ -140,8 +140,8 @@ def test_a_fork_of_a_run_left_amidst_a_rollout_begins_with_one_of_its_own(tmp_pa
 
 def test_random_numbers_are_those_of_the_new_seed(sac):
     there, here = states(sac), fork(sac, "seed=5")
-    anew = Experiment(rlrun.config.compose([*SAC, *TINY, "seed=5"]))
-    drawn = [experiment.parts["collector"].state_dict()["random"] for experiment in (here, anew)]
+    unforked = Experiment(rlrun.config.compose([*SAC, *TINY, "seed=5"]))
+    drawn = [experiment.parts["collector"].state_dict()["random"] for experiment in (here, unforked)]
     assert same(*drawn)
     assert not same(drawn[0], there["collector"]["random"])
     assert here.parts["collector"].observation is None
@@ -157,7 +157,7 @@ def test_random_numbers_are_those_of_the_new_seed(sac):
         (("load.optimizers=false", "load.numbers=false", "init.memory=skip"), ("weights",)),
     ],
 )
-def test_each_switch_leaves_its_own_things_as_built(sac, anew, overrides, kinds):
+def test_each_switch_leaves_its_own_things_as_built(sac, unforked, overrides, kinds):
     there, here = states(sac), fork(sac, *overrides)
     weights = {part: digest_of(here, part) for part in NETWORKS}
     target = here.parts["callbacks.q_target"].target_network.state_dict()
@@ -166,38 +166,38 @@ def test_each_switch_leaves_its_own_things_as_built(sac, anew, overrides, kinds)
         assert weights == {part: storage.digest(there[part]) for part in NETWORKS}
         assert same(target, there["callbacks.q_target"]["target"])
     else:
-        assert weights == {part: digest_of(anew, part) for part in NETWORKS}
+        assert weights == {part: digest_of(unforked, part) for part in NETWORKS}
         assert same(target, critics)
     moments = optimizer(here)["state"]
     if "optimizers" in kinds and "weights" in kinds:
         assert same(moments, there["callbacks.q_loss"]["optimiser"]["state"])
     else:
-        assert moments == {}  # also where its parameters begin anew
+        assert moments == {}  # also where its parameters start again
     updates = here.trainer.state["update"], here.trainer.callbacks["q_loss"].updates
     assert (here.builder.get("collector").steps, *updates) == ((100, 40, 40) if "numbers" in kinds else (0, 0, 0))
     assert here.builder.get("loader").start == (100 if "numbers" in kinds else None)
     assert len(here.builder.get("memory")) == (98 if "memory" in kinds else 0)
 
 
-def test_patterns_choose_and_the_last_that_matches_counts(sac, anew):
+def test_patterns_choose_and_the_last_that_matches_counts(sac, unforked):
     there = states(sac)
     here = fork(sac, "init.parts={*: skip, networks.policy.*: load, networks.policy.gaussian.layers.0.*: reinit}")
-    policy, built = (run.parts["networks.policy"].state_dict() for run in (here, anew))
+    policy, built = (run.parts["networks.policy"].state_dict() for run in (here, unforked))
     before = there["networks.policy"]
     for name in policy:
         assert torch.equal(policy[name], (built if ".layers.0." in name else before)[name]), name
-    assert digest_of(here, "networks.critics") == digest_of(anew, "networks.critics")
+    assert digest_of(here, "networks.critics") == digest_of(unforked, "networks.critics")
     assert len(here.builder.get("memory")) == here.trainer.state["update"] == 0
     assert not matches("networks.critics", "networks.critics2.weight")
 
 
-def test_what_hangs_on_a_tensor_begins_anew_with_it(sac, anew):
+def test_what_depends_on_a_tensor_starts_again(sac, unforked):
     here = fork(sac, "init.parts={networks.critics.*: reinit}")
     assert optimizer(here)["state"] == {}
     assert len(optimizer(here, "policy")["state"]) == len(list(here.parts["networks.policy"].parameters()))
     critics = here.parts["networks.critics"].state_dict()
     assert same(here.parts["callbacks.q_target"].target_network.state_dict(), critics)
-    assert same(critics, anew.parts["networks.critics"].state_dict())
+    assert same(critics, unforked.parts["networks.critics"].state_dict())
 
 
 def test_some_tensors_of_a_network_keep_their_moments(sac):
@@ -227,7 +227,7 @@ def test_a_weights_file_by_our_names_or_by_others(sac):
         fork("body.safetensors", *SAC, *TINY)
 
 
-def test_a_single_network_s_own_names_are_met_by_a_renaming_that_is_told(dqn):
+def test_a_single_network_is_renamed(dqn):
     safetensors.torch.save_file(states(dqn)["networks.q"], "q.safetensors")
     with pytest.raises(ConfigError, match=r"; try 'init.rename=\{\*: networks.q.\*\}'$") as refused:
         fork("q.safetensors", *DQN, *TINY)
@@ -245,13 +245,13 @@ def test_the_tensors_of_a_checkpoint_are_weights_elsewhere_and_its_part_inside(d
     assert same(here.parts["networks.q"].state_dict(), states(dqn)["networks.q"])
 
 
-def test_names_without_anything_in_common_are_told_without_a_way_out(dqn):
+def test_unrelated_names_get_no_suggestion(dqn):
     safetensors.torch.save_file({"a": torch.zeros(3), "b": torch.zeros(2)}, "x.safetensors")
     with pytest.raises(ConfigError, match=r"it holds a, b, wanted are networks.q\S+, \S+, \S+ and 3 more$"):
         fork("x.safetensors", *DQN, *TINY)
 
 
-def test_a_file_made_with_pickle_is_refused(tmp_path):
+def test_a_pickle_is_refused(tmp_path):
     class Canary:
         def __reduce__(self):
             return Path.touch, (tmp_path / "ran",)
@@ -277,7 +277,7 @@ def test_one_network_out_of_another_algorithms_run(dqn):
     assert {entry.part for entry in here.fork.report.of("loaded")} == {"networks.critics"}
 
 
-def test_things_of_another_shape_begin_anew_where_it_is_asked_for(sac):
+def test_entries_of_another_shape_start_again(sac):
     here = fork(sac, "algorithm.hidden=[8,6]", "init.mismatch=skip", "memory.length=500")
     critics, there = here.parts["networks.critics"].state_dict(), states(sac)["networks.critics"]
     assert torch.equal(critics["layers.layers.0.weight"], there["layers.layers.0.weight"])
@@ -388,7 +388,7 @@ def test_the_parents_words_come_first_and_yours_win(sac):
     assert here.composed.overrides[-1] == f"init.from={RunDir(sac).checkpoint()}"
 
 
-def test_whose_words_are_wrong_is_told(sac, tmp_path):
+def test_errors_name_the_source_of_overrides(sac, tmp_path):
     for override in ("algorithm.lrr=1", "algorithm.lr=abc", "init.wieghts=skip"):
         with pytest.raises(ConfigError) as own:
             fork(sac, override)
@@ -441,16 +441,16 @@ def test_open_episodes_are_cut_off(sac, plain):
     assert int(np.asarray(states(sac)["collector"]["length"]).sum()) == 100
 
 
-def test_an_added_part_that_the_parent_lacks_begins_anew(sac):
+def test_an_added_part_starts_as_built(sac):
     here = fork(sac, "+with=observation_norm")
     missing = {entry.name for entry in here.fork.report.of("missing")}
     assert "normalizers.observation.statistics.0.moments" in missing
     assert fates(here)["networks.policy.gaussian.layers.0.weight"] == "loaded"
 
 
-def test_episodes_are_not_those_of_the_parent_again(sac, anew):
+def test_episodes_are_not_those_of_the_parent_again(sac, unforked):
     here = fork(sac)
-    first = [experiment.builder.get("collector") for experiment in (here, fork(sac, "init.numbers=skip"), anew)]
+    first = [experiment.builder.get("collector") for experiment in (here, fork(sac, "init.numbers=skip"), unforked)]
     for collector in first:
         collector.begin_training()
     assert not np.array_equal(first[0].observation, first[2].observation)
@@ -494,7 +494,7 @@ def composed(*overrides: str) -> Experiment:
     return experiment
 
 
-def test_parts_of_several_sources(child, sac, anew, tmp_path):
+def test_parts_of_several_sources(child, sac, unforked, tmp_path):
     """Of two runs, one of them not the newest checkpoint, and of a file with other names."""
     safetensors.torch.save_file({"alpha/log": torch.tensor([-0.5])}, file := tmp_path / "a, b's.safetensors")
     parts = f"networks.policy.*: {sac}, networks.\\[c\\]ritics.*: {child.run_dir}@best, memory: {sac}"
@@ -502,7 +502,7 @@ def test_parts_of_several_sources(child, sac, anew, tmp_path):
     more = ("init.rename={alpha: networks.temperature}", "init.parts={networks.policy.gaussian.layers.0.bias: skip}")
     here = composed(f"init.from={{{parts}}}", *more)
     for name, value in here.parts["networks.policy"].state_dict().items():
-        built = anew.parts["networks.policy"].state_dict()
+        built = unforked.parts["networks.policy"].state_dict()
         assert torch.equal(value, (built if name.endswith("0.bias") else states(sac)["networks.policy"])[name]), name
     assert digest_of(here, "networks.critics") == storage.digest(states(child.run_dir, "best")["networks.critics"])
     assert here.parts["networks.temperature"].log.tolist() == [-0.5]
