@@ -107,7 +107,7 @@ def test_soft_policy_expects_allowed_choices():
     write(critics, *[([[0.0] * 3], [9.0, 2.0, 2.0])] * 2)
     policy = SoftPolicy(both, critics, Temperature(both, initial=0.001))
     observation = seen([0, 1, 1], [0, 1, 0])
-    choices = policy.choices(critics(observation), observation)
+    choices, _ = policy.choices(critics(observation), observation)
     assert choices.exp().tolist() == [[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]]
     assert policy.codec.expect(choices.exp(), choices).tolist() == pytest.approx([-math.log(2.0), 0.0])
     assert policy.act(observation, explore=False).tolist() == [1, 1]
@@ -118,7 +118,7 @@ def test_choices_are_allowed_at_any_temperature(alpha):
     both = spaces(ours.Discrete(3), 3)
     critics = write(Critics(both, hidden=(), members=1), ([[0.0] * 3], [9.0, 2.0, 2.0]))
     observation = seen([0, 1, 1])
-    choices = SoftPolicy(both, critics, Temperature(both, initial=alpha)).choices(critics(observation), observation)
+    choices, _ = SoftPolicy(both, critics, Temperature(both, initial=alpha)).choices(critics(observation), observation)
     assert choices.exp().tolist() == [[0.0, 0.5, 0.5]]
     assert bool((choices.exp() * choices).isfinite().all())
 

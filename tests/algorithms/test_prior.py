@@ -1,6 +1,7 @@
 """Priors over actions: their densities, and what soft actor-critic makes of them."""
 
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_first_action_has_a_symmetric_prior():
     assert float(going_on[1] - begun[1]) > 2.0
 
 
-def made(prior, *weights):
+def networks_with(prior, *weights):
     """Return critics that say the same online and slow, a policy that plays 1/2 at log-density -1.5, and α 0.2."""
     critics = critics_of(CONTINUOUS, *[([[0.0], [weight]], [1.0]) for weight in weights])
     return critics, *policy_of(CONTINUOUS, critics, prior=prior)
@@ -73,7 +74,7 @@ def made(prior, *weights):
 @pytest.mark.usefixtures("no_noise")
 def test_target_counts_the_prior_density():
     prior = SameActionPrior(CONTINUOUS)
-    target = SoftQTarget(*made(prior, 3.0, 4.0), discount=0.99)
+    target = SoftQTarget(*networks_with(prior, 3.0, 4.0), discount=0.99)
     inputs = (column(1, 1), torch.ones(2), torch.tensor([False, True]))
     q_target = target.begin_batch(*inputs, next_previous=previous(0.4, 0.4))["q_target"].tolist()
     log_prior = math.log(0.1 * near(0.5, 0.0, 2.0) + 0.9 * near(0.5, 0.4, 0.2))
@@ -82,7 +83,7 @@ def test_target_counts_the_prior_density():
 
 @pytest.mark.usefixtures("no_noise")
 def test_policy_follows_the_prior():
-    critics, policy, temperature = made(SameActionPrior(CONTINUOUS, share=0.999), 0.0)
+    critics, policy, temperature = networks_with(SameActionPrior(CONTINUOUS, share=0.999), 0.0)
     loss = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature)
     before = previous(0.8)
     element, outputs, _ = loss.loss(column(0), before)
@@ -180,8 +181,11 @@ def test_policy_prior_sees_the_observation():
     assert log_prior.tolist() == pytest.approx([peak, peak - 0.5 * math.atanh(0.5) ** 2])
     assert policy.prior.choices(column(1)).exp().tolist() == [pytest.approx([0.25, 0.75])]
     equal = torch.zeros(1, 2, 2)
-    torch.testing.assert_close(policy.choices(equal, column(1, 0)).exp(), torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
-    assert policy.less_prior(policy.choices(equal, column(1, 0)), column(1, 0)).abs().max() < 1e-6
+    with patch.object(network, "heads", wraps=network.heads) as heads:
+        choices, less_prior = policy.choices(equal, column(1, 0))
+    assert heads.call_count == 1
+    torch.testing.assert_close(choices.exp(), torch.tensor([[0.25, 0.75], [0.5, 0.5]]))
+    assert less_prior.abs().max() < 1e-6
     assert policy.act(column(1, 2), explore=False)["side"].tolist() == [0, 1]  # 0.3 against 0.2 log 3, and twice that
     assert not {*policy.modules()} & {network, policy.prior}
     assert [*policy.prior.state_dict()] == []
@@ -191,7 +195,7 @@ def test_policy_prior_sees_the_observation():
 def test_policy_moves_to_a_policy_prior_that_stays():
     network = prior_of(CONTINUOUS, math.atanh(0.8), -2.0)
     before = [parameter.clone() for parameter in network.parameters()]
-    critics, policy, temperature = made(PolicyPrior(network), 0.0)
+    critics, policy, temperature = networks_with(PolicyPrior(network), 0.0)
     loss = SoftPolicyLoss(policy, sgd, critics=critics, temperature=temperature)
     _, outputs, _ = loss.loss(column(1))
     log_prior = policy.prior(column(0.5), None, column(1)).tolist()

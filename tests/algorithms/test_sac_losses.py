@@ -107,7 +107,7 @@ def test_critics_may_have_their_own_branches():
     spaces = Spaces(LINE, Composite({"0": Discrete(2), "1": Discrete(2)}))
     critics = Critics(spaces, hidden=(), joint_limit=1)  # two branches of two, not one of four
     policy, _ = policy_of(spaces, critics, alphas=(1.0,))
-    probabilities = policy.choices(critics(column(0)), column(0)).exp()
+    probabilities = policy.choices(critics(column(0)), column(0))[0].exp()
     assert float(probabilities.detach().sum()) == pytest.approx(2.0)
 
 

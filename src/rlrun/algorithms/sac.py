@@ -87,8 +87,8 @@ class SoftQTarget(TargetCallback):
         c, log_prob = self.policy.continuous(next_observation, next_previous)  # [B, A], [B]
         value = self.smallest(self.target_network(next_observation, c))  # [M, B] -> [B], or [M, B, K] -> [B, K]
         if self.policy.codec.discrete:
-            choices = self.policy.choices(self.network(next_observation, c), next_observation)  # [B, K]
-            cost = self.temperature.of("discrete") * self.policy.less_prior(choices, next_observation)
+            choices, less_prior = self.policy.choices(self.network(next_observation, c), next_observation)  # [B, K]
+            cost = self.temperature.of("discrete") * less_prior
             value = self.policy.codec.expect(choices.exp(), value - cost if self.entropy_reward else value)  # [B]
             if self.entropy_reward == "centered":
                 value = value + mean_cost(self.policy.codec.expect(choices.exp(), cost), valid)

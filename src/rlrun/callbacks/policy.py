@@ -70,8 +70,8 @@ class SoftPolicyLoss(LossCallback):
         entropies = [] if log_prob is None else [-log_prob.detach()]
         actor_values = self.value_head.guiding(value, self.actor_q)
         if self.policy.codec.discrete:
-            choices = self.policy.choices(value.detach(), observation)
-            entropies.append(-self.policy.codec.expect(choices.exp(), self.policy.less_prior(choices, observation)))
+            choices, less_prior = self.policy.choices(value.detach(), observation)
+            entropies.append(-self.policy.codec.expect(choices.exp(), less_prior))
             actor_values = self.policy.codec.expect(choices.exp(), actor_values)  # [B, K] -> [B]
         if c is not None and self.action_gradient_clip is not None:
             actor_values = ops.with_gradient_clipped(actor_values, c, self.action_gradient_clip)

@@ -321,16 +321,16 @@ class SoftPolicy(Remembering):
         """Return the distribution of c; that of k belongs to the critics, and a space without c has nothing here."""
         return Heads(None, None, None) if self.gaussian is None else self.gaussian.heads(observation)
 
-    def choices(self, values: Tensor, observation: Tree) -> Tensor:
-        """Log-probabilities of the discrete choices [B, K] from critics' values [M, B, K], or [M, R, B, K]."""
-        logits = self.value_head.guiding(values) / self._borrowed[1].of("discrete")
-        if self.prior is not None:
-            logits = logits + self.prior.choices(observation)
-        return self.codec.log_softmax(self.codec.restrict(logits, observation))
+    def choices(self, values: Tensor, observation: Tree) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of the discrete choices [B, K], and the same less the prior's.
 
-    def less_prior(self, choices: Tensor, observation: Tree) -> Tensor:
-        """Return log-probabilities of choices [B, K], less the prior's."""
-        return choices if self.prior is None else choices - self.prior.choices(observation)
+        values: of critics, [M, B, K] or [M, R, B, K].
+        """
+        logits = self.value_head.guiding(values) / self._borrowed[1].of("discrete")
+        prior = None if self.prior is None else self.prior.choices(observation)
+        logits = logits if prior is None else logits + prior
+        choices = self.codec.log_softmax(self.codec.restrict(logits, observation))
+        return choices, choices if prior is None else choices - prior
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
         """Return an action: sampled, or the most likely one."""
@@ -342,7 +342,7 @@ class SoftPolicy(Remembering):
             return self.codec.join(c, None)
         values = self._borrowed[0](observation, c)
         if explore:
-            return self.codec.join(c, self.codec.sample(self.choices(values, observation)))
+            return self.codec.join(c, self.codec.sample(self.choices(values, observation)[0]))
         values = self.value_head.guiding(values)
         if self.prior is not None:
             values = values + self._borrowed[1].of("discrete") * self.prior.choices(observation)
