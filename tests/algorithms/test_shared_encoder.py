@@ -69,6 +69,14 @@ def test_copies_read_the_encoder_of_their_side():
     assert SmoothedPolicy(soft).target_network.gaussian.encoder._borrowed[0] is critics
 
 
+@pytest.mark.parametrize("mode", [True, False])
+def test_modes_reach_the_shared_encoder(mode):
+    critics, _, policy = networks()
+    critics.encoder.train(not mode)
+    assert policy.gaussian.train(mode) is policy.gaussian
+    assert {part.training for part in critics.encoder.modules()} == {mode}
+
+
 def test_what_has_no_such_encoder_is_refused():
     critics, _, policy = networks()
     SharedEncoder(policy)

@@ -32,6 +32,23 @@ def greedy(epsilon, seed=0):
     return EpsilonGreedy(Last(), epsilon=epsilon, spaces=ARMS, seed=seed)
 
 
+class Counting(Last):
+    """Counts its steps in its state."""
+
+    state_size = 1
+
+    def advance(self, observation, state, explore=False):
+        return self.act(observation, explore), state + 1
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_exported_exploration_keeps_the_state(explore):
+    agent = EpsilonGreedy(Counting(), epsilon=0.5, spaces=ARMS, seed=0)
+    action, after = agent.respond(torch.from_numpy(LOOK), torch.ones(1000, 1), explore)
+    assert after.tolist() == [[2.0]] * 1000
+    assert (action == 4).float().mean() == pytest.approx(0.6 if explore else 1.0, abs=0.06)
+
+
 @pytest.mark.parametrize(("epsilon", "share"), [(0.0, 1.0), (0.25, 0.75 + 0.25 / 5), (1.0, 0.2)])
 def test_share_of_random_actions_is_epsilon(epsilon, share):
     agent = greedy(epsilon)

@@ -119,6 +119,17 @@ def test_largest_choice_of_any_source_counts(tmp_path):
     assert (several.action.choices, several.rewards) == ((2, 3), 3)
 
 
+@pytest.mark.parametrize(("flags", "taken", "choices"), [(4, 1, 4), (2, 3, 4)])
+def test_masks_count_choices_never_taken(flags, taken, choices, tmp_path):
+    seen = {"observation.action_mask": {"shape": [flags], "dtype": "int8"}, "observation.x": {}}
+    table = Table(length=20, columns={**seen, "action": {"dtype": "int64"}, "reward": {}})
+    for action in (0, taken, 0):
+        observation = {"action_mask": np.ones((1, flags)), "x": [0.0]}
+        table.add(0, {"observation": observation, "action": [action], "reward": [0.0]})
+    files.store(table, tmp_path / "rows.zip")
+    assert spaces_in(str(tmp_path / "rows.zip")).action.n == choices
+
+
 @pytest.mark.parametrize(
     ("others", "message"),
     [
