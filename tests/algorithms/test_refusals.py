@@ -1,5 +1,6 @@
 """What networks, targets and losses of algorithms refuse when they are made, and in which words."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +32,7 @@ from rlrun.memory import Past
 from rlrun.nn import (
     Critics,
     DeterministicPolicy,
+    Encoder,
     ImplicitCritics,
     Policy,
     Quantiles,
@@ -138,6 +140,10 @@ SETTINGS = [
     (lambda: past(length=4, burn_in=0, n_step=4), r"algorithm\.unroll: .* algorithm\.n_step=4"),
     (lambda: past(burn_in=-1), r"algorithm\.burn_in must be at least 0"),
     (lambda: past(burn_in=0.25), r"algorithm\.burn_in: wanted a whole number of steps, got 0\.25"),
+    *(
+        (lambda encoder=encoder: QNetwork(DISCRETE, layers=torch.nn.Linear(1, 2), encoder=encoder), "leave encoder=…")
+        for encoder in (torch.nn.Linear(1, 2), partial(Encoder, features=3), partial(torch.nn.Linear, 1, 2))
+    ),
     (lambda: QNetwork(DISCRETE, layers=torch.nn.Linear(1, 2), core="gru"), r"leave algorithm\.recurrent away"),
     (lambda: editor("distanse"), r"algorithm\.change: wanted one of utility, distance, got 'distanse'"),
     (lambda: Trajectories(CONTINUOUS, "linaer"), r"algorithm\.trajectory: wanted one of .*, got 'linaer'"),

@@ -13,6 +13,7 @@ Differences from the papers: the target network may follow slowly instead of by 
 reward may come from several steps (then the batch holds their `discount`).
 """
 
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_discrete
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, value_head_of
-from rlrun.nn.encoders import zeros
+from rlrun.nn.encoders import Encoder, zeros
 from rlrun.nn.mlp import outputs_of
 from rlrun.nn.remembering import Remembering
 
@@ -61,7 +62,8 @@ class QNetwork(Critics, Remembering):
                 raise ConfigError(f"networks.q.layers is one network; algorithm.ensemble={members} wants several")
             if self.state_size:
                 raise ConfigError("networks.q.layers is a network without a state; leave algorithm.recurrent away")
-            if not getattr(self.encoder, "automatic", False):
+            recipe = options.get("encoder") or partial(Encoder)
+            if not isinstance(recipe, partial) or (recipe.func, recipe.keywords) != (Encoder, {}):
                 raise ConfigError("networks.q.layers reads observations by itself; leave encoder=… away")
             if any(is_lazy(parameter) for parameter in layers.parameters()):
                 outputs_of(layers, zeros(spaces.observation))

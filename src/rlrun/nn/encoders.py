@@ -74,7 +74,6 @@ class Encoder(nn.Module):
         super().__init__()
         self.space = without_mask(spaces.observation if isinstance(spaces, Spaces) else spaces)
         self.parts = [leaf for _, leaf in leaves(self.space)]
-        self.automatic = images is None and signals is None
         recipes = {"image": images, "signal": signals}
         kinds = [_kind(leaf) for leaf in self.parts]
         for kind, recipe in recipes.items():
