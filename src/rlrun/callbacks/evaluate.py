@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -356,8 +357,8 @@ class Evaluator(Callback):
         self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
         self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])
         self._owed = [(step, update) for step, update in state.get("waiting", ())]
-        counts = [count for moment in self._owed for count in moment[moment[0] is None :]]
-        if len(self._owed) > QUEUE + 1 or any(type(count) is not int for count in counts):
+        wrong = [(type(step), type(update)) not in ((int, int), (NoneType, int)) for step, update in self._owed]
+        if len(self._owed) > QUEUE + 1 or any(wrong):
             raise RlrunError(f"waiting: wanted at most {QUEUE + 1} pairs of an environment step and an update")
         if "reward_sum" in state:
             self.reward_sum, self.reward_steps = np.array(state["reward_sum"]), state["reward_steps"]

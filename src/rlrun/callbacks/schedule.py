@@ -40,7 +40,7 @@ class Schedule(Callback):
         return {"newest": self._last}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        self._last = float(state["newest"])
+        self._last = state["newest"]
 
     def note(self, path_of: Callable[[object], str]) -> str:
         return f"follows {type(self.value).__name__.lower()}"

@@ -11,12 +11,8 @@ from rlrun.env.toy_spaces import Toy
 
 SIDE = 42
 ROWS, COLUMNS = np.mgrid[:SIDE, :SIDE].astype(np.float32)
-FLOOR, CENTER, SCALE, POLE = (
-    36.0,
-    20.5,
-    8.0,
-    30.0,
-)  # cart's row and column, pixels a unit, the pole's
+FLOOR, CENTER = 36.0, 20.5  # row and column of the cart where the track has its middle
+SCALE, POLE = 8.0, 30.0  # pixels of a unit of the track, and of the pole
 
 
 class CartPolePixels(Toy):
