@@ -200,4 +200,4 @@ def test_large_bursts_stay_small_in_memory(monkeypatch: pytest.MonkeyPatch) -> N
     table = Table(length=60, columns=VECTOR)
     write(table, 0, 30)
     table.draw_ahead(50, 10)
-    assert len(table._ahead) == 1000 // (10 * table.storage.layout.itemsize) < 50
+    assert len(table.sampler.ahead) == 1000 // (10 * table.storage.layout.itemsize) < 50

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rlrun.core.errors import RlrunError, require_one_of
 from rlrun.core.generators import Seeded, put_back
-from rlrun.core.typing import Array, Tree
+from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.index import EpisodeIndex
 
 STOCK = 4096  # random numbers drawn at once
@@ -145,7 +145,8 @@ class Sampler(Strategy):
     """Draws the windows of a sample."""
 
     provides: tuple[str, ...] = ()  # "weight" where `pick` sets it
-    ahead: deque[tuple[Any, ...]] | tuple[()] = ()  # picks that were drawn ahead and not taken
+    # of picks that were drawn ahead and not taken: what they depend on, and what the table serves of them
+    ahead: deque[tuple[Any, tuple[Rows, Batch]]] | tuple[()] = ()
 
     def on_add(self, slots: Any) -> None:
         """Note that rows were written at these slots: an array, or a slice for a single environment."""
@@ -211,24 +212,21 @@ class Uniform(Seeded, Sampler):
         self._slots: Array | None = None  # the stock as slots of an index of this extent
         self._extent = -1
         self._rate = 1.0  # share of draws that begin a window; learnt, so that one round is mostly enough
-        self.ahead: deque[tuple[Any, ...]] = deque()  # what each of them depends on
 
-    def draw_ahead(self, times: int, count: int, length: int) -> list[Rows]:
-        """Return what the next picks will be; one that is not taken from `ahead` counts as not drawn."""
+    def draw_ahead(self, times: int, count: int, length: int) -> list[tuple[Any, Rows]]:
+        """Return the next picks, each with what it depends on; one that stays in `ahead` counts as not drawn."""
         self._give_back()
-        before, picks = [], []
+        picks = []
         for _ in range(times):
-            position = self._before, self._stock, self._used, self._rate
-            before.append((self.generator.bit_generator.state, *position))
-            picks.append(self.pick(count, length))
-        self.ahead.extend(before)
+            position = self.generator.bit_generator.state, self._before, self._stock, self._used, self._rate
+            picks.append((position, self.pick(count, length)))
         return picks
 
     def _give_back(self) -> None:
         if self.ahead:
-            state, self._before, self._stock, self._used, self._rate = self.ahead[0]
+            state, self._before, self._stock, self._used, self._rate = self.ahead[0][0]
             self.generator.bit_generator.state, self._extent = state, -1
-            self.ahead.clear()
+            self.ahead = ()
 
     def pick(self, count: int, length: int) -> Rows:
         self._give_back()
@@ -300,7 +298,7 @@ class Uniform(Seeded, Sampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         stock = state["stock"]
-        self.ahead.clear()
+        self.ahead = ()
         if not 0 <= stock["used"] <= stock["size"] <= LARGEST_STOCK:
             raise RlrunError(f"memory: the saved sampler is damaged: it has a stock of {stock['size']} numbers")
         self._before = stock["before"]

@@ -83,11 +83,7 @@ class Table(Recorder):
         self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
         self.past = next((adaptor for adaptor in self.adaptors if isinstance(adaptor, Past)), None)
         every, computed = make_columns(spaces, {**(columns or {}), **(self.past.columns if self.past else {})})
-        require_at_least("memory.frame_stack", frame_stack, 1)
-        for path, leaf in leaves(spaces.observation) if frame_stack > 1 and spaces is not None else ():
-            if len(leaf.shape) < 2:  # frames are arrays
-                name = f"observation.{path}" if path else "observation"
-                raise ConfigError(f"memory.frame_stack: {name} {list(leaf.shape)} is no stack of frames; leave it at 1")
+        _require_frames(spaces, frame_stack)
         if length is None:
             length = default_length(every, frame_stack) // learners
         if num_envs < 1 or length < num_envs:
@@ -120,7 +116,6 @@ class Table(Recorder):
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
         self._picked: Rows | None = None
         self._written = self.index.written  # [N], when the newest sample was made
-        self._ahead: deque[tuple[Rows, Batch]] = deque()
         self._ahead_for: tuple[int, ...] = ()  # count, length and version of the index
         self._meet()
 
@@ -174,8 +169,7 @@ class Table(Recorder):
             RlrunError: no window is that long.
         """
         if self.sampler.ahead and self._ahead_for == (count, length, self.index.version):
-            self.sampler.ahead.popleft()
-            self._picked, batch = self._ahead.popleft()
+            _, (self._picked, batch) = self.sampler.ahead.popleft()
             return batch
         begin = time.perf_counter()
         if self.past is not None:
@@ -195,14 +189,15 @@ class Table(Recorder):
         if times < 2 or length > 1 or not self._draws_ahead or type(self.sampler) is not Uniform:
             return
         begin = time.perf_counter()
-        picks = self.sampler.draw_ahead(times, count, length)
+        positions, picks = zip(*self.sampler.draw_ahead(times, count, length), strict=True)
         picked = time.perf_counter() - begin
         for rows in picks:
             rows.fetch = self._read
         before, version = self._picked, self.index.version
         batch = self.serve(Rows(np.concatenate([rows.index for rows in picks]), None, self.index))
         self._picked, self._ahead_for = before, (count, length, version)
-        self._ahead = deque(zip(picks, _split(batch, count), strict=True))
+        served = zip(picks, _split(batch, count), strict=True)
+        self.sampler.ahead = deque(zip(positions, served, strict=True))
         self._times = {part: seconds / times for part, seconds in {**self._times, "pick": picked}.items()}
 
     def serve(self, rows: Rows) -> Batch:
@@ -385,6 +380,15 @@ class Table(Recorder):
     def restore(self, path: Path | str, *, append: bool = False) -> bool:
         """Read a file: `rlrun.memory.files.restore`. Return True if the state is exactly the stored one."""
         return files.restore(self, path, append=append)
+
+
+def _require_frames(spaces: Spaces | None, frame_stack: int) -> None:
+    """Refuse to stack observations that are no arrays of frames, with a ConfigError."""
+    require_at_least("memory.frame_stack", frame_stack, 1)
+    for path, leaf in leaves(spaces.observation) if frame_stack > 1 and spaces is not None else ():
+        if len(leaf.shape) < 2:
+            name = f"observation.{path}" if path else "observation"
+            raise ConfigError(f"memory.frame_stack: {name} {list(leaf.shape)} is no stack of frames; leave it at 1")
 
 
 def _split(tree: Tree, count: int) -> list[Tree]:

@@ -69,7 +69,6 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("EpisodeIndex", "version"): ONLY_HERE,
     ("Rows", "version"): ONLY_HERE,
     ("Uniform", "ahead"): LOOKS_AGAIN,
-    ("Table", "_ahead"): LOOKS_AGAIN,
     ("Table", "_ahead_for"): ONLY_HERE,
     ("_Drawn", "versions"): ONLY_HERE,
     ("EpisodeIndex", "_counted"): LOOKS_AGAIN,
