@@ -128,7 +128,7 @@ SETTINGS = [
     (lambda: PolicyPrior(deterministic(0.5)), r"networks\.prior: a DeterministicPolicy has no distribution over such"),
     (lambda: BCLoss(SquashedGaussian(CONTINUOUS), sgd), "a SquashedGaussian has no `head`, as rlrun.nn.Policy has"),
     (lambda: PolicyPrior(SquashedGaussian(MIXED)), "a SquashedGaussian has no distribution over such actions"),
-    (lambda: Past(Policy(CONTINUOUS, core="gru")), r"past\.stored: a Policy keeps no state of values beside it"),
+    (lambda: Past(Policy(CONTINUOUS, core="gru")), "past.stored: a Policy keeps its own state, and not"),
     (lambda: PolicyPrior(Policy(CONTINUOUS, core="gru")), r"networks\.prior\.core: a prior sees one observation"),
     *(
         (lambda prior=prior: policy_of(MANY, Critics(MANY), prior=prior), r"choices \(128,\), critics \(2, .* in both")

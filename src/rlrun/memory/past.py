@@ -36,7 +36,7 @@ class Past:
         stored: the table stores states; otherwise windows begin with zeros, as stored demonstrations have none.
 
     Raises:
-        ConfigError: lengths do not fit together.
+        ConfigError: lengths do not fit together, or a network that does not keep the state of its critics is stored.
     """
 
     tier = PAST
@@ -56,7 +56,8 @@ class Past:
         if critics is not None and not self.idle:
             network.keep_state_of(critics)
         if stored and not self.idle and isinstance(network, Policy):
-            raise ConfigError("memory.adaptors.past.stored: a Policy keeps no state of values beside it; give false")
+            way_out = "a Policy keeps its own state, and not that of critics; give false"
+            raise ConfigError(f"memory.adaptors.past.stored: {way_out}")
         require_at_least("algorithm.burn_in", burn_in, 0)
         if not isinstance(burn_in, int):
             raise ConfigError(f"algorithm.burn_in: wanted a whole number of steps, got {burn_in}")
