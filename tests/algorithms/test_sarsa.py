@@ -8,9 +8,9 @@ from rlrun.algorithms.sac import SoftPolicy, Temperature
 from rlrun.algorithms.sarsa import SarsaTarget
 from rlrun.callbacks import SmoothedPolicy
 from rlrun.core.errors import ConfigError
-from rlrun.nn import Critics, DeterministicPolicy
+from rlrun.nn import Critics
 
-from .fixed import CONTINUOUS, DISCRETE, MIXED
+from .fixed import DISCRETE, MIXED
 
 pytestmark = pytest.mark.usefixtures("no_noise")
 
@@ -57,16 +57,24 @@ def test_smoothed_policy_acts_and_is_loaded(algorithm, tmp_path):
     assert action == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: DeterministicPolicy(CONTINUOUS, core="gru"), r"give algorithm\.recurrent=null"),
-        (lambda: SoftPolicy(DISCRETE, Critics(DISCRETE), Temperature(DISCRETE)), "SoftPolicy has no parameters"),
-    ],
-)
-def test_what_cannot_be_smoothed_is_refused(make, message):
-    with pytest.raises(ConfigError, match=message):
-        SmoothedPolicy(make())
+@pytest.mark.parametrize("algorithm", ["sarsa", "td3", "mdq"])
+def test_smoothed_policies_keep_states_of_critics(algorithm, tmp_path):
+    windows = ("algorithm.recurrent=gru", "algorithm.core_size=3", "algorithm.unroll=4", "algorithm.burn_in=1")
+    steps = ("algorithm.warmup_steps=10", "algorithm.batch_size=4", "stop.env_steps=14")
+    overrides = [*RUN, *windows, *steps, f"algorithm={algorithm}", "+with=smoothed_policy"]
+    trainer = train(overrides, run_dir=tmp_path / "run").trainer
+    policy, critics = trainer.callbacks["collector"].agent.policy, trainer.callbacks["q_loss"].network
+    own, of_critics = policy.encoders()
+    assert of_critics is critics.encoder
+    assert own is not trainer.callbacks["policy"].network.encoders()[0]
+    state = trainer.loader.table.sample(4)["observation"]["recurrent_state"]
+    assert state.shape == (4, policy.state_size) == (4, 6)
+    assert load(str(tmp_path / "run")).agent.policy.state_size == 6
+
+
+def test_policies_without_parameters_cannot_be_smoothed():
+    with pytest.raises(ConfigError, match="SoftPolicy has no parameters"):
+        SmoothedPolicy(SoftPolicy(DISCRETE, Critics(DISCRETE), Temperature(DISCRETE)))
 
 
 def test_smoothed_choices_are_those_of_learning_critics():

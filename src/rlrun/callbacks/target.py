@@ -203,7 +203,7 @@ class SmoothedPolicy(TargetCallback):
     """Keep a copy of a policy that follows it slowly, which acts in its place (ALF's `use_smoothed_actor`).
 
     Raises:
-        ConfigError: the network has no parameters of its own, or it is recurrent and no soft policy.
+        ConfigError: the network has no parameters of its own.
     """
 
     provides = ()
@@ -211,8 +211,6 @@ class SmoothedPolicy(TargetCallback):
     def __init__(self, network: nn.Module, **options: Any) -> None:
         if not any(True for _ in network.parameters()):
             raise ConfigError(f"a {type(network).__name__} has no parameters that a copy could follow")
-        if getattr(network, "state_size", 0) and not isinstance(network, SoftPolicy):
-            raise ConfigError("smoothed_policy: a copy keeps no state of critics; give algorithm.recurrent=null")
         super().__init__(network, **options)
 
     def hook(self, event: str) -> Hook | None:
