@@ -326,6 +326,7 @@ def test_a_wrong_request_is_refused_in_a_sentence(ready, override, message):
         (("+init.wieghts=skip",), "did you mean 'init.weights'"),
         (("+load.memory=false",), "load.memory: no such key .did you mean 'init.memory=skip'..$"),
         (("init.from=x",), "give one of them"),
+        (("+init.from.memory=x",), "give one of them"),
         (
             ("algorithm.hidden=[8,6]",),
             r"critics.layers.layers.1.weight \(\[2, 8, 8\] there, \[2, 8, 6\] here\).*init.mismatch=skip",

@@ -99,7 +99,7 @@ def started(
     packages = trust.require_of_use(packages)
     parent = find(start)
     overrides = overrides.overrides if isinstance(overrides, Composed) else listed(overrides)
-    if any(override.key == "init.from" for override in parse(overrides)):
+    if any(trust.within(override.key, ["init.from"]) for override in parse(overrides)):
         raise ConfigError("--from and init.from both name the parent; give one of them")
     typed = {override.key: override.value for override in parse(overrides) if not _in_blocks(override.key)}
     overrides = [*overrides, f"init.from={_quoted(str(parent.path))}"]
@@ -162,7 +162,9 @@ def pin(composed: Composed, places: Mapping[str, Path]) -> None:
     source = plain(composed.config)["init"]["from"]
     pinned: Any = str(places[source]) if isinstance(source, str) else {p: str(places[s]) for p, s in source.items()}
     composed.config.init["from"] = pinned
-    overrides = [override for override in composed.overrides if parse([override])[0].key != "init.from"]
+    overrides = [
+        override for override in composed.overrides if not trust.within(parse([override])[0].key, ["init.from"])
+    ]
     composed.overrides[:] = [*overrides, f"init.from={_quoted(pinned)}"]
 
 
