@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -16,6 +17,7 @@ import torch
 
 from rlrun import checkpointing as storage
 from rlrun.core.errors import RequestError, RlrunError
+from rlrun.core.spaces import Composite, Discrete, MultiDiscrete, Spaces
 from rlrun.memory import Table, archive, files
 from rlrun.memory.episodes import Stored, cut_off
 from rlrun.memory.files import restore, store
@@ -328,6 +330,26 @@ def test_forged_file_is_refused(tmp_path: Path, name: str) -> None:
     change, message = FORGED[name]
     refused(forge(tmp_path / "memory.zip", change), message)
     assert [path.name for path in tmp_path.iterdir()] == ["memory.zip"]
+
+
+def choosing(choices: int, ejector: str = "fifo by rows") -> Table:
+    spaces = Spaces(Discrete(9), Composite({"hand": Discrete(choices), "foot": MultiDiscrete(np.full(2, 9), 0)}))
+    return Table(length=40, spaces=spaces, ejector=EJECTORS[ejector](3))
+
+
+@pytest.mark.parametrize(("ejector", "by_file"), [("fifo by rows", False), ("fifo by rows", True), ("fifo", True)])
+def test_choices_that_do_not_exist_are_refused(tmp_path: Path, ejector: str, by_file: bool) -> None:
+    action = {"hand": [7], "foot": [[8, 8]]}
+    table = add_steps(choosing(8), 5, lambda step: {"observation": [8], "action": action, "reward": [1.0]}, last=[8])
+    store(table, tmp_path / "memory.zip")
+    for choices, refusal in (
+        (8, nullcontext()),
+        (7, pytest.raises(RequestError, match=r"'action.hand' from .* \[7\]")),
+    ):
+        taker = choosing(choices, ejector)
+        with refusal:
+            restore(taker, tmp_path / "memory.zip") if by_file else taker.load_state_dict(table.state_dict())
+        assert not by_file or len(taker) == (5 if choices == 8 else 0)
 
 
 def test_moved_classes_are_known(tmp_path: Path) -> None:

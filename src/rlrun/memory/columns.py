@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, did_you_mean
+from rlrun.core.errors import ConfigError, RequestError, RlrunError, did_you_mean
 from rlrun.core.spaces import Box, Spaces, leaves
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.index import EpisodeIndex, grown
@@ -31,6 +31,7 @@ class Column:
     dtype: str = "float32"
 
     tag: bool = False  # one value an episode, in place of one a step
+    choices: tuple[int, ...] = ()  # number of choices of each element; () = it holds numbers
 
     @property
     def nbytes(self) -> int:
@@ -41,6 +42,16 @@ class Column:
     def keys(self) -> tuple[str, ...]:
         """The way to the leaf in a row."""
         return tuple(self.name.split("."))
+
+    def require_choices(self, values: Array, source: str) -> None:
+        """Refuse values [n, …] of another person that are none of the choices.
+
+        Raises:
+            RequestError: naming the source and the column.
+        """
+        if self.choices and ((values < 0) | (values >= np.reshape(self.choices, self.shape))).any():
+            range_ = f"from {values.min()} to {values.max()}"
+            raise RequestError(f"{source} has column '{self.name}' {range_}; there are {[*self.choices]} choices")
 
 
 OWN = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
@@ -74,7 +85,7 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
                 elif dtype == "float64":  # doubles cost twice the memory and every network wants singles
                     dtype = "float32"
                 name = f"{root}.{path}" if path else root
-                columns[name] = Column(name, leaf.shape, dtype)
+                columns[name] = Column(name, leaf.shape, dtype, choices=getattr(leaf, "choices", ()))
         columns["reward"] = Column("reward", (spaces.rewards,) if spaces.rewards else ())
         columns |= {name: Column(name, dtype="bool") for name in ("terminated", "truncated")}
     for name in extra or {}:

@@ -135,6 +135,7 @@ def _convert(table: Table, values: Array, column: Column, source: str) -> Array:
         raise RequestError(
             f"{source} has column '{column.name}' of type {values.dtype.name}; the memory has {column.dtype}"
         )
+    column.require_choices(values, source)
     return values
 
 

@@ -96,6 +96,7 @@ def restore(table: Table, path: Path | str, *, append: bool = False, limit: int 
         nothing = {name: member.take(0) for name, member in _columns(file, note, path).items()}
         sample = Episode(nest(nothing), tags=dict.fromkeys(note["table"]["tags"], 0))
         fit(table, sample, str(path))  # before any row is dropped
+        _require_choices(table, file, note, path)
         episodes = newest(_episodes(file, note, path), limit, str(path))
         add_all(table, (fit(table, record, str(path)) for record in episodes), append=append)
         return False
@@ -196,6 +197,7 @@ def _restore_state(table: Table, file: ZipFile, note: Mapping[str, Any], path: P
     slots = ArrayMember(file, "slots.npy", path).all()
     if slots.dtype != np.int64 or len(slots) != note["rows"] or (slots < 0).any() or (slots >= table.index.size).any():
         raise RequestError(f"{path} is damaged: slots.npy does not fit the table")
+    _require_choices(table, file, note, path)
     before = _state(table)
     try:
         state = storage.merge(safetensors.torch.load(file.read("state.safetensors")), note["state"])
@@ -208,6 +210,14 @@ def _restore_state(table: Table, file: ZipFile, note: Mapping[str, Any], path: P
         for piece in member.pieces():
             table.storage.put(name, slots[begin : begin + len(piece)], piece)
             begin += len(piece)
+
+
+def _require_choices(table: Table, file: ZipFile, note: Mapping[str, Any], path: Path) -> None:
+    """Refuse actions that the table's environment does not have."""
+    for name, member in _columns(file, note, path).items():
+        column = table.storage.columns[name]
+        for piece in member.pieces() if column.choices else ():
+            column.require_choices(piece, str(path))
 
 
 def _episodes(file: ZipFile, note: Mapping[str, Any], path: Path) -> Iterator[Episode]:

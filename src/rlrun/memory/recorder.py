@@ -238,7 +238,7 @@ class Recorder:
         """Load what `state_dict` returned, or what a checkpoint has of the state of a table of this size and columns.
 
         Raises:
-            RlrunError: size or columns differ, or the state is damaged; nothing was changed.
+            RlrunError: size or columns differ, a choice does not exist, or the state is damaged.
         """
         missing = {*self.index.saved, "used"} - state["index"].keys() or set(self.tags) ^ state["tags"].keys()
         if missing:

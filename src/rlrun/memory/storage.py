@@ -238,13 +238,16 @@ class Storage:
             )
 
     def load_state_dict(self, state: dict[str, Any], slots: Array) -> None:
-        """Load saved blocks into the slots: tensors, or columns on disk, piece by piece."""
+        """Load saved blocks into the slots: tensors, or columns on disk, piece by piece; then check choices."""
         for name, block in self.blocks.items():
             saved = state["blocks"][name]
             begin = 0
             for piece in saved.pieces() if isinstance(saved, StoredColumn) else (saved.numpy(),):
                 block[slots[begin : begin + len(piece)]] = piece
                 begin += len(piece)
+        for name, column in self.columns.items():
+            if column.choices:
+                column.require_choices(self.arrays[name][slots], "memory: the saved table")
         self.changed[:] = False
         self._mirror()
 
