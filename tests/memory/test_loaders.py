@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.memory import CollectLoader, ReplayLoader, Table
 
 
@@ -121,6 +121,16 @@ def test_resumed_runs_refill_an_empty_memory() -> None:
     restored.load_state_dict(loader.state_dict())
     assert [restored.collector.steps for _ in itertools.islice(restored, 2)] == [20 + 12 + 20 + 4, 20 + 12 + 20 + 8]
     assert restored.collector.random_steps == 0
+
+
+@pytest.mark.parametrize("position", [{"start": 1 << 40}, {"updates": 1 << 40}], ids=str)
+def test_forged_position_is_no_endless_collection(position: dict[str, int]) -> None:
+    loader, collector = make(warm_up=20)
+    steps_at_updates(loader, collector, 3)
+    loader.load_state_dict({**loader.state_dict(), **position})
+    with pytest.raises(RunDirError, match=r"loader: the saved state has .* steps before the next"):
+        next(iter(loader))
+    assert collector.steps == 23
 
 
 @pytest.mark.parametrize(

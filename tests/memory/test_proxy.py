@@ -153,6 +153,18 @@ def test_open_episodes_of_another_length_are_refused(length: int) -> None:
         make()[1].load_state_dict(state)
 
 
+@pytest.mark.parametrize(("group", "name"), [("rewards", "reward"), ("responses", "action")])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2, 3)])
+def test_open_episodes_of_other_shapes_are_refused(group: str, name: str, shape: tuple[int, ...]) -> None:
+    _, before = make()
+    before.add({1: sees(INITIAL, 0)}, {1: does(0)})
+    before.add({1: sees(RUNNING, 1, 8.0)}, {1: does(1)})
+    state = before.state_dict()
+    state["open"][1][group][name] = np.ones((2, *shape[1:]))
+    with pytest.raises(RlrunError, match=f"agent 1 has {name} of shape"):
+        make()[1].load_state_dict(state)
+
+
 def test_interrupting_keeps_whole_transitions() -> None:
     table, proxy = make()
     proxy.add({1: sees(INITIAL, 0), 2: sees(INITIAL, 5)}, {1: does(0), 2: does(5)})

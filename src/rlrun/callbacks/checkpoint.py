@@ -15,7 +15,7 @@ import torch
 from rlrun import checkpointing as storage
 from rlrun.callbacks.schedule import due_offline, following
 from rlrun.core.clock import Spent
-from rlrun.core.errors import ConfigError, RlrunError, RunDirError
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError, require_counts
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
 from rlrun.runs import learners
@@ -292,6 +292,8 @@ class Checkpointer(Callback):
         return {"axis": axis, "update": update, "best": list(self._best)}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
+        for axis, update in ((state["axis"], state["update"]), *state["best"]):
+            require_counts({"axis": axis, "update": update})
         self._saved = self._newest = (state["axis"], state["update"])
         self._best = [tuple(best) for best in state["best"]]
         self._due = following(state["axis"], self.every)

@@ -26,7 +26,7 @@ from rlrun.collect.links import ProcessLink
 from rlrun.collect.statistics import by_reward
 from rlrun.collect.unroll import Failed, freeze, thaw
 from rlrun.core.clock import Spent
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, printable
 from rlrun.env import Env
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir, checkpoint_name
@@ -353,18 +353,34 @@ class Evaluator(Callback):
         return state | ({"reward_sum": reward_sum, "reward_steps": reward_steps} if len(self.reward_sum) else {})
 
     def load_numbers(self, state: dict[str, Any]) -> None:
+        for name in ("last", "best"):
+            if state[name] is not None:
+                _require_result(name, state[name])
         self.last, self.best = state["last"], state["best"]
         self._next = state["next"] or self.every if self.every else math.inf  # `every` may change on resume
-        self._evaluated = None if state["evaluated"] is None else tuple(state["evaluated"])
-        self._owed = [(step, update) for step, update in state.get("waiting", ())]
-        wrong = [(type(step), type(update)) not in ((int, int), (NoneType, int)) for step, update in self._owed]
+        evaluated = [] if state["evaluated"] is None else [state["evaluated"]]
+        moments = [(step, update) for step, update in (*evaluated, *state.get("waiting", ()))]
+        self._evaluated, self._owed = (moments[0] if evaluated else None), moments[len(evaluated) :]
+        wrong = [(type(step), type(update)) not in ((int, int), (NoneType, int)) for step, update in moments]
         if len(self._owed) > QUEUE + 1 or any(wrong):
             raise RlrunError(f"waiting: wanted at most {QUEUE + 1} pairs of an environment step and an update")
-        if "reward_sum" in state:
+        if "reward_sum" in state and len(self.reward_sum):
             self.reward_sum, self.reward_steps = np.array(state["reward_sum"]), state["reward_steps"]
         self._due = self._newest()
         if self.checkpointer is not None:
             self.checkpointer.evaluation = self.last
+
+
+def _require_result(name: str, result: Any) -> None:
+    """Refuse a saved result that is none; the best one has a mean return, and the last may have nan.
+
+    Raises:
+        RlrunError: naming it.
+    """
+    values = {"mean_totals": (), **result}
+    numbers = [values["mean_return"], *values.pop("mean_totals"), *values.values()]
+    if any(type(number) not in (int, float) for number in numbers) or (name == "best" and math.isnan(numbers[0])):
+        raise RlrunError(f"{name}: wanted the numbers of an evaluation, got {printable(f'{result}'[:80])}")
 
 
 def clock_of(moment: Moment) -> int:

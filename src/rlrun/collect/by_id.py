@@ -7,9 +7,9 @@ import numpy as np
 
 from rlrun.collect.agents import Agent, Response, random_agent
 from rlrun.collect.collector import Budgeted, branch_seed
-from rlrun.collect.statistics import Tally
+from rlrun.collect.statistics import Tally, saved_numbers
 from rlrun.core.clock import Spent
-from rlrun.core.errors import ConfigError, RequestError, RlrunError, SpaceError
+from rlrun.core.errors import ConfigError, RequestError, RlrunError, SpaceError, require_counts
 from rlrun.core.spaces import Composite, Space, Spaces, take_rows
 from rlrun.core.typing import Tree
 from rlrun.env.by_id import (
@@ -214,11 +214,13 @@ class ByIdCollector(Budgeted):
         }
 
     def load_numbers(self, state: dict[str, Any]) -> None:
+        require_counts({"steps": state["steps"]})
         self.steps = state["steps"]
         self.tally.load_state_dict({"return": (), "length": (), **state})  # older runs lacked these two
         self.random.load_state_dict(state["random"])
         self.memory.load_state_dict(state["memory"])
-        self._running = {agent: (total, length) for agent, (total, length) in state["running"].items()}
+        running = {agent: saved_numbers(numbers, 2) for agent, numbers in state["running"].items()}
+        self._running = {agent: (total, length) for agent, (total, length) in running.items()}
         self.observations = {agent: unpacked(entry) for agent, entry in state["observations"].items()}
 
 

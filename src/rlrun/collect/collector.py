@@ -13,8 +13,8 @@ from rlrun.collect.agents import Agent, Response, initial_state, random_agent, r
 from rlrun.collect.executed import Executed
 from rlrun.collect.statistics import Tally, observed
 from rlrun.core.clock import Spent
-from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean
-from rlrun.core.spaces import take_rows
+from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean, require_counts
+from rlrun.core.spaces import leaves, map_tree, require_like, rows_equal, take_rows, tree_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, EnvById, Resumed, Step
 from rlrun.memory import Table
@@ -350,6 +350,11 @@ class Collector(Budgeted):
         }
 
     def load_numbers(self, state: dict[str, Any]) -> None:
+        require_counts({"steps": state["steps"]})
+        if state["observation"] is not None:
+            space, envs = self.env.spaces.observation, self.env.num_envs
+            arrays = [np.empty((envs, *leaf.shape), leaf.dtype) for _, leaf in leaves(space)]
+            map_tree(require_like, {"observation": tree_of(space, arrays), "state": self._initial}, state)
         self.steps = state["steps"]
         self.tally.load_state_dict(state)
         self.observation, self.state = state["observation"], state["state"]
@@ -376,15 +381,6 @@ def require_finite(tree: Tree, name: str, step: int, source: str = "the environm
 def branch_seed(seed: int, steps: int) -> int:
     """Return a seed for episodes that begin after so many steps; `seed` alone would repeat the run's first episodes."""
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 1)
-
-
-def rows_equal(first: Tree, second: Tree) -> Array:
-    """Return for each row [N] whether two trees of arrays [N, …] are equal."""
-    if isinstance(first, dict):
-        parts = [rows_equal(part, second[name]) for name, part in first.items()]
-        return np.all(parts, axis=0)  # type: ignore[no-any-return]
-    equal: Array = (first == second).reshape(len(first), -1).all(1)
-    return equal
 
 
 def describe_lost_envs(lost: dict[int, str], count: int) -> str:

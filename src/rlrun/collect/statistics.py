@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import to_arrays, to_tensors
+from rlrun.core.errors import RlrunError, printable, require_counts
 from rlrun.core.spaces import Box, Space, leaves, leaves_of
 from rlrun.core.typing import Array, Tree
 from rlrun.nn import Normalizer
@@ -143,18 +144,30 @@ class Tally:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        require_counts({"episodes": state["episodes"]})
         self.episodes = state["episodes"]
         self.total[:], self.length[:] = state["return"], state["length"]
         history: deque[Any]
         for history, name in ((self._returns, "returns"), (self._lengths, "lengths"), (self._truncated, "truncated")):
             history.clear()
-            history.extend(state.get(name, []))  # older runs did not count truncations
+            history.extend(saved_numbers(state.get(name, [])))  # older runs did not count truncations
         infos, self._kinds = state.get("infos", {}), unpacked(state.get("kinds", {}))
-        self._infos = {name: deque(numbers, self._window) for name, numbers in infos.items()}
+        self._infos = {name: deque(saved_numbers(numbers), self._window) for name, numbers in infos.items()}
         if self.rewards:
             self._totals.clear()
-            self._totals.extend(state["totals"])
+            self._totals.extend(saved_numbers(total, self.rewards) for total in state["totals"])
             self.reward_sum[:], self.reward_steps = state["reward_sum"], state["reward_steps"]
+
+
+def saved_numbers(values: Any, count: int | None = None) -> list[Any]:
+    """Return the numbers of a saved list; count: how many there have to be.
+
+    Raises:
+        RlrunError: it has others, or what is no number.
+    """
+    if any(type(value) not in (bool, int, float) for value in values) or count not in (None, len(values)):
+        raise RlrunError(f"wanted a list of numbers, got {printable(f'{values}'[:40])}")
+    return list(values)
 
 
 def distributions(numbers: Mapping[str, Iterable[float]]) -> dict[str, Any]:

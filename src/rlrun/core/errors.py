@@ -19,9 +19,10 @@ Messages are one line: the place, what was wanted, what there is, and the neares
 import difflib
 import json
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 
 class RlrunError(Exception):
@@ -138,6 +139,17 @@ def require_at_least(place: str, value: float, least: float) -> None:
     """
     if not value >= least:
         raise ConfigError(f"{place} must be at least {least}, not {value}")
+
+
+def require_counts(counts: Mapping[str, Any]) -> None:
+    """Refuse saved counts, by name, that are not whole numbers of 64 bits from 0.
+
+    Raises:
+        RlrunError: naming the entry.
+    """
+    for name, count in counts.items():
+        if type(count) is not int or not 0 <= count < 2**63:
+            raise RlrunError(f"'{name}' is {printable(f'{count}'[:40])}, wanted a whole number from 0")
 
 
 def printable(text: str) -> str:

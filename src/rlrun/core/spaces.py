@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.core.errors import SpaceError
+from rlrun.core.errors import RlrunError, SpaceError
 from rlrun.core.typing import Array, Tree
 
 
@@ -166,6 +166,29 @@ def take_rows(tree: Tree, rows: Any) -> Tree:
     if isinstance(tree, dict):
         return {name: take_rows(part, rows) for name, part in tree.items()}
     return tree[rows]
+
+
+def rows_equal(first: Tree, second: Tree) -> Array:
+    """Return for each row [N] whether two trees of arrays [N, …] are equal."""
+    if isinstance(first, dict):
+        parts = [rows_equal(part, second[name]) for name, part in first.items()]
+        return np.all(parts, axis=0)  # type: ignore[no-any-return]
+    equal: Array = (first == second).reshape(len(first), -1).all(1)
+    return equal
+
+
+def require_like(wanted: Array | None, saved: Any) -> None:
+    """Refuse a saved value, unless it is an array of the shape and the kind of numbers of another, or both are None.
+
+    Raises:
+        RlrunError: naming both forms.
+    """
+    forms = [
+        (value.shape, value.dtype.kind) if isinstance(value, np.ndarray) else type(value).__name__
+        for value in (saved, wanted)
+    ]
+    if forms[0] != forms[1]:
+        raise RlrunError(f"it has {forms[0]}, wanted {forms[1]}")
 
 
 def leaves_of(space: Space, tree: Tree) -> list[Any]:

@@ -1,9 +1,10 @@
 """What every command that builds parts does first: set up the process, and find what has a state."""
 
 import ctypes
+import math
 import pickle
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -270,11 +271,29 @@ def restore_part(part: Stateful, state: Any, place: str) -> None:
 
 
 def _require_numbers(own: Any, stored: Any, path: tuple[str, ...]) -> None:
-    """Refuse what is no number of 64 bits where a part has one; it may be read for the first time much later."""
+    """Refuse another value where a part has a number, an array or a tensor; it may be read much later."""
     if isinstance(own, Mapping) and isinstance(stored, Mapping):
         for name in own.keys() & stored.keys():
             _require_numbers(own[name], stored[name], (*path, str(name)))
-    elif isinstance(own, int | float) and (
-        isinstance(stored, str | Mapping | Sequence) or (type(stored) is int and abs(stored) >= 2**63 > abs(own))
-    ):
-        raise RunDirError(f"'{'.'.join(path)}' is {printable(f'{stored}'[:40])}, wanted a number")
+    elif isinstance(own, list | tuple) and isinstance(stored, list | tuple):
+        for place, parts in enumerate(zip(own, stored, strict=False)):
+            _require_numbers(*parts, (*path, str(place)))
+    elif not _alike(own, stored):
+        wanted = "a number" if isinstance(own, int | float) else f"numbers {[*own.shape]}"
+        raise RunDirError(f"'{'.'.join(path)}' is {printable(f'{stored}'[:40])}, wanted {wanted}")
+
+
+def _alike(own: Any, stored: Any) -> bool:
+    """Return True if a stored value can replace a part's own one, as far as numbers are concerned."""
+    if isinstance(own, np.ndarray):
+        same = isinstance(stored, np.ndarray) and (stored.ndim, stored.dtype.kind) == (own.ndim, own.dtype.kind)
+        return same and (own.size == 0 or stored.shape == own.shape)
+    if isinstance(own, torch.Tensor):
+        return isinstance(stored, torch.Tensor)
+    if isinstance(own, bool):
+        return stored is None or isinstance(stored, bool)  # an optimizer's `fused` differs between machines
+    if isinstance(own, int):
+        return type(stored) is int and (abs(stored) < 2**63 or abs(own) >= 2**63)
+    return not isinstance(own, float) or (
+        type(stored) in (int, float) and abs(stored) < 2**63 and (math.isfinite(stored) or not math.isfinite(own))
+    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlrun.core.errors import ConfigError, did_you_mean, require_at_least
+from rlrun.core.errors import ConfigError, RunDirError, did_you_mean, require_at_least, require_counts
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Groups, Tree
 from rlrun.memory.table import Table
@@ -119,6 +120,8 @@ class ReplayLoader:
             self._prepare(self.collector)
         elif self.start is None:
             self.start = 0
+        if (missing := self._missing()) > math.ceil(1 / self.rate) + self.collect_steps:
+            raise RunDirError(f"loader: the saved state has {self.updates} updates, {missing} steps before the next")
         while True:
             if self.ahead is not None:
                 self.ahead.take()
@@ -200,6 +203,8 @@ class ReplayLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a position; the collector's steps are the collector's to restore."""
+        require_counts({name: state[name] for name in ("start", "since") if state[name] is not None})
+        require_counts({"updates": state["updates"]})
         self.updates, self.start = state["updates"], state["start"]
         self._since, self._until = state["since"], state["until"]
 

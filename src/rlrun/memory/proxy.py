@@ -161,6 +161,9 @@ class MemoryProxy:
             arrays = [*flat({"observation": packed["observations"], "response": packed["responses"]}).values()]
             if packed["length"] < 1 or any(len(array) != packed["length"] for array in arrays):
                 raise RlrunError(f"the open episode of agent {agent} has not {packed['length']} rows of each column")
+            for name, values in flat({**packed["responses"], **packed["rewards"]}).items():
+                if values.shape[1:] != self.table.storage.columns[name].shape:
+                    raise RlrunError(f"the open episode of agent {agent} has {name} of shape {[*values.shape]}")
             rows = {name: packed["length"] - (name == "rewards") for name in ("observations", "responses", "rewards")}
             lists = {name: [take_rows(packed[name], index) for index in range(rows[name])] for name in rows}
             self._open[agent] = _Open(**lists, info=dict(packed["info"]))

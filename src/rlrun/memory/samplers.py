@@ -301,6 +301,8 @@ class Uniform(Seeded, Sampler):
         self.ahead = ()
         if not 0 <= stock["used"] <= stock["size"] <= LARGEST_STOCK:
             raise RlrunError(f"memory: the saved sampler is damaged: it has a stock of {stock['size']} numbers")
+        if not 0.5 <= state["rate"] <= 1.0:
+            raise RlrunError(f"memory: the saved sampler is damaged: its rate is {state['rate']}, wanted 0.5 to 1")
         self._before = stock["before"]
         put_back(self.generator, self._before)
         self._stock, self._used, self._extent = self.generator.random(stock["size"]), stock["used"], -1

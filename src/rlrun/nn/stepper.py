@@ -99,9 +99,13 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     """Load what an optimizer's `state_dict` returned; its kernels write to moments without a look at their shapes.
 
     Raises:
-        RlrunError: a moment has another shape than its parameter.
+        RlrunError: a moment has another shape than its parameter, or a setting is missing.
     """
+    settings = [*optimizer.defaults]
     optimizer.load_state_dict(state)
+    for name in settings:
+        if not all(name in group for group in optimizer.param_groups):
+            raise RlrunError(f"optimizer: its settings lack {name}")
     for parameter, entries in optimizer.state.items():
         for name in MOMENTS.intersection(entries):
             shape, wanted = getattr(entries[name], "shape", ()), torch.Size() if name == "step" else parameter.shape
