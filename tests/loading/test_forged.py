@@ -29,6 +29,8 @@ RUNS = {
     "by id": (*DQN, "env.target=rlrun.env.by_id.Crowd", "+with=by_id", "algorithm.discount=0.5"),
 }
 NAN, NOTHING = float("nan"), np.zeros(0)
+FIRST = "the first"
+AGENT = ("observations", FIRST)
 LOSS, GROUP = "callbacks.q_loss", ("optimiser", "param_groups", 0)
 
 
@@ -51,6 +53,7 @@ def put(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     key, *rest = path
+    key = next(iter(tree)) if key == FIRST else key
     changed = dict(tree) if isinstance(tree, dict) else list(tree)
     changed[key] = put(tree[key], tuple(rest), value) if rest else value
     return type(tree)(changed)
@@ -94,6 +97,9 @@ FORGED = {
     "by id": [
         *(("collector", ("running",), {0: value}) for value in (("x", 1), (1.0,), (1.0, 2, 3), (None, 1))),
         ("collector", ("steps",), -1),
+        *(("collector", (*AGENT, "rewards"), value) for value in ({"reward": "x"}, {"reward": [1.0]}, 3, [1.0])),
+        *(("collector", (*AGENT, "array_data"), {"view": value}) for value in ("x", None, np.full(2, "x"))),
+        *(("collector", (*AGENT, "metadata"), value) for value in ([], 3)),
     ],
 }
 

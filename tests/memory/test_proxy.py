@@ -1,5 +1,6 @@
 """Agents that come and go, and the episodes they leave."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from rlrun import checkpointing as storage
 from rlrun.core.errors import DataError, RlrunError
 from rlrun.memory import DictObservation, DictResponse, EpisodeState, MemoryProxy, MetaData, Table
+from rlrun.memory.columns import Column
 from rlrun.memory.episodes import Stored
 
 from .tables import STEP
@@ -153,16 +155,27 @@ def test_open_episodes_of_another_length_are_refused(length: int) -> None:
         make()[1].load_state_dict(state)
 
 
-@pytest.mark.parametrize(("group", "name"), [("rewards", "reward"), ("responses", "action")])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 2, 3)])
-def test_open_episodes_of_other_shapes_are_refused(group: str, name: str, shape: tuple[int, ...]) -> None:
-    _, before = make()
+@pytest.mark.parametrize(
+    ("group", "name", "values", "message"),
+    [
+        ("rewards", "reward", np.ones((2, 1)), "has reward of shape float64 [2, 1]"),
+        ("rewards", "reward", np.full(2, "x"), "has reward of shape <U1 [2]"),
+        ("responses", "action", np.ones((2, 2, 3)), "has action of shape float64 [2, 2, 3]"),
+        ("responses", "action", np.array([0, 9]), "has column 'action' from 0 to 9; there are [9] choices"),
+        ("responses", "action", np.array([-1, 0]), "has column 'action' from -1 to 0; there are [9] choices"),
+        ("observations", "view", np.ones((2, 3)), "has observation.view of shape float64 [2, 3]"),
+    ],
+)
+def test_open_episodes_that_do_not_fit_are_refused(group: str, name: str, values: Any, message: str) -> None:
+    columns = {**COLUMNS, "action": Column("action", dtype="int64", choices=(9,))}
+    _, before = make(columns)
     before.add({1: sees(INITIAL, 0)}, {1: does(0)})
-    before.add({1: sees(RUNNING, 1, 8.0)}, {1: does(1)})
+    before.add({1: sees(RUNNING, 1, 8.0)}, {1: does(8)})
     state = before.state_dict()
-    state["open"][1][group][name] = np.ones((2, *shape[1:]))
-    with pytest.raises(RlrunError, match=f"agent 1 has {name} of shape"):
-        make()[1].load_state_dict(state)
+    make(columns)[1].load_state_dict(state)
+    state["open"][1][group][name] = values
+    with pytest.raises(RlrunError, match=f"agent 1 {re.escape(message)}"):
+        make(columns)[1].load_state_dict(state)
 
 
 def test_interrupting_keeps_whole_transitions() -> None:

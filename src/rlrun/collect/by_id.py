@@ -10,7 +10,7 @@ from rlrun.collect.collector import Budgeted, branch_seed
 from rlrun.collect.statistics import Tally, saved_numbers
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, SpaceError, require_counts
-from rlrun.core.spaces import Composite, Space, Spaces, take_rows
+from rlrun.core.spaces import Composite, Space, Spaces, map_tree, take_rows
 from rlrun.core.typing import Tree
 from rlrun.env.by_id import (
     AgentId,
@@ -233,5 +233,8 @@ def packed(entry: DictObservation) -> dict[str, Any]:
 def unpacked(state: Mapping[str, Any]) -> DictObservation:
     """Return the observation that `packed` described."""
     about = state["metadata"]
-    changed = {"episode_state": EpisodeState(state["episode_state"]), "metadata": about and MetaData(**about)}
+    saved_numbers(state["rewards"].values())
+    map_tree(np.isfinite, state["array_data"])  # which text has not
+    metadata = None if about is None else MetaData(**about)
+    changed = {"episode_state": EpisodeState(state["episode_state"]), "metadata": metadata}
     return DictObservation(**{**state, **changed})

@@ -165,7 +165,10 @@ def saved_numbers(values: Any, count: int | None = None) -> list[Any]:
     Raises:
         RlrunError: it has others, or what is no number.
     """
-    if any(type(value) not in (bool, int, float) for value in values) or count not in (None, len(values)):
+    if not all(isinstance(value, int | float | np.number | np.bool_) for value in values) or count not in (
+        None,
+        len(values),
+    ):
         raise RlrunError(f"wanted a list of numbers, got {printable(f'{values}'[:40])}")
     return list(values)
 

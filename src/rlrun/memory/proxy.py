@@ -161,12 +161,25 @@ class MemoryProxy:
             arrays = [*flat({"observation": packed["observations"], "response": packed["responses"]}).values()]
             if packed["length"] < 1 or any(len(array) != packed["length"] for array in arrays):
                 raise RlrunError(f"the open episode of agent {agent} has not {packed['length']} rows of each column")
-            for name, values in flat({**packed["responses"], **packed["rewards"]}).items():
-                if values.shape[1:] != self.table.storage.columns[name].shape:
-                    raise RlrunError(f"the open episode of agent {agent} has {name} of shape {[*values.shape]}")
+            self._require_fit(
+                agent, {**packed["responses"], **packed["rewards"], "observation": packed["observations"]}
+            )
             rows = {name: packed["length"] - (name == "rewards") for name in ("observations", "responses", "rewards")}
             lists = {name: [take_rows(packed[name], index) for index in range(rows[name])] for name in rows}
             self._open[agent] = _Open(**lists, info=dict(packed["info"]))
+
+    def _require_fit(self, agent: AgentId, rows: Tree) -> None:
+        """Refuse rows [n, …] of a saved episode that the columns of the same names cannot hold."""
+        columns = self.table.storage.columns
+        for name, values in flat(rows).items():
+            single = name.startswith("observation.") and "observation" in columns
+            column = columns.get("observation" if single else name)
+            if column is None or (self.table.frames is not None and column.keys[0] == "observation"):
+                continue
+            if values.dtype.kind not in "fiub" or values.shape[1:] != column.shape:
+                shape = f"{values.dtype} {[*values.shape]}"
+                raise RlrunError(f"the open episode of agent {agent} has {name} of shape {shape}")
+            column.require_choices(values, f"the open episode of agent {agent}")
 
 
 def _named(values: Mapping[str, Any], name: str, agent: AgentId) -> Any:
