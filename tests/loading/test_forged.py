@@ -90,7 +90,17 @@ FORGED = {
         ("callbacks.evaluation", ("last", "mean_totals"), ["x"]),
         *(("callbacks.evaluation", ("evaluated",), value) for value in (("x", 4), (20,), (20, NAN), 3)),
     ],
+    "prioritized": [
+        *(("memory", ("sampler", "picks"), value) for value in (-1, NAN, None)),
+        *(("memory", ("sampler", key), value) for key in ("largest", "highest") for value in (NAN, -1.0, "x", 0)),
+        *(("memory", ("sampler", "tree", "leaves"), torch.tensor([value, 1.0])) for value in (NAN, -1.0, float("inf"))),
+        ("memory", ("index", "too_short"), "x"),
+    ],
     "ppo": [
+        *(("loader", (key,), value) for key in ("epoch", "served", "number") for value in (-1, NAN)),
+        ("loader", ("served",), 99),
+        *(("loader", ("starts",), np.array([0, value])) for value in (-1, 19)),
+        *(("loader", ("rows", "action"), torch.tensor(value)) for value in ([0] * 19, [-1] * 20, [2] * 20)),
         *(("collector", ("state",), value) for value in (None, np.zeros((2, 3, 8)), np.zeros((1, 8)), [1.0])),
         ("collector", ("state",), np.zeros((2, 8), "U1")),
     ],

@@ -261,8 +261,13 @@ def restore_part(part: Stateful, state: Any, place: str) -> None:
         RunDirError: it does not fit.
     """
     try:
-        if not isinstance(part, Table):  # whose state is a copy of its rows
-            _require_numbers(part.state_dict(), state, ())
+        own: Mapping[str, Any]
+        if isinstance(part, Table):  # whose state is a copy of its rows
+            own = {name: getattr(part, name).state_dict() for name in ("sampler", "ejector")}
+            own |= {"index": part.index.books()}
+        else:
+            own = part.state_dict()
+        _require_numbers(own, state, ())
         part.load_state_dict(state)
     except RlrunError as error:
         raise RunDirError(f"{place}: {error}") from error

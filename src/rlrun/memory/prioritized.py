@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError
+from rlrun.core.errors import ConfigError, RlrunError, require_counts
 from rlrun.core.generators import Seeded
 from rlrun.core.schedules import Linear, Schedule, as_schedule
 from rlrun.core.typing import Array
@@ -217,6 +217,11 @@ class Prioritized(Seeded, Sampler):
         return float(self.largest ** (1.0 / (self.alpha(self.picks) or 1.0)))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        require_counts({"picks": state["picks"]})
+        priorities = state["tree"]["leaves"].numpy()
+        highest = np.array([state["largest"], state.get("highest", 1.0)])
+        if not (((priorities >= 0.0) & (priorities < np.inf)).all() and ((highest > 0.0) & (highest < np.inf)).all()):
+            raise RlrunError("memory: the saved sampler is damaged: its priorities are not finite numbers from 0")
         self.tree.load_state_dict(state["tree"])
         super().load_state_dict(state)
         self.picks, self.largest = state["picks"], state["largest"]

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, require_at_least
+from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_counts
 from rlrun.core.generators import Seeded
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Groups
 from rlrun.memory.adaptors import Adaptor, adapted, arrange, check
-from rlrun.memory.episodes import joined
+from rlrun.memory.episodes import flat, joined
 from rlrun.memory.loaders import Steps, chosen
 from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.transforms import Normalize
@@ -163,6 +163,10 @@ class RolloutLoader(Seeded):
         """Go on with the minibatch after the last one."""
         super().load_state_dict(state)
         self._rollout.load_state_dict(state, self.device)
+        rows = flat(self._rollout.rows)
+        for column in self.table.columns:
+            if column.choices and column.name in rows and column.keys[0] == "action":
+                column.require_choices(rows[column.name].numpy(force=True), "the saved rollout")
 
 
 def _envs_first(array: Array) -> Tensor:
@@ -256,9 +260,16 @@ class Epochs:
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Go on with the minibatch after the last one."""
+        require_counts({name: state[name] for name in ("epoch", "served", "number")})
         self.epoch, self.served, self.number = state["epoch"], state["served"], state["number"]
         self.rows = _restored(state["rows"], device)
         self.starts, self._whole = np.array(state["starts"]), None
+        if self.over:
+            return
+        counts = {len(values) for values in flat(self.rows).values()}
+        within = (self.starts >= 0) & (self.starts + (self.length - 1) * self.stride < min(counts, default=0))
+        if len(counts) > 1 or not within.all() or self.served >= self._count:
+            raise RlrunError(f"the saved rollout is damaged: its windows are not in its {counts} rows")
 
 
 def _take(rows: Array, value: Tensor) -> Tensor:
