@@ -281,10 +281,10 @@ def _require_numbers(own: Any, stored: Any, path: tuple[str, ...]) -> None:
         for name in own.keys() & stored.keys():
             _require_numbers(own[name], stored[name], (*path, str(name)))
     elif isinstance(own, list | tuple) and isinstance(stored, list | tuple):
-        for place, parts in enumerate(zip(own, stored, strict=False)):
+        for place, parts in enumerate(zip(own, stored, strict=isinstance(own, tuple) and own != ())):
             _require_numbers(*parts, (*path, str(place)))
     elif not _alike(own, stored):
-        wanted = "a number" if isinstance(own, int | float) else f"numbers {[*own.shape]}"
+        wanted = "a number" if isinstance(own, int | float) else f"numbers {[*np.shape(own)]}"
         raise RunDirError(f"'{'.'.join(path)}' is {printable(f'{stored}'[:40])}, wanted {wanted}")
 
 
@@ -293,8 +293,8 @@ def _alike(own: Any, stored: Any) -> bool:
     if isinstance(own, np.ndarray):
         same = isinstance(stored, np.ndarray) and (stored.ndim, stored.dtype.kind) == (own.ndim, own.dtype.kind)
         return same and (own.size == 0 or stored.shape == own.shape)
-    if isinstance(own, torch.Tensor):
-        return isinstance(stored, torch.Tensor)
+    if isinstance(own, torch.Tensor | tuple):
+        return isinstance(own, torch.Tensor) and isinstance(stored, torch.Tensor)
     if isinstance(own, bool):
         return stored is None or isinstance(stored, bool)  # an optimizer's `fused` differs between machines
     if isinstance(own, int):

@@ -107,7 +107,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         if not all(name in group for group in optimizer.param_groups):
             raise RlrunError(f"optimizer: its settings lack {name}")
     for parameter, entries in optimizer.state.items():
-        for name in MOMENTS.intersection(entries):
+        for name in MOMENTS.intersection(entries.keys()):
             shape, wanted = getattr(entries[name], "shape", ()), torch.Size() if name == "step" else parameter.shape
             if shape != wanted:
                 raise RlrunError(f"optimizer: {name} has shape {[*shape]}, wanted {[*wanted]}")
