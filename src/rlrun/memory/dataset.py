@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -18,9 +20,10 @@ from rlrun.memory.adaptors import Adaptor, adapted, arrange
 from rlrun.memory.episodes import flat, nest, stack
 from rlrun.memory.loaders import chosen
 from rlrun.memory.samplers import Rows
-from rlrun.memory.sources import EMPTY, table_of
+from rlrun.memory.sources import EMPTY, MINARI, table_of
 from rlrun.memory.table import Table
 from rlrun.runs.files import main_memory, reason
+from rlrun.security import trust
 
 
 class DatasetLoader:
@@ -32,6 +35,7 @@ class DatasetLoader:
     * a table, a stored memory, or `minari:DATASET`: their complete rows
     * a torch Dataset or a sequence of tuples, dicts or arrays, whose items are read once; with `rlrun.memory.Lazy` each
       batch reads its items
+    * a part of one of these: `train` or `held_out` of a `rlrun.memory.Split`
 
     Numbers of double precision become float32.
 
@@ -47,7 +51,7 @@ class DatasetLoader:
         device: of the batches.
 
     Raises:
-        ConfigError: the data set is nothing to learn from.
+        ConfigError: the data set is nothing to learn from; or an untrusted run names a file outside its directory.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class DatasetLoader:
         require_at_least("loader.batch", batch, 1)
         if epochs is not None:
             require_at_least("loader.epochs", epochs, 1)
-        self.source = _open(dataset, columns)
+        self.source = source_of(dataset, columns)
         self.batch = batch
         self.epochs = epochs
         self.shuffle = shuffle
@@ -91,6 +95,14 @@ class DatasetLoader:
                 self.served += len(rows)
                 yield {self.data_group: self._fetch(rows)}
             self.epoch, self.served = self.epoch + 1, 0
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def once(self) -> Iterator[Batch]:
+        """Yield batches of all rows in their order; the loader's own position stays."""
+        for begin in range(0, len(self), self.batch):
+            yield self._fetch(np.arange(begin, min(begin + self.batch, len(self))))
 
     def _fetch(self, rows: Array) -> Batch:
         batch = self.source.batch(rows)
@@ -141,6 +153,11 @@ class TableRows:
             self._version = index.version
         return len(self._starts)
 
+    @property
+    def episodes(self) -> Array:
+        """The number of each row's episode, [R]."""
+        return self.table.index.episode(self._starts)
+
     def batch(self, rows: Array) -> Batch:
         """Return some rows [B] as tensors that own their memory.
 
@@ -155,8 +172,39 @@ class TableRows:
         return {name: batch[name] for name in self.names}
 
 
-def _open(dataset: Any, columns: Sequence[str] | None) -> Columns | Items | TableRows:
+@dataclass(frozen=True)
+class Part:
+    """Some rows of a data set.
+
+    Attributes:
+        source: all of its rows.
+        rows: which of them, [R].
+        names: of its columns.
+    """
+
+    source: Columns | Items | TableRows
+    rows: Array
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, rows: Array) -> Batch:
+        """Return some of these rows, counted from 0: [B] -> tensors [B, …]."""
+        batch = self.source.batch(self.rows[rows])
+        return {name: batch[name] for name in self.names}
+
+
+def source_of(dataset: Any, columns: Sequence[str] | None = None) -> Columns | Items | TableRows | Part:
+    """Return what reads the rows of a data set, as `DatasetLoader` takes it.
+
+    Raises:
+        ConfigError: it is nothing to learn from, or a file outside of an untrusted run.
+    """
+    if isinstance(dataset, Part):
+        return dataset if columns is None else dataclasses.replace(dataset, names=chosen(columns, dataset.names))
     if isinstance(dataset, str | Path):
+        trust.admit_place(str(dataset), None if str(dataset).startswith(MINARI) else Path(dataset), "loader.dataset")
         if str(dataset).endswith(".npz"):
             return Columns(read_arrays(Path(dataset)), columns)
         dataset = table_of(str(dataset))

@@ -116,8 +116,8 @@ def _spaces_of(source: str) -> Spaces:
     for name in table.storage.columns:
         root = name.partition(".")[0]
         if root in ("observation", "action") and len(rows):
-            leaves[name] = _leaf(stored.leaf(name, rows), action=root == "action")
-    spaces = {name: _space(tree) for name, tree in nest(leaves).items()}
+            leaves[name] = leaf_of(stored.leaf(name, rows), action=root == "action")
+    spaces = {name: space_of(tree) for name, tree in nest(leaves).items()}
     if len(spaces) < 2:
         raise RequestError(f"{source}: it holds {', '.join(spaces) or 'no rows'}; wanted observations and actions")
     action_mask = getattr(spaces["observation"], "parts", {}).get(ACTION_MASK)
@@ -145,8 +145,8 @@ def _joined(first: Space, second: Space) -> Any:
     return first
 
 
-def _leaf(values: Array, *, action: bool) -> Leaf:
-    """Return the space of the values [R, …] of a column."""
+def leaf_of(values: Array, *, action: bool = False) -> Leaf:
+    """Return the space of the values [R, …] of a column; `action`: floats are between -1 and 1."""
     shape, kind = values.shape[1:], values.dtype
     if kind.name == PIXELS:
         return Box(shape, np.zeros(shape, kind), np.full(shape, 255, kind), PIXELS)
@@ -157,5 +157,6 @@ def _leaf(values: Array, *, action: bool) -> Leaf:
     return MultiDiscrete(largest + 1, np.zeros_like(largest)) if shape else Discrete(int(largest) + 1)
 
 
-def _space(tree: Any) -> Space:
-    return Composite({name: _space(part) for name, part in tree.items()}) if isinstance(tree, dict) else tree
+def space_of(tree: Any) -> Space:
+    """Return the space of a tree of leaves."""
+    return Composite({name: space_of(part) for name, part in tree.items()}) if isinstance(tree, dict) else tree

@@ -66,7 +66,7 @@ PARTS = (
         f"rlrun.memory.{name}"
         for name in """
             adaptors advantages augment by_episode columns dataset ejectors hindsight intrinsic joint loaders normalize
-            past prefetch prioritized proxy recent rollout rollout_table samplers storage table transforms virtual
+            past prefetch prioritized proxy recent rollout rollout_table samplers split storage table transforms virtual
         """.split()  # noqa: SIM905
     ),
     *("torch.nn.modules", "torch.nn.parameter", "torch.optim", "torch.distributions", "gymnasium.spaces"),
@@ -81,10 +81,9 @@ PARTS = (
         """.split()  # noqa: SIM905
     ),
 )
-# Some functions are parts, too: they compute, or make one.
-FUNCTIONS = (
+FUNCTIONS = (  # some are parts, too: they compute, or make one
     *("rlrun.algorithms", "rlrun.nn", "rlrun.ops", "rlrun.env.make.make", "rlrun.env.vector.spaces_of"),
-    "rlrun.memory.sources.spaces_in",
+    *("rlrun.memory.sources.spaces_in", "rlrun.memory.split.digits"),
     *("rlrun.callbacks.sinks.make_sinks", "torch.nn.functional", "torch.nn.init"),
 )
 ELEMENTWISE = tuple(f"torch.{name}" for name in "abs clamp exp log1p sigmoid sign sqrt square tanh".split())  # noqa: SIM905
@@ -354,7 +353,8 @@ def admit_place(text: str, path: Path | None, place: str) -> None:
     """
     for limit in limits:
         if not limit.reaches(text, path):
-            raise ConfigError(f"{place}: {text} lies outside of the run that names it; --trust {text} allows it")
+            named = text if is_place(text) else f"./{text}"  # else `--trust` would look for a package
+            raise ConfigError(f"{place}: {text} lies outside of the run that names it; --trust {named} allows it")
 
 
 def is_place(text: str) -> bool:

@@ -1,0 +1,130 @@
+"""One data set in two parts, to learn from and to be judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rlrun.core.errors import ConfigError, MissingExtra, did_you_mean
+from rlrun.core.spaces import Space, map_tree
+from rlrun.core.typing import Array, Tree
+from rlrun.memory.dataset import Part, TableRows, source_of
+from rlrun.memory.episodes import flat
+from rlrun.memory.sources import PIXELS, leaf_of, space_of
+
+CHUNK = 1_024  # rows that are read at once
+
+
+class Split:
+    """A data set in two parts: most rows to learn from, and some that are held out.
+
+    Each row is in exactly one part. Of a table or a stored memory whole episodes are: rows of one episode are alike.
+    The draw depends on the seed alone, so all runs, learners and resumed runs have the same parts.
+
+    Args:
+        dataset: as `DatasetLoader` takes it.
+        fraction: of the rows, or episodes, in the held-out part; between 0 and 1.
+        columns: as `DatasetLoader` takes them.
+        stratify: a column of whole numbers, [R]: each value has this fraction of its rows held out, up to one row.
+        seed: of the draw.
+
+    Attributes:
+        train, held_out: the parts, for a `DatasetLoader`.
+
+    Raises:
+        ConfigError: the data set is none, a part would be empty, or there is no such column to stratify by.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        fraction: float,
+        columns: Sequence[str] | None = None,
+        stratify: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not 0.0 < fraction < 1.0:
+            raise ConfigError(f"data.fraction: wanted a number between 0 and 1, got {fraction}")
+        source = source_of(dataset, columns)
+        if isinstance(source, Part):
+            raise ConfigError("data.dataset: it is a part of another split")
+        self._source = source
+        unit = source.episodes if isinstance(source, TableRows) else np.arange(len(source))
+        _, first, unit = np.unique(unit, return_index=True, return_inverse=True)
+        kinds = np.zeros(len(first), np.int64) if stratify is None else self._kinds(stratify)[first]
+        chosen = drawn(kinds, fraction, seed)[unit]
+        if not 0 < chosen.sum() < len(chosen):
+            what = "episodes" if isinstance(source, TableRows) else "rows"
+            raise ConfigError(f"data.fraction: {fraction} of {len(first):,} {what} leaves one of the parts empty")
+        self.train, self.held_out = (Part(source, np.flatnonzero(rows), source.names) for rows in (~chosen, chosen))
+
+    def _kinds(self, name: str) -> Array:
+        """Return the values [R] of the column that the parts are stratified by."""
+        names = self._source.names
+        if name not in names:
+            there = f"there are {', '.join(names)}{did_you_mean(name, names)}"
+            raise ConfigError(f"data.stratify: there is no column '{name}'; {there}")
+        values: Any = self._column(name)
+        if isinstance(values, dict) or values.ndim != 1 or values.dtype.kind not in "biu":
+            raise ConfigError(f"data.stratify: '{name}' is no column of whole numbers, one a row")
+        return np.asarray(values)
+
+    def _column(self, name: str, rows: int | None = None) -> Tree:
+        """Return a column of all rows, or of the first ones, as arrays."""
+        count = len(self._source) if rows is None else rows
+        chunks = [np.arange(begin, min(begin + CHUNK, count)) for begin in range(0, count, CHUNK)]
+        read = [map_tree(np.asarray, self._source.batch(chunk)[name]) for chunk in chunks]
+        return map_tree(lambda *parts: np.concatenate(parts), *read)
+
+    @cached_property
+    def spaces(self) -> dict[str, Space]:
+        """The space of each column: images of bytes, numbers without bounds, or as many choices as there are values."""
+        spaces = {}
+        for name in self._source.names:
+            tree = self._column(name, rows=1)
+            counted = any(leaf.dtype.kind in "biu" and leaf.dtype.name != PIXELS for leaf in flat(tree).values())
+            tree = self._column(name) if counted else tree  # the largest choice may be in any row
+            spaces[name] = space_of(map_tree(leaf_of, tree))
+        return spaces
+
+
+def drawn(kinds: Array, fraction: float, seed: int) -> Array:
+    """Return which units are held out, as flags: of each kind that fraction, rounded so that the total is right.
+
+    Args:
+        kinds: of the units, [U].
+        fraction: between 0 and 1.
+        seed: of the draw.
+    """
+    _, kinds, counts = np.unique(kinds, return_inverse=True, return_counts=True)
+    wanted = counts * fraction
+    quota = np.floor(wanted).astype(np.int64)
+    missing = round(len(kinds) * fraction) - quota.sum()
+    quota[np.argsort(quota - wanted, kind="stable")[:missing]] += 1  # the largest remainders first
+    order = np.random.default_rng(seed).permutation(len(kinds))
+    order = order[np.argsort(kinds[order], kind="stable")]  # by kind, shuffled within each
+    place = np.arange(len(kinds)) - np.repeat(np.cumsum(counts) - counts, counts)
+    flags = np.zeros(len(kinds), np.bool_)
+    flags[order] = place < np.repeat(quota, counts)
+    return flags
+
+
+def digits() -> dict[str, Array]:
+    """Return the digits of scikit-learn: `observation`, uint8 [1797, 8, 8] from 0 to 255, and `label`, [1797].
+
+    The images count pixels of a finer one, from 0 to 16 (Alpaydin and Kaynak 1998, doi 10.24432/C50P49).
+
+    Raises:
+        MissingExtra: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise MissingExtra("data=digits", "scikit-learn", "digits") from None
+    bunch = load_digits()
+    images = np.round(bunch.images * (255.0 / 16.0)).astype(np.uint8)
+    return {"observation": images, "label": bunch.target.astype(np.int64)}
