@@ -117,7 +117,7 @@ def test_config_prints_yaml_alone(rlrun):
     assert yaml.safe_load(rlrun("config", *DQN).out)["seeds"]["seed"] == "${seed}"
     assert rlrun("config", *DQN, "--package", "env.id").out == "CartPole-v1\n"
     config = yaml.safe_load(rlrun("config", *DQN, "--package", "stop", "stop.updates=7").out)
-    assert config == {"env_steps": 50_000, "updates": 7, "seconds": None, "mean_return": None}
+    assert config == {"env_steps": 50_000, "updates": 7, "seconds": None, "mean_return": None, "validation": None}
 
 
 def test_provenance_names_file_pair_and_word(rlrun):
@@ -203,14 +203,14 @@ def test_training_tells_what_its_budget_is_too_small_for(overrides, message, rlr
     ("line", "message"),
     [
         (
-            "override /env: none",
-            "'override /env' comes too early, env is chosen after this file; leave the line out and",
+            "override /preset: dqn_chain",
+            "'override /preset' comes too early, preset is chosen after this file; leave the line out and",
         ),
         ("override env: none", "its defaults override 'algorithm/env', which is not a group (did you mean '/env'?)"),
         ("override /nope: none", "its defaults override 'nope', which is not a group\n"),
     ],
 )
-def test_an_algorithm_that_chooses_its_environment_names_the_way_out(line, message, rlrun, write):
+def test_wrong_choices_of_an_algorithm_name_the_way_out(line, message, rlrun, write):
     write("conf/algorithm/mine.yaml", f"# @package _global_\ndefaults: [rlrun/algorithm/bc, {line}]\n")
     outcome = rlrun("check", "algorithm=mine")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)

@@ -108,6 +108,9 @@ class Composer:
         settings = [override for override in overrides if not is_group[override.key]]
         chosen = self._settled([override for override in overrides if is_group[override.key]])
         try:
+            files = self._library.files(chosen)
+            if not any(override.key.split(".")[0] == "env" for override in overrides):
+                chosen = [*chosen, *self._library.own_env(files)]
             choices = self._library.files(chosen).choices
         except ConfigError as error:
             raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
@@ -177,6 +180,14 @@ class Library:
             self._files[key] = list_files(self.repository, chosen, primary=self._primary)
         files = self._files[key]
         return files._replace(choices=dict(files.choices))
+
+    def own_env(self, files: Files) -> list[Override]:
+        """Return the choice that an algorithm's defaults list makes of the environment, unless another file does."""
+        if files.choices.get("env") != self.listed.get("env"):
+            return []
+        paths = [result.config_path for result in files.defaults]
+        names = [self.repository.envs[path] for path in paths if path in self.repository.envs]
+        return [Override(f"env={name}", "", "env", name) for name in names[-1:]]
 
     def merged(self, chosen: Sequence[Override]) -> tuple[DictConfig, list[Layer]]:
         """Return the files merged, and what each of them put in: as copies.

@@ -110,6 +110,7 @@ class Repository(ConfigRepository):  # type: ignore[misc]
         self.places = places
         self.sources = [FolderSource(place) for place in places]
         self.cache: dict[str, ConfigResult | None] = {}
+        self.envs: dict[str, str] = {}  # config path of an algorithm -> the environment that its defaults choose
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         if config_path not in self.cache:
@@ -134,7 +135,19 @@ class Repository(ConfigRepository):  # type: ignore[misc]
                     hint = f": to start from the packaged file, write '{OURS}/{config_path}'"
                     raise ConfigError(f"{result.path}: its defaults name the file itself{hint}")
                 _place(item, config_path)
+            self._take_env(result, config_path)
         return result
+
+    def _take_env(self, result: ConfigResult, config_path: str) -> None:
+        """Take `override /env: NAME` out of an algorithm's defaults: Hydra would refuse it, as env is chosen later."""
+        kept = []
+        for item in result.defaults_list or ():
+            chooses = isinstance(item, GroupDefault) and item.override and item.group == "/env"
+            if chooses and "algorithm" in config_path.split("/")[:-1]:
+                self.envs[config_path] = str(item.get_name())
+            else:
+                kept.append(item)
+        result.defaults_list = kept
 
 
 def _place(item: Any, config_path: str) -> None:
