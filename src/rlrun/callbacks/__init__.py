@@ -14,10 +14,11 @@ from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.target import LambdaReturn, QuantileTarget, SmoothedPolicy, TargetCallback
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
+from rlrun.callbacks.validation import Auroc, Validation
 from rlrun.callbacks.value_bias import ValueBias
 
-__all__ = ["ActorCriticLoss", "ActorCriticNetwork", "BonusLoss", "Budget", "Checkpointer", "CriticLoss"]
+__all__ = ["ActorCriticLoss", "ActorCriticNetwork", "Auroc", "BonusLoss", "Budget", "Checkpointer", "CriticLoss"]
 __all__ += ["EntropyTarget", "EntropyWeight", "Evaluator", "Interrupt", "Interrupted", "LambdaReturn", "Logger"]
 __all__ += ["LossCallback", "MemoryExport", "MemoryImport", "ParameterLogs", "PriorityFeedback", "Profile"]
 __all__ += ["QuantileTarget", "SGDEntropyTarget", "Schedule", "SharedEncoder", "SmoothedPolicy", "SoftPolicyLoss"]
-__all__ += ["TargetCallback", "TargetScale", "ValueBias", "make_sinks"]
+__all__ += ["TargetCallback", "TargetScale", "Validation", "ValueBias", "make_sinks"]

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from rlrun.callbacks.evaluate import Evaluator
+from rlrun.callbacks.validation import Validation
 from rlrun.core.errors import ConfigError
 from rlrun.runs import learners, processes
 from rlrun.training.callback import Callback, Stop
@@ -31,6 +32,11 @@ class Budget(Callback):
         seconds: of training, those before a resume included.
         mean_return: of an evaluation.
         evaluator: whose evaluations count.
+        validation: objective of a validation: at least, or at most, as its direction is.
+        validator: whose validations count.
+
+    Raises:
+        ConfigError: a limit is set for which nothing in the run is measured.
     """
 
     cycle = 1
@@ -44,6 +50,8 @@ class Budget(Callback):
         seconds: float | None = None,
         mean_return: float | None = None,
         evaluator: Evaluator | None = None,
+        validation: float | None = None,
+        validator: Validation | None = None,
     ) -> None:
         self.env_steps = float("inf") if env_steps is None else env_steps
         self.updates = float("inf") if updates is None else updates
@@ -53,7 +61,13 @@ class Budget(Callback):
             raise ConfigError(
                 "stop.mean_return: evaluation.async=true has results at no fixed update; evaluation.async=false"
             )
+        if validation is not None and validator is None:
+            raise ConfigError(
+                "stop.validation: no part of this run judges by held-out data; algorithm=classifier has one"
+            )
         self.evaluator = evaluator
+        self.validation = validation
+        self.validator = validator
         self._before = 0.0  # seconds of training before this process
         self._start = time.monotonic()
 
@@ -85,6 +99,8 @@ class Budget(Callback):
             raise Stop(f"{update} of {self.updates} updates")
         if self.evaluator is not None and self.evaluator.mean_return >= self.mean_return:
             raise Stop(f"evaluation reached a mean return of {self.evaluator.mean_return:.1f}")
+        if self.validator is not None and self.validation is not None and self.validator.reaches(self.validation):
+            raise Stop(f"validation reached {self.validator.objective} {self.validator.value:.4g}")
 
     def note(self, path_of: Callable[[object], str]) -> str:
         limits = {
@@ -92,6 +108,7 @@ class Budget(Callback):
             "updates": self.updates,
             "seconds": self.seconds,
             "mean return": self.mean_return,
+            "validation": float("inf") if self.validation is None else self.validation,
         }
         texts = [f"{limit:,} {unit}" for unit, limit in limits.items() if limit != float("inf")]
         return "stops at " + ", ".join(texts) if texts else "no limit"

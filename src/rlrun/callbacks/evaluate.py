@@ -118,6 +118,11 @@ class Evaluator(Callback):
         self._owed: list[Moment] = []  # those of a checkpoint
 
     @property
+    def value(self) -> float:
+        """What a run is judged by: `mean_return`."""
+        return self.mean_return
+
+    @property
     def mean_return(self) -> float:
         """Mean return of the newest evaluation; minus infinity before the first."""
         return -math.inf if self.last is None else float(self.last["mean_return"])

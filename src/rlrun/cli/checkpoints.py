@@ -57,7 +57,7 @@ def cells(report: CheckpointReport, *, names: bool, verified: bool) -> list[str]
     marks = [mark for mark in ("latest", "best") if getattr(report, mark)]
     evaluation = report.evaluation or {}
     fresh = evaluation.get("env_steps") in (report.env_steps, 0)  # 0: no environment is stepped
-    mean = evaluation.get("mean_return") if fresh else None
+    mean = evaluation.get("mean_return", evaluation.get("objective")) if fresh else None
     state = f"damaged: {_first(report)}" if report.damage else "ok" if verified else ""
     return [
         f"{report.env_steps:_}",

@@ -133,7 +133,7 @@ def evaluate(
     observation = env.reset((seed + playing).tolist())
     state = initial = initial_state(agent, envs)
     tally.show(watch, playing, active)
-    with evaluation_mode(agent):
+    with evaluation_mode(getattr(agent, "policy", None)):
         while active.any():
             if abandon is not None:
                 abandon()
@@ -162,7 +162,7 @@ def _evaluate_ids(
     playing: dict[AgentId, int] = {}  # id -> episode
     seen: dict[AgentId, int] = {}  # id -> newest round
     begun = ended = 0
-    with evaluation_mode(agent):
+    with evaluation_mode(getattr(agent, "policy", None)):
         for number, observations in enumerate(rounds(env, agent, seed=tally.seed, explore=explore)):
             if abandon is not None:
                 abandon()

@@ -37,6 +37,6 @@ def evaluating(parts: Sequence[nn.Module]) -> Iterator[None]:
             part.training = mode
 
 
-def evaluation_mode(agent: Any) -> AbstractContextManager[None]:
-    """Return a context in which an agent's policy is in evaluation mode."""
-    return evaluating(parts_of(getattr(agent, "policy", None)))
+def evaluation_mode(*networks: Any) -> AbstractContextManager[None]:
+    """Return a context in which networks are in evaluation mode; anything else stays as it is."""
+    return evaluating([part for network in networks for part in parts_of(network)])

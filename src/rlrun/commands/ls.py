@@ -9,7 +9,7 @@ from typing import Any
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import known, place_of
-from rlrun.runs.progress import progress
+from rlrun.runs.progress import judged, progress
 
 NUMBER = re.compile(r"(?<==)[-+]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])")
 STATUSES = ("running", "completed", "failed", "stopped", "interrupted")
@@ -121,7 +121,7 @@ def about(run: RunDir) -> RunRow:
     summary, manifest = known(run.summary), known(run.manifest)
     if not summary:
         newest = progress(run.metrics)
-        summary = {name: newest.get(name) for name in FIGURES} | {"objective": newest.get("evaluation/mean_return")}
+        summary = {name: newest.get(name) for name in FIGURES} | {"objective": newest.get(judged(newest) or "")}
     created = manifest.get("created")
     return RunRow(
         path=str(run.path),

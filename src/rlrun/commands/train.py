@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
-from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport
+from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport, Validation
 from rlrun.callbacks.log import sending_files
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.collect.agents import require_actions
@@ -77,6 +77,9 @@ class Result:
         """Return two lines: the outcome, and the run directory."""
         stats, summary = self.summary["evaluation"], self.summary
         steps = f"{summary['env_steps']:,} env steps, {summary['updates']:,} updates, {summary['seconds']:.0f} s"
+        if validation := summary.get("validation"):
+            outcome = ", ".join(f"{name} {value:.4g}" for name, value in validation.items())
+            return f"{summary['status']}: {outcome} on held-out data ({steps})\n{self.run_dir}"
         if stats is None:
             return f"{summary['status']}: {steps}\n{self.run_dir}"
         mean, over = f"{stats['mean_return']:.2f} ± {stats['std_return']:.2f}", counted(stats["episodes"], "episode")
@@ -126,7 +129,8 @@ class Experiment:
         stop, loader = self.config.stop, getattr(self.trainer.loader, "loader", self.trainer.loader)  # of a prefetch
         steps, table = stop.env_steps, getattr(loader, "table", ())
         warm_up, batch, length, horizon = (getattr(loader, key, 0) for key in ("warm_up", "batch", "length", "horizon"))
-        if self.part((Collector, ByIdCollector)) is not None and all(limit is None for limit in stop.values()):
+        endless = self.part((Collector, ByIdCollector)) is not None or getattr(loader, "epochs", 0) is None
+        if endless and all(limit is None for limit in stop.values()):
             return ["no limit is set in stop: the run continues until a signal ends it"]
         if not steps:
             return []
@@ -313,6 +317,9 @@ class Experiment:
         seconds = logger.seconds if logger is not None else 0.0
         steps = collector.steps if collector is not None else 0
         last = evaluator.last if evaluator is not None else None
+        validation = self.part(Validation)
+        validated = validation.last if validation is not None else None
+        judge = evaluator if last is not None or validated is None else validation
         return {
             "status": status,
             "env_steps": steps,
@@ -321,8 +328,9 @@ class Experiment:
             "seconds": seconds,
             "env_steps_per_second": steps / seconds if seconds > 0 else None,
             "evaluation": last,
-            "best": evaluator.best if evaluator is not None else None,
-            "objective": last["mean_return"] if last is not None else None,
+            **({} if validation is None else {"validation": validated}),
+            "best": judge.best if judge is not None else None,
+            "objective": judge.value if judge is not None and judge.last is not None else None,
             "stopped_by": str(state["stopped_by"]) if isinstance(state.get("stopped_by"), Stop) else None,
         }
 

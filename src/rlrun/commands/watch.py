@@ -15,7 +15,7 @@ from rlrun.config.interpolation import locate, split
 from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import open_regular, place_of, read_bytes
-from rlrun.runs.progress import changed, number_of, parts, progress, record_of
+from rlrun.runs.progress import changed, number_of, parts, progress, record_of, score_of
 
 LISTING = 30.0  # seconds between two looks for new runs
 CHUNK = 1 << 22  # bytes of metrics that are read at once
@@ -24,7 +24,8 @@ POINTS = 1_024  # of a curve; then every second one is dropped
 FIGURES = 6.0  # seconds between two readings of the figures in a row of the list
 NAMES = 500  # of metrics
 CURVES = 12  # charts at most
-FIRST = ("evaluation/mean_return", "episode/return", "loss/", "episode/", "entropy/", "value/")  # metrics, in order
+# metrics, in order
+FIRST = ("evaluation/mean_return", "validation/", "episode/return", "loss/", "episode/", "entropy/", "value/")
 ARROWS = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left"}
 LETTERS = {b"k": "up", b"j": "down", b"l": "right", b"h": "left", b"q": "quit", b"\x03": "quit", b"\x04": "quit"}
 
@@ -172,18 +173,19 @@ class Watch:
             newest = progress(job.run.metrics)
             self._figures[job.run.path] = time.monotonic(), now, newest
         steps = number_of(newest.get("env_steps")) or number_of(newest.get("updates"))
-        value = number_of(newest.get("evaluation/mean_return", newest.get("episode/return")))
+        value = number_of(score_of(newest))
         return JobRow(
             job.name, state, f"{steps:,.0f}" if steps else "", "" if value is None else f"{value:.2f}", job.why
         )
 
     def _total(self, run: RunDir) -> int | None:
-        """Return the environment steps of the run's budget."""
+        """Return the environment steps, or without an environment the updates, of the run's budget."""
         if run.path not in self._totals:
             self._totals[run.path] = None
             with suppress(RlrunError, RecursionError):
                 config = parse_yaml(read_bytes(run.config, follow=True).decode(errors="replace"), "")
-                budget = number_of(locate(config, split("stop.env_steps")).node)
+                key = "stop.updates" if config.get("env", ...) is None else "stop.env_steps"
+                budget = number_of(locate(config, split(key)).node)
                 self._totals[run.path] = int(budget) if budget else None
         return self._totals[run.path]
 

@@ -166,6 +166,7 @@ KINDS: dict[str, Kind] = {
     "stop.updates": either(whole(), NULL),
     "stop.seconds": either(number(0), NULL),
     "stop.mean_return": either(number(), NULL),
+    "stop.validation": either(number(), NULL),
     "expect.return": either(number(), NULL),
     "evaluation.every": either(whole(), NULL),
     "evaluation.episodes": whole(1),

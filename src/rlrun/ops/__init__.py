@@ -1,5 +1,6 @@
 """The mathematics: pure functions of tensors."""
 
+from rlrun.ops.classification import accuracy, auroc, log_likelihood
 from rlrun.ops.distributions import (
     bin_centres,
     choice_divergence,
@@ -65,6 +66,8 @@ __all__ = [
     "Fractions",
     "Least",
     "TargetEntropy",
+    "accuracy",
+    "auroc",
     "bin_centres",
     "bootstrap",
     "choice_divergence",
@@ -88,6 +91,7 @@ __all__ = [
     "least_weighed",
     "lengthened",
     "lerp_",
+    "log_likelihood",
     "mean_of",
     "n_step_return",
     "normal_like",

@@ -101,7 +101,7 @@ def check_manifest(note: Any, path: Path) -> None:
             raise RunDirError(f"{path} is damaged: its {name} is not a number")
     if not isinstance(note.get("created", ""), str):
         raise RunDirError(f"{path} is damaged: the time when it was created is not a text")
-    stats, numbers = note.get("evaluation"), ("mean_return", "std_return", "episodes", "env_steps")
+    stats, numbers = note.get("evaluation"), ("mean_return", "std_return", "episodes", "objective", "env_steps")
     if stats is not None and not (
         isinstance(stats, dict) and all(type(stats.get(name, 0)) in (int, float, type(None)) for name in numbers)
     ):

@@ -20,6 +20,7 @@ LONGEST = 1 << 20  # bytes of a record
 SHOWN_LOSSES = 4
 BAR = 12  # cells
 SHOWN_WORK = 2  # kinds that take the most time
+RETURN, VALIDATION = "evaluation/mean_return", "validation/"  # metrics that judge runs: a name, and the family of names
 HUGE = 1e100  # a larger number is none that a mean could be taken of
 
 
@@ -61,6 +62,16 @@ def record_of(line: str | bytes) -> dict[str, Any] | None:
         if isinstance(record, dict):
             return record
     return None
+
+
+def judged(record: Mapping[str, Any]) -> str | None:
+    """Return the metric that judges a run: a mean return, or the objective, which a validation writes first."""
+    return RETURN if RETURN in record else next((name for name in record if name.startswith(VALIDATION)), None)
+
+
+def score_of(record: Mapping[str, Any]) -> Any:
+    """Return the value of the metric that judges a run, or else the return of training's episodes; None without."""
+    return record.get(judged(record) or "episode/return")
 
 
 def values_of(path: Path, name: str) -> list[float]:
@@ -148,9 +159,12 @@ def parts(record: Mapping[str, Any], *, total: int | None = None, offline: int =
     at = position(record)
     rate = record.get("time/env_steps_per_second" if record["env_steps"] else "time/updates_per_second", 0.0)
     texts = [f"{at:,}/{total:,} {unit} {min(at / total, 1.0):.0%}" if total else f"{at:,} {unit}"]
-    for label, name in (("return", "episode/return"), ("evaluation", "evaluation/mean_return")):
+    for label, name in (("return", "episode/return"), ("evaluation", RETURN)):
         if name in record:
             texts.append(f"{label} {record[name]:.1f}")
+    validated = {name: value for name, value in record.items() if name.startswith(VALIDATION)}
+    if validated:
+        texts.append(" ".join(f"{name.removeprefix(VALIDATION)} {value:.4g}" for name, value in validated.items()))
     losses = {name.removeprefix("loss/"): value for name, value in record.items() if name.startswith("loss/")}
     if losses:
         texts.append("loss " + " ".join(f"{name}={value:.3g}" for name, value in list(losses.items())[:SHOWN_LOSSES]))

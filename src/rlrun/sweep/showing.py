@@ -10,7 +10,7 @@ from typing import Any
 from rlrun.core.errors import printable
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, duration
-from rlrun.runs.progress import progress
+from rlrun.runs.progress import progress, score_of
 from rlrun.sweep.job_store import Entry, State
 
 ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed", "pruned")
@@ -75,7 +75,7 @@ def figures(folder: Path, entry: Entry) -> tuple[float, str]:
     if entry.state in ("pending", "queued"):
         return 0, ""
     metrics = progress(RunDir(folder / "jobs" / entry.key).metrics)
-    value = metrics.get("evaluation/mean_return", metrics.get("episode/return"))
+    value = score_of(metrics)
     return metrics.get("env_steps") or metrics.get("updates") or 0, "" if value is None else f"{value:.2f}"
 
 

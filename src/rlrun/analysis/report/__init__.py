@@ -23,7 +23,7 @@ from rlrun.analysis.report.runs import EVALUATED, PLAYED, Run, add_jobs, gather
 from rlrun.analysis.report.wording import interval, notes
 from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean, printable
 from rlrun.runs.files import counted, place_of, reason, replace
-from rlrun.runs.progress import progress
+from rlrun.runs.progress import judged, progress
 
 RESAMPLES = 10_000
 FEWEST, MOST = 100, 1_000_000  # resamples
@@ -113,7 +113,7 @@ def report(
         folders: run folders, sweep folders, or folders above these.
         out: the page; None = `report.html` in the working directory.
         metric: its last value is a run's score; None = `evaluation/mean_return`, or `episode/return` where no run
-            was ever evaluated.
+            was ever evaluated, or the objective of a validation where no run has returns.
         by: config keys whose values define a group, or `folder`; none = all overrides but seed and environment.
         bounds: for each task the scores that count as 0 and 1; default = the extremes that were measured.
         title: of the page.
@@ -165,6 +165,8 @@ def _findings(places: Sequence[Path], options: ReportOptions, by: list[str]) -> 
         raise RunDirError(f"{', '.join(map(str, places))}: there is no run here or below; rlrun ls lists runs")
     if metric and not _measured(runs, metric):
         raise RequestError(f"--metric {metric}: no run has a value of it{_near(metric, runs)}")
+    if not metric and not any(run.curves for run in runs) and (name := _validated(runs)):
+        return _findings(places, options._replace(metric=name), by)
     metric = metric or (PLAYED if not _measured(runs, EVALUATED) and _measured(runs, PLAYED) else EVALUATED)
     tasks = {run.task for run in runs}
     for task, (low, high) in options.bounds.items():
@@ -198,6 +200,11 @@ def _folder(folder: Place) -> Path:
 
 def _measured(runs: Iterable[Run], metric: str) -> bool:
     return any(metric in run.curves for run in runs)
+
+
+def _validated(runs: Iterable[Run]) -> str | None:
+    """Return the objective of the first run that was judged by held-out data."""
+    return next(filter(None, (judged(progress(run.path / "metrics.jsonl")) for run in runs)), None)
 
 
 def _near(metric: str, runs: list[Run]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,14 @@ from rlrun.config.overrides import parse
 from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, converted, either, list_of, one_of, whole
 from rlrun.core.errors import ConfigError, MissingExtra, RunDirError
 from rlrun.runs.files import counted, read_json, write_json
+from rlrun.runs.progress import RETURN, VALIDATION
 from rlrun.security import trust
 from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 
 ABOUT = "search.json"
 MAY_GROW = ("trials", "top", "fresh_seeds")  # of a search that was begun
 MOST_SEEDS = 1_000
+JUDGES = ("validation", "evaluation")  # callbacks
 
 
 def _seeds(value: Any) -> Any:
@@ -59,8 +61,8 @@ KINDS = {
     "score": one_of("mean", "last", "best"),
     "over_seeds": one_of("mean", "iqm", "worst"),
     "seeds": Kind("a whole number from 1, or a list of different seeds", _seeds),
-    "objective": Kind("the name of a metric, or a list of several", _names),
-    "direction": either(DIRECTION, list_of("a list of these", DIRECTION)),
+    "objective": either(NULL, Kind("the name of a metric, or a list of several", _names)),
+    "direction": either(NULL, DIRECTION, list_of("a list of these", DIRECTION)),
 }
 
 
@@ -80,8 +82,8 @@ class Optuna:
     startup: int = 10
     seeds: int | list[int] = 1
     seed: int = 0
-    objective: str | list[str] = "evaluation/mean_return"
-    direction: str | list[str] = "maximize"
+    objective: str | list[str] | None = None
+    direction: str | list[str] | None = None
     score: str = "mean"
     over_seeds: str = "mean"
     pruner: str = "auto"
@@ -113,12 +115,14 @@ class Optuna:
 
     @property
     def objectives(self) -> list[str]:
-        return [self.objective] if isinstance(self.objective, str) else list(self.objective)
+        objective = self.objective or RETURN
+        return [objective] if isinstance(objective, str) else list(objective)
 
     @property
     def directions(self) -> list[str]:
         """One for each objective."""
-        return [self.direction] * len(self.objectives) if isinstance(self.direction, str) else list(self.direction)
+        direction = self.direction or "maximize"
+        return [direction] * len(self.objectives) if isinstance(direction, str) else list(direction)
 
     @property
     def signs(self) -> list[float]:
@@ -219,11 +223,11 @@ class SearchPlan:
     def evaluations(self) -> int | None:
         """How often a run is evaluated, as far as its config says."""
         config = self._base.config
-        every, steps = config.evaluation.every, config.stop.env_steps
+        every, steps = config.evaluation.every, config.stop.env_steps or config.stop.updates
         return max(1, -(-int(steps) // int(every))) if every and steps else None
 
     def check(self) -> None:
-        """Compose with all values that a dimension names, or with its bounds.
+        """Compose with all values that a dimension names, or with its bounds; settle on the objective.
 
         Raises:
             ConfigError: naming the wrong key, or what prevents the search.
@@ -232,7 +236,8 @@ class SearchPlan:
         for at in range(max(map(len, ends))):
             values = [options[at % len(options)] for options in ends]
             self._compose([*self.fixed, *map(Dimension.override, self.dimensions, values)])
-        reports = [name for name in self.settings.objectives if name.startswith("evaluation/")]
+        self.settings = self._judged(self.settings)
+        reports = [name for name in self.settings.objectives if name.startswith(("evaluation/", VALIDATION))]
         if reports and not self._base.config.evaluation.every:
             raise ConfigError(f"sweep.objective: evaluation.every=0 leaves no {reports[0]} to compare")
 
@@ -283,6 +288,16 @@ class SearchPlan:
             return cls(overrides, settings, config_dir, foreign=foreign, packages=packages)
         except ConfigError as error:
             raise RunDirError(f"{folder / ABOUT} is damaged: {error}") from error
+
+    def _judged(self, settings: Optuna) -> Optuna:
+        """Return settings with the objective that runs are judged by, and its direction, unless they name them."""
+        objective, direction = settings.objective or RETURN, settings.direction or "maximize"
+        validation, evaluation = (OmegaConf.select(self._base.config, f"callbacks.{name}") for name in JUDGES)
+        returns = evaluation is not None and self._base.config.evaluation.every
+        if settings.objective is None and validation is not None and not returns:
+            objective = f"{VALIDATION}{validation.objective}"
+            direction = settings.direction or OmegaConf.select(validation, "direction") or direction
+        return replace(settings, objective=objective, direction=direction)
 
     @cached_property
     def _base(self) -> configuration.Composed:

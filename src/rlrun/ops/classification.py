@@ -1,0 +1,31 @@
+"""How well scores of classes fit labels."""
+
+from torch import Tensor
+
+
+def accuracy(output: Tensor, label: Tensor) -> Tensor:
+    """Return 1 for each row whose largest score is that of its label, else 0: scores [B, K], labels [B] -> [B]."""
+    return (output.argmax(-1) == label).float()
+
+
+def log_likelihood(output: Tensor, label: Tensor) -> Tensor:
+    """Return the log-probability of each label under the softmax of the scores: [B, K], [B] -> [B]."""
+    return output.log_softmax(-1).gather(-1, label.long().unsqueeze(-1)).squeeze(-1)
+
+
+def auroc(score: Tensor, positive: Tensor) -> Tensor:
+    """Return the probability that a positive row has a higher score than a negative one; equal scores count half.
+
+    This is the area under the curve of true over false positives (Mann and Whitney 1947, doi 10.1214/aoms/1177730491).
+    NaN where one kind is missing.
+
+    Args:
+        score: [N].
+        positive: [N], true or 1 for positive rows.
+    """
+    positive = positive.bool()
+    _, place, counts = score.double().unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    rank = (counts.cumsum(0) - 0.5 * (counts - 1.0))[place]  # from 1; equal scores share their mean rank
+    positives = positive.sum()
+    wins: Tensor = rank[positive].sum() - 0.5 * positives * (positives + 1)
+    return wins / (positives * (~positive).sum())
