@@ -59,6 +59,13 @@ FirstSeed = Annotated[
     int,
     typer.Option("--seed", help="Episode i starts with reset(seed=seed + i).", min=0, max=2**62),
 ]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        help="Network of a run without an agent, such as networks.classifier (default: the only one).",
+        show_default=False,
+    ),
+]
 Trust = Annotated[
     list[str] | None,
     typer.Option(

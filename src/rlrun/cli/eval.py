@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlrun.cli.common import AsJson, EnvOverrides, FirstSeed, Trust, print_json
+from rlrun.cli.common import AsJson, EnvOverrides, FirstSeed, Network, Trust, print_json
 from rlrun.core.errors import RunDirError, printable
 from rlrun.runs.files import aligned, counted
 
 if TYPE_CHECKING:
-    from rlrun.commands.evaluate import EvaluationReport
+    from rlrun.commands.evaluate import EvaluationReport, ValidationReport
 
 SEVERAL = ("checkpoint", "return", "±", "mean from", "to", "lowest", "highest", "length", "succeeded", "")
 EPISODES = ("seed", "return", "length", "ended", "succeeded")
@@ -47,10 +47,11 @@ def eval(
     video: Annotated[Path | None, typer.Option(help="Write a video of each episode into this folder.")] = None,
     videos: Annotated[int | None, typer.Option(help="Film only the first N episodes (default: all).", min=1)] = None,
     form: Annotated[str | None, typer.Option("--format", help="Format of videos: mp4 or gif (default: mp4).")] = None,
+    network: Network = None,
     trust: Trust = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a run's policy at one or several checkpoints, or an exported policy."""
+    """Evaluate a run's policy at one or several checkpoints, or an exported policy, or a network on held-out data."""
     from rlrun.commands import evaluate as evaluation
 
     names = [override for text in checkpoint or ["latest"] for override in text.split(",")]
@@ -63,6 +64,7 @@ def eval(
         "video": video,
         "videos": videos,
         "form": form,
+        "network": network,
         "trust": trust or [],
         "overrides": overrides or [],
     }
@@ -75,7 +77,7 @@ def eval(
         print_json(objects[0] if single else objects)
     else:
         _print(reports, single=single, table=table)
-    damaged = {report.checkpoint: report.damage for report in reports if report.damage is not None}
+    damaged = {report.checkpoint: report.damage for report in reports if getattr(report, "damage", None)}
     for damage in damaged.values():
         typer.echo(printable(damage), err=True)
     if damaged:
@@ -84,13 +86,14 @@ def eval(
         raise RunDirError(f"{run}: {len(damaged)} of {number} {verb} damaged")
 
 
-def _print(reports: list[EvaluationReport], *, single: bool, table: bool) -> None:
+def _print(reports: list[Any], *, single: bool, table: bool) -> None:
     different = {report.checkpoint: report for report in reports}.values()
-    good = [report for report in different if report.damage is None]
-    lines = [report.describe() for report in good] if single else aligned([SEVERAL, *map(_row, good)], left=LEFT)
+    good = [report for report in different if getattr(report, "damage", None) is None]
+    names = ("checkpoint", *good[0].metrics, "") if good and hasattr(good[0], "metrics") else SEVERAL
+    lines = [report.describe() for report in good] if single else aligned([names, *map(_row, good)], left=LEFT)
     for line in lines:
         typer.echo(line)
-    if not table:
+    if not table or names is not SEVERAL:
         return
     heads = EPISODES if single else ("checkpoint", *EPISODES)
     rows = [row if single else (_step(report), *row) for report in good for row in _episodes(report)]
@@ -99,7 +102,9 @@ def _print(reports: list[EvaluationReport], *, single: bool, table: bool) -> Non
         typer.echo(line)
 
 
-def _row(report: EvaluationReport) -> tuple[str, ...]:
+def _row(report: Any) -> tuple[str, ...]:
+    if hasattr(report, "metrics"):
+        return _step(report), *(f"{number:.4f}" for number in report.metrics.values()), _marks(report)
     low, high = report.interval or (None, None)
     numbers = (report.mean_return, report.std_return, low, high, min(report.returns), max(report.returns))
     outcomes = report.outcomes
@@ -108,8 +113,12 @@ def _row(report: EvaluationReport) -> tuple[str, ...]:
         *("-" if number is None else f"{number:.2f}" for number in numbers),
         f"{sum(report.lengths) / len(report.lengths):.1f}",
         f"{sum(outcomes)} of {len(outcomes)}" if outcomes else "-",
-        " ".join(name for name in ("latest", "best") if getattr(report, name)),
+        _marks(report),
     )
+
+
+def _marks(report: EvaluationReport | ValidationReport) -> str:
+    return " ".join(name for name in ("latest", "best") if getattr(report, name))
 
 
 def _episodes(report: EvaluationReport) -> list[tuple[str, ...]]:
@@ -121,5 +130,5 @@ def _episodes(report: EvaluationReport) -> list[tuple[str, ...]]:
     ]
 
 
-def _step(report: EvaluationReport) -> str:
+def _step(report: EvaluationReport | ValidationReport) -> str:
     return f"{report.env_steps:_}"

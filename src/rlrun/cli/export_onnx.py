@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import AsJson, FirstSeed, Trust, print_json
+from rlrun.cli.common import AsJson, FirstSeed, Network, Trust, print_json
 
 
 def export_onnx(
@@ -26,10 +26,11 @@ def export_onnx(
         ),
     ] = 10,
     seed: FirstSeed = 0,
+    network: Network = None,
     trust: Trust = None,
     as_json: AsJson = False,
 ) -> None:
-    """Export the policy of a run as a file that runs without rlrun, and prove that it acts the same."""
+    """Export the policy of a run, or a network, as a file that runs without rlrun, and prove that it acts the same."""
     from rlrun.export.making import export_onnx
 
     export = export_onnx(
@@ -40,6 +41,7 @@ def export_onnx(
         format=format,
         episodes=episodes,
         seed=seed,
+        network=network,
         trust=trust or [],
     )
     if as_json:

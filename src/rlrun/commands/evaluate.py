@@ -12,7 +12,7 @@ from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.export.opening import exported, is_export, refuse_overrides
-from rlrun.loading.policy import Frozen, frozen
+from rlrun.loading.policy import Frozen, Judged, frozen, has_agent, judged
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import counted, finite, place_of
 
@@ -86,6 +86,27 @@ class EvaluationReport(Evaluation):
         )
 
 
+@dataclass
+class ValidationReport:
+    """Metrics of a network on held-out data, the objective first; other attributes as of `EvaluationReport`."""
+
+    metrics: dict[str, float]
+    rows: int
+    run: Path
+    checkpoint: str
+    env_steps: int
+    latest: bool
+    best: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `rlrun eval --json` prints."""
+        return {name: finite(value) for name, value in vars(self).items()} | {"run": str(self.run)}
+
+    def describe(self) -> str:
+        numbers = ", ".join(f"{name} {value:.6g}" for name, value in self.metrics.items())
+        return f"{numbers} on {counted(self.rows, 'held-out row')} (checkpoint {self.checkpoint})"
+
+
 class Options(TypedDict, total=False):
     """Arguments of `evaluate` besides the checkpoint."""
 
@@ -96,14 +117,15 @@ class Options(TypedDict, total=False):
     video: Path | None
     videos: int | None
     form: str | None
+    network: str | None
     trust: Iterable[str]
     overrides: Iterable[str]
 
 
 @overload
-def evaluate(run: Run, *, checkpoint: str = "latest", **options: Unpack[Options]) -> EvaluationReport: ...
+def evaluate(run: Run, *, checkpoint: str = "latest", **options: Unpack[Options]) -> Any: ...
 @overload
-def evaluate(run: Run, *, checkpoint: list[str], **options: Unpack[Options]) -> list[EvaluationReport]: ...
+def evaluate(run: Run, *, checkpoint: list[str], **options: Unpack[Options]) -> list[Any]: ...
 def evaluate(
     run: Run,
     *,
@@ -115,10 +137,13 @@ def evaluate(
     video: Path | None = None,
     videos: int | None = None,
     form: str | None = None,
+    network: str | None = None,
     trust: Iterable[str] = (),
     overrides: Iterable[str] = (),
-) -> EvaluationReport | list[EvaluationReport]:
+) -> Any:
     """Play episodes with the frozen policy of a run; the Python equivalent of `rlrun eval`.
+
+    A run without an agent is judged by its held-out data instead.
 
     Args:
         run: a run directory, the result of `train`, or an exported policy, FILE.onnx.
@@ -131,11 +156,13 @@ def evaluate(
         video: a folder for one video an episode; of several checkpoints, each gets a folder in it.
         videos: how many of the first episodes are filmed; None = all.
         form: of videos: mp4 (default) or gif.
+        network: config path of the network that is judged by held-out data; None = the only one, if there is no agent.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
         overrides: for an exported policy: they change its environment, or choose another one.
 
     Returns:
-        A report. For a list of checkpoints one for each; if one is damaged, the others are still played.
+        An `EvaluationReport`, or a `ValidationReport` of a network. For a list of checkpoints one for each; if one is
+        damaged, the others are still played.
 
     Raises:
         RequestError: no such run or checkpoint, it names code that is not trusted, videos cannot be made, or the one
@@ -151,6 +178,14 @@ def evaluate(
         return replace(report, env_steps=file.env_steps, videos=files)
     refuse_overrides(overrides)
     single, wanted = isinstance(checkpoint, str), _chosen(RunDir.open(run), checkpoint)
+    if network is not None or not has_agent(run, trust):
+        if stochastic or epsilon is not None or film is not None:
+            raise RequestError("--stochastic, --epsilon and --video go with episodes; a network has held-out data")
+        with judged(run, network, trust) as parts:
+            if parts.validation.network not in (None, parts.network):
+                raise RequestError(f"--network {parts.path}: callbacks.validation judges another network")
+            results = [_validated(parts, where) for where in wanted]
+        return results[0] if single else results
     with frozen(run, trust) as policy:
         if single:
             policy.take_only(wanted[0])
@@ -159,6 +194,14 @@ def evaluate(
         with Stage(policy.env, episodes=episodes, seed=seed, film=film, **limits) as stage:
             reports = {where: _report(policy, where, stage, single=single) for where in dict.fromkeys(wanted)}
     return reports[wanted[0]] if single else [reports[where] for where in wanted]
+
+
+def _validated(parts: Judged, where: Path) -> ValidationReport:
+    """Judge a checkpoint by held-out data."""
+    parts.take_only(where)
+    latest, best = (parts.directory.pointed(name) == where.name for name in ("latest", "best"))
+    metrics, rows, run = parts.validation.measure(), len(parts.validation.loader), parts.directory.path
+    return ValidationReport(metrics, rows, run, where.name, checkpoint_key(where)[0], latest=latest, best=best)
 
 
 def _film(folder: Path | None, videos: int | None, form: str | None) -> Film | None:

@@ -211,12 +211,12 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
                 if len(rows) >= count:
                     return rows[:count]
                 if any(not entry.episode_state.over for entry in observations.values()):
-                    rows += _rows(graph, AgentProxy(agent, env.spaces).seen(observations), None)
+                    rows += rows_of(graph, AgentProxy(agent, env.spaces).seen(observations), None)
         env.renew()
         observation = env.reset(seed)
         state = initial = initial_state(agent, env.num_envs)
         while len(rows) < count:
-            rows += _rows(graph, observation, state)
+            rows += rows_of(graph, observation, state)
             response = agent(observation, state, explore=True)
             step = env.step(response["action"])
             episode_end = step.terminated | step.truncated
@@ -232,7 +232,7 @@ def columns(inputs: Sequence[Port], observation: Tree) -> Columns:
     return {name: value + np.asarray(starts[name]) if np.any(starts[name]) else value for name, value in values.items()}
 
 
-def _rows(graph: Graph, observation: Tree, state: Tree) -> list[Columns]:
+def rows_of(graph: Graph, observation: Tree, state: Tree = None) -> list[Columns]:
     """Return the envs of an observation tree as rows in the environment's own numbers."""
     taken = [port for port in graph.inputs if port.role == "observation"]
     states = {named("state", path): value for path, value in flat(state)}

@@ -5,7 +5,7 @@ import importlib.resources
 import io
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,16 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
+from rlrun.collect.agents import to_arrays
 from rlrun.collect.modes import evaluation_mode
 from rlrun.config.expansion import identity
 from rlrun.core.errors import MissingExtra, RequestError, did_you_mean
 from rlrun.env import Env
 from rlrun.env.descriptions import containers
-from rlrun.export.checking import TOLERANCE, Reference, compare, edges, played, recorded, running
+from rlrun.export.checking import TOLERANCE, Columns, Reference, Run, compare, edges, played, recorded, rows_of, running
 from rlrun.export.graph import Graph, Outer
-from rlrun.loading.policy import Frozen, frozen, require_own_folder
+from rlrun.export.network import NetworkAgent, outer_of, validated
+from rlrun.loading.policy import Judged, Restored, frozen, has_agent, judged, require_own_folder
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, replace, sized, write_json
 
@@ -57,7 +59,11 @@ class Export:
             f"{counted(parity['rows'], 'observation')}: largest difference {parity['largest']:.1e}, "
             f"{parity['largest_at_edges']:.1e} at {counted(parity['edges'], 'edge')}"
         )
-        episodes = self.about["episodes"]
+        if (validation := self.about.get("validation")) is not None:
+            numbers = ", ".join(f"{name} {value:.4g}" for name, value in validation["metrics"].items())
+            rows = counted(validation["rows"], "held-out row")
+            lines.append(f"{rows} by the file alone: {numbers}; outputs at most {validation['largest']:.1e} apart")
+        episodes = self.about.get("episodes")
         if episodes is not None and episodes["returns"]:
             lines.append(
                 f"{counted(len(episodes['returns']), 'episode')} through onnxruntime alone: mean return "
@@ -75,9 +81,12 @@ def export_onnx(
     format: str = "onnx",
     episodes: int = EPISODES,
     seed: int = 0,
+    network: str | None = None,
     trust: Iterable[str] = (),
 ) -> Export:
     """Write the policy of a run as a file that needs no `rlrun`, and prove that it acts the same.
+
+    Of a run without an agent a network is written; held-out data prove that it answers the same.
 
     Args:
         run: a run directory.
@@ -88,6 +97,7 @@ def export_onnx(
         format: `onnx`, or `pt2` for `torch.export.load`.
         episodes: played through onnxruntime alone before the file gets its name; 0 = none.
         seed: of the first episode; episode i starts with `reset(seed=seed + i)`.
+        network: config path of a network, in place of the policy; None = the policy, or the only network.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
 
     Raises:
@@ -98,23 +108,54 @@ def export_onnx(
         raise RequestError(f"--format {format}: there are {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
     require("export-onnx")
     where = RunDir.open(run).checkpoint(checkpoint)
+    if network is not None or not has_agent(run, trust):
+        if stochastic:
+            raise RequestError("--stochastic goes with a policy; a network draws nothing")
+        with judged(run, network, trust, device="cpu") as parts:
+            path = _place(parts, output, f"{parts.path.rpartition('.')[2]}.{format}")
+            parts.take_only(where)
+            data, about = _network(parts, where, {"file": path.name, "format": format, "seed": seed})
+        _write(path, data, about)
+        return Export(path, about, len(data))
     with frozen(run, trust, device="cpu") as policy:
-        path = policy.directory.exports / f"policy.{format}" if output is None else Path(output).absolute()
-        if output is None:
-            require_own_folder(policy.directory.exports)
-        _require_place(path, create=output is None)
+        path = _place(policy, output, f"policy.{format}")
         policy.take_only(where)
         agent, env = policy.agent, policy.env.copy(num_envs=1)
         try:
-            with evaluation_mode(agent):
+            with evaluation_mode(getattr(agent, "policy", None)):
                 graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
-                about = _described(policy, where, graph) | {"file": path.name, "format": format, "seed": seed}
+                about = {**_described(policy, where, graph), "env": environment(policy.config)}
+                about |= {"file": path.name, "format": format, "seed": seed}
                 data = _file_bytes(graph, about)
                 about |= _proven(data, Reference(agent, graph), env, about, episodes)
         finally:
             env.close()
     _write(path, data, about)
     return Export(path, about, len(data))
+
+
+def _network(parts: Judged, where: Path, about: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Return the bytes of a network's file, and what is known of it."""
+    validation, agent = parts.validation, NetworkAgent(parts.network)
+    rows = next(validation.loader.once())[validation.input]
+    with evaluation_mode(parts.network):
+        graph = Graph(agent, outer_of(parts.network, rows))
+        about = {**_described(parts, where, graph), "network": parts.path, **about}
+        data = _file_bytes(graph, about)
+        run, reference = running(data, graph, about["format"]), Reference(agent, graph)
+        about["parity"] = _parity(run, reference, rows_of(graph, to_arrays(rows))[:RECORDED], about["seed"])
+        if parts.network is validation.network:
+            about["validation"] = validated(run, reference, validation)
+    return data, about
+
+
+def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
+    """Return the path of the file; its folder is there."""
+    path = parts.directory.exports / name if output is None else Path(output).absolute()
+    if output is None:
+        require_own_folder(parts.directory.exports)
+    _require_place(path, create=output is None)
+    return path
 
 
 def _require_place(path: Path, *, create: bool) -> None:
@@ -126,7 +167,7 @@ def _require_place(path: Path, *, create: bool) -> None:
         raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
 
 
-def _described(policy: Frozen, where: Path, graph: Graph) -> dict[str, Any]:
+def _described(policy: Restored, where: Path, graph: Graph) -> dict[str, Any]:
     """Return what is known of a policy before it acts."""
     from rlrun import __version__
 
@@ -145,7 +186,6 @@ def _described(policy: Frozen, where: Path, graph: Graph) -> dict[str, Any]:
         "commit": git.get("commit"),
         "dirty": git.get("dirty"),
         **interface(graph),
-        "env": environment(policy.config),
     }
 
 
@@ -165,20 +205,23 @@ def _proven(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any
     graph, seed = reference.graph, about["seed"]
     run = running(data, graph, about["format"])
     met = recorded(env, reference.agent, graph, count=RECORDED, seed=seed)
-    parity = compare(run, reference, met, seed=seed)
-    edge = compare(run, reference, edges(graph), seed=seed, lenient=True)
-    results: dict[str, Any] = {
-        "parity": {
-            "rows": parity.rows,
-            "largest": parity.largest,
-            "tolerance": TOLERANCE,
-            "edges": edge.rows,
-            "largest_at_edges": edge.largest,
-        }
-    }
+    results: dict[str, Any] = {"parity": _parity(run, reference, met, seed)}
     if about["format"] == "onnx" and env.envs:
         results["episodes"] = played(data, reference, env, about, episodes)
     return {"episodes": None, **results}
+
+
+def _parity(run: Run, reference: Reference, rows: Sequence[Columns], seed: int) -> dict[str, Any]:
+    """Return the differences of a file and its policy on recorded observations and at edges."""
+    parity = compare(run, reference, rows, seed=seed)
+    edge = compare(run, reference, edges(reference.graph), seed=seed, lenient=True)
+    return {
+        "rows": parity.rows,
+        "largest": parity.largest,
+        "tolerance": TOLERANCE,
+        "edges": edge.rows,
+        "largest_at_edges": edge.largest,
+    }
 
 
 def _write(path: Path, data: bytes, about: Mapping[str, Any]) -> None:
@@ -261,7 +304,8 @@ def onnx_bytes(graph: Graph, program: torch.export.ExportedProgram, *, about: Ma
     assert onnx_program is not None
     proto = onnx_program.model_proto
     proto.producer_name, proto.producer_version, proto.domain = DOMAIN, __version__, DOMAIN
-    proto.model_version, proto.doc_string = version, f"a policy after {about['env_steps']:,} environment steps"
+    subject, unit = about.get("network", "a policy"), "updates" if "network" in about else "environment steps"
+    proto.model_version, proto.doc_string = version, f"{subject} after {about['env_steps']:,} {unit}"
     ports = (*proto.graph.input, *proto.graph.output, *proto.graph.value_info)
     symbol = ports[0].type.tensor_type.shape.dim[0].dim_param  # the number of envs; its name does not survive
     for dim in (dim for port in ports for dim in port.type.tensor_type.shape.dim):

@@ -206,6 +206,8 @@ def _config(path: Path, about: Mapping[str, Any], overrides: Sequence[Override])
     """
     section = about.get("env", {})
     if section.get("id") is None and section.get("target") is None:
+        if "network" in about:
+            raise RequestError(f"{path.name} is a network, no policy: rlrun.load(FILE).predict(observation) asks it")
         raise RequestError(f"{path.name} does not say what it acts in; name that: rlrun eval {path.name} env=NAME")
     if "${" in json.dumps(section) or isinstance(section.get("max_steps"), dict):
         raise RunDirError(f"{path}.json is damaged: what it says of its environment is no plain value")

@@ -14,13 +14,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
+from rlrun.callbacks import Validation
 from rlrun.checkpointing import load
 from rlrun.collect import Agent
 from rlrun.config.build import Builder
 from rlrun.config.interpolation import plain
 from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
-from rlrun.core.errors import BuildError, ConfigError, RequestError, RunDirError
+from rlrun.core.errors import BuildError, ConfigError, RequestError, RunDirError, did_you_mean
+from rlrun.core.typing import Stateful
 from rlrun.env import Env
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.loading.assembly import builder_of, machine_of, prepare_process, process_restored, restore_part, stateful
@@ -124,13 +126,64 @@ def require_own_files(run: RunDir) -> None:
             require_own_file(path)
 
 
-class Frozen:
-    """The agent and the environment of a run, built once; `take` gives them the state of a checkpoint.
+class Restored:
+    """Parts of a run, built once; `take` gives them the state of a checkpoint.
 
     Attributes:
         config: of the run, unresolved.
         about: its manifest.
         directory: the run's.
+    """
+
+    _parts: Mapping[str, Stateful]
+
+    def __init__(self, arrival: Arrival) -> None:
+        self.directory, self.config, self.about = arrival
+
+    def _prepared(self, device: str | None) -> str:
+        """Set up the process as the run's config says; return the device, which may be another one."""
+        config = self.config if device is None else OmegaConf.merge(self.config, {"device": device})
+        return prepare_process(cast(DictConfig, config), machine_of(self.about))
+
+    def take(self, where: Path) -> None:
+        """Give the parts the state of a checkpoint.
+
+        Raises:
+            RunDirError: it is damaged, or does not fit.
+        """
+        states = load(where, self._parts)
+        for path, part in self._parts.items():
+            restore_part(part, states[path], f"{where}: part '{path}'")
+
+    def take_only(self, where: Path) -> None:
+        """Give the parts the state of the one checkpoint that was asked for.
+
+        Raises:
+            RequestError: it is damaged; the message names the newest of the others that is not.
+            RunDirError: all are.
+        """
+        try:
+            self.take(where)
+        except RunDirError as error:
+            override = self._newest_good(where)
+            if override is None:
+                raise
+            raise RequestError(f"{error}; --checkpoint {override} is the newest good one") from error
+
+    def _newest_good(self, damaged: Path) -> str | None:
+        for checkpoint in self.directory.newest_first():
+            with suppress(RunDirError):
+                if checkpoint != damaged and load(checkpoint, self._parts):
+                    step = checkpoint_key(checkpoint)[0]
+                    shared = [path for path in self.directory.checkpoint_dirs() if checkpoint_key(path)[0] == step]
+                    return checkpoint.name if len(shared) > 1 else str(step)
+        return None
+
+
+class Frozen(Restored):
+    """The agent and the environment of a run.
+
+    Attributes:
         agent: what acts.
         env: what its own envs are copied from, never stepped; `RecordedSpaces` of a policy that only acts.
         max_steps: of an episode of the run's evaluations, or None.
@@ -138,9 +191,8 @@ class Frozen:
     """
 
     def __init__(self, arrival: Arrival, device: str | None = None, *, only_acts: bool = False) -> None:
-        self.directory, self.config, self.about = arrival
-        config = self.config if device is None else OmegaConf.merge(self.config, {"device": device})
-        device = prepare_process(cast(DictConfig, config), machine_of(arrival.about))
+        super().__init__(arrival)
+        device = self._prepared(device)
         recorded = None
         if only_acts and (spaces := arrival.about.get("spaces")) is not None:
             recorded = RecordedSpaces(spaces, str(self.directory.manifest))
@@ -168,39 +220,63 @@ class Frozen:
         with torch.device(device):
             return builder, builder.get("agent"), builder.get("env")
 
-    def take(self, where: Path) -> None:
-        """Give the agent the state of a checkpoint.
 
-        Raises:
-            RunDirError: it is damaged, or does not fit.
-        """
-        states = load(where, self._parts)
-        for path, part in self._parts.items():
-            restore_part(part, states[path], f"{where}: part '{path}'")
+class Judged(Restored):
+    """A network of a run, and what judges it by held-out data.
 
-    def take_only(self, where: Path) -> None:
-        """Give the agent the state of the one checkpoint that was asked for.
+    Attributes:
+        path: of the network in the config.
+        network: it.
+        validation: `callbacks.validation` of the run.
 
-        Raises:
-            RequestError: it is damaged; the message names the newest of the others that is not.
-            RunDirError: all are.
-        """
-        try:
-            self.take(where)
-        except RunDirError as error:
-            override = self._newest_good(where)
-            if override is None:
-                raise
-            raise RequestError(f"{error}; --checkpoint {override} is the newest good one") from error
+    Raises:
+        RequestError: there is no such network, several and none is named, or nothing judges by held-out data.
+    """
 
-    def _newest_good(self, damaged: Path) -> str | None:
-        for checkpoint in self.directory.newest_first():
-            with suppress(RunDirError):
-                if checkpoint != damaged and load(checkpoint, self._parts):
-                    step = checkpoint_key(checkpoint)[0]
-                    shared = [path for path in self.directory.checkpoint_dirs() if checkpoint_key(path)[0] == step]
-                    return checkpoint.name if len(shared) > 1 else str(step)
-        return None
+    def __init__(self, arrival: Arrival, network: str | None, device: str | None = None) -> None:
+        super().__init__(arrival)
+        device = self._prepared(device)
+        if OmegaConf.select(self.config, "callbacks.validation") is None:
+            raise RequestError(f"{self.directory.path}: no callbacks.validation judges by held-out data in this run")
+        silent = {f"callbacks.validation.{name}": None for name in ("logger", "checkpointer")}
+        self.path = self._named(network)
+        builder = builder_of(self.config, device=device, **silent)
+        with torch.device(device):
+            self.validation: Validation = builder.get("callbacks.validation")
+            self.network: Any = builder.get(self.path)
+        for path, kind in (("callbacks.validation", Validation), (self.path, torch.nn.Module)):
+            if not isinstance(part := builder.get(path), kind):
+                raise ConfigError(f"{path}: wanted a {kind.__name__}, got a {type(part).__name__}")
+        self._parts = stateful(builder.built)
+
+    def _named(self, network: str | None) -> str:
+        """Return the path of the network that was named, or of the only one."""
+        networks = plain(self.config).get("networks") or {}
+        paths = [f"networks.{name}" for name, node in networks.items() if node is not None]
+        if network is None and len(paths) == 1:
+            return paths[0]
+        if network not in paths:
+            near = did_you_mean(network or "", paths)
+            raise RequestError(f"--network {network or 'NAME'}: there are {', '.join(paths) or 'none'}{near}")
+        return network
+
+
+@contextmanager
+def judged(
+    run: Path | str, network: str | None = None, trust: Iterable[str] = (), *, device: str | None = None
+) -> Iterator[Judged]:
+    """Open a run that another person may have made, and build a network and what judges it; arguments as of `frozen`.
+
+    network: path in the config, such as networks.classifier; None = the only one.
+    """
+    with process_restored(), arrived(run, trust) as arrival:
+        yield Judged(arrival, network, device)
+
+
+def has_agent(run: Path | str, trust: Iterable[str] = ()) -> bool:
+    """Return True if a run has an agent; one that learns from data alone may have none."""
+    with arrived(run, trust) as arrival:
+        return arrival.config.get("agent") is not None
 
 
 @contextmanager
@@ -225,6 +301,8 @@ def frozen(
         RequestError: there is no such run, it is damaged, or it names code that is not trusted.
     """
     with process_restored(), arrived(run, trust, typed) as arrival:
+        if arrival.config.get("agent") is None:
+            raise RequestError(f"{arrival.directory.path}: this run has no agent that plays; it learns from data alone")
         policy = Frozen(arrival, device, only_acts=only_acts)
         try:
             yield policy
