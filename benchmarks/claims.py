@@ -35,6 +35,14 @@ def fresh_return(overrides: list[str], folder: Path) -> float:
     return float(fresh(overrides, folder)["mean_return"])
 
 
+def held_out(overrides: list[str], folder: Path) -> float:
+    """Train without an environment; return the accuracy of the best checkpoint on the rows that are held out."""
+    run_dir = folder / "run"
+    run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
+    report = run_for_json(["-m", "rlrun", "eval", str(run_dir), "--checkpoint", "best", "--json"], folder=folder)
+    return float(report["metrics"]["accuracy"])
+
+
 def bits_flipped(overrides: list[str], folder: Path) -> float:
     """Return the share of fresh episodes in which all bits came to equal the goal: those that paid 0 at their end."""
     returns = fresh(overrides, folder, episodes=100)["returns"]
@@ -131,6 +139,7 @@ GAIN = "error of the slope of a policy, as a share of the expert's"
 SLOWLY = ("algorithm.bc_weight=0.01", "algorithm.lr=1.0e-3", "algorithm.residual_lr=1.0e-2")
 CHAIN = ("algorithm=dqn", "env=chain", "stop.env_steps=5_000")
 SHARE = "largest relative error of a value"
+ACCURACY = "accuracy on held-out rows"
 FLIPPED = "share of episodes that succeed"
 GUESSED = 0.65  # half of the episodes, and what luck adds in a hundred of them
 RECALL = ("algorithm=ppo", "env=recall", "stop.env_steps=20_000")
@@ -334,6 +343,12 @@ CLAIMS = {
         measured=answer("gain_error"),
         enough=4,
         at_most=True,
+    ),
+    "classifier-digits": Claim(
+        ("algorithm=classifier", "algorithm.label_smoothing=0.1"), 0.98, unit=ACCURACY, measured=held_out
+    ),
+    "classifier-digits-mlp": Claim(
+        ("algorithm=classifier", "encoder=flat", "algorithm.hidden=[256,256]"), 0.96, unit=ACCURACY, measured=held_out
     ),
     "dqn-chain-terminated": Claim(
         (*CHAIN, "env.kwargs.ending=terminated"), 0.02, unit=SHARE, measured=answer("chain_error"), at_most=True

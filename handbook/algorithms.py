@@ -25,6 +25,7 @@ CONSTRAINED = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]")  #
 PAPER = re.compile(r"\b(?:(doi) |(arXiv) |)(10\.\d{4,}/[^\s,;)]+|\d{4}\.\d{5})")
 MODULE = re.compile(r"\brlrun\.algorithms\.(\w+)")
 EXAMPLE = "# rlrun train "
+CHOICE = "- override /env: "  # of an environment, by the file of an algorithm
 
 
 def names() -> list[str]:
@@ -38,16 +39,18 @@ def additions() -> list[str]:
 
 
 def page(name: str) -> str:
-    """Return the page of an algorithm, tried on choices and numbers as it takes them, else on several rewards."""
+    """Return the page of an algorithm, tried on what it chooses, on choices and numbers, or on several rewards."""
     tried = []
-    for env in ENVS:
+    file = CONF / "algorithm" / f"{name}.yaml"
+    if CHOICE in file.read_text():
+        tried.append(trial(f"algorithm={name}"))
+    for env in () if tried else ENVS:
         try:
             tried.append(trial(f"algorithm={name}", f"env={env}"))
         except SpaceError:
             continue
     if not tried:
         tried.append(trial(f"algorithm={name}", *CONSTRAINED))
-    file = CONF / "algorithm" / f"{name}.yaml"
     return _page(file, tried, _modules("".join(each.config for each in tried), name), _measured(name))
 
 

@@ -7,23 +7,27 @@ import yaml
 from rlrun.config.places import packaged_dir
 
 FOLDER = packaged_dir() / "algorithm"
-ALGORITHMS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+FROM_DATA = "override /env: none"  # in the file of an algorithm that learns from data and acts nowhere
+FILES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.yaml"))}
+ALGORITHMS = [name for name, text in FILES.items() if FROM_DATA not in text]
 
 
 def actions(algorithm: str) -> str:
     """Return the actions that the first line of a file ends with: continuous, discrete, or every where it says none."""
-    match = re.search(r"; (continuous|discrete) actions$", (FOLDER / f"{algorithm}.yaml").read_text().splitlines()[0])
+    match = re.search(r"; (continuous|discrete) actions$", FILES[algorithm].splitlines()[0])
     return match[1] if match else "every"
 
 
 def env_of(algorithm: str) -> str:
     """Return an environment that an algorithm can act in."""
+    if algorithm not in ALGORITHMS:
+        return "env=none"
     return "env=pendulum" if actions(algorithm) == "continuous" else "env=cartpole"
 
 
 def keys(algorithm: str) -> set[str]:
     """Return the keys under `algorithm`, those of the files that it starts from included."""
-    content = yaml.safe_load((FOLDER / f"{algorithm}.yaml").read_text())
+    content = yaml.safe_load(FILES[algorithm])
     result = set(content.get("algorithm") or {})
     for name in content.get("defaults", ()):
         if isinstance(name, str) and name in ALGORITHMS:

@@ -269,6 +269,9 @@ class EncodedMLP(Encoded):
         features, hidden = self.use_layers(encoder, spaces, hidden, core=core, core_size=core_size, **options)
         self.layers = MLP(features, outputs, hidden=hidden, output_gain=output_gain, **options)
 
+    def forward(self, observation: Tree) -> Any:
+        return self.layers(self.encode(observation))
+
 
 class ImageEncoder(nn.Module):
     """Convolutions and one dense layer over pixels [..., H, W], [..., H, W, C] or [..., C, H, W], or over signals.

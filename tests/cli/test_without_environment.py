@@ -1,0 +1,183 @@
+"""Runs that learn from data alone, from the command line: no environment, no agent, no returns."""
+
+import json
+
+import jsonschema
+import numpy as np
+import pytest
+from tests.cli.conftest import refused
+from tests.identical import compare, differing
+from tests.resume.twins import copy_as_killed
+
+import rlrun
+from rlrun import load
+from rlrun.config import compose
+from rlrun.export.play_onnx import Policy
+from rlrun.memory import Split, digits
+from rlrun.runs.directory import RunDir
+
+TINY = ("algorithm.hidden=[16]", "encoder=flat", "stop.updates=60", "evaluation.every=20", "logger=[]")
+CLASSIFIER = ("algorithm=classifier", *TINY)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A short run with all of its checkpoints; nobody changes it."""
+    overrides = [*CLASSIFIER, "algorithm.lr=3.0e-2", "checkpoint.every=10", "checkpoint.keep_last=null", "log.every=10"]
+    return rlrun.train(overrides, run_dir=tmp_path_factory.mktemp("trained") / "run").run_dir
+
+
+@pytest.mark.parametrize(
+    ("overrides", "env"),
+    [
+        (["algorithm=classifier"], "none"),
+        (["algorithm=mine"], "none"),
+        (["algorithm=theirs"], "bandit"),
+        (["algorithm=mine", "env=cartpole"], "cartpole"),
+        (["algorithm=mine", "env.id=CartPole-v1"], "gym"),
+        (["algorithm=sac", "env=cartpole"], "cartpole"),
+        (["preset=chosen"], "chain"),
+    ],
+)
+def test_algorithms_choose_their_environment(overrides, env, project, write):
+    write("conf/algorithm/mine.yaml", "# @package _global_\ndefaults: [rlrun/algorithm/classifier]\n")
+    write("conf/algorithm/theirs.yaml", "# @package _global_\ndefaults: [mine, override /env: bandit]\n")
+    chooses = "defaults: [override /algorithm: classifier, override /env: chain]\n"
+    write("conf/preset/chosen.yaml", f"# @package _global_\n{chooses}")
+    assert compose(overrides, check=False).choices["env"] == env
+
+
+def test_other_algorithms_still_want_one(rlrun, write):
+    refused(rlrun("train", "algorithm=dqn"), ["env: no environment is named", "env=NAME"])
+
+
+def test_the_outcome_is_told_without_returns(trained, rlrun):
+    summary = json.loads((trained / "summary.json").read_text())
+    assert (summary["evaluation"], summary["updates"], summary["env_steps"]) == (None, 60, 0)
+    assert summary["objective"] == summary["validation"]["accuracy"] > 0.8
+    listed = json.loads(rlrun("ls", trained, "--json").out)[0]
+    assert listed["objective"] == summary["objective"]
+    rows = rlrun("checkpoints", trained).out.splitlines()
+    assert f"{summary['objective']:.2f}" in next(row for row in rows if " latest" in row)
+    assert rlrun("why", trained).code == 0
+
+
+def test_progress_counts_updates_and_shows_metrics(rlrun, project):
+    outcome = rlrun("train", *CLASSIFIER, "logger=[terminal]", "log.every=20", "--run-dir", "run")
+    line = next(line for line in outcome.err.splitlines() if "60/60 updates 100%" in line)
+    accuracy = json.loads((project / "run" / "summary.json").read_text())["validation"]["accuracy"]
+    assert f"accuracy {accuracy:.4g} likelihood -" in line
+    assert "return" not in line
+
+
+def test_best_is_the_best_validation(trained):
+    records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    validated = {record["updates"]: record["validation/accuracy"] for record in records if "validation/auroc" in record}
+    assert [*validated] == [20, 40, 60]
+    best = max(validated, key=lambda update: (validated[update], update))
+    assert int(RunDir(trained).checkpoint("best").name.split("-")[1]) == best
+
+
+def test_eval_measures_checkpoints_as_training(trained, rlrun):
+    records = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    logged = {record["updates"]: record["validation/accuracy"] for record in records if "validation/auroc" in record}
+    results = json.loads(rlrun("eval", trained, "--checkpoint", "all", "--json").out)
+    jsonschema.validate({"eval": results}, json.loads(rlrun("schema", "--outputs").out))
+    measured = {int(result["checkpoint"][-10:]): result["metrics"]["accuracy"] for result in results}
+    assert [*measured] == [10, 20, 30, 40, 50, 60]
+    assert {update: measured[update] for update in logged} == logged
+    text = rlrun("eval", trained, "--network", "networks.classifier").out
+    assert text.startswith(f"accuracy {measured[60]:.6g}, likelihood ")
+    assert "on 359 held-out rows (checkpoint 0000000060-0000000060)" in text
+
+
+def test_killed_runs_end_with_the_same_bytes(trained, tmp_path):
+    copy_as_killed(trained, tmp_path / "run", at=30)
+    rlrun.resume(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["resume"] == "exact"
+    same = compare(trained, tmp_path / "run")
+    assert all(same.values()), (same, differing(trained, tmp_path / "run"))
+
+
+def test_exported_networks_play_in_onnxruntime(trained, rlrun, tmp_path):
+    pytest.importorskip("onnx")
+    path = tmp_path / "network.onnx"
+    outcome = rlrun("export-onnx", trained, "--checkpoint", "best", "--output", path)
+    about = json.loads((tmp_path / "network.onnx.json").read_text())
+    measured = json.loads(rlrun("eval", trained, "--checkpoint", "best", "--json").out)["metrics"]
+    assert about["validation"]["metrics"]["accuracy"] == measured["accuracy"]
+    assert f"359 held-out rows by the file alone: accuracy {measured['accuracy']:.4g}" in outcome.out
+    split = Split(digits(), fraction=0.2, stratify="label")
+    batch = split.held_out.batch(np.arange(len(split.held_out)))
+    images, labels = batch["observation"].numpy(), batch["label"].numpy()
+    scores = Policy(path).run({"observation": images})["action"]
+    assert np.mean(scores.argmax(-1) == labels) == pytest.approx(measured["accuracy"])
+    np.testing.assert_allclose(load(path).predict(images)[0], scores, atol=1e-4)
+    refused(rlrun("eval", path), ["network.onnx is a network, no policy"])
+
+
+def test_exports_that_differ_are_refused(trained, rlrun, tmp_path, monkeypatch):
+    pytest.importorskip("onnx")
+    from rlrun.export import making
+
+    own = making.running
+
+    def other(*arguments):
+        run = own(*arguments)
+        return lambda inputs: {name: value * 1.001 for name, value in run(inputs).items()}
+
+    monkeypatch.setattr(making, "running", other)
+    outcome = rlrun("export-onnx", trained, "--output", tmp_path / "network.onnx")
+    assert (outcome.code, "'action' is off by" in outcome.err, list(tmp_path.iterdir())) == (1, True, [])
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        (
+            ("eval", "--network", "networks.clasifier"),
+            ["--network networks.clasifier: there are", "did you mean 'networks.classifier'"],
+        ),
+        (("eval", "--epsilon", "0.1"), ["--epsilon", "go with episodes"]),
+        (("eval", "--stochastic"), ["--stochastic"]),
+        (("export-onnx", "--stochastic"), ["--stochastic goes with a policy"]),
+        (("play",), ["this run has no agent that plays"]),
+    ],
+)
+def test_commands_of_agents_are_refused(command, parts, trained, rlrun):
+    refused(rlrun(command[0], trained, *command[1:]), parts)
+
+
+def test_runs_with_agents_have_no_network(tiny_run, rlrun):
+    folder = tiny_run("algorithm=dqn", "env=bandit").out.splitlines()[-1]
+    refused(rlrun("eval", folder, "--network", "networks.critics"), ["no callbacks.validation judges"])
+
+
+def test_limits_end_the_run(rlrun, project):
+    outcome = rlrun("train", *CLASSIFIER, "stop.validation=0.3", "algorithm.lr=1e-2", "--run-dir", "run")
+    assert outcome.code == 0
+    summary = json.loads((project / "run" / "summary.json").read_text())
+    assert summary["stopped_by"].startswith("validation reached accuracy")
+    assert summary["updates"] in (20, 40)
+
+
+def test_promises_may_be_of_validations(rlrun, project):
+    for bound, code in ((0.2, 0), (1.5, 1)):
+        promise = f"+expect.metrics={{validation/accuracy: {{at_least: {bound}}}}}"
+        assert rlrun("train", *CLASSIFIER, promise, "--expect", "--run-dir", f"run{bound}").code == code
+
+
+def test_searches_go_by_the_validation(rlrun, project):
+    pytest.importorskip("optuna")
+    lr = "algorithm.lr=tag(log,interval(1e-4,1e-2))"
+    overrides = (*CLASSIFIER, "stop.updates=20", lr, "+sweep=optuna", "sweep.trials=2", "sweep.top=0")
+    assert rlrun("train", "-m", *overrides, "--sweep-dir", "sweep").code == 0
+    answer = json.loads((project / "sweep" / "best.json").read_text())
+    assert (answer["objective"], answer["direction"]) == (["validation/accuracy"], ["maximize"])
+    report = rlrun("report", "sweep", "--json").out
+    assert json.loads(report)["metric"] == "validation/accuracy"
+
+
+def test_runs_without_any_limit_say_so(rlrun, project):
+    outcome = rlrun("check", *CLASSIFIER, "stop.updates=null")
+    assert "no limit is set in stop" in outcome.out + outcome.err
