@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from rlrun.config.expansion import composed_of, expand
@@ -46,6 +47,20 @@ def test_a_damaged_book_is_told_in_a_line(claimed, capsys):
     (task.folder / "jobs.sqlite").write_bytes(b"no book" * 1000)
     assert carry_out(task) == 2
     assert capsys.readouterr().err.startswith("rlrun: ")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_resumed_jobs_read_the_files_that_were_typed(own, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", observation=np.eye(8, dtype=np.float32), label=np.arange(8) % 2)
+    words = ["algorithm=classifier", "data=file", "data.dataset=data.npz", "algorithm.hidden=[8]", "logger=[]"]
+    (job,) = expand([*words, "stop.updates=4"])
+    run = tmp_path / "sweep" / "jobs" / job.key
+    assert carry_out(Task(run, job.overrides, composed=job.composed)) == 0
+    (longer,) = expand([*words, "stop.updates=6"])
+    composed = longer.composed if own else None
+    assert carry_out(Task(run, longer.overrides, composed=composed)) == (0 if own else 2)
+    assert ("data.npz lies outside of the run" in capsys.readouterr().err) == (not own)
 
 
 def other(act):

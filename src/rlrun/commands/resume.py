@@ -43,13 +43,20 @@ _messages = logging.getLogger("rlrun")
 
 
 @process_restored()
-def resume(run: os.PathLike[str] | str, overrides: Iterable[str] = (), *, trust: Iterable[str] = ()) -> Result:
+def resume(
+    run: os.PathLike[str] | str,
+    overrides: Iterable[str] = (),
+    *,
+    trust: Iterable[str] = (),
+    typed: Iterable[str] = (),
+) -> Result:
     """Resume a run from its newest good checkpoint; without any, begin it again in the same folder.
 
     Args:
         run: a run directory. A finished run is not changed, unless an override raises its budget.
         overrides: of the keys that may change: `["stop.env_steps=200_000"]`; they are saved in the run.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
+        typed: further overrides that the user typed when the run began; what they name is trusted.
 
     Raises:
         RequestError: no such run; a process works on it; a key may not change; every checkpoint is damaged; or its
@@ -57,8 +64,8 @@ def resume(run: os.PathLike[str] | str, overrides: Iterable[str] = (), *, trust:
         RlrunError: the run failed; `status.json` says so.
     """
     overrides, trace, run = listed(overrides), trace_of(RunDir.open(run)), Path(run)
-    typed = {override.key: override.value for override in parse(overrides)}
-    with arrived(run, trust, typed) as arrival:
+    named = {override.key: override.value for override in parse([*typed, *overrides])}
+    with arrived(run, trust, named) as arrival:
         return _resume(arrival, overrides, run, trace)
 
 

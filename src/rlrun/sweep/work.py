@@ -77,5 +77,6 @@ def _resumed(task: Task) -> experiment.Result:
     """Resume a run with the current overrides for its budget and other keys that may change."""
     recorded = RunDir(task.run).read_overrides()
     news = [override for override in changeable(task.overrides) if override not in recorded]
-    with nullcontext() if task.composed is not None else trust.limited(task.trust, run=task.folder):
-        return resuming.resume(task.run, news, trust=task.trust)
+    own = task.composed is not None
+    with nullcontext() if own else trust.limited(task.trust, run=task.folder):
+        return resuming.resume(task.run, news, trust=task.trust, typed=task.overrides if own else ())
