@@ -194,11 +194,11 @@ class Validation(Callback):
 def _asked(place: str, metric: Metric, known: tuple[str, ...]) -> dict[str, str]:
     """Return the columns that a metric gets, by argument; one with a default may be absent."""
     function = metric.loss if isinstance(metric, LossCallback) else metric
-    renamed, given = getattr(metric, "inputs", {}), getattr(metric, "keywords", {})
+    renamed, bound = getattr(metric, "inputs", {}), getattr(metric, "keywords", {})
     arguments = {
         renamed.get(name, name): (name, part.default is part.empty)
         for name, part in inspect.signature(function).parameters.items()
-        if name not in given
+        if name not in bound
     }
     _require(place, [column for column, (_, needed) in arguments.items() if needed], known)
     return {name: column for column, (name, _) in arguments.items() if column in known}

@@ -319,7 +319,7 @@ class Experiment:
         last = evaluator.last if evaluator is not None else None
         validation = self.part(Validation)
         validated = validation.last if validation is not None else None
-        judge = evaluator if last is not None or validated is None else validation
+        validation = evaluator if last is not None or validated is None else validation
         return {
             "status": status,
             "env_steps": steps,

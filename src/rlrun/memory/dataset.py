@@ -173,7 +173,7 @@ class TableRows:
 
 
 @dataclass(frozen=True)
-class Part:
+class DatasetPart:
     """Some rows of a data set.
 
     Attributes:
@@ -195,13 +195,13 @@ class Part:
         return {name: batch[name] for name in self.names}
 
 
-def source_of(dataset: Any, columns: Sequence[str] | None = None) -> Columns | Items | TableRows | Part:
+def source_of(dataset: Any, columns: Sequence[str] | None = None) -> Columns | Items | TableRows | DatasetPart:
     """Return what reads the rows of a data set, as `DatasetLoader` takes it.
 
     Raises:
         ConfigError: it is nothing to learn from, or a file outside of an untrusted run.
     """
-    if isinstance(dataset, Part):
+    if isinstance(dataset, DatasetPart):
         return dataset if columns is None else dataclasses.replace(dataset, names=chosen(columns, dataset.names))
     if isinstance(dataset, str | Path):
         trust.admit_place(str(dataset), None if str(dataset).startswith(MINARI) else Path(dataset), "loader.dataset")

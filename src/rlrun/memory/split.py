@@ -11,7 +11,7 @@ import numpy as np
 from rlrun.core.errors import ConfigError, MissingExtra, did_you_mean
 from rlrun.core.spaces import Space, map_tree
 from rlrun.core.typing import Array, Tree
-from rlrun.memory.dataset import Part, TableRows, source_of
+from rlrun.memory.dataset import DatasetPart, TableRows, source_of
 from rlrun.memory.episodes import flat
 from rlrun.memory.sources import PIXELS, leaf_of, space_of
 
@@ -50,7 +50,7 @@ class Split:
         if not 0.0 < fraction < 1.0:
             raise ConfigError(f"data.fraction: wanted a number between 0 and 1, got {fraction}")
         source = source_of(dataset, columns)
-        if isinstance(source, Part):
+        if isinstance(source, DatasetPart):
             raise ConfigError("data.dataset: it is a part of another split")
         self._source = source
         unit = source.episodes if isinstance(source, TableRows) else np.arange(len(source))
@@ -60,7 +60,9 @@ class Split:
         if not 0 < chosen.sum() < len(chosen):
             what = "episodes" if isinstance(source, TableRows) else "rows"
             raise ConfigError(f"data.fraction: {fraction} of {len(first):,} {what} leaves one of the parts empty")
-        self.train, self.held_out = (Part(source, np.flatnonzero(rows), source.names) for rows in (~chosen, chosen))
+        self.train, self.held_out = (
+            DatasetPart(source, np.flatnonzero(rows), source.names) for rows in (~chosen, chosen)
+        )
 
     def _kinds(self, name: str) -> Array:
         """Return the values [R] of the column that the parts are stratified by."""
