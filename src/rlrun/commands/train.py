@@ -319,7 +319,7 @@ class Experiment:
         last = evaluator.last if evaluator is not None else None
         validation = self.part(Validation)
         validated = validation.last if validation is not None else None
-        validation = evaluator if last is not None or validated is None else validation
+        judging = evaluator if last is not None or validated is None else validation
         return {
             "status": status,
             "env_steps": steps,
@@ -329,8 +329,8 @@ class Experiment:
             "env_steps_per_second": steps / seconds if seconds > 0 else None,
             "evaluation": last,
             **({} if validation is None else {"validation": validated}),
-            "best": judge.best if judge is not None else None,
-            "objective": judge.value if judge is not None and judge.last is not None else None,
+            "best": judging.best if judging is not None else None,
+            "objective": judging.value if judging is not None and judging.last is not None else None,
             "stopped_by": str(state["stopped_by"]) if isinstance(state.get("stopped_by"), Stop) else None,
         }
 
