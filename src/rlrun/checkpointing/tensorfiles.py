@@ -71,7 +71,8 @@ def item(tensor: Tensor) -> StoredTensor:
 def bytes_of(content: Tensor | Array) -> Array:
     """Return the bytes of a contiguous tensor on the CPU, which share its memory, or those of an array."""
     if isinstance(content, Tensor):
-        return content.reshape(-1).view(torch.uint8).numpy() if content.numel() else np.empty(0, np.uint8)
+        numbers = content.as_strided((content.numel(),), (1,))  # one number of a column may keep the column's stride
+        return numbers.view(torch.uint8).numpy() if content.numel() else np.empty(0, np.uint8)
     return np.ascontiguousarray(content).reshape(-1).view(np.uint8)
 
 
