@@ -151,7 +151,7 @@ ENTROPY = (
         "algorithm.horizon=64",
         "algorithm.epochs=4",
         "algorithm.batch_size=256",
-        "adam.eps=1.0e-8",
+        "optimizer=adam",
     ),
     *("algorithm.spread=observation", "callbacks.entropy_target.target=-0.5"),
 )

@@ -20,7 +20,7 @@ from rlrun.runs.directory import RunDir
 STEPS = 10  # records
 REPLAY = {
     "algorithm": {"lr": 1e-3, "discount": 0.99, "warmup_steps": 1_000, "tau": 0.005, "target_every": 1},
-    "adam": {"lr": "${algorithm.lr}"},
+    "optimizer": {"lr": "${algorithm.lr}"},
     "stop": {"env_steps": 10_000},
     "num_envs": 1,
     "loader": {"warm_up": "${algorithm.warmup_steps}", "batch": 128},
@@ -28,19 +28,19 @@ REPLAY = {
     "env": {"id": "Pendulum-v1"},
     "callbacks": {
         "q_target": {"tau": "${algorithm.tau}", "every": "${algorithm.target_every}"},
-        "q_loss": {"optimizer": "${adam}", "max_grad_norm": 10.0},
+        "q_loss": {"optimizer": "${optimizer}", "max_grad_norm": 10.0},
     },
 }
 ROLLOUT = {
     "algorithm": {"lr": 1e-3, "discount": 0.99, "entropy_weight": 0.0, "max_grad_norm": 0.5},
-    "adam": {"lr": "${algorithm.lr}"},
+    "optimizer": {"lr": "${algorithm.lr}"},
     "stop": {"env_steps": 10_000},
     "num_envs": 8,
     "memory": {"adaptors": {"advantages": {}}},
     "env": {"id": "CartPole-v1"},
     "callbacks": {
         "ppo": {
-            "optimizer": "${adam}",
+            "optimizer": "${optimizer}",
             "max_grad_norm": "${algorithm.max_grad_norm}",
             "entropy_weight": "${algorithm.entropy_weight}",
         }
@@ -511,7 +511,7 @@ def test_a_line_that_is_being_written_is_no_damage(run):
 
 
 def test_what_stands_in_files_steers_no_terminal(run, rlrun):
-    config = changed(REPLAY, {f"callbacks.{HOSTILE}": {"optimizer": "${adam}"}})
+    config = changed(REPLAY, {f"callbacks.{HOSTILE}": {"optimizer": "${optimizer}"}})
     run.config.write_text(yaml.safe_dump(config))
     name = f"update_ratio/{HOSTILE}"
     write(run, [{**record, name: 0.9} for record in records(SWINGS)])
@@ -535,7 +535,7 @@ def test_huge_numbers_and_many_names_are_bounded(run):
         ("seed: [", "not valid YAML"),
         ("[1, 2]", "wanted keys with values"),
         ("a: &a [*a]\n", "an alias within"),
-        ("algorithm: {lr: '${algorithm.lr}'}\nadam: {lr: '${algorithm.lr}'}\ncallbacks: 7\n", None),
+        ("algorithm: {lr: '${algorithm.lr}'}\noptimizer: {lr: '${algorithm.lr}'}\ncallbacks: 7\n", None),
         ("callbacks: {q_loss: {optimizer: {_target_: os.system}, max_grad_norm: '${oc.env:HOME}'}}\n", None),
         ("env: {id: [1]}\nloader: {warm_up: many}\nstop: null\nmemory: {length: .nan}\n", None),
     ],

@@ -283,7 +283,7 @@ def test_entries_of_another_shape_start_again(sac):
     assert torch.equal(critics["layers.layers.0.weight"], there["layers.layers.0.weight"])
     assert fates(here)["networks.critics.layers.layers.1.weight"] == "misfit"
     assert sorted(optimizer(here)["state"]) == [0, 1, 5]  # the last bias has its old shape
-    assert optimizer(fork(sac, "+adam.amsgrad=true", "init.optimizers=skip"))["state"] == {}
+    assert optimizer(fork(sac, "+optimizer.amsgrad=true", "init.optimizers=skip"))["state"] == {}
 
 
 def test_a_loss_that_takes_no_keywords_keeps_the_moments_that_it_got(sac, monkeypatch):
@@ -333,7 +333,7 @@ def test_a_wrong_request_is_refused_in_a_sentence(ready, override, message):
         ),
         (("algorithm.hidden=[8,8,8]",), r"networks.critics.layers.layers.3.weight \(not there\)"),
         (("algorithm.hidden=[8]",), "not here"),
-        (("+adam.amsgrad=true",), "exp_avg_sq .* there, .*max_exp_avg_sq.* here"),
+        (("+optimizer.amsgrad=true",), "exp_avg_sq .* there, .*max_exp_avg_sq.* here"),
         (("env=hitthemiddle",), "init.mismatch=skip|init.memory=skip"),
         (("env=hitthemiddle", "init.mismatch=skip"), "init.from: memory does not fit: .*; init.memory=skip leaves it"),
     ],

@@ -33,7 +33,7 @@ def key_of(override):
 
 
 def names(words):
-    """Return the last names of keys: with each loss's optimizer replaced, nothing would read `adam`."""
+    """Return the last names of keys: with each loss's optimizer replaced, nothing would read `optimizer`."""
     return {key_of(word).rpartition(".")[2] for word in words}
 
 

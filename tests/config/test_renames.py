@@ -50,6 +50,9 @@ REMOVED = "callbacks.q_loss.compile no longer exists and is ignored: compile=tru
         ("callbacks.q_loss.optimiser={lr: 0.1}", OPTIMIZER + "={lr: 0.1}", ...),
         ("++algorithm.target_rate=0.01", "++algorithm.tau=0.01", ...),
         ("matmul=numpy", "matmul_backend=auto", ...),
+        ("adam.eps=0.1", "optimizer.eps=0.1", ...),
+        ("+adam.amsgrad=true", "+optimizer.amsgrad=true", ...),
+        ("adam={lr: 0.1}", "optimizer={lr: 0.1}", ...),
         (
             "callbacks.q_loss={optimiser: {lr: 0.1}}",
             "callbacks.q_loss={optimizer: {lr: 0.1}}",
@@ -173,6 +176,23 @@ def test_saved_config_gets_one_line(tmp_path, advice):
     assert advice.messages == [f"{path}: algorithm.target_rate is called algorithm.tau, 2 more now"]
 
 
+def test_names_of_the_top_are_renamed_there_only(tmp_path, advice):
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        """
+        adam: {_target_: torch.optim.Adam, lr: 0.1}
+        mine: {adam: 1}
+        callbacks: {q: {optimizer: "${adam}", lr: "${adam.lr}", near: "${..mine.adam}", adam: "${mine.adam}"}}
+        """
+    )
+    config = plain(saved.load(path))
+    assert config["optimizer"] == {"_target_": "torch.optim.Adam", "lr": 0.1}
+    assert config["mine"] == {"adam": 1}
+    q = {"optimizer": "${optimizer}", "lr": "${optimizer.lr}", "near": "${..mine.adam}", "adam": "${mine.adam}"}
+    assert config["callbacks"]["q"] == q
+    assert advice.messages == [f"{path}: adam is called optimizer now"]
+
+
 def test_removed_keys_of_a_saved_config_get_one_line(tmp_path, advice):
     path = tmp_path / "config.yaml"
     path.write_text(
@@ -196,6 +216,7 @@ def test_removed_keys_of_a_saved_config_get_one_line(tmp_path, advice):
 def test_recorded_overrides_get_todays_names():
     texts = ["experiment=a", "pair=null", "memory=prioritised", "algorithm.guide=smallest", "~normaliser", "seed=3"]
     today = ["preset=a", "memory=prioritized", "algorithm.actor_q=min", "~normalizer", "seed=3"]
+    texts, today = [*texts, "+adam.eps=1", "mine.adam=1"], [*today, "+optimizer.eps=1", "mine.adam=1"]
     assert of_checkpoints.recorded(texts) == today
 
 

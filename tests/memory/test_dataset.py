@@ -252,7 +252,7 @@ loader:
   epochs: 20
   seed: ${seeds.memory}
 callbacks:
-  fit: {_target_: my_line.Fit, network: "${networks.line}", optimizer: "${adam}"}
+  fit: {_target_: my_line.Fit, network: "${networks.line}", optimizer: "${optimizer}"}
 """
 CODE = """
 import numpy as np

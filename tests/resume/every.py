@@ -27,7 +27,7 @@ def _only_numbers(file: str) -> bool:
     chosen = [next(iter(default)) if isinstance(default, dict) else default for default in preset.pop("defaults")]
     values = [value for _, value in leaves(preset)]
     plain = not any(isinstance(value, str) for value in values)
-    return plain and set(chosen) <= {"override /algorithm", "override /env"}
+    return plain and set(chosen) <= {"override /algorithm", "override /env", "override /optimizer"}
 
 
 def _runs_elsewhere(file: str) -> bool:

@@ -184,7 +184,8 @@ def setting(key: str, value: Any, configs: Sequence[Any]) -> tuple[str, Any] | N
         advise("", key, instead, _REMOVED)
         return None
     now = tuple(last(path[: end + 1]) for end in range(len(path)))
-    if now != path and not _has(config, path) and _has(config, now):
+    changed = max((end for end in range(len(path)) if now[end] != path[end]), default=-1) + 1  # what follows may be new
+    if changed and not _has(config, path[:changed]) and _has(config, now[:changed]):
         key, path = dotted(now), now
     if path[-1:] == ("_target_",) and isinstance(value, str):
         value = target(value)

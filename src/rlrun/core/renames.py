@@ -30,7 +30,8 @@ def table(section: str) -> Mapping[str, Any]:
 def last(path: Sequence[str]) -> str:
     """Return today's name of the last entry of a config key's path."""
     names = table("keys")
-    renamed = (names.get(".".join(path[-count:])) for count in range(min(LONGEST, len(path)), 0, -1))
+    renamed = [names.get(".".join(path[-count:])) for count in range(min(LONGEST, len(path)), 0, -1)]
+    renamed += [names.get(f"/{path[0]}")] if len(path) == 1 else []
     return next((str(name) for name in renamed if name), path[-1])
 
 

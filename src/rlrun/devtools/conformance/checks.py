@@ -34,6 +34,7 @@ WITH_FILE = {  # overrides of a command that tests a file of a group
     "algorithm": ["env=cartpole"],
     "env": ["algorithm=sac"],
     "memory": ["algorithm=sac", "env=cartpole"],
+    "optimizer": ["algorithm=sac", "env=pendulum"],
     "with": ["algorithm=sac", "env=pendulum"],
     "preset": [],
 }
