@@ -48,6 +48,91 @@ def test_joint_loaders_can_be_joined():
     assert {name: batch["x"][0].item() for name, batch in groups.items()} == {"a": 0, "b": 10, "c": 20}
 
 
+class Walker:
+    """A collector of one environment step at a time, which writes no rows."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def collect(self, steps, random=False):
+        self.steps += steps
+        return steps
+
+
+def rated(a, b, held=40, **settings):
+    """Two loaders with these rates; `a` makes `settings` of the steps of a collector."""
+    walker = Walker()
+    first = ReplayLoader(table=table(count=held), collector=walker, batch=1, **{"warm_up": 0, **settings})
+    return JointLoader(a={"loader": first, **a}, b={"loader": data(0), **b})
+
+
+def served(loader, updates):
+    """Return which groups each of the next updates has, and the numbers of `b`."""
+    batches = list(itertools.islice(loader, updates))
+    numbers = [number for groups in batches for number in groups.get("b", {"x": torch.empty(0)})["x"].tolist()]
+    return " ".join("".join(groups) for groups in batches), numbers
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "settings", "expected"),
+    [
+        ({}, {}, {}, "ab ab ab"),
+        ({}, {"times": 3}, {}, "ab b b ab b b ab"),
+        ({}, {"every": 3}, {}, "a a ab a a ab a"),
+        ({"times": 3}, {}, {}, "ab a a ab a a ab"),
+        ({"times": 3}, {"times": 2}, {}, "ab ab a ab ab a"),
+        ({}, {"every": 2, "times": 3}, {}, "a ab b b a ab b b a"),
+        ({"every": 2}, {"times": 2}, {}, "b b ab b b b"),
+        ({}, {"every": 2, "epochs": 2}, {}, "a ab b b b b b a ab b b b b b a"),
+        ({}, {"every_steps": 3}, {}, "ab a a ab a a ab"),
+        ({}, {"every_steps": 10, "epochs": 1}, {"steps_per_update": 4}, "ab b b a a ab b b a a ab b b"),
+        ({"times": 4}, {"every_steps": 2, "times": 2}, {"updates_per_step": 4}, "ab ab a a a a a a ab ab a a"),
+    ],
+)
+def test_rates_decide_the_groups(a, b, settings, expected):
+    count = len(expected.split())
+    groups, numbers = served(rated(a, b, **settings), count)
+    assert groups == expected
+    assert numbers == [number % 6 for number in range(2 * expected.count("b"))]  # nothing is left out
+    for left in range(count):  # left after any update, also between the updates of a part
+        before, after = rated(a, b, **settings), rated(a, b, **settings)
+        first, drawn = served(before, left)
+        after.load_state_dict(before.state_dict())
+        after.parts["a"].collector.steps = before.parts["a"].collector.steps
+        second, further = served(after, count - left)
+        assert (f"{first} {second}".strip(), drawn + further) == (expected, numbers)
+
+
+def test_epochs_serve_a_growing_table():
+    memory = table(count=0)
+    loader = DatasetLoader(memory, batch=4)
+    with pytest.raises(ConfigError, match="there are no rows to serve"):
+        next(iter(loader))
+    batches, rows = iter(loader), []
+    for start, count in ((0, 5), (100, 10)):
+        rows += [start + step for step in range(count)]
+        steps = start + np.arange(float(count))
+        memory.add_episode({"observation": steps, "reward": steps}, start + count)
+        epoch, seen = loader.epoch, []
+        while loader.epoch == epoch:
+            seen += next(batches)["default"]["observation"].tolist()
+        assert sorted(seen) == rows
+
+
+def test_held_out_rows_are_never_learned_from():
+    memory = table(count=0)
+    parts = [DatasetLoader(memory, batch=50, hold_out=0.3, held=held, seed=3) for held in (False, True)]
+    before = None
+    for start in (0, 100):
+        memory.add_episode({name: start + np.arange(20.0) for name in ("observation", "reward")}, start + 20)
+        learned, held = (set(next(iter(part))["default"]["observation"].tolist()) for part in parts)
+        assert not learned & held
+        assert len(learned | held) == len(memory) == (20 if before is None else 40)
+        assert before is None or before == {number for number in held if number < 100}  # a row stays where it is
+        before = held
+    assert len(before) == pytest.approx(0.3 * 40, abs=2)
+
+
 def test_first_end_ends_all():
     assert len(list(JointLoader(a=data(0, epochs=2), b=data(0, count=4, epochs=1)))) == 2
 
@@ -71,6 +156,19 @@ def test_loaders_in_a_config_are_saved():
         (lambda: JointLoader(a=data(0, data_group="g"), b=data(0, data_group="g")),
          "loader.b and loader.a both give the data group 'g'"),
         (lambda: JointLoader(nested="n", a=JointLoader(b=data(0), c=data(0))), "one data group can be nested, not"),
+        (lambda: JointLoader(nested="n", a={"loader": data(0), "times": 2}), "of the one data group 'n' have no rates"),
+        (lambda: JointLoader(a={"loader": data(0), "evry": 2}), r"loader.a: no setting 'evry' \(did you mean 'every'"),
+        (lambda: JointLoader(a={"loader": data(0), "times": 0}), "loader.a.times must be at least 1, not 0"),
+        (lambda: JointLoader(a={"loader": data(0), "every": 1.5}), "loader.a.every: wanted a whole number, got 1.5"),
+        (lambda: JointLoader(a={"loader": data(0), "every": "3"}), "loader.a.every: wanted a whole number, got '3'"),
+        (lambda: JointLoader(a={"times": 2}), "loader.a: wanted a loader, got None"),
+        (lambda: JointLoader(a={"loader": data(0), "times": 2, "epochs": 2}), "times and epochs exclude each other"),
+        (lambda: rated({}, {"every": 2, "every_steps": 2}), "loader.b: every and every_steps exclude each other"),
+        (lambda: rated({"epochs": 2}, {}), "loader.a.epochs: a ReplayLoader has no epochs; a DatasetLoader has"),
+        (lambda: JointLoader(a=data(0), b={"loader": data(0), "every_steps": 2}), "b.every_steps: no loader here coll"),
+        (lambda: rated({"every": 2}, {"every": 3}), "one part must give batches in every round"),
+        (lambda: data(0, held=True), "loader.hold_out: wanted a share from 0 to 1, above 0 if held, got 0.0"),
+        (lambda: data(0, hold_out=1.5), "loader.hold_out: wanted a share"),
     ],
 )  # fmt: skip
 def test_impossible_joints_are_refused(make, message):

@@ -81,6 +81,13 @@ def joint(until: int | None = None) -> dict[str, Any]:
     return parts | {"loader": JointLoader(data=data, replay=parts["loader"])}
 
 
+def rated(until: int | None = None) -> dict[str, Any]:
+    """Return a loader that serves epochs of the table that it fills, each few steps."""
+    parts = replay(until, warm_up=9)
+    model = {"loader": DatasetLoader(parts["table"], batch=11, seed=1), "every_steps": 9, "epochs": 2}
+    return parts | {"loader": JointLoader(replay={"loader": parts["loader"], "times": 2}, model=model)}
+
+
 def batches(parts: dict[str, Any], count: int) -> list[str]:
     """Return what identifies each of the next batches; fewer where a signal comes."""
     digests = []
@@ -95,6 +102,7 @@ MAKERS = {
     "warm-up with an import": partial(replay, warm_up=40, held=10),
     "rollout": rollout,
     "joint": joint,
+    "rates": rated,
 }
 
 
@@ -110,6 +118,16 @@ def test_a_loader_left_amidst_collection_serves_what_it_would_have_served(name, 
         resumed[part].load_state_dict(stopped[part].state_dict())
     assert seen + batches(resumed, 40 - len(seen)) == wanted
     assert resumed["collector"].state_dict() == whole["collector"].state_dict()
+
+
+@pytest.mark.parametrize("updates", range(12))
+def test_rates_left_between_updates_go_on(updates):
+    whole, stopped, resumed = rated(), rated(), rated()
+    wanted = batches(whole, 40)
+    seen = batches(stopped, updates)
+    for part in ("loader", "collector", "table"):  # in a checkpoint the loader may come before its table
+        resumed[part].load_state_dict(stopped[part].state_dict())
+    assert seen + batches(resumed, 40 - len(seen)) == wanted
 
 
 def test_filling_an_empty_memory_again_is_left_and_gone_on_with():

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -28,7 +28,7 @@ class Budget(Callback):
 
     Args:
         env_steps: environment steps, all envs together.
-        updates: gradient updates.
+        updates: gradient updates; with several data groups those of the group `default`, if there is one.
         seconds: of training, those before a resume included.
         mean_return: of an evaluation.
         evaluator: whose evaluations count.
@@ -68,6 +68,7 @@ class Budget(Callback):
         self.evaluator = evaluator
         self.validation = validation
         self.validator = validator
+        self._group_updates: Mapping[str, int] = {}  # the trainer's own
         self._before = 0.0  # seconds of training before this process
         self._start = time.monotonic()
 
@@ -76,7 +77,8 @@ class Budget(Callback):
         """Seconds of training so far."""
         return self._before + time.monotonic() - self._start
 
-    def begin_training(self) -> None:
+    def begin_training(self, group_updates: Mapping[str, int] | None = None) -> None:
+        self._group_updates = group_updates or {}
         self._start = time.monotonic()
         if min(self.env_steps, self.updates) <= 0:
             raise Stop("there is nothing to do: the budget is 0")
@@ -95,6 +97,7 @@ class Budget(Callback):
 
     def end_cycle(self, update: int, step: int = 0) -> None:
         self.left(step, 1)
+        update = self._group_updates.get("default", update)
         if update >= self.updates:
             raise Stop(f"{update} of {self.updates} updates")
         if self.evaluator is not None and self.evaluator.mean_return >= self.mean_return:

@@ -78,6 +78,7 @@ class Logger(Callback):
         self._saved: dict[str, Any] = {}  # windows of the callbacks in a checkpoint
         self._shown: dict[str, Any] = {}  # the newest image, video or text of each name
         self._left_out: set[str] = set()  # names of what is no metric
+        self._group_updates: Mapping[str, int] = {}  # the trainer's own
         self._spent = Spent()
         self._system = System()
 
@@ -92,8 +93,10 @@ class Logger(Callback):
         run_dir: Path | None,
         config: Mapping[str, Any] | None = None,
         spent: Spent | None = None,
+        group_updates: Mapping[str, int] | None = None,
     ) -> None:
         self._callbacks = callbacks
+        self._group_updates = group_updates or {}
         for name, state in self._saved.items():
             if name in callbacks:
                 callbacks[name].store.windows.load_state_dict(state)
@@ -187,6 +190,7 @@ class Logger(Callback):
         rates = {"time/updates_per_second": (update - last["updates"]) / elapsed}
         if step is not None:
             rates["time/env_steps_per_second"] = (step - last["env_steps"]) / elapsed
+        rates |= {f"updates/{group}": n for group, n in self._group_updates.items() if group != "default"}
         rates |= self._spent.shares() | self._system.metrics()
         return {**counts, **metrics, **rates}
 

@@ -172,7 +172,8 @@ class TargetCallback(Target):
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        distance = {f"target_distance/{self.name}": self._follow.distance()} if self.store.fresh else {}
+        shown = self.store.fresh or self.turns  # after a resume, too: another group may train the network
+        distance = {f"target_distance/{self.name}": self._follow.distance()} if shown else {}
         return {**self.store.read(), **distance}
 
     def note(self, path_of: Callable[[object], str]) -> str:

@@ -380,7 +380,9 @@ def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None
     experiment.load_parent(dry=True)
     trainer = experiment.trainer
     if form == "code":
-        return trainer.update.source([*trainer.plan.names]).rstrip()
+        source = trainer.update.source([*trainer.plan.names]).rstrip()
+        several = "# of all data groups; an update without one of them leaves out the lines of its callbacks\n"
+        return several + source if len(trainer.plan.names) > 1 else source
     return experiment.data_flow() if form == "data" else experiment.explain()
 
 

@@ -22,6 +22,7 @@ from rlrun.memory.loaders import chosen
 from rlrun.memory.samplers import Rows
 from rlrun.memory.sources import EMPTY, MINARI, table_of
 from rlrun.memory.table import Table
+from rlrun.runs import learners
 from rlrun.runs.files import main_memory, reason
 from rlrun.security import trust
 
@@ -45,6 +46,9 @@ class DatasetLoader:
         columns: names of a tuple's parts; else the names that are kept, None = all.
         epochs: after so many the loader ends; None = never.
         shuffle: False keeps the order.
+        hold_out: share of the rows that is left out, evenly spread from a place that the seed draws; a row of a table
+            stays in or out.
+        held: True serves that share, and nothing else.
         adaptors: a list, or by name; `rows` is None but for a table, whose own adaptors come first.
         seed: of the order.
         data_group: name of the batches.
@@ -62,6 +66,8 @@ class DatasetLoader:
         columns: Sequence[str] | None = None,
         epochs: int | None = None,
         shuffle: bool = True,
+        hold_out: float = 0.0,
+        held: bool = False,
         adaptors: Sequence[Adaptor] | Mapping[str, Adaptor] = (),
         seed: int = 0,
         data_group: str = "default",
@@ -70,6 +76,8 @@ class DatasetLoader:
         require_at_least("loader.batch", batch, 1)
         if epochs is not None:
             require_at_least("loader.epochs", epochs, 1)
+        if not 0.0 <= hold_out < 1.0 or (held and not hold_out):
+            raise ConfigError(f"loader.hold_out: wanted a share from 0 to 1, above 0 if held, got {hold_out}")
         self.source = source_of(dataset, columns)
         self.batch = batch
         self.epochs = epochs
@@ -78,7 +86,9 @@ class DatasetLoader:
         self.seed = seed
         self.data_group = data_group
         self.device = torch.device(device)
+        self.hold_out, self.held = hold_out, held
         self.epoch, self.served = 0, 0  # epochs that are over, and rows served of the running one
+        self._expected: int | None = None  # rows of a checkpoint's table
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
@@ -86,23 +96,46 @@ class DatasetLoader:
 
     def __iter__(self) -> Iterator[Groups]:
         while self.epochs is None or self.epoch < self.epochs:
-            count = len(self.source)
-            order = np.arange(count)
-            if self.shuffle:  # the number of the epoch alone decides
-                order = np.random.default_rng([self.seed, self.epoch]).permutation(count)
-            while self.served < count:
+            order = self._order()
+            begun = self.epoch
+            while self.epoch == begun:
                 rows = order[self.served : self.served + self.batch]
                 self.served += len(rows)
+                if self.served >= len(order):
+                    self.epoch, self.served = self.epoch + 1, 0
                 yield {self.data_group: self._fetch(rows)}
-            self.epoch, self.served = self.epoch + 1, 0
+
+    def _rows(self) -> Array:
+        """Return the rows that are served, in their order."""
+        rows = np.arange(len(self.source))
+        if not self.hold_out:
+            return rows
+        places = getattr(self.source, "starts", rows)  # a row of a table keeps its slot
+        # multiples of the golden ratio spread evenly over [0, 1): few rows in a row have their share held out, too
+        spread = (places * 0.6180339887498949 + np.random.default_rng(self.seed).random()) % 1.0
+        return rows[(spread < self.hold_out) == self.held]
+
+    def _order(self) -> Array:
+        """Return the rows of the running epoch; its number alone decides their order."""
+        order = self._rows()
+        if self.shuffle:
+            order = order[np.random.default_rng([self.seed, self.epoch]).permutation(len(order))]
+        order = order[: min(learners.gathered(len(order)))]  # tables of learners grow by different numbers of rows
+        if not len(order):
+            raise ConfigError(f"loader.dataset: there are no rows{' held out' if self.held else ''} to serve")
+        if self.served and self._expected not in (None, len(self.source)):  # of a table whose rows were not saved
+            self.served = 0
+        self._expected = None
+        return order
 
     def __len__(self) -> int:
         return len(self.source)
 
     def once(self) -> Iterator[Batch]:
-        """Yield batches of all rows in their order; the loader's own position stays."""
-        for begin in range(0, len(self), self.batch):
-            yield self._fetch(np.arange(begin, min(begin + self.batch, len(self))))
+        """Yield batches of all rows that it serves in their order; the loader's own position stays."""
+        rows = self._rows()
+        for begin in range(0, len(rows), self.batch):
+            yield self._fetch(rows[begin : begin + self.batch])
 
     def _fetch(self, rows: Array) -> Batch:
         batch = self.source.batch(rows)
@@ -129,34 +162,35 @@ class DatasetLoader:
         Raises:
             RlrunError: the data set has another length.
         """
-        if state["rows"] != len(self.source):
+        if isinstance(self.source, TableRows):
+            self._expected = state["rows"]  # the table may be restored later
+        elif state["rows"] != len(self.source):
             raise RlrunError(f"loader.dataset: it had {state['rows']:,} rows, and has {len(self.source):,} now")
-        self.epoch, self.served = state["epoch"], state["served"]
+        over = 0 < state["served"] == state["rows"]  # as earlier versions saved the end of an epoch
+        self.epoch, self.served = state["epoch"] + over, 0 if over else state["served"]
 
 
 class TableRows:
-    """The complete rows of a table that does not change, in the order of their slots."""
+    """The complete rows of a table that changes between epochs at most, in the order of their slots."""
 
     def __init__(self, table: Table, columns: Sequence[str] | None = None) -> None:
         self.table = table
         self.names = chosen(columns, table.names())
         self._version = -1
-        self._starts = np.empty(0, np.int64)
-        if not len(self):
-            raise ConfigError("loader.dataset: the table holds no transition")
+        self.starts = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         index = self.table.index
         if self._version != index.version:
             slots = np.flatnonzero(index.complete[:-1])
-            self._starts = slots[index.unbroken(slots, index.after(slots, 1), 1)]
+            self.starts = slots[index.unbroken(slots, index.after(slots, 1), 1)]
             self._version = index.version
-        return len(self._starts)
+        return len(self.starts)
 
     @property
     def episodes(self) -> Array:
         """The number of each row's episode, [R]."""
-        return self.table.index.episode(self._starts)
+        return self.table.index.episode(self.starts)
 
     def batch(self, rows: Array) -> Batch:
         """Return some rows [B] as tensors that own their memory.
@@ -168,7 +202,7 @@ class TableRows:
             raise RlrunError("loader.dataset: the table changed within an epoch; ReplayLoader serves one that grows")
         weighs = "weight" in self.table.sampler.provides
         weight = np.ones(len(rows), np.float32) if weighs else None
-        batch = self.table.serve(Rows(self._starts[rows], None, self.table.index, weight))
+        batch = self.table.serve(Rows(self.starts[rows], None, self.table.index, weight))
         return {name: batch[name] for name in self.names}
 
 

@@ -12,33 +12,72 @@ from torch import Tensor
 from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch, Groups, Tree
+from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.episodes import joined
 from rlrun.memory.loaders import placed, positive
 from rlrun.memory.table import Table
 
 
+@dataclass
+class Rate:
+    """In which rounds of a `JointLoader` a part gives batches, and how many."""
+
+    every: int = 1  # in each n-th round
+    every_steps: int | None = None  # in place of `every`: in the first round, then after so many environment steps
+    times: int = 1  # batches in such a round
+    epochs: int | None = None  # in place of `times`: passes over a data set
+    last: int | None = None  # environment steps when a part with `every_steps` gave its newest batches
+
+    @property
+    def skips_rounds(self) -> bool:
+        """Return True if a part gives nothing in some rounds."""
+        return self.every > 1 or self.every_steps is not None
+
+    def turns(self, number: int, steps: int) -> int:
+        """Return how many batches, or epochs, a part gives in this round, from 1; steps: of the environment so far."""
+        if self.every_steps is None:
+            due = number % self.every == 0
+        else:
+            due = self.last is None or steps - self.last >= self.every_steps
+            self.last = steps if due else self.last
+        return (self.epochs or self.times) if due else 0
+
+    def __str__(self) -> str:
+        count, unit = (self.epochs, "epoch") if self.epochs else (self.times, "batch")
+        amount = f"{count:,} {unit}" + ("" if count == 1 else "s" if self.epochs else "es")
+        rounds = "each round" if self.every == 1 else f"every {self.every:,} rounds"
+        return f"{amount} " + (rounds if self.every_steps is None else f"every {self.every_steps:,} environment steps")
+
+
 class JointLoader:
     """Serves the batches of several loaders together, as several data groups.
+
+    A round is one batch of each loader, and one update of all groups. A part may have a rate: it gives batches in some
+    rounds only, or more than one. The first batches of a round make one update; each further one makes an update of its
+    own, before the next round. Batches of several parts that go on are joined again.
 
     A data group `default` gets the name of its loader here; other groups keep theirs. It ends as soon as one of the
     loaders does. A loader that collects must come before those that draw from the same table.
 
     Args:
         nested: the one data group in which each loader's batch is an entry under the loader's name.
-        loaders: by name.
+        loaders: by name, each a loader or `{loader, every, every_steps, times, epochs}` with the settings of a `Rate`.
 
     Raises:
-        ConfigError: two loaders give the same group, or there is no loader.
+        ConfigError: two loaders give the same group, there is no loader, or a rate is impossible.
     """
 
     def __init__(self, *, nested: str | None = None, **loaders: Any) -> None:
-        self.parts = loaders
+        self._rates = {part: _rate(part, entry) for part, entry in loaders.items() if isinstance(entry, Mapping)}
+        self.parts = {part: loaders[part].get("loader") if part in self._rates else loaders[part] for part in loaders}
         self.nested = nested
         if not self.parts:
             raise ConfigError("loader: a JointLoader needs loaders by name")
         self._groups: dict[str, dict[str, str]] = {}  # part -> its group -> the group here
         self._names: dict[str, tuple[str, ...]] = {}
         self._given: dict[str, Groups] = {}  # of the next batch: what loaders that had their turn gave
+        self._round = 1
+        self._left: dict[str, int] = {}  # batches or epochs that parts have yet to give in this round
         owners: dict[str, str] = {}
         for part, loader in self.parts.items():
             if not hasattr(loader, "names"):
@@ -53,10 +92,31 @@ class JointLoader:
                     raise ConfigError(f"loader.{part} and loader.{owners[here]} both give the data group '{here}'")
                 owners[here] = part
                 self._names[here] = tuple(names[group])
+        self._collector = self._check_rates()
+
+    def _check_rates(self) -> Any:
+        """Refuse rates that the loaders cannot have; return the collector whose steps are counted, or None."""
+        loaders = [getattr(loader, "loader", loader) for loader in self.parts.values()]  # of a prefetch
+        collector = next(filter(None, (getattr(loader, "collector", None) for loader in loaders)), None)
+        for part, rate in self._rates.items():
+            if self.nested is not None:
+                raise ConfigError(f"loader.{part}: parts of the one data group '{self.nested}' have no rates")
+            if rate.every_steps is not None and collector is None:
+                raise ConfigError(f"loader.{part}.every_steps: no loader here collects; every=N counts rounds")
+            if rate.epochs is not None and not isinstance(self.parts[part], DatasetLoader):
+                kind = type(self.parts[part]).__name__
+                raise ConfigError(f"loader.{part}.epochs: a {kind} has no epochs; a DatasetLoader has")
+        if all(part in self._rates and self._rates[part].skips_rounds for part in self.parts):
+            raise ConfigError("loader: one part must give batches in every round; it has neither every nor every_steps")
+        return collector
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
         return dict(self._names) if self.nested is None else {self.nested: tuple(self._names)}
+
+    def rates(self) -> dict[str, str]:
+        """Return the rates of data groups that have one, in words."""
+        return {here: str(rate) for part, rate in self._rates.items() for here in self._groups[part].values()}
 
     def __iter__(self) -> Iterator[Groups]:
         running = {part: iter(loader) for part, loader in self.parts.items()}
@@ -64,13 +124,28 @@ class JointLoader:
             for part, batches in running.items():
                 if part in self._given:  # before the run was left, while a later loader collected
                     continue
+                if self._rates and not self._has_turn(part):
+                    continue
+                epoch = getattr(self.parts[part], "epoch", 0)
                 groups = next(batches, None)
                 if groups is None:
                     return
                 self._given[part] = {self._groups[part][group]: batch for group, batch in groups.items()}
-            merged = {group: batch for part in self.parts for group, batch in self._given[part].items()}
+                if self._rates:
+                    in_epochs = part in self._rates and self._rates[part].epochs is not None
+                    self._left[part] -= self.parts[part].epoch - epoch if in_epochs else 1
+            merged = {group: batch for part in self._given for group, batch in self._given[part].items()}
             self._given = {}
+            if not any(self._left.values()):
+                self._round, self._left = self._round + 1, {}
             yield merged if self.nested is None else {self.nested: merged}
+
+    def _has_turn(self, part: str) -> bool:
+        """Return True if a part gives a batch to the next update; its rate is asked once a round."""
+        if part not in self._left:
+            steps = 0 if self._collector is None else self._collector.steps
+            self._left[part] = self._rates[part].turns(self._round, steps) if part in self._rates else 1
+        return self._left[part] > 0
 
     def ready(self) -> bool:
         """Return True if no loader makes an environment step before its next batch."""
@@ -82,14 +157,35 @@ class JointLoader:
         return tuple(table for loader in self.parts.values() for table in loader.tables)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of all loaders by name, and their batches for an incomplete joint batch."""
-        return {"parts": {part: loader.state_dict() for part, loader in self.parts.items()}, "given": self._given}
+        """Return the states of all loaders by name, the round, and batches for an incomplete joint batch."""
+        last = {part: rate.last for part, rate in self._rates.items()}
+        rates = {"round": self._round, "left": dict(self._left), "last": last} if self._rates else {}
+        parts = {part: loader.state_dict() for part, loader in self.parts.items()}
+        return {"parts": parts, "given": self._given, **rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the states of all loaders."""
+        """Load the states of all loaders; rates that an earlier config lacked begin anew."""
         for part, loader in self.parts.items():
             loader.load_state_dict(state["parts"][part])
         self._given = {part: placed(groups, self.parts[part]) for part, groups in state["given"].items()}
+        self._round, self._left = state.get("round", 1), dict(state.get("left", {}))
+        for part, rate in self._rates.items():
+            rate.last = state.get("last", {}).get(part)
+
+
+def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
+    """Return the rate of a part `{loader, …}` of a JointLoader."""
+    place = f"loader.{part}"
+    _require_known(place, entry, ("loader", "every", "every_steps", "times", "epochs"))
+    for one, other in (("every", "every_steps"), ("times", "epochs")):
+        if entry.get(one) is not None and entry.get(other) is not None:
+            raise ConfigError(f"{place}: {one} and {other} exclude each other")
+    settings = {name: value for name, value in entry.items() if name != "loader" and value is not None}
+    for name, value in settings.items():
+        if not isinstance(value, int):
+            raise ConfigError(f"{place}.{name}: wanted a whole number, got {value!r}")
+        require_at_least(f"{place}.{name}", value, 1)
+    return Rate(**settings)
 
 
 @dataclass
@@ -263,12 +359,15 @@ class Mix:
 
 
 def _part(name: str, entry: Mapping[str, Any]) -> _Part:
-    for key in entry:
-        if key not in ("table", "share", "every"):
-            hint = did_you_mean(key, ("table", "share", "every"))
-            raise ConfigError(f"loader.parts.{name}: no setting '{key}'{hint}")
+    _require_known(f"loader.parts.{name}", entry, ("table", "share", "every"))
     if not hasattr(entry.get("table"), "sample") or "share" not in entry:
         raise ConfigError(f"loader.parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
     every = entry.get("every", 1)
     require_at_least(f"loader.parts.{name}.every", every, 1)
     return _Part(name, entry["table"], positive(f"parts.{name}.share", entry["share"]), every)
+
+
+def _require_known(place: str, entry: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in entry:
+        if key not in known:
+            raise ConfigError(f"{place}: no setting '{key}'{did_you_mean(key, known)}")

@@ -31,7 +31,8 @@ class Trainer:
 
     The plan is made here, so wiring mistakes are reported before anything runs. `state` has further arguments of hooks:
     `update` (number of the current update, from 1), `callbacks`, `loader`, `run_dir`, `config`, `parts`,
-    `spent` (seconds by kind of work), `batches` (of the update, by group), and all names that callbacks add to it.
+    `spent` (seconds by kind of work), `batches` (of the update, by group), `group_updates` (updates of each data group;
+    empty if there is one), and all names that callbacks add to it.
 
     Args:
         callbacks: by name.
@@ -57,17 +58,20 @@ class Trainer:
                 raise WiringError(f"callbacks.{name} is of type {type(callback).__name__}{derive(type(callback))}")
         self.loader = loader
         self.around = around
+        names = loader.names()
         self.state = State(
             update=0,
             callbacks=self.callbacks,
             loader=loader,
             spent=Spent(),
             batches={},
+            group_updates=dict.fromkeys(names, 0) if len(names) > 1 else {},
             run_dir=None,  # where files go, if anywhere; these three are set by the experiment
             config={},
             parts={},  # config path -> object with a state_dict
         )
-        self.plan: Plan = plan(self.callbacks, loader.names(), self.state)
+        self.plan: Plan = plan(self.callbacks, names, self.state)
+        self.plan.rates = loader.rates() if hasattr(loader, "rates") else {}
         self.update = Update([step for event in UPDATE for step in self.plan.steps[event]], fuse)
         self._reached: str | None = None  # callback whose `end_cycle` the current update has reached
 
@@ -105,7 +109,7 @@ class Trainer:
 
     def _loop(self) -> None:
         state, batches = self.state, iter(self.loader)
-        update_groups, spent = self.update, state["spent"]
+        update_groups, spent, counts = self.update, state["spent"], state["group_updates"]
         begin, end = self.plan.cycles("begin_cycle"), self.plan.cycles("end_cycle")
         verified = False
         begun = perf_counter()
@@ -118,6 +122,9 @@ class Trainer:
                 verified = True
             update = state["update"] = state["update"] + 1
             state["batches"] = groups
+            if counts:
+                for name in groups:
+                    counts[name] += 1
             for _, cycle, call in begin:
                 if (update - 1) % cycle == 0:
                     call(groups, state)
@@ -164,10 +171,13 @@ class Trainer:
         self.state["stopped_by"] = failure  # a signal during the last work
 
     def state_dict(self) -> dict[str, Any]:
-        return {"update": self.state["update"], "reached": self._reached}
+        groups = {"groups": dict(self.state["group_updates"])} if self.state["group_updates"] else {}
+        return {"update": self.state["update"], "reached": self._reached, **groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state["update"], self._reached = state["update"], state["reached"]
+        for group in self.state["group_updates"]:  # earlier versions counted all together
+            self.state["group_updates"][group] = state.get("groups", {}).get(group, state["update"])
 
 
 def _note_hook(error: BaseException) -> None:

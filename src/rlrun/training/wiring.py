@@ -84,6 +84,7 @@ class Plan:
     """Resolved hooks by event, in calling order."""
 
     names: dict[str, tuple[str, ...]]
+    rates: Mapping[str, str] = field(default_factory=dict)  # of data groups that a loader serves at a rate, in words
     steps: dict[str, list[HookCall]] = field(default_factory=dict)
 
     def calls(self, *events: str) -> list[Call]:
@@ -292,7 +293,11 @@ def explain(plan: Plan, path_of: Callable[[object], str] = lambda part: type(par
         for event, name, reads, provides, note in (hook.values() for hook in data_flow(plan, path_of))
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
-    lines = [f"{'loader'.ljust(max(widths[0], 6))}  {group}: {' '.join(names)}" for group, names in plan.names.items()]
+    lines = [
+        f"{'loader'.ljust(max(widths[0], 6))}  {group}: {' '.join(names)}"
+        + (f" ({plan.rates[group]})" if group in plan.rates else "")
+        for group, names in plan.names.items()
+    ]
     last = ""
     for head, *rest in rows:
         shown = head if head != last else ""
@@ -305,15 +310,18 @@ def explain(plan: Plan, path_of: Callable[[object], str] = lambda part: type(par
 def data_flow(plan: Plan, path_of: Callable[[object], str] = lambda part: type(part).__name__) -> list[dict[str, Any]]:
     """Return the hooks of one update in the order of their calls: event, callback, names read and provided, note."""
     events = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
-    return [_described(step, event, path_of) for event in events for step in plan.steps[event]]
+    several = len(plan.names) > 1
+    return [_described(step, event, path_of, several) for event in events for step in plan.steps[event]]
 
 
-def _described(step: HookCall, event: str, path_of: Callable[[object], str]) -> dict[str, Any]:
+def _described(step: HookCall, event: str, path_of: Callable[[object], str], several: bool) -> dict[str, Any]:
     callback = step.callback
     provides = callback.provides if _provided_in(callback) == event else ()
     order = ("backward", "begin_batch", "end_batch", "end_cycle", "begin_cycle")
     first = next(e for e in order if _hook(callback, e) is not None)
     note = callback.note(path_of) if event == first else ""
+    if note and several and callback.data_group not in (None, "default"):
+        note = f"{note}; data group {callback.data_group}"
     return {"event": event, "callback": callback.name, "reads": step.asks, "provides": provides, "note": note}
 
 
