@@ -19,6 +19,7 @@ from rlrun.callbacks.entropy import batch_mean
 from rlrun.config import compose
 from rlrun.core.errors import DataError, LearnerError
 from rlrun.loading.assembly import builder_of
+from rlrun.memory import JointLoader
 from rlrun.nn import Normalizer, average_gradients
 from rlrun.ops.distributions import given
 from rlrun.runs import learners
@@ -31,10 +32,19 @@ REPLAY = ("observation", "action", "reward", "terminated", "next_observation")
 CASES = {
     "ppo": ("+with=trust_region", "+with=entropy_target", "callbacks.trust_region.per_dim=0.0001"),
     "sac": ("+with=target_scale", "algorithm.target_subset=1", "algorithm.ensemble=3", "algorithm.max_grad_norm=0.5"),
+    "td3": (  # beside further critics, in a data group that has three updates for each of its own
+        "callbacks.q_target.noise=0",
+        "+networks.twin={_target_: rlrun.nn.Critics, spaces: '${spaces}', hidden: [8]}",
+        "+callbacks.twin_target={_target_: rlrun.algorithms.ddpg.DeterministicQTarget, critics: '${networks.twin}', "
+        "policy: '${networks.policy}', tau: 0.1, data_group: twin}",
+        "+callbacks.twin={_target_: rlrun.callbacks.JointLoss, optimizer: '${optimizer}', data_group: twin, terms: "
+        "{twin: {_target_: rlrun.callbacks.CriticLoss, network: '${networks.twin}', optimizer: null}}}",
+    ),
 }
 NAMES = {
     "ppo": ("ppo", "entropy_target", "trust_region"),
     "sac": ("target_scale", "q_target", "q_loss", "policy", "temperature"),
+    "td3": ("q_target", "twin_target", "q_loss", "policy", "twin"),
 }
 TINY = ("env=pendulum", "preset=null", "algorithm.hidden=[8,8]", "algorithm.lr=0.01")
 
@@ -63,9 +73,9 @@ def batches(names: tuple[str, ...], rank: int, count: int) -> list[dict[str, tor
 class Given:
     """A loader of batches that are there."""
 
-    def __init__(self, names: tuple[str, ...], rank: int, count: int) -> None:
+    def __init__(self, names: tuple[str, ...], rank: int, count: int, repeats: int = 1) -> None:
         self._names = names
-        self._batches = batches(names, rank, count)
+        self._batches = batches(names, rank, count) * repeats
 
     def names(self) -> dict[str, tuple[str, ...]]:
         return {"default": self._names}
@@ -85,7 +95,10 @@ class Seen(Callback):
 
 def trained(algorithm: str) -> dict[str, torch.Tensor]:
     """Return the parameters that some updates lead to, and what else they have moved."""
-    loader = Given(PPO if algorithm == "ppo" else REPLAY, learners.rank(), learners.count())
+    loader: Any = Given(PPO if algorithm == "ppo" else REPLAY, learners.rank(), learners.count())
+    if algorithm == "td3":  # 102 updates
+        first, further = (Given(REPLAY, learners.rank(), learners.count(), repeats) for repeats in (6, 17))
+        loader = JointLoader(default=first, twin={"loader": further, "times": 3})
     config = compose([f"algorithm={algorithm}", *TINY, *CASES[algorithm]])
     builder = builder_of(config.config, device="cpu")
     builder.get("seeds").apply()
@@ -104,7 +117,7 @@ def trained(algorithm: str) -> dict[str, torch.Tensor]:
         tensors["entropy_weight"] = callbacks["entropy_target"].log.clone()
         tensors["approx_kl"] = callbacks["seen"].divergence
         tensors["change"] = torch.tensor(callbacks["trust_region"].ratio)
-    else:
+    elif algorithm == "sac":
         tensors["scale"] = callbacks["target_scale"].statistics.scale.clone()
     return tensors
 

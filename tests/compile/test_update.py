@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compile.comparison import ADAM, SGD, Distance, Target, both, layer, trained
+from tests.compile.comparison import ADAM, SGD, Batches, Distance, Target, both, layer, tensors, trained
 from torch import Tensor, nn
 
-from rlrun.callbacks import Schedule
+from rlrun.callbacks import JointLoss, Schedule
 from rlrun.compile import FusedUpdate, graph
 from rlrun.core.errors import ConfigError
 from rlrun.core.schedules import Linear
+from rlrun.memory import JointLoader
 from rlrun.nn import grouped
 from rlrun.training.callback import Callback
 from rlrun.training.metrics import Histogram, Image, Text, as_numbers
+from rlrun.training.trainer import Trainer
 
 
 def test_scheduled_numbers_are_no_constants(interpreted):
@@ -142,6 +144,40 @@ def test_steps_equal_those_of_torch(optimizer, interpreted):
         for name, value in theirs.items():
             torch.testing.assert_close(ours[name], value)
     assert as_numbers(fused.metrics) == pytest.approx(as_numbers(eager.metrics), rel=1e-4)
+
+
+def test_joint_losses_are_one_graph(interpreted):
+    def make():
+        terms = {"near": Distance(layer(), None), "far": Distance(layer(), None)}
+        return {"loss": JointLoss(ADAM, terms=terms, loss_weight={"far": 0.5}, max_grad_norm=1.0)}
+
+    fused, eager = both(make)["loss"], trained(make(), compile=False).callbacks["loss"]
+    assert len(interpreted) == 1
+    assert as_numbers(fused.metrics) == pytest.approx(as_numbers(eager.metrics), rel=1e-4)
+    assert fused.metrics["loss/loss"] == pytest.approx(1.5 * fused.metrics["loss/near"])
+
+
+def test_groups_at_rates_have_their_graphs(interpreted):
+    def run(compile):
+        network, further = layer(), layer()
+        callbacks = {
+            "target": Target(network, tau=0.5),
+            "loss": Distance(network, ADAM),
+            "held": Distance(network, None),
+            "slow": Target(further, tau=0.1, data_group="more"),
+            "more": Distance(further, ADAM, data_group="more"),
+        }
+        more = {"loader": Batches(*(8,) * 9, group="more"), "times": 2}
+        loader = JointLoader(default={"loader": Batches(*(8,) * 6)}, more=more)
+        Trainer(callbacks, loader, fuse=FusedUpdate(compile, "cpu")).train()
+        return callbacks
+
+    fused, eager = run(True), run(False)
+    assert [fused[name].turns for name in fused] == [5, 5, 5, 9, 9]
+    assert len(interpreted) == 5  # targets and losses of two groups, and all of `more` where it is alone
+    for name, callback in fused.items():
+        torch.testing.assert_close(tensors(callback), tensors(eager[name]), rtol=1e-5, atol=1e-6)
+    assert as_numbers(fused["held"].metrics) == pytest.approx(as_numbers(eager["held"].metrics), rel=1e-4)
 
 
 def test_unreached_parameters_stay(interpreted):

@@ -74,7 +74,7 @@ def found(together, tmp_path_factory):
     return together.all_of_it(), *together.both(tmp_path_factory.mktemp("both"))
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "sac"])
+@pytest.mark.parametrize("algorithm", ["ppo", "sac", "td3"])
 def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm):
     single, first, second = (learner[algorithm] for learner in found)
     begun = [name for name in single if "weight" in name]
@@ -82,6 +82,8 @@ def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm)
     for name, value in single.items():
         assert torch.equal(first[name], second[name]), name
         assert torch.allclose(first[name], value, rtol=1e-5, atol=1e-6), name
+        if algorithm == "td3":
+            assert (first[name] - value).norm() <= 1e-5 * value.norm(), name
 
 
 def test_what_is_told_of_a_batch_is_told_of_all_shares(found):

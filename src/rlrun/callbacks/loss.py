@@ -44,7 +44,8 @@ class LossCallback(Callback):
 
     Args:
         network: is trained; one without parameters is only evaluated.
-        optimizer: a partial, completed with the network's parameters.
+        optimizer: a partial, completed with the network's parameters; None = the loss is only evaluated and logged, as
+            on data that is held out, or it is a term of a `JointLoss`.
         max_grad_norm: clip gradients to this; None = never.
         grad_clip: global limits the norm of all gradients together, parameter that of each parameter's gradient, value
             each number, adaptive each gradient's norm relative to its parameter's; none only logs the norm.
@@ -62,7 +63,7 @@ class LossCallback(Callback):
     def __init__(
         self,
         network: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         max_grad_norm: float | None = None,
         grad_clip: ops.Clip = "global",
@@ -71,9 +72,11 @@ class LossCallback(Callback):
         data_group: str = "default",
     ) -> None:
         self.network = network
-        trained = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+        named = {} if optimizer is None else dict(network.named_parameters())
+        trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
         by_groups: Any = network if getattr(optimizer, "func", None) is grouped else [*trained.values()]
-        self.optimizer = optimizer(by_groups) if trained else None
+        self.optimizer = optimizer(by_groups) if optimizer is not None and trained else None
+        self.logs_loss = optimizer is None
         self.patterns = getattr(self.optimizer, "matches", {})
         groups = [] if self.optimizer is None else self.optimizer.param_groups
         places = {id(parameter): place for place, parameter in enumerate(p for g in groups for p in g["params"])}
@@ -133,7 +136,7 @@ class LossCallback(Callback):
         self.elements = self.error(elements.detach(), outputs) if self.watched else None
         loss = elements.mean() if weight is None else weighted(elements, weight)
         if self._stepper is None:
-            return self.learned(None, outputs, metrics)
+            return self.learned(None, outputs, self.evaluated(loss, metrics))
         if self.veto is not None and self.veto(outputs):
             self._put(loss, metrics)
             return {name: value for name, value in outputs.items() if name != "updates"}
@@ -177,6 +180,10 @@ class LossCallback(Callback):
         if self._unseen == LOOKED_AT:
             self._require_finite()
         return outputs
+
+    def evaluated(self, loss: Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the metrics of a loss that steps nothing."""
+        return {f"loss/{self.name}": loss.detach(), **metrics} if self.logs_loss else metrics
 
     def _put(self, loss: Tensor, metrics: Mapping[str, Any]) -> None:
         norms = {} if self.norm is None else {f"grad_norm/{self.name}": self.norm}

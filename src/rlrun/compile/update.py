@@ -338,7 +338,7 @@ class CompiledGraph:
         metrics = {name: detached(value) for name, value in metrics.items()}
         errors = callback.error(elements.detach(), outputs) if callback.watched else None
         if id(callback) not in self._rules:
-            return outputs, metrics, None, None, None, errors
+            return outputs, callback.evaluated(loss, metrics), None, None, None, errors
         by_id = self._gradients(callback, loss, stand_in)
         with torch.no_grad():
             present = {key: gradient for key, gradient in by_id.items() if gradient is not None}

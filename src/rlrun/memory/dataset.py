@@ -113,7 +113,8 @@ class DatasetLoader:
         places = getattr(self.source, "starts", rows)  # a row of a table keeps its slot
         # multiples of the golden ratio spread evenly over [0, 1): few rows in a row have their share held out, too
         spread = (places * 0.6180339887498949 + np.random.default_rng(self.seed).random()) % 1.0
-        return rows[(spread < self.hold_out) == self.held]
+        served: Array = rows[(spread < self.hold_out) == self.held]
+        return served
 
     def _order(self) -> Array:
         """Return the rows of the running epoch; its number alone decides their order."""

@@ -1,0 +1,134 @@
+"""Several losses as terms of one: one backward pass, and one step of one optimizer."""
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, weighted
+from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.training.callback import EVENTS, Callback, Hook
+from rlrun.training.metrics import detached
+from rlrun.training.update import of_loss
+
+ERRORS = "element_errors"  # an output: of the first term, for priorities
+
+
+class JointLoss(LossCallback):
+    """Step one optimizer on the networks of several losses, by their weighted sum.
+
+        L = Σ_k w_k mean(L_k)
+
+    The gradient of each term reaches the networks of all terms. A term reads what earlier terms provide, with its
+    gradient; other callbacks read it without. Names of parameters begin with the name of their term, for the groups of
+    `rlrun.nn.grouped`. Priorities are the errors of the first term. The loss of each term is logged under its name.
+
+    Args:
+        optimizer: a partial, completed with the parameters of all networks.
+        terms: losses by name, each with `optimizer: null`; `data_group`, clipping and the like are settings of the sum.
+        loss_weight: of terms, by name; others have 1.
+        options: of `LossCallback`.
+
+    Raises:
+        ConfigError: a term is no loss, has an optimizer, a pace or hooks of its own, or a weight is of no term.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        terms: Mapping[str, LossCallback],
+        loss_weight: Mapping[str, float] | None = None,
+        **options: Any,
+    ) -> None:
+        self.terms = dict(terms)
+        self.term = SimpleNamespace(**self.terms)  # where paths of buffers begin
+        for name, term in self.terms.items():
+            _check(name, term)
+            term.name = name
+        if not self.terms:
+            raise ConfigError("terms: a JointLoss needs losses by name")
+        self.loss_weight = dict.fromkeys(self.terms, 1.0) | dict(loss_weight or {})
+        for name in self.loss_weight.keys() - self.terms.keys():
+            raise ConfigError(f"loss_weight.{name}: there is no such term{did_you_mean(name, self.terms)}")
+        self._first = next(iter(self.terms.values()))
+        super().__init__(nn.ModuleDict({name: term.network for name, term in self.terms.items()}), optimizer, **options)
+        self.provides = tuple(dict.fromkeys(name for term in self.terms.values() for name in term.provides))
+        self._reads: dict[str, list[tuple[str, str]]] = {}  # term -> (argument, name that is read for it)
+        self._wanted: dict[str, bool] = {}  # names that terms read of the batch: whether one of them cannot do without
+        provided: set[str] = set()
+        for name, term in self.terms.items():
+            asked = Callback.hook_of(term.loss, "loss").arguments
+            self._reads[name] = [(argument, term.inputs.get(argument, argument)) for argument in asked]
+            for argument, read in self._reads[name]:
+                if read not in provided:
+                    self._wanted[read] = self._wanted.get(read, False) or asked[argument].default is Parameter.empty
+            provided |= set(term.provides)
+        self._wanted.setdefault("weight", False)
+        self._required = [name for name, needed in self._wanted.items() if needed]
+
+    def loss(self, *values: Any, **optional: Any) -> LossResult:
+        """Return the weighted sum, a scalar; values: of required arguments, in their order."""
+        inputs = dict(zip(self._required, values, strict=True)) | optional
+        weight = inputs.get("weight")
+        total: Any = 0.0
+        outputs: dict[str, Any] = {}
+        buffers: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
+        for name, term in self.terms.items():
+            reads = self._reads[name]
+            elements, own, shown = of_loss(term.loss(**{key: inputs[read] for key, read in reads if read in inputs}))
+            unweighted = weight is None or ("weight", "weight") in reads
+            loss = elements.mean() if unweighted else weighted(elements, inputs["weight"])
+            total = total + self.loss_weight[name] * loss
+            metrics |= {f"loss/{name}": loss, **shown}
+            if term is self._first and term.watched:
+                outputs[ERRORS] = term.error(elements.detach(), own)
+            inputs |= own
+            outputs |= {key: detached(value) for key, value in own.items() if key != "updates"}
+            for path, value in own.get("updates", {}).items():
+                buffers[f"term.{name}.{path}"] = value
+        return total, outputs | ({"updates": buffers} if buffers else {}), metrics
+
+    @property
+    def watched(self) -> bool:  # type: ignore[override]
+        """True if somebody reads `elements`, here the errors of the first term."""
+        return self._first.watched
+
+    @watched.setter
+    def watched(self, value: bool) -> None:
+        self._first.watched = value
+
+    def error(self, elements: Tensor, outputs: Mapping[str, Any]) -> Tensor:
+        errors: Tensor = outputs[ERRORS]
+        return errors
+
+    def hook(self, event: str) -> Hook | None:
+        if event != "backward":
+            return super().hook(event)
+        arguments = {
+            name: Parameter(name, Parameter.KEYWORD_ONLY, default=Parameter.empty if needed else None)
+            for name, needed in self._wanted.items()
+        }
+        return Hook(self.loss, arguments, "loss", ("learning_rate",))
+
+    def note(self, path_of: Callable[[object], str]) -> str:
+        paths = dict.fromkeys(path_of(term.network) for term in self.terms.values())
+        total = " + ".join(f"{self.loss_weight[name]:g} × {name}" for name in self.terms)
+        return super().note(lambda part: " and ".join(paths)) + f" by {total}"
+
+
+def _check(name: str, term: Any) -> None:
+    """Refuse a term that is no loss, or that has what belongs to the sum."""
+    place = f"terms.{name}"
+    if not isinstance(term, LossCallback):
+        raise ConfigError(f"{place}: wanted a loss, a rlrun.callbacks.LossCallback; got {term!r}")
+    if term.optimizer is not None or term.by_turns:
+        raise ConfigError(f"{place}.optimizer: the joint loss steps all terms; give the term optimizer: null")
+    if term.every != 1 or term.max_grad_norm is not None or term.schedule is not None:
+        raise ConfigError(f"{place}: every, max_grad_norm and schedule are settings of the joint loss")
+    hooks = [event for event in EVENTS if event != "backward" and term.hook(event) is not None]
+    if hooks or type(term).backward is not LossCallback.backward:
+        raise ConfigError(f"{place}: a {type(term).__name__} does more than a loss ({', '.join(hooks) or 'backward'})")
