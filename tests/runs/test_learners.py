@@ -14,6 +14,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from tests.resume.twins import signal_at
+from tests.training.test_rates import overrides
 
 import rlrun
 import rlrun.commands.checkpoints
@@ -72,6 +73,18 @@ def run(whole, tmp_path):
 def found(together, tmp_path_factory):
     """What one learner comes to, and what each of two does."""
     return together.all_of_it(), *together.both(tmp_path_factory.mktemp("both"))
+
+
+def test_epochs_of_unequal_shares_have_as_many_batches(tmp_path, warm, together):
+    held = "hold_out: 0.3, seed: '${seeds.memory}'"  # each learner holds other rows out, and not as many
+    loader = f"{{_target_: rlrun.memory.DatasetLoader, dataset: '${{memory}}', batch: 2, {held}}}"
+    chosen = overrides("times: 1", "every_steps: 8, epochs: 2", "num_envs=2", "stop.updates=12", loader=loader)
+    result = rlrun.train([*chosen, "learners=2"], run_dir=tmp_path / "run")
+    counts = result.trainer.state["group_updates"]
+    assert (counts["default"], result.trainer.loader.parts["twin"].batch) == (12, 1)
+    assert counts["twin"] >= 2 * 2 * 6  # epochs after 20 and after 28 steps, of most of 10 rows or more
+    first, second = (states(result.run_dir, number) for number in (0, 1))
+    assert first["networks.twin"] == second["networks.twin"]
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "sac", "td3"])
@@ -238,6 +251,14 @@ def test_a_learner_that_hears_of_no_job_leaves_without_a_word(together, capfd):
         (("+with=prioritized",), r"memory\.sampler \(Prioritized\) wants one learner: its priorities"),
         (("+with=prefetch",), "the loader is a Prefetch; several learners share that of ReplayLoader"),
         (("+with=async",), "the collector is a AsyncCollector"),
+        (
+            (
+                "+joint={_target_: rlrun.memory.JointLoader, default: '${loader}', x: {loader: {_target_: "
+                "rlrun.memory.DatasetLoader, dataset: {x: [1, 2]}, batch: 2}, times: 2}}",
+                "trainer.loader=${joint}",
+            ),
+            "the loader is a DatasetLoader; several learners share that of ReplayLoader",
+        ),
         (("memory.import=file.zip",), r"\(memory\.import\)"),
         (("memory.export.every=0",), r"\(memory\.export\)"),
     ],

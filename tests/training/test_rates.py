@@ -27,9 +27,9 @@ TWIN = (  # further critics, in a data group of their own
 )
 
 
-def overrides(default, twin, *further):
+def overrides(default, twin, *further, loader=LOADER):
     """Return overrides of TD3 beside further critics, at these rates: `times: 3`."""
-    parts = {"default": "'${loader}'", "twin": LOADER}
+    parts = {"default": "'${loader}'", "twin": loader}
     rates = {"default": default, "twin": twin}
     entries = [f"{name}: {{loader: {part}, {rates[name]}}}" for name, part in parts.items()]
     return [*TD3, *QUIET, *TWIN, f"+joint={{_target_: rlrun.memory.JointLoader, {', '.join(entries)}}}", *further]

@@ -17,10 +17,11 @@ from threadpoolctl import threadpool_limits
 
 from rlrun.collect import Collector
 from rlrun.config.build import Builder, explain, find_target
+from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError, printable
 from rlrun.core.typing import Stateful
 from rlrun.env.descriptions import RecordedSpaces
-from rlrun.memory import PhasicLoader, ReplayLoader, RolloutLoader, Table
+from rlrun.memory import DatasetLoader, JointLoader, PhasicLoader, ReplayLoader, RolloutLoader, Table
 from rlrun.nn import fast_linear
 from rlrun.runs import learners
 from rlrun.runs.machine_cache import remembered
@@ -28,7 +29,8 @@ from rlrun.runs.manifest import cores, cpu, gpu, versions
 from rlrun.training.trainer import Trainer
 
 SHARED = ("num_envs", "env.num_envs", "loader.batch", "loader.minibatch", "loader.phase_minibatch", "memory.length")
-LOADERS = (ReplayLoader, RolloutLoader, PhasicLoader)
+LOADERS = (ReplayLoader, RolloutLoader, PhasicLoader, JointLoader)
+IN_BATCHES = ("rlrun.memory.ReplayLoader", "rlrun.memory.DatasetLoader")  # parts of a JointLoader
 
 
 def count_of(config: DictConfig) -> int:
@@ -51,7 +53,8 @@ def shares(config: DictConfig) -> dict[str, Any]:
     if OmegaConf.select(config, "compile", default=False):
         raise ConfigError(f"learners={count}: communication between learners is not compiled; compile=false")
     values: dict[str, Any] = {"seeds.learner": rank}
-    for key in SHARED:
+    parts = [path[:-1] for path, value in leaves(plain(config)) if path[-1:] == ("_target_",) and value in IN_BATCHES]
+    for key in dict.fromkeys((*SHARED, *(dotted((*part, "batch")) for part in parts))):
         number = OmegaConf.select(config, key, default=None)
         if isinstance(number, int):
             if number % count:
@@ -73,8 +76,11 @@ def require_shareable(config: DictConfig, trainer: Trainer, built: Mapping[str, 
     count = count_of(config)
     if count == 1:
         return
-    loader, collector = trainer.loader, getattr(trainer.loader, "collector", None)
-    for kind, part, known in (("loader", loader, LOADERS), ("collector", collector, (Collector,))):
+    collector = getattr(trainer.loader, "collector", None)
+    own = (getattr(collector, "table", None),)
+    loaders = [trainer.loader, *getattr(trainer.loader, "parts", {}).values()]
+    loaders = [part for part in loaders if not (isinstance(part, DatasetLoader) and part.tables == own)]
+    for kind, part, known in (*(("loader", part, LOADERS) for part in loaders), ("collector", collector, (Collector,))):
         if type(part) not in known:
             names = ", ".join(cls.__name__ for cls in known)
             what = f"a {type(part).__name__}" if part is not None else "none"

@@ -92,7 +92,7 @@ class JointLoader:
                     raise ConfigError(f"loader.{part} and loader.{owners[here]} both give the data group '{here}'")
                 owners[here] = part
                 self._names[here] = tuple(names[group])
-        self._collector = self._check_rates()
+        self.collector = self._check_rates()
 
     def _check_rates(self) -> Any:
         """Refuse rates that the loaders cannot have; return the collector whose steps are counted, or None."""
@@ -143,7 +143,7 @@ class JointLoader:
     def _has_turn(self, part: str) -> bool:
         """Return True if a part gives a batch to the next update; its rate is asked once a round."""
         if part not in self._left:
-            steps = 0 if self._collector is None else self._collector.steps
+            steps = 0 if self.collector is None else self.collector.steps
             self._left[part] = self._rates[part].turns(self._round, steps) if part in self._rates else 1
         return self._left[part] > 0
 
