@@ -143,6 +143,10 @@ def test_only_unfinished_jobs_are_started(status, overrides, state, tmp_path, co
         ("stop.mean_return=5", {"evaluation": "text"}, False),
         ("stop.mean_return=5", {"evaluation": {"mean_return": "a"}}, False),
         ("stop.updates=1e+-", {"updates": 9}, False),
+        ("stop.updates=7", {"updates": 9, "group_updates": {"default": 7}}, True),
+        ("stop.updates=7", {"updates": 9, "group_updates": {"default": 5}}, False),
+        ("stop.updates=7", {"updates": 9, "group_updates": {"default": "5"}}, True),
+        ("stop.updates=7", {"updates": 9, "group_updates": 3}, True),
     ],
 )
 def test_foreign_summaries_stop_no_sweep(override, summary, completed, tmp_path):

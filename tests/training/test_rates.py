@@ -1,7 +1,8 @@
 """A second data group at a rate of its own: what it learns from, and what its updates move."""
 
 import pytest
-from tests.resume.twins import assert_exact
+import torch
+from tests.resume.twins import assert_exact, copy_as_killed
 
 import rlrun
 from rlrun.commands.train import Experiment
@@ -61,6 +62,22 @@ def test_targets_move_by_updates_of_their_group(default, twin, updates):
 )
 def test_rates_resume_exactly(default, twin, tmp_path):
     assert_exact(overrides(default, twin, "stop.updates=24"), tmp_path, at=25)
+
+
+def test_forks_inherit_counts_and_moments(tmp_path):
+    chosen = overrides("times: 1", "times: 2", "stop.updates=5")
+    parent = rlrun.train(chosen, run_dir=tmp_path / "run").trainer
+    fork = Experiment(compose([*chosen, "stop.updates=6", f"init.from={tmp_path / 'run'}"]))
+    fork.load_sources()
+    assert fork.trainer.state["group_updates"] == parent.state["group_updates"] == {"default": 5, "twin": 9}
+    ours, theirs = (trainer.callbacks["twin"].optimizer.state_dict()["state"] for trainer in (fork.trainer, parent))
+    assert ours.keys() == theirs.keys() == {*range(8)}
+    for place, moments in theirs.items():
+        assert all(torch.equal(ours[place][name], value) for name, value in moments.items())
+    copy_as_killed(tmp_path / "run", tmp_path / "killed", at=24)
+    for name in ("run", "killed"):  # 7 or more updates of all groups were made
+        resumed = rlrun.resume(tmp_path / name, ["stop.updates=7"]).trainer
+        assert resumed.state["group_updates"] == {"default": 7, "twin": 13}
 
 
 def test_updates_are_counted_by_group(tmp_path):

@@ -30,6 +30,7 @@ from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, write_json
 from rlrun.runs.heartbeat import lock_run, require_idle, trace_of
 from rlrun.runs.learners import place_of
+from rlrun.runs.progress import counted_updates
 
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
 OF_MACHINE = (  # facts in the manifest about each process that resumes a run
@@ -79,7 +80,7 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
     require_own_files(directory)
     loaded = newest(directory, count_of(config))
     if loaded is not None:
-        _require_ahead(config, changes, loaded[0])
+        _require_ahead(config, changes, *loaded[:2])
     composed = Composed(config, [override.text for override in parse([*before, *overrides])], {}, [], Path.cwd())
     experiment = Experiment(composed, machine=machine_of(arrival.about))
     if loaded is not None:
@@ -144,6 +145,7 @@ def finished(run: RunDir, config: DictConfig, overrides: Sequence[Override] = ()
 def reached(summary: dict[str, Any], config: DictConfig) -> list[str]:
     """Return the keys of the limits that a run has reached, by its summary."""
     values = {name: summary[name] for name in ("env_steps", "updates", "seconds")}
+    values["updates"] = counted_updates(summary)
     values["mean_return"] = (summary["evaluation"] or {}).get("mean_return")
     limits: Any = OmegaConf.to_container(config.stop, resolve=True)
     pairs = [(f"stop.{name}", values.get(name), limit) for name, limit in limits.items()]
@@ -198,13 +200,16 @@ def newest(run: RunDir, learners: int = 1) -> tuple[Path, dict[str, Any], list[s
     return None
 
 
-def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Path) -> None:
+def _require_ahead(config: DictConfig, overrides: Sequence[Override], where: Path, states: Mapping[str, Any]) -> None:
     """Refuse a budget that the checkpoint has reached: the run would continue beyond it.
 
     Raises:
         ConfigError: with the budget and the count.
     """
     reached = dict(zip(("stop.env_steps", "stop.updates"), checkpoint_key(where), strict=True))
+    trainer = states.get("trainer")
+    if isinstance(trainer, dict):
+        reached["stop.updates"] = counted_updates({"updates": reached["stop.updates"]} | trainer)
     for key, at in reached.items():
         limit: Any = OmegaConf.select(config, key)
         is_set = any(override.key in (key, "stop") for override in overrides)

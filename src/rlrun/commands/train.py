@@ -324,6 +324,7 @@ class Experiment:
             "status": status,
             "env_steps": steps,
             "updates": state["update"],
+            **({"group_updates": dict(state["group_updates"])} if state["group_updates"] else {}),
             "episodes": collector.episodes if collector is not None else 0,
             "seconds": seconds,
             "env_steps_per_second": steps / seconds if seconds > 0 else None,

@@ -182,3 +182,10 @@ def where_time_goes(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the kinds of work with their shares of the time, the largest first; those below a percent are left out."""
     shares = {work: record.get(f"time/{work}") or 0.0 for work in KINDS}
     return {work: share for work, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= 0.01}
+
+
+def counted_updates(summary: Mapping[str, Any]) -> Any:
+    """Return the updates that `stop.updates` counts: with several data groups those of the group `default`."""
+    groups = summary.get("group_updates")
+    count = groups.get("default") if isinstance(groups, dict) else None
+    return count if isinstance(count, int) else summary.get("updates")

@@ -20,7 +20,7 @@ from rlrun.core.errors import RunDirError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import NOTE_BYTES, head, known
 from rlrun.runs.processes import TWICE, describe_exit, handled
-from rlrun.runs.progress import last_line, number_of, quiet_for
+from rlrun.runs.progress import counted_updates, last_line, number_of, quiet_for
 from rlrun.sweep.children import STOPPED, Child
 from rlrun.sweep.job_store import SILENT, Entry, JobStore, State
 from rlrun.sweep.local import BUDGET, Local
@@ -335,6 +335,7 @@ def is_completed(run: RunDir, overrides: Sequence[str]) -> bool:
         return True
     evaluation = summary.get("evaluation")
     reached = {**summary, "mean_return": evaluation.get("mean_return") if isinstance(evaluation, dict) else None}
+    reached["updates"] = counted_updates(summary)
     limits = (override.removeprefix("stop.").split("=") for override in budget)
     with suppress(ValueError):  # the files may be anybody's
         return any((number_of(reached.get(name)) or 0.0) >= float(limit) for name, limit in limits)

@@ -171,13 +171,13 @@ class Trainer:
         self.state["stopped_by"] = failure  # a signal during the last work
 
     def state_dict(self) -> dict[str, Any]:
-        groups = {"groups": dict(self.state["group_updates"])} if self.state["group_updates"] else {}
+        groups = {"group_updates": dict(self.state["group_updates"])} if self.state["group_updates"] else {}
         return {"update": self.state["update"], "reached": self._reached, **groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state["update"], self._reached = state["update"], state["reached"]
         for group in self.state["group_updates"]:  # earlier versions counted all together
-            self.state["group_updates"][group] = state.get("groups", {}).get(group, state["update"])
+            self.state["group_updates"][group] = state.get("group_updates", {}).get(group, state["update"])
 
 
 def _note_hook(error: BaseException) -> None:

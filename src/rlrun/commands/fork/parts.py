@@ -38,7 +38,7 @@ from rlrun.training.trainer import Trainer
 COUNTED = ("steps", "episodes", "returns", "lengths")
 # Only these entries are loaded: files, clocks, the best return, positions in data and open episodes belong to one run.
 INHERITED: dict[type[Any], tuple[str, ...]] = {
-    Trainer: ("update", "groups"),
+    Trainer: ("update", "group_updates"),
     Collector: COUNTED,
     ByIdCollector: COUNTED,
     Evaluator: ("next",),

@@ -135,7 +135,8 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer
     axis = next(steps, update)
     for line in report.lines(most=None if dry else NAMES):
         _messages.info("%s", line)
-    _require_budget(composed, {"env_steps": axis, "updates": update})
+    counted = trainer.state["group_updates"].get("default", update)
+    _require_budget(composed, {"env_steps": axis, "updates": counted})
     for part in parts.values():
         if isinstance(part, Checkpointer):
             part.load_state_dict(part.state_dict() | {"axis": axis, "update": update})
