@@ -64,6 +64,14 @@ def test_rates_resume_exactly(default, twin, tmp_path):
     assert_exact(overrides(default, twin, "stop.updates=24"), tmp_path, at=25)
 
 
+def test_explain_tells_rates_and_terms():
+    text = Experiment(compose(overrides("times: 3", "every_steps: 250"))).explain()
+    assert "discount (3 batches each round)\n" in text
+    assert "discount (1 batch every 250 environment steps)\n" in text
+    terms = "trains networks.twin and networks.third (adam, 196 parameters) by 1 × twin + 0.5 × third"
+    assert f"{terms}; data group twin\n" in text
+
+
 def test_forks_inherit_counts_and_moments(tmp_path):
     chosen = overrides("times: 1", "times: 2", "stop.updates=5")
     parent = rlrun.train(chosen, run_dir=tmp_path / "run").trainer

@@ -71,7 +71,8 @@ class Trainer:
             parts={},  # config path -> object with a state_dict
         )
         self.plan: Plan = plan(self.callbacks, names, self.state)
-        self.plan.rates = loader.rates() if hasattr(loader, "rates") else {}
+        inner = getattr(loader, "loader", loader)  # of a prefetch
+        self.plan.rates = inner.rates() if hasattr(inner, "rates") else {}
         self.update = Update([step for event in UPDATE for step in self.plan.steps[event]], fuse)
         self._reached: str | None = None  # callback whose `end_cycle` the current update has reached
 
