@@ -169,6 +169,17 @@ class Alone(BonusLoss):
         return absent
 
 
+def test_terms_that_assign_are_refused():
+    class Assigns(Small):
+        def loss(self, x):
+            self.seen = x
+            return self.network(x)
+
+    loss = JointLoss(SGD, terms={"a": Assigns(nn.Linear(3, 1), None)})
+    with pytest.raises(WiringError, match=r"callbacks.sum.loss changes 'a\.seen'; it may only read"):
+        Trainer({"sum": loss}, Batches(**ROWS)).train()
+
+
 @pytest.mark.parametrize(
     ("terms", "options", "message"),
     [
@@ -180,6 +191,8 @@ class Alone(BonusLoss):
         ({"a": lambda: Hand(nn.Linear(1, 1), None)}, {}, r"terms.a: a Hand does more than a loss \(backward\)"),
         ({"fit": lambda: Fit(nn.Linear(3, 1), None)}, {"loss_weight": {"fti": 2.0}},
          r"loss_weight.fti: there is no such term \(did you mean 'fit'\?\)"),
+        *(({"fit": lambda: Fit(nn.Linear(3, 1), None)}, {"loss_weight": {"fit": factor}},
+           f"loss_weight.fit: wanted a finite number, got {factor!r}") for factor in ("a", None, float("nan"))),
         ({"a": lambda: Alone(nn.Linear(1, 1), None)}, {}, "callbacks.loss.loss asks for 'absent'"),
         ({"a": lambda: Small(nn.Linear(3, 1), None), "b": lambda: Fit(nn.Linear(3, 1), None)}, {},
          "callbacks.loss.loss asks for 'fitted'"),  # of a later term

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter
+from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +44,7 @@ class JointLoss(LossCallback):
         loss_weight: Mapping[str, float] | None = None,
         **options: Any,
     ) -> None:
-        self.terms = dict(terms)
+        self.terms: dict[str, LossCallback] = dict(terms)  # type: ignore[assignment]
         self.term = SimpleNamespace(**self.terms)  # where paths of buffers begin
         for name, term in self.terms.items():
             _check(name, term)
@@ -51,8 +52,11 @@ class JointLoss(LossCallback):
         if not self.terms:
             raise ConfigError("terms: a JointLoss needs losses by name")
         self.loss_weight = dict.fromkeys(self.terms, 1.0) | dict(loss_weight or {})
-        for name in self.loss_weight.keys() - self.terms.keys():
-            raise ConfigError(f"loss_weight.{name}: there is no such term{did_you_mean(name, self.terms)}")
+        for name, factor in self.loss_weight.items():
+            if name not in self.terms:
+                raise ConfigError(f"loss_weight.{name}: there is no such term{did_you_mean(name, self.terms)}")
+            if not isinstance(factor, int | float) or not isfinite(factor):
+                raise ConfigError(f"loss_weight.{name}: wanted a finite number, got {factor!r}")
         self._first = next(iter(self.terms.values()))
         super().__init__(nn.ModuleDict({name: term.network for name, term in self.terms.items()}), optimizer, **options)
         self.provides = tuple(dict.fromkeys(name for term in self.terms.values() for name in term.provides))

@@ -67,6 +67,7 @@ class Callback:
     only_provides: bool = False  # it only provides names: if no hook asks for them, that is a mistake
     by_turns: bool = False  # others train the same parameters, each in separate phases
     ends: bool = False  # its end_cycle may end training, so it is called after all others
+    terms: Mapping[str, "Callback"] = {}  # losses that its `loss` adds up, by name
     patterns: Mapping[str, bool] = {}  # by place: whether what selects parameters matches one of them
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
     position: int = 0  # its index among them

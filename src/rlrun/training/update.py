@@ -91,10 +91,11 @@ class Checked:
             return value
 
         def call(*args: Any, **named: Any) -> Any:
-            kept = dict(vars(self._callback))  # so that no id is given twice
-            before, gradients = _contents(kept), _gradients(self._callback)
+            owners = {"": self._callback, **{f"{name}.": term for name, term in self._callback.terms.items()}}
+            kept = {name: dict(vars(owner)) for name, owner in owners.items()}  # so that no id is given twice
+            before, gradients = _contents_of(kept), _gradients(self._callback)
             result = value(*args, **named)
-            after = _contents(vars(self._callback))
+            after = _contents_of({name: vars(owner) for name, owner in owners.items()})
             changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
             if _gradients(self._callback) != gradients:
                 raise WiringError(
@@ -119,6 +120,11 @@ def _gradients(callback: Callback) -> list[Any]:
     """Return a description of a callback's gradients that differs once one has changed."""
     gradients = [parameter.grad for parameter in callback.trained()]
     return [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
+
+
+def _contents_of(owners: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return descriptions of the attributes of several owners, each under the prefix of its owner."""
+    return {prefix + key: entry for prefix, own in owners.items() for key, entry in _contents(own).items()}
 
 
 def _contents(attributes: Mapping[str, Any]) -> dict[str, Any]:
