@@ -11,6 +11,7 @@ GROUPS = {
     "env": "Environments",
     "memory": "Memories",
     "encoder": "Encoders",
+    "optimizer": "Optimizers",
     "with": "Additions",
     "sweep": "Searches",
     "launcher": "Launchers",

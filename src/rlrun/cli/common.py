@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlrun.config import Composed
 
 _values: list[Any] = []  # to print when the command ends
-GROUPS = ("algorithm", "env", "memory", "encoder", "with", "preset")
+GROUPS = ("algorithm", "env", "memory", "encoder", "optimizer", "with", "preset")
 
 
 def complete(incomplete: str) -> list[str]:

@@ -12,6 +12,7 @@ KINDS = {
     "envs": "env",
     "memories": "memory",
     "encoders": "encoder",
+    "optimizers": "optimizer",
     "with": "with",
     "presets": "preset",
 }
@@ -20,7 +21,7 @@ KINDS = {
 def list(
     kind: Annotated[
         str | None,
-        typer.Argument(help="algorithms, envs, memories, encoders, with or presets."),
+        typer.Argument(help="algorithms, envs, memories, encoders, optimizers, with or presets."),
     ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
