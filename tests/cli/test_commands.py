@@ -129,7 +129,13 @@ def test_provenance_names_file_pair_and_word(rlrun):
 
 
 def test_lists_have_a_line_for_each_file(rlrun, write):
-    names = {"algorithms": "sac", "envs": "cartpole", "memories": "replay", "presets": "dqn_cartpole"}
+    names = {
+        "algorithms": "sac",
+        "envs": "cartpole",
+        "memories": "replay",
+        "optimizers": "adamw",
+        "presets": "dqn_cartpole",
+    }
     for kind, name in names.items():
         lines = rlrun("list", kind).out.splitlines()
         assert any(line.split()[0] == name and len(line.split()) > 3 for line in lines)
