@@ -191,7 +191,8 @@ class TableRows:
     @property
     def episodes(self) -> Array:
         """The number of each row's episode, [R]."""
-        return self.table.index.episode(self.starts)
+        count = len(self)  # which looks where rows start
+        return self.table.index.episode(self.starts[:count])
 
     def batch(self, rows: Array) -> Batch:
         """Return some rows [B] as tensors that own their memory.
