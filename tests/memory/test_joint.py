@@ -121,7 +121,7 @@ def test_epochs_serve_a_growing_table():
 
 def test_held_out_rows_are_never_learned_from():
     memory = table(count=0)
-    parts = [DatasetLoader(memory, batch=50, hold_out=0.3, held=held, seed=3) for held in (False, True)]
+    parts = [DatasetLoader(memory, batch=50, hold_out=0.3, held_out=held_out, seed=3) for held_out in (False, True)]
     known, before = set(), set()
     for start in (0, 100, 200):  # rows of the first episode are overwritten in the end
         memory.add_episode({name: start + np.arange(20.0) for name in ("observation", "reward")}, start + 20)

@@ -64,11 +64,11 @@ class JointLoss(LossCallback):
         self._wanted: dict[str, bool] = {}  # names that terms read of the batch: whether one of them cannot do without
         provided: set[str] = set()
         for name, term in self.terms.items():
-            asked = Callback.hook_of(term.loss, "loss").arguments
-            self._reads[name] = [(argument, term.inputs.get(argument, argument)) for argument in asked]
+            arguments = Callback.hook_of(term.loss, "loss").arguments
+            self._reads[name] = [(argument, term.inputs.get(argument, argument)) for argument in arguments]
             for argument, read in self._reads[name]:
                 if read not in provided:
-                    self._wanted[read] = self._wanted.get(read, False) or asked[argument].default is Parameter.empty
+                    self._wanted[read] = self._wanted.get(read, False) or arguments[argument].default is Parameter.empty
             provided |= set(term.provides)
         self._wanted.setdefault("weight", False)
         self._required = [name for name, needed in self._wanted.items() if needed]

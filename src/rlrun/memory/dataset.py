@@ -48,7 +48,7 @@ class DatasetLoader:
         shuffle: False keeps the order.
         hold_out: share of the rows that is left out, evenly spread from a place that the seed draws; a row of a table
             stays in or out.
-        held: True serves that share, and nothing else.
+        held_out: True serves that share, and nothing else.
         adaptors: a list, or by name; `rows` is None but for a table, whose own adaptors come first.
         seed: of the order.
         data_group: name of the batches.
@@ -67,7 +67,7 @@ class DatasetLoader:
         epochs: int | None = None,
         shuffle: bool = True,
         hold_out: float = 0.0,
-        held: bool = False,
+        held_out: bool = False,
         adaptors: Sequence[Adaptor] | Mapping[str, Adaptor] = (),
         seed: int = 0,
         data_group: str = "default",
@@ -76,8 +76,8 @@ class DatasetLoader:
         require_at_least("loader.batch", batch, 1)
         if epochs is not None:
             require_at_least("loader.epochs", epochs, 1)
-        if not 0.0 <= hold_out < 1.0 or (held and not hold_out):
-            raise ConfigError(f"loader.hold_out: wanted a share from 0 to 1, above 0 if held, got {hold_out}")
+        if not 0.0 <= hold_out < 1.0 or (held_out and not hold_out):
+            raise ConfigError(f"loader.hold_out: wanted a share from 0 to 1, above 0 if held_out, got {hold_out}")
         self.source = source_of(dataset, columns)
         self.batch = batch
         self.epochs = epochs
@@ -86,7 +86,7 @@ class DatasetLoader:
         self.seed = seed
         self.data_group = data_group
         self.device = torch.device(device)
-        self.hold_out, self.held = hold_out, held
+        self.hold_out, self.held_out = hold_out, held_out
         self.epoch, self.served = 0, 0  # epochs that are over, and rows served of the running one
         self._expected: int | None = None  # rows of a checkpoint's table
 
@@ -113,7 +113,7 @@ class DatasetLoader:
         places = getattr(self.source, "starts", rows)  # a row of a table keeps its slot
         # multiples of the golden ratio spread evenly over [0, 1): few rows in a row have their share held out, too
         spread = (places * 0.6180339887498949 + np.random.default_rng(self.seed).random()) % 1.0
-        served: Array = rows[(spread < self.hold_out) == self.held]
+        served: Array = rows[(spread < self.hold_out) == self.held_out]
         return served
 
     def _order(self) -> Array:
@@ -123,7 +123,7 @@ class DatasetLoader:
             order = order[np.random.default_rng([self.seed, self.epoch]).permutation(len(order))]
         order = order[: min(learners.gathered(len(order)))]  # tables of learners grow by different numbers of rows
         if not len(order):
-            raise ConfigError(f"loader.dataset: there are no rows{' held out' if self.held else ''} to serve")
+            raise ConfigError(f"loader.dataset: there are no rows{' held out' if self.held_out else ''} to serve")
         if self.served and self._expected not in (None, len(self.source)):  # of a table whose rows were not saved
             self.served = 0
         self._expected = None

@@ -177,9 +177,9 @@ def _rate(part: str, entry: Mapping[str, Any]) -> Rate:
     """Return the rate of a part `{loader, …}` of a JointLoader."""
     place = f"loader.{part}"
     _require_known(place, entry, ("loader", "every", "every_steps", "times", "epochs"))
-    for one, other in (("every", "every_steps"), ("times", "epochs")):
-        if entry.get(one) is not None and entry.get(other) is not None:
-            raise ConfigError(f"{place}: {one} and {other} exclude each other")
+    for exclusive in (("every", "every_steps"), ("times", "epochs")):
+        if all(entry.get(name) is not None for name in exclusive):
+            raise ConfigError(f"{place}: {' and '.join(exclusive)} exclude each other")
     settings = {name: value for name, value in entry.items() if name != "loader" and value is not None}
     for name, value in settings.items():
         if not isinstance(value, int):

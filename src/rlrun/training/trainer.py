@@ -172,8 +172,9 @@ class Trainer:
         self.state["stopped_by"] = failure  # a signal during the last work
 
     def state_dict(self) -> dict[str, Any]:
-        groups = {"group_updates": dict(self.state["group_updates"])} if self.state["group_updates"] else {}
-        return {"update": self.state["update"], "reached": self._reached, **groups}
+        update, counts = self.state["update"], self.state["group_updates"]
+        groups = {"group_updates": dict(counts)} if any(count != update for count in counts.values()) else {}
+        return {"update": update, "reached": self._reached, **groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state["update"], self._reached = state["update"], state["reached"]
