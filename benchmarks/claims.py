@@ -175,6 +175,20 @@ def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
     return claims | {f"{algorithm}-corridor-alone": Claim(overrides, 0.0, at_most=True)}
 
 
+def remembered(algorithm: str) -> dict[str, Claim]:
+    """Return that a recurrent algorithm remembers a sign over 20 steps; without a recurrent layer it guesses."""
+    tasks = {
+        "recall": (f"algorithm={algorithm}", "env=recall", "env.kwargs.gap=20", "stop.env_steps=30_000"),
+        "tmaze": (f"algorithm={algorithm}", "env=tmaze", "env.kwargs.length=20", "stop.env_steps=60_000"),
+    }
+    claims: dict[str, Claim] = {}
+    for task, overrides in tasks.items():
+        options: dict[str, Any] = {"unit": FLIPPED, "measured": succeeded}
+        claims[f"{algorithm}-{task}"] = Claim(overrides, 0.95, **options)
+        claims[f"{algorithm}-{task}-alone"] = Claim((*overrides, ALONE), GUESSED, at_most=True, **options)
+    return claims
+
+
 WIDE = ("algorithm=sac", "env=pendulum", "algorithm.hidden=[256,256]", "stop.env_steps=15_000")
 BF16 = {  # networks that are wide enough for it, and the share that one seed may lack by chance
     "sac-pendulum": (WIDE, 0.25),
@@ -250,6 +264,10 @@ CLAIMS = {
     "a2c-cartpole": Claim(("algorithm=a2c", "env=cartpole", "stop.env_steps=150_000"), 475.0, enough=4),
     "ppo-maskedchain": Claim(("algorithm=ppo", "env=maskedchain", "stop.env_steps=20_000"), 9.5),
     "dqn-maskedchain": Claim(("algorithm=dqn", "env=maskedchain", "stop.env_steps=20_000"), 9.5),
+    **remembered("dqn"),
+    **remembered("sac"),
+    "sac-pendulum-novelocity": Claim(("algorithm=sac", "env=pendulum_novelocity"), -250.0, enough=4),
+    "dqn-cartpole-pixels": Claim(("algorithm=dqn", "env=cartpole_pixels"), 200.0, enough=4),
     "ppo-recall": Claim(RECALL, 0.95, unit=FLIPPED, measured=succeeded),
     "ppo-recall-alone": Claim((*RECALL, ALONE), GUESSED, unit=FLIPPED, measured=succeeded, at_most=True),
     "ppo-tmaze": Claim(TMAZE, 0.95, unit=FLIPPED, measured=succeeded),

@@ -7,7 +7,7 @@ from gymnasium.utils.env_checker import check_env
 from rlrun.core.errors import BuildError, ConfigError, SpaceError
 from rlrun.env import make
 from rlrun.env.toys import Chain, ImageObservation, MixedAction
-from rlrun.env.wrappers import ActionRepeat, FrameStack, RandomGoal, ResizeGray, TimeLimit, frames_of
+from rlrun.env.wrappers import ActionRepeat, FrameStack, KeepNumbers, RandomGoal, ResizeGray, TimeLimit, frames_of
 
 
 class Counter(gymnasium.Env):
@@ -122,7 +122,7 @@ WRAPPED = [FrameStack(Chain(), 2), FrameStack(ImageObservation(), 2), ResizeGray
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("env", [*WRAPPED, RandomGoal(MixedAction(), 3)], ids=str)
+@pytest.mark.parametrize("env", [*WRAPPED, RandomGoal(MixedAction(), 3), KeepNumbers(Counter((3,)), [1])], ids=str)
 def test_wrapped_environment_passes_the_checker(env):
     check_env(env, skip_render_check=True)
 
@@ -133,7 +133,25 @@ def test_count_is_a_positive_integer(count):
         ActionRepeat(Counter(), count)
 
 
+@pytest.mark.parametrize("places", [[0, 2], [2, 0]])
+def test_kept_numbers_stay_in_order(places):
+    env = KeepNumbers(gymnasium.make("Pendulum-v1"), places)
+    whole = gymnasium.make("Pendulum-v1")
+    assert env.observation_space.high.tolist() == [[1.0, 1.0, 8.0][place] for place in places]
+    assert env.reset(seed=3)[0].tolist() == whole.reset(seed=3)[0][places].tolist()
+    action = np.ones(1, np.float32)
+    assert env.step(action)[0].tolist() == whole.step(action)[0][places].tolist()
+
+
+@pytest.mark.parametrize("places", [[], [0, 0], [3], [-1]])
+def test_kept_numbers_have_places(places):
+    with pytest.raises(ConfigError, match=r"places: wanted different places from 0 to 2, got \["):
+        KeepNumbers(gymnasium.make("Pendulum-v1"), places)
+
+
 def test_wrong_observations_are_refused():
+    with pytest.raises(SpaceError, match="KeepNumbers wants a vector"):
+        KeepNumbers(ImageObservation(), [0])
     with pytest.raises(SpaceError, match="uint8 images"):
         ResizeGray(Counter())
     with pytest.raises(SpaceError, match="wants a Box observation, got Dict"):

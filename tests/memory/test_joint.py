@@ -168,7 +168,7 @@ def test_loaders_in_a_config_are_saved():
         (lambda: rated({"epochs": 2}, {}), "loader.a.epochs: a ReplayLoader has no epochs; a DatasetLoader has"),
         (lambda: JointLoader(a=data(0), b={"loader": data(0), "every_steps": 2}), "b.every_steps: no loader here coll"),
         (lambda: rated({"every": 2}, {"every": 3}), "one part must give batches in every round"),
-        (lambda: data(0, held=True), "loader.hold_out: wanted a share from 0 to 1, above 0 if held, got 0.0"),
+        (lambda: data(0, held_out=True), "loader.hold_out: wanted a share from 0 to 1, above 0 if held_out, got 0.0"),
         (lambda: data(0, hold_out=1.5), "loader.hold_out: wanted a share"),
     ],
 )  # fmt: skip

@@ -27,6 +27,7 @@ __all__ = [
     "ActionRepeat",
     "Costs",
     "FrameStack",
+    "KeepNumbers",
     "RandomGoal",
     "ResizeGray",
     "TimeLimit",
@@ -139,6 +140,33 @@ def frames_of(env: AnyEnv) -> int:
     space = env.observation_space
     size = int(np.prod(space.shape or ())) * np.dtype(space.dtype).itemsize if isinstance(space, Box) else 0
     return int(count) if size > _LARGE else 1
+
+
+class KeepNumbers(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Keep the numbers at some places of a vector, so that an agent has to remember what the others would say.
+
+    Args:
+        places: of the numbers, from 0, each once.
+
+    Raises:
+        SpaceError, ConfigError: the observation is no vector, or has no such places.
+    """
+
+    def __init__(self, env: AnyEnv, places: Sequence[int]) -> None:
+        super().__init__(env)
+        space = _box(env, "KeepNumbers")
+        if len(space.shape) != 1:
+            raise SpaceError(f"KeepNumbers wants a vector, got {list(space.shape)}")
+        size = space.shape[0]
+        self.places = list(places)
+        if not self.places or len({*self.places}) < len(self.places) or not {*self.places} <= {*range(size)}:
+            raise ConfigError(f"KeepNumbers.places: wanted different places from 0 to {size - 1}, got {self.places}")
+        dtype: Any = space.dtype
+        self.observation_space = Box(space.low[self.places], space.high[self.places], dtype=dtype)
+
+    def observation(self, observation: Array) -> Array:
+        kept: Array = np.asarray(observation)[self.places]
+        return kept
 
 
 class ResizeGray(gymnasium.ObservationWrapper[Any, Any, Any]):
