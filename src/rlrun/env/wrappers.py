@@ -146,6 +146,7 @@ class KeepNumbers(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Keep the numbers at some places of a vector, so that an agent has to remember what the others would say.
 
     Args:
+        env: with a vector as observation.
         places: of the numbers, from 0, each once.
 
     Raises:
