@@ -21,8 +21,10 @@ from rlrun.memory import (
     Rollout,
     RolloutLoader,
     Scale,
+    StepReward,
     Table,
     UniformEjector,
+    effort,
 )
 from rlrun.memory.intrinsic import Bonus
 from rlrun.memory.transforms import RewardClip, RewardScale
@@ -141,6 +143,27 @@ def test_n_step_sums_the_bonuses(ejector, length):
         sums = [sum(0.5**k * value for k, value in enumerate(paid[i : i + 3])) for i in range(count)]
         expected |= {first + i: value for i, value in enumerate(sums)}
     assert rewards == expected
+
+
+def linear(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
+    """Return what `Linear` finds."""
+    return 100 * observation[..., 0] + 10 * action + next_observation[..., 0]
+
+
+def test_functions_pay_for_transitions():
+    intrinsic = Intrinsic({"step_reward": StepReward(linear, weight=0.5)}, extrinsic_weight=2.0)
+    batch = filled(NStep(steps=2, discount=1.0), intrinsic).sample(100)
+    paid = [2.0 * (i + 1) + 0.5 * bonus_of(i) for i in range(4)]
+    assert by_observation(batch, batch["reward"]) == {i: sum(paid[i : i + 2]) for i in range(4)}
+    batch = batch_of(rollout(intrinsic))
+    assert by_observation(batch, batch["reward"])[103.0] == 2.0 * 2.0 + 0.5 * bonus_of(3, 100)
+    assert effort(torch.zeros(1, 3), torch.tensor([[0.5, 1.0]]), torch.zeros(1, 3)).tolist() == [-0.625]
+
+
+def test_rewards_of_another_shape_are_refused():
+    column = Intrinsic({"step_reward": StepReward(lambda observation, action, following: following)})
+    with pytest.raises(ConfigError, match=r"step_reward: wanted rewards \[4\], one a step, got \[4, 1\]"):
+        filled(column).sample(4)
 
 
 def test_reward_adaptors_keep_their_order():

@@ -10,7 +10,7 @@ from rlrun.memory.dataset import DatasetLoader, Lazy
 from rlrun.memory.ejectors import CoverageEjector, Ejector, Fifo, UniformEjector
 from rlrun.memory.hindsight import Hindsight
 from rlrun.memory.index import EpisodeIndex
-from rlrun.memory.intrinsic import Bonus, Intrinsic
+from rlrun.memory.intrinsic import Bonus, Intrinsic, StepReward, effort
 from rlrun.memory.joint import JointLoader, Mix
 from rlrun.memory.loaders import CollectLoader, ReplayLoader
 from rlrun.memory.past import Past
@@ -40,9 +40,9 @@ from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, Next
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
 __all__ += ["ObservationNormalize", "Past", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]
-__all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", "Untransformed", "WeighRewards"]
+__all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", "StepReward", "Untransformed"]
 __all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Recent", "Rows", "Sampler", "Sequential"]
-__all__ += ["Stratified", "Uniform", "UniformEjector"]
+__all__ += ["Stratified", "Uniform", "UniformEjector", "WeighRewards", "effort"]
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]

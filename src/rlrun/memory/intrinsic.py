@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -89,6 +89,42 @@ class Bonus(ABC):
             for piece in pieces
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class StepReward(Bonus):
+    """Pays what a function says of each transition: function(observation, action, next_observation).
+
+    Args:
+        function: of stored observations and policy actions, trees of tensors [..., size]; returns rewards [...]. A
+            module is called on its own device.
+        weight: of these rewards in the sum.
+
+    Raises:
+        ConfigError: the function returns another number of rewards.
+    """
+
+    requires = ("observation", "action", "next_observation")
+
+    def __init__(self, function: Callable[[Tree, Tree, Tree], Tensor], *, weight: float = 1.0) -> None:
+        super().__init__(function if isinstance(function, nn.Module) else nn.Identity(), weight=weight)
+        self.function = function
+
+    def view(self, step: Batch) -> Batch:
+        return {name: step[name] for name in self.requires}
+
+    def measure(self, view: Batch) -> Tensor:
+        return self.function(view["observation"], view["action"], view["next_observation"])
+
+    def _measured(self, view: Batch, like: Tensor) -> Tensor:
+        reward = super()._measured(view, like)
+        if reward.shape != like.shape:
+            raise ConfigError(f"step_reward: wanted rewards {list(like.shape)}, one a step, got {list(reward.shape)}")
+        return reward
+
+
+def effort(observation: Tree, action: Tensor, next_observation: Tree) -> Tensor:
+    """Return minus the mean square of continuous actions [..., A]: [...]."""
+    return -action.float().square().mean(-1)
 
 
 class Intrinsic:
