@@ -65,6 +65,18 @@ def test_batches_are_shared_equally(shown, tmp_path):
     assert lots == [("a", 4), ("b", 4)]
 
 
+def test_statistics_may_be_of_stored_data_alone(shown, tmp_path):
+    overrides = ["algorithm=sac", "env=pendulum", "+with=[observation_norm,offline_share]", *TINY]
+    overrides += [
+        f"dataset={shown}/pendulum.zip",
+        "offline.updates=3",
+        "memory.adaptors.observation_norm.limit=${offline.updates}",
+    ]
+    overrides += ["algorithm.warmup_steps=10", "stop.env_steps=21", "evaluation.every=0"]
+    trainer = rlrun.train(overrides, run_dir=tmp_path / "run").trainer
+    assert trainer.loader.table.tables[0].adaptors[-1].normalizer.updates == 3  # of 3 + 20 updates
+
+
 @pytest.mark.parametrize("parts", [["offline_share", "prioritized"], ["prioritized", "offline_share"]])
 def test_priorities_are_the_online_table_s(parts, shown, tmp_path, monkeypatch):
     """A batch has 4 rows of the run's own table, then 4 stored ones, which have no priorities."""
