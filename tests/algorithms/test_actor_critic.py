@@ -121,8 +121,9 @@ def test_distances_are_means_over_rewards(value_clip, losses):
 def test_value_loss_may_be_any_function():
     network = Written([-0.5, -2.0], [3.0, 4.5])
     smooth = nn.SmoothL1Loss(reduction="none")  # half the square up to 1, linear beyond
-    losses, *_ = a2c(network, value_weight=1.0, distance=smooth)
-    assert losses.tolist() == pytest.approx([1.0 + 1.5, -2.0 + 0.125])
+    for form in ({"distance": smooth}, {"huber": 1.0}):
+        losses, *_ = a2c(network, value_weight=1.0, **form)
+        assert losses.tolist() == pytest.approx([1.0 + 1.5, -2.0 + 0.125])
     options = {"advantage": (0.0, 0.0), "value": (1.0, 1.0), "return_": (1.0, 5.0), "value_weight": 1.0}
     assert ppo(network, **options, distance=smooth)[0].tolist() == pytest.approx([1.5, 0.125])
     assert ppo(network, **options, distance=smooth, value_clip=0.5)[0].tolist() == pytest.approx([1.5, 3.0])
