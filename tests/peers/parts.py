@@ -15,6 +15,21 @@ from rlrun.callbacks import LossCallback
 # --- networks
 
 
+class DQN(nn.Module):
+    """https://docs.pytorch.org/tutorials/intermediate/reinforcement_q_learning.html"""
+
+    def __init__(self, n_observations, n_actions):
+        super().__init__()
+        self.layer1 = nn.Linear(n_observations, 16)
+        self.layer2 = nn.Linear(16, 16)
+        self.layer3 = nn.Linear(16, n_actions)
+
+    def forward(self, x):
+        x = F.relu(self.layer1(x))
+        x = F.relu(self.layer2(x))
+        return self.layer3(x)
+
+
 class QNetwork(nn.Module):
     """https://docs.cleanrl.dev/rl-algorithms/dqn/"""
 
@@ -70,6 +85,35 @@ def actor_net(num_cells, outputs):
     return nn.Sequential(
         nn.LazyLinear(num_cells), nn.Tanh(), nn.LazyLinear(num_cells), nn.Tanh(), nn.LazyLinear(outputs)
     )
+
+
+def layer_init(layer, std=2**0.5, bias_const=0.0):
+    torch.nn.init.orthogonal_(layer.weight, std)
+    torch.nn.init.constant_(layer.bias, bias_const)
+    return layer
+
+
+class Agent(nn.Module):
+    """https://docs.cleanrl.dev/rl-algorithms/ppo/"""
+
+    def __init__(self, envs):
+        super().__init__()
+        inputs = int(np.array(envs.single_observation_space.shape).prod())
+        self.critic = nn.Sequential(layer_init(nn.Linear(inputs, 16)), nn.Tanh(), layer_init(nn.Linear(16, 1), std=1.0))
+        self.actor = nn.Sequential(
+            layer_init(nn.Linear(inputs, 16)),
+            nn.Tanh(),
+            layer_init(nn.Linear(16, envs.single_action_space.n), std=0.01),
+        )
+
+    def get_value(self, x):
+        return self.critic(x)
+
+    def get_action_and_value(self, x, action=None):
+        probs = torch.distributions.Categorical(logits=self.actor(x))
+        if action is None:
+            action = probs.sample()
+        return action, probs.log_prob(action), probs.entropy(), self.critic(x)
 
 
 # --- environments
@@ -232,3 +276,14 @@ class TensorboardCallback(BaseCallback):
         value = np.random.random()
         self.logger.record("random_value", value)
         return True
+
+
+class RLlibCallback: ...
+
+
+class PoleAngle(RLlibCallback):
+    """https://docs.ray.io/en/latest/rllib/rllib-callback.html"""
+
+    def on_episode_end(self, *, episode, env_runner, metrics_logger, env, env_index, rl_module, **kwargs):
+        angles = [observation[2] for observation in episode.get_observations()]
+        metrics_logger.log_value("pole_angle", np.mean(angles))

@@ -17,6 +17,7 @@ TINY = (
 )
 DQN = ("algorithm=dqn", *TINY, "algorithm.warmup_steps=20", "memory.length=1000")
 CARTPOLE = (*DQN, "env=cartpole")
+PPO = ("algorithm=ppo", "env=cartpole", *TINY, "algorithm.horizon=16", "algorithm.epochs=1")
 
 
 def layers(text: str) -> str:
@@ -24,6 +25,7 @@ def layers(text: str) -> str:
 
 
 WORKS = {
+    "DQN": (*CARTPOLE, layers("DQN, n_observations: 4, n_actions: 2")),
     "QNetwork": (*CARTPOLE, layers("QNetwork, env: '${env}'")),
     "actor_net": (*CARTPOLE, layers("actor_net, num_cells: 8, outputs: 2")),
     "SimpleCorridor": (*DQN, f"env.target={PARTS}.SimpleCorridor", "+env.kwargs.config.corridor_length=5"),
@@ -50,6 +52,11 @@ SAYS_HOW = {  # a call, what its one line says, and the call that the line leads
         r"images come as uint8: x.float\(\) / 255 in its forward",
         (*CNN, layers(f"ScaledCNN, {SPACE}, features_dim: 2")),
     ),
+    "Agent": (
+        (*PPO, f"networks.actor_critic._target_={PARTS}.Agent"),
+        "it lacks act, evaluate_actions, value: .* subclasses of `rlrun.nn.ActorCritic` have them all",
+        None,
+    ),
     "SmoothL1": (
         (*CARTPOLE, f"callbacks.q_loss._target_={PARTS}.SmoothL1"),
         "~callbacks.q_loss.huber leaves it out",
@@ -62,6 +69,11 @@ SAYS_HOW = {  # a call, what its one line says, and the call that the line leads
     ),
     "TensorboardCallback": (
         (*CARTPOLE, f"+callbacks.mine._target_={PARTS}.TensorboardCallback"),
+        "derive it from rlrun.training.callback.Callback",
+        None,
+    ),
+    "PoleAngle": (
+        (*CARTPOLE, f"+callbacks.mine._target_={PARTS}.PoleAngle"),
         "derive it from rlrun.training.callback.Callback",
         None,
     ),
