@@ -329,5 +329,5 @@ def require_reader(provider: Callback, callbacks: Mapping[str, Callback]) -> Non
     if not any(hook is not None and "entropy_weight" in hook.arguments for hook in hooks):
         raise WiringError(
             f"callbacks.{provider.name}: no loss of data group '{provider.data_group}' asks for 'entropy_weight', so "
-            "it has no effect; remove it if the algorithm has its own temperature"
+            "it has no effect; SAC and its kin have targets of their own: algorithm.temperature.target"
         )
