@@ -58,6 +58,7 @@ OVERRIDES_OF_FILE = {
     "memory/rollout": ["algorithm=ppo", "env=cartpole"],
     "encoder/auto": ["algorithm=dqn", PICTURES],
     "encoder/impala": ["algorithm=dqn", PICTURES],
+    "encoder/recurrent": ["algorithm=sac", "env=recall", "algorithm.recurrent=null"],
     "encoder/nature": ["algorithm=dqn", "env=cartpole_pixels"],
     "encoder/small": ["algorithm=ppo", PICTURES],
     "encoder/signals": ["algorithm=sac", "env=pendulum", FRAMES],

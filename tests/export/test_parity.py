@@ -138,8 +138,9 @@ def test_a_recurrent_policy_takes_and_gives_its_state(overrides):
         ("algorithm=dqn", SPACES["image"], "encoder=small", "encoder.features=null"),
         ("algorithm=ddpg", SPACES["box"], "+with=shared_encoder", *DENSE),
         ("algorithm=dqn", "env=cartpole", "encoder=signals", FRAMES),
+        ("algorithm=sac", SPACES["box"], "+with=shared_encoder", "encoder=recurrent", "encoder.core_size=3"),
     ],
-    ids=["impala", "small", "shared", "signals"],
+    ids=["impala", "small", "shared", "signals", "recurrent"],
 )
 def test_encoders_are_exported(overrides):
     setup = make(*overrides, *SMALL)

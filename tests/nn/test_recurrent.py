@@ -89,7 +89,7 @@ def test_gates_begin_inclined_to_remember(kind):
 @pytest.mark.parametrize("features", [(2, F), (2, 1, F)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_without_state_are_refused(kind, features):
-    with pytest.raises(RequestError, match=r"needs the state before a step: memory\.columns\.state\.shape"):
+    with pytest.raises(RequestError, match=r"needs the state before a step, .* memory\.columns\.state\.shape"):
         core_of(kind)(torch.zeros(features), None)
 
 

@@ -19,11 +19,13 @@ from .every import small
 from .twins import assert_exact, copy_as_killed, differences_of, records, signal_at, walk
 
 WINDOWS = ("algorithm.burn_in=1", "algorithm.warmup_steps=24", "algorithm.batch_size=4", "memory.length=60")
+ENCODER = ("encoder=recurrent", "encoder.core_size=3")
 ALGORITHMS = {
     "ppo": ["algorithm=ppo", "algorithm.horizon=16", "algorithm.batch_size=8", "algorithm.epochs=2"],
     "a2c": ["algorithm=a2c", "algorithm.horizon=4"],
     "dqn": ["algorithm=dqn", "memory=prioritized", "memory.sampler.mix=0.9", *WINDOWS],
     "sac": ["algorithm=sac", "env.kwargs.continuous=true", "algorithm.n_step=2", *WINDOWS],
+    "shared": ["algorithm=sac", "env.kwargs.continuous=true", *WINDOWS, "+with=shared_encoder", *ENCODER],
 }
 RECURRENT = (
     *("env=recall", "preset=null", "num_envs=3", "algorithm.hidden=[8,8]", "algorithm.core_size=4"),
@@ -95,7 +97,9 @@ def whole(tmp_path_factory):
     return train
 
 
-@pytest.mark.parametrize(("algorithm", "core"), [("ppo", "lstm"), ("a2c", "gru"), ("dqn", "lstm"), ("sac", "gru")])
+@pytest.mark.parametrize(
+    ("algorithm", "core"), [("ppo", "lstm"), ("a2c", "gru"), ("dqn", "lstm"), ("sac", "gru"), ("shared", "null")]
+)
 def test_recurrent_run_killed_inside_an_epoch_or_episode(algorithm, core, tmp_path):
     assert_exact(recurrent(algorithm, core), tmp_path, at=60)
 

@@ -25,8 +25,8 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_discrete
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, value_head_of
-from rlrun.nn.encoders import Encoder, zeros
-from rlrun.nn.mlp import outputs_of
+from rlrun.nn.encoders import Encoder
+from rlrun.nn.mlp import outputs_of, zeros
 from rlrun.nn.remembering import Remembering
 
 

@@ -22,8 +22,7 @@ from rlrun.core.spaces import Box, Composite, Space, Spaces, describe, leaves
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import Bonus
 from rlrun.nn import MLP, Encoder
-from rlrun.nn.encoders import zeros
-from rlrun.nn.mlp import Activation, Initializer, outputs_of
+from rlrun.nn.mlp import Activation, Initializer, outputs_of, zeros
 
 
 class Distillation(nn.Module):

@@ -152,9 +152,9 @@ class PolicyAgent(Agent):
         self.policy = policy
         self.device = device
         self.preprocess = chain(preprocess)
+        if critics is not None and isinstance(policy, Remembering):
+            policy.keep_state_of(critics)
         self.recurrent = bool(getattr(policy, "state_size", 0))
-        if self.recurrent and critics is not None:
-            cast(Remembering, policy).keep_state_of(critics)
         self.outputs = ("action", "state") if self.recurrent else ("action",)
         modal = modal_parts(policy)
         self.acting: Callable[[], Any] = partial(evaluating, modal) if modal else nullcontext  # a step's context

@@ -32,7 +32,7 @@ from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, map_tree, ro
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.episodes import flat
 from rlrun.nn import Critics, ImplicitCritics, SquashedGaussian, value_head_of
-from rlrun.nn.recurrent import with_state_after
+from rlrun.nn.remembering import Remembering
 from rlrun.ops.distributions import GAUSSIANS, Kind, drawn, given, gumbel_argmax, is_given, normal_like, squashed_action
 from rlrun.runs import learners
 
@@ -340,8 +340,8 @@ class Optimistic(PolicyAgent, ABC):
         after: Response = {}
         if self.recurrent:
             with self.acting():
-                state_after = cast(RecurrentPolicy, self.policy).after(inputs, to_tensors(state, self.device))
-            inputs, after = with_state_after(inputs, state_after), {"state": to_arrays(state_after)}
+                inputs, state_after = cast(Remembering, self.policy).stepped(inputs, to_tensors(state, self.device))
+            after = {"state": to_arrays(state_after)}
         with self.acting():
             mean, log_std = self.exploring(inputs)
         action = squashed_action(mean, log_std, normal_like(mean))

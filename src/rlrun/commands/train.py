@@ -145,7 +145,8 @@ class Experiment:
 
     def unused_notes(self) -> list[str]:
         """Warn of overrides that only recurrent networks read, in a run without them."""
-        recurrent = OmegaConf.select(self.config, "algorithm.recurrent") is not None
+        own = OmegaConf.select(self.config, "encoder._target_") not in (None, "rlrun.nn.Encoder")  # it may have a state
+        recurrent = own or OmegaConf.select(self.config, "algorithm.recurrent") is not None
         idle = [text for text in self.composed.overrides if text.split("=")[0] in OF_RECURRENT and not recurrent]
         return [f"{text} has no effect: algorithm.recurrent is null, not gru or lstm" for text in idle]
 

@@ -13,6 +13,7 @@ from rlrun.memory.adaptors import PAST
 from rlrun.memory.samplers import Rows
 from rlrun.nn.policy import Policy
 from rlrun.nn.recurrent import rows_at, with_state
+from rlrun.nn.remembering import Remembering
 
 
 class Past:
@@ -52,9 +53,9 @@ class Past:
         n_step: int = 1,
         stored: bool = True,
     ) -> None:
-        self.idle = not getattr(network, "state_size", 0)
-        if critics is not None and not self.idle:
+        if critics is not None and isinstance(network, Remembering):
             network.keep_state_of(critics)
+        self.idle = not getattr(network, "state_size", 0)
         if stored and not self.idle and isinstance(network, Policy):
             way_out = "a Policy keeps its own state, and not that of critics; give false"
             raise ConfigError(f"memory.adaptors.past.stored: {way_out}")

@@ -64,7 +64,7 @@ from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.parameter_groups import grouped
 from rlrun.nn.policy import DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.nn.precision import MixedPrecision
-from rlrun.nn.recurrent import Core
+from rlrun.nn.recurrent import Core, StatefulEncoder
 from rlrun.nn.stepper import Stepper, average_gradients
 from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
@@ -72,7 +72,8 @@ from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, v
 __all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Bins", "Core", "Critics", "DeterministicPolicy"]
 __all__ += ["Dueling", "EncodedMLP", "Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder"]
 __all__ += ["ImplicitCritics", "InverseModel", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles"]
-__all__ += ["ReturnNormalizer", "Rewards", "SoftPolicy", "SquashedGaussian", "Stepper", "Temperature", "Trunk", "Value"]
+__all__ += ["ReturnNormalizer", "Rewards", "SoftPolicy", "SquashedGaussian", "StatefulEncoder", "Stepper"]
+__all__ += ["Temperature", "Trunk", "Value"]
 __all__ += [
     "ValueHead",
     "average_gradients",

@@ -13,9 +13,9 @@ from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, describe, leav
 from rlrun.core.typing import Tree
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.fast_linear import Linear
-from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of, zeros
 from rlrun.nn.precision import LARGE, products
-from rlrun.nn.recurrent import AFTER, STATE, Core, Kind, has_state, present, rows_at
+from rlrun.nn.recurrent import Core, Kind, StatefulEncoder, encoded, has_state, present
 from rlrun.ops.distributions import one_hot
 
 Recipe = Callable[..., nn.Module]
@@ -123,13 +123,17 @@ def from_recipe(recipe: Recipe, **offered: Any) -> nn.Module:
 class Encoded(nn.Module):
     """A network that reads observations through its `encoder`."""
 
-    def use_encoder(self, encoder: nn.Module | Recipe | None, spaces: Spaces | Space, **options: Any) -> int:
+    def use_encoder(
+        self, encoder: nn.Module | Recipe | None, spaces: Spaces | Space, *, behind: bool = False, **options: Any
+    ) -> int:
         """Set the encoder, and return its number of features.
 
         Args:
             encoder: None = an `Encoder`. A recipe makes one for this network; it gets `spaces` and the options, if it
-                takes these. A module is used as it is. Either may be any module from observations to features [B, …].
+                takes these. A module is used as it is. Either may be any module from observations to features [B, …],
+                or one with a state, as `StatefulEncoder` takes it.
             spaces: of the environment, or of observations.
+            behind: its state is the last part of an observation's, in place of the first.
             options: `activation` and `init`.
 
         Raises:
@@ -144,14 +148,19 @@ class Encoded(nn.Module):
             built: Any = recipe if isinstance(recipe, nn.Module) else from_recipe(recipe, spaces=spaces, **options)
         except TypeError as error:
             raise ConfigError(f"encoder: {error}") from error
+        place = f"encoder of {describe(self.observed)}"
+        known = Encoder | DetachedEncoder | Trunk | StatefulEncoder
+        if getattr(built, "state_size", 0) and not isinstance(built, known):
+            built = StatefulEncoder(built, space, place=place)
+        if isinstance(built, Trunk | StatefulEncoder):
+            built.behind = behind
         self.encoder: Any = built
         # whether it wants observations [B, …], as any module of others does
-        self.by_rows = not isinstance(built, Encoder | DetachedEncoder | Trunk)
+        self.by_rows = not isinstance(built, known)
         self.plain = isinstance(built, Encoder) and built.plain
         self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
         if isinstance(built, DetachedEncoder):
             built.require(self.observed)
-        place = f"encoder of {describe(self.observed)}"
         self.encoded: int = outputs_of(built, self._rows(zeros(space))[0], place=place) if self.by_rows else built.size
         return self.encoded
 
@@ -170,12 +179,11 @@ class Encoded(nn.Module):
         """Set the encoder as `use_encoder` does; return its number of features, and the widths of the layers behind it.
 
         core: None; or gru or lstm: all layers but the last and a recurrent one of this size are part of the encoder.
-        behind: of `Trunk`.
         """
         if core is not None:
-            layers = {"layer_norm": layer_norm, "core": core, "core_size": core_size, "behind": behind, **options}
+            layers = {"layer_norm": layer_norm, "core": core, "core_size": core_size, **options}
             encoder, hidden = Trunk(spaces, hidden=hidden[:-1], encoder=encoder, **layers), hidden[-1:]
-        return self.use_encoder(encoder, spaces, **options), hidden
+        return self.use_encoder(encoder, spaces, behind=behind, **options), hidden
 
     def encode(self, observation: Tree) -> Tensor:
         """Return the features [..., F] of observations [...]."""
@@ -208,14 +216,17 @@ class DetachedEncoder(nn.Module):
         super().__init__()
         if not isinstance(network, Encoded):
             raise ConfigError(f"a {type(network).__name__} has no encoder to share")
-        if isinstance(network.encoder, Trunk):
-            raise ConfigError("algorithm.recurrent: a shared encoder has no recurrent layer; leave one of the two away")
         self._borrowed = (network,)  # in a tuple: its parameters are not those of who borrows
 
     @property
     def size(self) -> int:
         """Number of features."""
         return self._borrowed[0].encoded
+
+    @property
+    def state_size(self) -> int:
+        """Size of the state that the other network's encoder has."""
+        return getattr(self._borrowed[0].encoder, "state_size", 0)
 
     def require(self, space: Space) -> None:
         """Refuse a network that observes something else, with a ConfigError."""
@@ -231,12 +242,6 @@ class DetachedEncoder(nn.Module):
 
     def forward(self, observation: Tree) -> Tensor:
         return self._borrowed[0].encode(observation).detach()
-
-
-def zeros(space: Space, count: int = 2) -> Tree:
-    """Return rows of zeros of a space, tensors [count, …]."""
-    rows = [torch.zeros(count, *leaf.shape, dtype=getattr(torch, leaf.dtype)) for _, leaf in leaves(space)]
-    return tree_of(space, rows)
 
 
 class EncodedMLP(Encoded):
@@ -332,9 +337,14 @@ class ImageEncoder(nn.Module):
 class Trunk(Encoded):
     """From observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size]: an encoder and dense layers.
 
-    With a `core` there follows a recurrent layer. Its state is a row of `state_size` numbers, without one none.
-    Of an observation's state (`with_state`) these are the first numbers, with `behind` the last ones.
+    With a `core` there follows a recurrent layer. Its state is a row of `state_size` numbers, without one none; see
+    `rlrun.nn.recurrent.encoded`. As an encoder it stands in front of networks without a state of their own.
+
+    Raises:
+        ConfigError: its encoder has a state already.
     """
+
+    behind = False
 
     def __init__(
         self,
@@ -347,15 +357,19 @@ class Trunk(Encoded):
         core: Kind | None = None,
         core_size: int = 64,
         encoder: nn.Module | Recipe | None = None,
-        behind: bool = False,
     ) -> None:
         super().__init__()
         features = self.use_encoder(encoder, spaces, init=init)
+        if getattr(self.encoder, "state_size", 0):
+            raise ConfigError(
+                "encoder: this network takes none with a state (encoder=recurrent); algorithm.recurrent=null, where "
+                "both are set; PPO, A2C, PPG, TRAC, IQL and cloning remember by algorithm.recurrent alone"
+            )
         self.layers = dense(features, hidden, activation=activation, layer_norm=layer_norm)
         self.layers.apply(initializer(init))
         self.size = hidden[-1] if hidden else features
         self.core = None if core is None else Core(core, self.size, core_size)
-        self.state_size, self.behind = 0, behind
+        self.state_size = 0
         if self.core is not None:
             self.size, self.state_size = self.core.size, self.core.state_size
 
@@ -363,13 +377,9 @@ class Trunk(Encoded):
         """Return features; state [B, S] and episode_end [B, T] are those of `Core`, ignored without one."""
         if self.core is None:
             return self._features(present(observation))
-        if not has_state(observation):
-            return self.core(self._features(observation), state, episode_end)  # type: ignore[no-any-return]
-        every, at = observation[STATE], observation.get("at")
-        own = every[..., -self.state_size :] if self.behind else every[..., : self.state_size]
-        if AFTER in observation:
-            return self.core.output(own)  # type: ignore[no-any-return]
-        return rows_at(self.core(self._features(observation["observation"]), own if own.shape[-1] else None), at)
+        if has_state(observation):
+            return encoded(self, observation)
+        return self.core(self._features(observation), state, episode_end)  # type: ignore[no-any-return]
 
     def step(self, observation: Tree, state: Tensor) -> tuple[Tensor, Tensor]:
         """Return features [B, size] of single steps and the state [B, S] after them."""

@@ -11,8 +11,8 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.encoders import Trunk, zeros
-from rlrun.nn.mlp import MLP, Activation, Initializer, outputs_of
+from rlrun.nn.encoders import Trunk
+from rlrun.nn.mlp import MLP, Activation, Initializer, outputs_of, zeros
 
 
 class InverseModel(nn.Module):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.spaces import Space, leaves, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn import precision
 from rlrun.nn.fast_linear import Linear, Tanh
@@ -178,3 +179,9 @@ def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
             return outputs.flatten(1).shape[1]
         got = f"{outputs.dtype} {[*outputs.shape]}".removeprefix("torch.")
     raise ConfigError(f"{place}: {type(module).__name__} makes {got} of 2 rows, wanted floating numbers [2, F]")
+
+
+def zeros(space: Space, *lead: int) -> Tree:
+    """Return zeros of a space, tensors [*lead, …]; by default two rows."""
+    rows = [torch.zeros(*(lead or (2,)), *leaf.shape, dtype=getattr(torch, leaf.dtype)) for _, leaf in leaves(space)]
+    return tree_of(space, rows)

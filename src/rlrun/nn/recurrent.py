@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from rlrun.core.errors import RequestError, require_one_of
-from rlrun.core.spaces import map_tree
+from rlrun.core.errors import ConfigError, RequestError, require_one_of
+from rlrun.core.spaces import Space, leaves, leaves_of, map_tree, tree_of, without_mask
 from rlrun.core.typing import Tree
+from rlrun.nn.mlp import zeros
 from rlrun.nn.precision import products
 
 KINDS: dict[str, type[nn.GRU | nn.LSTM]] = {"gru": nn.GRU, "lstm": nn.LSTM}
@@ -16,8 +17,12 @@ Kind = Literal["gru", "lstm"]
 
 # An observation for recurrent networks is a dict of `observation`, the state before it, and of windows also `at`:
 # observation [B, T, …] then are successive ones, after the state [B, S], of which the rows `at` [B, T'] are meant.
-# With AFTER it is the state [B, S] after single steps, whose features are part of it.
-STATE, AFTER = "recurrent_state", "state_is_after"
+# With FEATURES it is one of single steps that encoders have seen: their features [B, F], in the order of their states.
+STATE, FEATURES = "recurrent_state", "features_of_encoders"
+STATELESS = (
+    "a recurrent network or encoder needs the state before a step, which this algorithm does not keep; rollouts do by "
+    "memory.columns.state.shape=${networks.actor_critic.state_size}, or by longer windows"
+)
 
 
 def with_state(observation: Tree, state: Tensor, at: Tensor | None = None) -> dict[str, Tree]:
@@ -25,14 +30,25 @@ def with_state(observation: Tree, state: Tensor, at: Tensor | None = None) -> di
     return {"observation": observation, STATE: state} | ({} if at is None else {"at": at})
 
 
-def with_state_after(observation: Tree, state: Tensor) -> dict[str, Tree]:
-    """Return an observation of single steps with the state [B, S] after them: encoders need not run again."""
-    return with_state(observation, state) | {AFTER: True}
-
-
 def has_state(observation: Tree) -> bool:
     """Return True for an observation that comes with a state."""
     return isinstance(observation, dict) and STATE in observation
+
+
+def encoded(encoder: Any, observation: Tree) -> Tensor:
+    """Return the features of observations that come with a state, by an encoder that has a part of it.
+
+    Its `state_size` numbers are the first ones, or the last ones where the encoder is `behind` another; none: zeros.
+    """
+    if FEATURES in observation:
+        features: Tensor = observation[FEATURES][-1 if encoder.behind else 0]
+        return features
+    every, seen, size = observation[STATE], observation["observation"], encoder.state_size
+    own = every[..., -size:] if encoder.behind else every[..., :size]
+    own = own if own.shape[-1] else own.new_zeros(len(own), size)
+    if "at" not in observation:
+        return encoder.step(seen, own)[0]  # type: ignore[no-any-return]
+    return rows_at(encoder(seen, own), observation["at"])
 
 
 def rows_at(values: Tensor, at: Tensor | None) -> Tensor:
@@ -101,10 +117,7 @@ class Core(nn.Module):
         """
         if state is None:
             if features.dim() < 3 or features.shape[1] == 1:
-                raise RequestError(
-                    "a recurrent network needs the state before a step: "
-                    "memory.columns.state.shape=${networks.actor_critic.state_size}, or longer windows"
-                )
+                raise RequestError(STATELESS)
             state = features.new_zeros(features.shape[0], self.state_size)
         if features.dim() < 3:
             return self.step(features, state)[0]
@@ -122,10 +135,6 @@ class Core(nn.Module):
             states = torch.lstm_cell(features, state.chunk(2, -1), *self._weights())
         parts = [part.to(features.dtype) for part in states]
         return parts[0], torch.cat(parts, -1)
-
-    def output(self, state: Tensor) -> Tensor:
-        """Return the features [B, size] of steps from the state [B, S] after them."""
-        return state[..., : self.size]
 
     def _through(self, features: Tensor | PackedSequence, state: Tensor) -> Any:
         """Return what the layer makes of features, from the state [B, S] before them."""
@@ -154,6 +163,61 @@ class Core(nn.Module):
         before = before.index_put((rank[piece.view(windows, steps)[:, 0]],), state)
         output: Tensor = self._through(packed, before).data.to(features.dtype)
         return output[inverse(order)].view(windows, steps, self.size)
+
+
+class StatefulEncoder(nn.Module):
+    """An encoder of one's own that carries a state from step to step, such as a filter or an external memory.
+
+    Args:
+        module: with a number `state_size`, S, and two calls, which see no action mask; episodes begin with zeros:
+            module.step(observation, state) -> features [B, F], state after; observations [B, …], states [B, S]
+            module(observation, state) -> features [B, T, F] of windows [B, T, …], from the state [B, S] before them
+        space: of observations.
+        place: of the module, for messages.
+
+    Raises:
+        ConfigError: it lacks a call, or makes something else.
+    """
+
+    behind = False
+
+    def __init__(self, module: nn.Module, space: Space, *, place: str) -> None:
+        super().__init__()
+        self.module: Any = module
+        self.state_size: int = module.state_size  # type: ignore[assignment]
+        self.observed = without_mask(space)
+        self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
+        name, training = type(module).__name__, module.training
+        state = torch.zeros(2, self.state_size)
+        module.eval()
+        try:
+            with torch.no_grad():
+                parts = [*self.step(zeros(space), state), self(zeros(space, 2, 3), state)]
+            shapes = [[*part.shape] for part in parts]
+        except (RuntimeError, TypeError, AttributeError, IndexError, ValueError) as error:
+            raise ConfigError(f"{place}: {name} does not fit: {str(error).partition(chr(10))[0]}") from error
+        module.train(training)
+        self.size: int = shapes[0][-1]
+        if shapes != (wanted := [[2, self.size], [2, self.state_size], [2, 3, self.size]]):
+            raise ConfigError(f"{place}: {name} makes features, states and windows {shapes} of 2 rows, wanted {wanted}")
+
+    def forward(self, observation: Tree, state: Tensor | None = None) -> Tensor:
+        """Return features of windows, or of observations that come with a state (`rlrun.nn.recurrent.with_state`)."""
+        if has_state(observation):
+            return encoded(self, observation)
+        if state is None:
+            raise RequestError(STATELESS)
+        return self.module(self._bare(observation), state)  # type: ignore[no-any-return]
+
+    def step(self, observation: Tree, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features [B, F] of single steps and the state [B, S] after them."""
+        features, after = self.module.step(self._bare(observation), state)
+        return features, after
+
+    def _bare(self, observation: Tree) -> Tree:
+        """Return observations without an action mask."""
+        values = leaves_of(self.observed, observation)
+        return values[0] if self._alone else tree_of(self.observed, values)
 
 
 def inverse(permutation: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Trunk
-from rlrun.nn.recurrent import with_state_after
+from rlrun.nn.recurrent import FEATURES, StatefulEncoder, with_state
 
 
 class Remembering(nn.Module):
@@ -19,18 +19,19 @@ class Remembering(nn.Module):
     _borrowed: tuple[Any, ...] = ()  # networks in a tuple, as their parameters are not this network's
 
     def keep_state_of(self, critics: nn.Module) -> None:
-        """Keep the state of critics that learn with this network, too; a second call for the same does nothing."""
-        if not any(critics is lent for lent in self._borrowed):
+        """Keep the state of critics that learn with this network, if they have one; a second call does nothing."""
+        stateful = getattr(getattr(critics, "encoder", None), "state_size", 0)
+        if stateful and not any(critics is lent for lent in self._borrowed):
             self._borrowed = (*self._borrowed, critics)
 
     def parts(self) -> tuple[Any, ...]:
         """Return the networks that may have an `encoder`: this one, then its critics."""
         return (self, *self._borrowed)
 
-    def encoders(self) -> list[Trunk]:
-        """Return the recurrent encoders."""
+    def encoders(self) -> list[Any]:
+        """Return the encoders with a state; one that is shared counts once, with the network that trains it."""
         encoders = [getattr(part, "encoder", None) for part in self.parts()]
-        return [encoder for encoder in encoders if isinstance(encoder, Trunk) and encoder.state_size]
+        return [part for part in encoders if isinstance(part, Trunk | StatefulEncoder) and part.state_size]
 
     @property
     def state_size(self) -> int:
@@ -39,20 +40,24 @@ class Remembering(nn.Module):
 
     def initial_state(self, count: int) -> Tensor:
         """Return the state [count, state_size] of episodes that begin."""
-        parameter = next(self.encoders()[0].parameters())
-        return parameter.new_zeros(count, self.state_size)
+        parameter = next(parameter for part in self.parts() if part is not None for parameter in part.parameters())
+        return parameter.new_zeros(count, self.state_size)  # type: ignore[no-any-return]
 
-    def after(self, observation: Tree, state: Tensor) -> Tensor:
-        """Return the state [B, S] after observations from that before them."""
+    def stepped(self, observation: Tree, state: Tensor) -> tuple[Tree, Tensor]:
+        """Return observations [B, …] with the features of their encoders, and the state [B, S] after them."""
         encoders = self.encoders()
         whole: Any = state
         parts = whole.split([part.state_size for part in encoders], -1)
-        return torch.cat(
-            [encoder.step(observation, part)[1] for encoder, part in zip(encoders, parts, strict=True)], -1
-        )
+        steps = [encoder.step(observation, part) for encoder, part in zip(encoders, parts, strict=True)]
+        after = torch.cat([own for _, own in steps], -1)
+        return with_state(observation, after) | {FEATURES: tuple(features for features, _ in steps)}, after
+
+    def after(self, observation: Tree, state: Tensor) -> Tensor:
+        """Return the state [B, S] after observations from that before them."""
+        return self.stepped(observation, state)[1]
 
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
         """Return an action, and the state [B, S] after the observations from that before them."""
         act: Any = self.act
-        after = self.after(observation, state)
-        return act(with_state_after(observation, after), explore), after
+        seen, after = self.stepped(observation, state)
+        return act(seen, explore), after
