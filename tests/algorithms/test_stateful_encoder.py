@@ -185,8 +185,11 @@ REFUSED = {
         ("algorithm=ppo", "env=cartpole"),
         r"PPO, A2C, PPG, TRAC, IQL and cloning remember by algorithm\.recurrent",
     ),
-    "iql": (("algorithm=iql", "env=pendulum"), r"networks\.policy: encoder: this network takes none with a state"),
-    "both": (("algorithm=dqn", "env=cartpole", "algorithm.recurrent=gru"), r"algorithm\.recurrent=null, where both"),
+    "iql": (
+        ("algorithm=iql", "env=pendulum"),
+        r"networks\.policy: encoder: one with a state \(encoder=recurrent\) does not go",
+    ),
+    "both": (("algorithm=dqn", "env=cartpole", "algorithm.recurrent=gru"), "leave one of them away"),
     "taac": (
         ("algorithm=taac", "env=pendulum"),
         "encoder needs the state before a step, which this algorithm does not keep",

@@ -32,6 +32,7 @@ class Column:
 
     tag: bool = False  # one value an episode, in place of one a step
     choices: tuple[int, ...] = ()  # number of choices of each element; () = it holds numbers
+    every: int = 1  # n: in rings only the values of steps n, 2 n, … of an episode are stored, see `Sparse`
 
     @property
     def nbytes(self) -> int:

@@ -124,7 +124,9 @@ def is_memory(path: Path) -> bool:
 def _identity(table: Table) -> dict[str, Any]:
     """Return what two tables must have in common to have the same state."""
     columns = {name: [list(column.shape), column.dtype] for name, column in table.storage.columns.items()}
+    sparse = {name: part.column.every for name, part in table.storage.sparse.items()}
     return {
+        **({"sparse": sparse} if sparse else {}),
         "columns": columns,
         "tags": sorted(table.tags),
         "num_envs": table.index.num_envs,
@@ -150,7 +152,8 @@ def _exported(kind: str) -> str:
 
 
 def _parts(table: Table) -> dict[str, Stateful]:
-    return {"index": table.index, "tags": table.tags, "sampler": table.sampler, "ejector": table.ejector}
+    parts: dict[str, Stateful] = {f"sparse {name}": part for name, part in table.storage.sparse.items()}
+    return parts | {"index": table.index, "tags": table.tags, "sampler": table.sampler, "ejector": table.ejector}
 
 
 def _state(table: Table) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch
 from rlrun.memory.adaptors import PAST
+from rlrun.memory.columns import Column
 from rlrun.memory.samplers import Rows
 from rlrun.nn.policy import Policy
 from rlrun.nn.recurrent import rows_at, with_state
@@ -20,9 +21,10 @@ class Past:
     """An adaptor that serves windows [B, T] to a recurrent network; with any other network it is left out.
 
     Its table draws rows as its sampler does. It serves the windows that learn from them, whatever length is asked for
-    (Kapturowski et al. 2019, R2D2). The table stores the state that the agent had before each step, and a window begins
-    with it. Its first steps only bring the state up to date, unless the episode begins there. Each row is learned from
-    in one window only. `valid` [B, T] marks these rows, and `weight` makes them count equally.
+    (Kapturowski et al. 2019, R2D2). A window begins with the state that the agent had there, which the table stores
+    once a window. Its first steps only bring the state up to date, unless the episode begins there. Where they were
+    overwritten, the state is older. Each row is learned from in one window only. `valid` [B, T] marks these rows, and
+    `weight` makes them count equally.
 
     `observation` and `next_observation` then hold the window's observations and the state before it, and which of
     these are meant: see `rlrun.nn.recurrent.with_state`. Differences from the paper: gradients pass through the first
@@ -41,7 +43,7 @@ class Past:
     """
 
     tier = PAST
-    removes = replaces = ()
+    removes = ()
 
     def __init__(
         self,
@@ -68,7 +70,9 @@ class Past:
                 f"algorithm.n_step={n_step}"
             )
         self.length, self.burn_in, self.n_step = length, burn_in, n_step
-        self.columns = {"state": {"shape": network.state_size}} if stored and not self.idle else {}
+        state = Column("state", (getattr(network, "state_size", 0),), every=length - burn_in)
+        self.columns = {"state": state} if stored and not self.idle else {}
+        self.replaces = tuple(self.columns)
         self.requires = ("observation", "next_observation", *self.columns)
         self.provides = self.requires
 
@@ -85,7 +89,7 @@ class Past:
         seen = map_tree(
             lambda *parts: rows_at(torch.cat(parts, 1), place), batch["observation"], batch["next_observation"]
         )
-        state: Tensor = batch["state"][:, 0] if self.columns else torch.zeros(len(reach), 0)
+        state: Any = rows.stored("state", rows.start) if self.columns else torch.zeros(len(reach), 0)
         at = torch.from_numpy(np.broadcast_to(step, reach.shape).copy())
         return batch | {
             **({"state": state} if self.columns else {}),

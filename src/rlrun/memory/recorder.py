@@ -18,6 +18,7 @@ from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex, env_numbers
 from rlrun.memory.pool import PoolIndex
 from rlrun.memory.ring import RingIndex
 from rlrun.memory.samplers import Sampler
+from rlrun.memory.sparse import Sparse
 from rlrun.memory.storage import Storage
 
 STAMP = "stamps of slots"  # the column of the index; no name of one of the storage
@@ -54,9 +55,10 @@ class Recorder:
                 f"memory.length: {length:,} transitions are too many for this machine; their index is always in main "
                 "memory"
             ) from None
-        self.storage = Storage(
-            self.frames.columns if self.frames else stored, self.index.size, directory, mirrored=self.index.neighbors
-        )
+        few = [column for column in stored if column.every > 1 and ejector.by_row]  # rows of a pool are at any slots
+        sparse = {column.name: Sparse(column, self.index, directory) for column in few}
+        kept = self.frames.columns if self.frames else stored
+        self.storage = Storage(kept, self.index.size, directory, mirrored=self.index.neighbors, sparse=sparse)
         self.tags = Tags([column for column in columns if column.tag], self.index)
         self._observers: Sequence[Callable[[Mapping[str, Tree]], None]] = ()
         self._pooled = isinstance(self.index, PoolIndex)
@@ -201,8 +203,11 @@ class Recorder:
         if size < index.size:
             now = index.size - index.num_envs
             raise ConfigError(f"memory.length can only grow: it is {now:,}, and {length:,} is less")
+        before = index.written.copy()
         old, new = index.resize(size)
         self.storage.resize(size, old, new)
+        for part in self.storage.sparse.values():
+            part.resize(before - index.written)
         self.sampler.moved(old, new)
 
     def state_dict(self) -> dict[str, Any]:

@@ -38,26 +38,35 @@ class Storage:
             with its next observation.
         directory: of a file without a name that holds the arrays; None = main memory. The file disappears with the
             process.
+        sparse: a `rlrun.memory.sparse.Sparse` by name for columns that not all slots have.
 
     Raises:
         ConfigError: the disk has no place for them, or an untrusted run names a directory outside of it.
     """
 
     def __init__(
-        self, columns: Iterable[Column], slots: int, directory: Path | None = None, *, mirrored: bool = False
+        self,
+        columns: Iterable[Column],
+        slots: int,
+        directory: Path | None,
+        *,
+        mirrored: bool,
+        sparse: Mapping[str, Any],
     ) -> None:
         if directory is not None and directory.resolve() != Path.cwd():
             trust.admit_place(str(directory), directory, "memory.directory")
         self.columns = {column.name: column for column in columns}
         self.directory = directory
-        self.layout = choose_layout([column for column in self.columns.values() if column.nbytes <= PACKED])
+        self.sparse = sparse
+        full = [column for name, column in self.columns.items() if name not in self.sparse]
+        self.layout = choose_layout([column for column in full if column.nbytes <= PACKED])
         self.mirrored = mirrored and "observation" in (self.layout.names or ())
         self._slots = slots
         rows = slots + self.mirrored
         self.blocks: dict[str, Array] = {PACKED_ROWS: zeros(rows, (self.layout.itemsize,), "uint8", directory)}
-        for name, column in self.columns.items():
-            if name not in (self.layout.names or ()):
-                self.blocks[name] = zeros(slots, column.shape, column.dtype, directory)
+        for column in full:
+            if column.name not in (self.layout.names or ()):
+                self.blocks[column.name] = zeros(slots, column.shape, column.dtype, directory)
         self.changed = np.zeros(slots, np.bool_)  # rows that `put` has touched, for checkpoints
         self._tree_of_keys = nest({name: name for name in self.columns})
         self._staging: dict[int, tuple[Array, dict[str, Array]]] = {}
@@ -68,9 +77,9 @@ class Storage:
         packed = self.blocks[PACKED_ROWS]
         self._records = packed.view(self.layout)[:, 0] if packed.size else packed
         self._void = packed.view(f"V{self.layout.itemsize}").reshape(-1) if packed.size else packed
-        self._plain = {name for name in self.columns if name not in self.blocks and "." not in name}
-        self.arrays = {name: self.blocks[name] for name in self.columns if name in self.blocks}
-        self.arrays |= fields_of(packed, self.layout)
+        self._plain = {name for name in self.layout.names or () if "." not in name}
+        self.arrays: dict[str, Any] = {name: self.blocks[name] for name in self.columns if name in self.blocks}
+        self.arrays |= fields_of(packed, self.layout) | {**self.sparse}
         if self.mirrored:
             self._pairs, self._pair = overlapping(packed, self.layout)
         self._leaves = [(name, column.keys, self.arrays[name]) for name, column in self.columns.items()]
@@ -78,7 +87,7 @@ class Storage:
     @property
     def nbytes(self) -> int:
         """Bytes of all columns."""
-        return sum(block.nbytes for block in self.blocks.values())
+        return sum(block.nbytes for block in (*self.blocks.values(), *(part.values for part in self.sparse.values())))
 
     def write(self, slots: Any, row: Mapping[str, Tree]) -> None:
         """Put a row at each slot: every column of the table, values [n, …].
@@ -126,7 +135,7 @@ class Storage:
 
         Old values must not stay: no checkpoint has those of episodes that left.
         """
-        for block in self.blocks.values():
+        for block in (*self.blocks.values(), *self.sparse.values()):
             block[slots] = 0
         for _, keys, array in self._leaves:
             if keys[0] == "observation":
@@ -154,7 +163,7 @@ class Storage:
             if name in self.blocks:  # a block of its own
                 # slots are valid; "clip" saves numpy the check and a buffer, 3 times as fast as indexing
                 return torch.from_numpy(array.take(slots, axis=0, mode="clip"))
-            return torch.from_numpy(array[slots] if array.ndim == 1 else self._take(slots)[name])
+            return torch.from_numpy(array[slots] if name in self.sparse or array.ndim == 1 else self._take(slots)[name])
         try:
             node = leaf_of(self._tree_of_keys, name.split("."))
         except (KeyError, TypeError):
@@ -181,7 +190,7 @@ class Storage:
             return {key: self._part(part, rows, slots) for key, part in node.items()}
         if node in self.blocks:
             return torch.from_numpy(self.blocks[node].take(slots, axis=0, mode="clip"))
-        return torch.from_numpy(rows[node])
+        return torch.from_numpy(self.sparse[node][slots] if node in self.sparse else rows[node])
 
     def fetch_neighbors(self, names: Iterable[str], slots: Array) -> Batch:
         """Return top-level columns at slots [B], and `next_observation`, of a mirrored storage by a single gather."""
@@ -220,7 +229,12 @@ class Storage:
             name: torch.from_numpy(block[index]) if columns is None else columns[name]
             for name, block in self.blocks.items()
         }
-        return {"blocks": blocks, "layout": described(self.layout)}
+        sparse = {name: part.state_dict() for name, part in self.sparse.items()}
+        return {
+            "blocks": blocks,
+            "layout": described(self.layout, self.sparse),
+            **({"sparse": sparse} if sparse else {}),
+        }
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Refuse a state of other columns.
@@ -230,7 +244,7 @@ class Storage:
         """
         shapes = {name: (tuple(block.shape[1:]), block.dtype) for name, block in state["blocks"].items()}
         wanted = {name: (block.shape[1:], torch.from_numpy(block[:0]).dtype) for name, block in self.blocks.items()}
-        if shapes != wanted or state["layout"] != described(self.layout):
+        if shapes != wanted or state["layout"] != described(self.layout, self.sparse):
             saved = [name for name, *_ in state["layout"]] + [name for name in shapes if name != PACKED_ROWS]
             raise RlrunError(
                 f"memory: the saved table has columns {', '.join(sorted(saved))}; "
@@ -239,6 +253,8 @@ class Storage:
 
     def load_state_dict(self, state: dict[str, Any], slots: Array) -> None:
         """Load saved blocks into the slots: tensors, or columns on disk, piece by piece; then check choices."""
+        for name, part in self.sparse.items():
+            part.load_state_dict(state["sparse"][name])
         for name, block in self.blocks.items():
             saved = state["blocks"][name]
             begin = 0
@@ -301,10 +317,11 @@ def overlapping(packed: Array, layout: np.dtype[np.void]) -> tuple[Array, np.dty
     return np.ndarray((len(packed) - 1,), f"V{size}", packed, strides=(layout.itemsize,)), pair
 
 
-def described(layout: np.dtype[np.void]) -> list[list[Any]]:
-    """Return name, dtype, shape and offset of each field."""
+def described(layout: np.dtype[np.void], sparse: Mapping[str, Any]) -> list[list[Any]]:
+    """Return name, dtype, shape and offset of each field, and of sparse columns which rows they have."""
     fields: Mapping[str, Any] = layout.fields or {}
-    return [[name, str(kind.base), list(kind.shape), offset] for name, (kind, offset, *_) in fields.items()]
+    packed = [[name, str(kind.base), list(kind.shape), offset] for name, (kind, offset, *_) in fields.items()]
+    return packed + [part.described() for part in sparse.values()]
 
 
 def fields_of(block: Array, layout: np.dtype[np.void]) -> dict[str, Array]:

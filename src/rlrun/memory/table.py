@@ -301,7 +301,8 @@ class Table(Recorder):
         rows, index = self._picked, self.index
         if rows is None:
             raise RlrunError("memory: rewrite without a sample before it")
-        known = {name for name in self.storage.columns if name.partition(".")[0] != "observation"}
+        columns = self.storage.columns.values()
+        known = {column.name for column in columns if column.keys[0] != "observation" and column.every == 1}
         stored = index.stamp[rows.index] != EMPTY
         stored = stored if rows.valid is None else stored & rows.valid
         places = np.flatnonzero(stored)

@@ -217,16 +217,12 @@ class DetachedEncoder(nn.Module):
         if not isinstance(network, Encoded):
             raise ConfigError(f"a {type(network).__name__} has no encoder to share")
         self._borrowed = (network,)  # in a tuple: its parameters are not those of who borrows
+        self.state_size: int = getattr(network.encoder, "state_size", 0)
 
     @property
     def size(self) -> int:
         """Number of features."""
         return self._borrowed[0].encoded
-
-    @property
-    def state_size(self) -> int:
-        """Size of the state that the other network's encoder has."""
-        return getattr(self._borrowed[0].encoder, "state_size", 0)
 
     def require(self, space: Space) -> None:
         """Refuse a network that observes something else, with a ConfigError."""
@@ -344,8 +340,6 @@ class Trunk(Encoded):
         ConfigError: its encoder has a state already.
     """
 
-    behind = False
-
     def __init__(
         self,
         spaces: Spaces | Space,
@@ -361,15 +355,13 @@ class Trunk(Encoded):
         super().__init__()
         features = self.use_encoder(encoder, spaces, init=init)
         if getattr(self.encoder, "state_size", 0):
-            raise ConfigError(
-                "encoder: this network takes none with a state (encoder=recurrent); algorithm.recurrent=null, where "
-                "both are set; PPO, A2C, PPG, TRAC, IQL and cloning remember by algorithm.recurrent alone"
-            )
+            keys = "algorithm.recurrent, which PPO, A2C, PPG, TRAC, IQL and cloning remember by; leave one of them away"
+            raise ConfigError(f"encoder: one with a state (encoder=recurrent) does not go with {keys}")
         self.layers = dense(features, hidden, activation=activation, layer_norm=layer_norm)
         self.layers.apply(initializer(init))
         self.size = hidden[-1] if hidden else features
         self.core = None if core is None else Core(core, self.size, core_size)
-        self.state_size = 0
+        self.state_size, self.behind = 0, False
         if self.core is not None:
             self.size, self.state_size = self.core.size, self.core.state_size
 

@@ -166,40 +166,34 @@ class Core(nn.Module):
 
 
 class StatefulEncoder(nn.Module):
-    """An encoder of one's own that carries a state from step to step, such as a filter or an external memory.
+    """An encoder of one's own with a state that begins with zeros, such as a filter or a memory; it sees no masks.
 
-    Args:
-        module: with a number `state_size`, S, and two calls, which see no action mask; episodes begin with zeros:
-            module.step(observation, state) -> features [B, F], state after; observations [B, …], states [B, S]
-            module(observation, state) -> features [B, T, F] of windows [B, T, …], from the state [B, S] before them
-        space: of observations.
-        place: of the module, for messages.
+        module.state_size -> S
+        module.step(observation, state) -> features [B, F], state after     of observations [B, …], states [B, S]
+        module(observation, state) -> features [B, T, F]                    of windows [B, T, …], the state before them
 
     Raises:
-        ConfigError: it lacks a call, or makes something else.
+        ConfigError: the module lacks a call, or makes something else; the message begins with `place`.
     """
 
-    behind = False
-
-    def __init__(self, module: nn.Module, space: Space, *, place: str) -> None:
+    def __init__(self, module: Any, space: Space, *, place: str) -> None:
         super().__init__()
-        self.module: Any = module
-        self.state_size: int = module.state_size  # type: ignore[assignment]
+        self.module, self.state_size, self.behind = module, int(module.state_size), False
         self.observed = without_mask(space)
         self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
-        name, training = type(module).__name__, module.training
-        state = torch.zeros(2, self.state_size)
+        place, training = f"{place}: {type(module).__name__}", module.training
         module.eval()
         try:
             with torch.no_grad():
-                parts = [*self.step(zeros(space), state), self(zeros(space, 2, 3), state)]
+                state = torch.zeros(2, self.state_size)
+                parts = *self.step(zeros(space), state), self(zeros(space, 2, 3), state)
             shapes = [[*part.shape] for part in parts]
         except (RuntimeError, TypeError, AttributeError, IndexError, ValueError) as error:
-            raise ConfigError(f"{place}: {name} does not fit: {str(error).partition(chr(10))[0]}") from error
+            raise ConfigError(f"{place} does not fit: {str(error).partition(chr(10))[0]}") from error
         module.train(training)
         self.size: int = shapes[0][-1]
         if shapes != (wanted := [[2, self.size], [2, self.state_size], [2, 3, self.size]]):
-            raise ConfigError(f"{place}: {name} makes features, states and windows {shapes} of 2 rows, wanted {wanted}")
+            raise ConfigError(f"{place} makes features, states and windows {shapes} of 2 rows, wanted {wanted}")
 
     def forward(self, observation: Tree, state: Tensor | None = None) -> Tensor:
         """Return features of windows, or of observations that come with a state (`rlrun.nn.recurrent.with_state`)."""
