@@ -183,7 +183,7 @@ def test_algorithms_learn_with_one_state(name, tmp_path):
 REFUSED = {
     "ppo": (
         ("algorithm=ppo", "env=cartpole"),
-        r"PPO, A2C, PPG, TRAC, IQL and cloning remember by algorithm\.recurrent",
+        r"algorithm\.recurrent, which PPO, A2C, PPG, TRAC, IQL and cloning remember by",
     ),
     "iql": (
         ("algorithm=iql", "env=pendulum"),
