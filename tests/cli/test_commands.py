@@ -174,7 +174,7 @@ UNFIT = {
     "stop.env_steps=900": "budget    a warm-up of 1,000 steps (algorithm.warmup_steps) takes all of stop.env_steps=900",
     "stop.env_steps=null": "budget    no limit is set in stop: the run continues until a signal ends it",
     "algorithm.batch_size=60_000": "budget    a batch of 60,000 rows is more than",
-    "algorithm.unroll=16": "unused    algorithm.unroll=16 has no effect: algorithm.recurrent is null, not gru or lstm",
+    "algorithm.unroll=16": "unused    algorithm.unroll=16 is idle: algorithm.recurrent is null",
     "~callbacks.q_loss": "untrained networks.q: no loss steps its parameters",
 }
 

@@ -145,10 +145,9 @@ class Experiment:
 
     def unused_notes(self) -> list[str]:
         """Warn of overrides that only recurrent networks read, in a run without them."""
-        own = OmegaConf.select(self.config, "encoder._target_") not in (None, "rlrun.nn.Encoder")  # it may have a state
-        recurrent = own or OmegaConf.select(self.config, "algorithm.recurrent") is not None
-        idle = [text for text in self.composed.overrides if text.split("=")[0] in OF_RECURRENT and not recurrent]
-        return [f"{text} has no effect: algorithm.recurrent is null, not gru or lstm" for text in idle]
+        kinds = {OmegaConf.select(self.config, key) for key in ("algorithm.recurrent", "encoder._target_")}
+        texts = self.composed.overrides if kinds <= {None, "rlrun.nn.Encoder"} else ()  # others may have a state
+        return [f"{text} is idle: algorithm.recurrent is null" for text in texts if text.split("=")[0] in OF_RECURRENT]
 
     def load_sources(self) -> None:
         """Load parts of another run, and a memory from a file, as the config requests.
