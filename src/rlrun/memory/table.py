@@ -115,7 +115,7 @@ class Table(Recorder):
         self._times: dict[str, float] = {}  # seconds that the parts of the newest sample took
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
         self._picked: Rows | None = None
-        self._written = self.index.written  # [N], when the newest sample was made
+        self._written = self.index.written.copy()  # [N], when the newest sample was made
         self._ahead_for: tuple[int, ...] = ()  # count, length and version of the index
         self._meet()
 
