@@ -107,7 +107,7 @@ def test_recurrent_run_killed_inside_an_epoch_or_episode(algorithm, core, tmp_pa
 @pytest.mark.parametrize("at", [18, 54])
 def test_run_left_between_phases(at, whole, tmp_path):
     result, expected = whole("phasic")
-    assert result.trainer.callbacks["auxiliary"].updates == 54
+    assert result.trainer.callbacks["auxiliary"].updates == 108
     copy_as_killed(result.run_dir, tmp_path / "resumed", at=at)
     lines = differences_of(expected, rlrun.resume(tmp_path / "resumed"))
     assert not lines, "\n".join(lines)

@@ -173,8 +173,9 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         update, counts = self.state["update"], self.state["group_updates"]
-        groups = {"group_updates": dict(counts)} if any(count != update for count in counts.values()) else {}
-        return {"update": update, "reached": self._reached, **groups}
+        # left out where an earlier version counted them together
+        own = counts and (update == 0 or any(count != update for count in counts.values()))
+        return {"update": update, "reached": self._reached, **({"group_updates": dict(counts)} if own else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state["update"], self._reached = state["update"], state["reached"]
