@@ -27,6 +27,7 @@ RUNS = {
         *("algorithm.recurrent=lstm", "algorithm.unroll=5", "algorithm.core_size=4"),
     ),
     "by id": (*DQN, "env.target=rlrun.env.by_id.Crowd", "+with=by_id", "algorithm.discount=0.5"),
+    "classifier": ("algorithm=classifier", "stop.env_steps=null", "stop.updates=40"),
 }
 NAN, NOTHING = float("nan"), np.zeros(0)
 FIRST = "the first"
@@ -41,8 +42,8 @@ def load(tmp_path_factory):
     @cache
     def parts_and_states(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         folder = tmp_path_factory.mktemp("runs") / "run"
-        rlrun.train([*RUNS[name], *TINY], run_dir=folder)
-        parts = Experiment(rlrun.config.compose([*RUNS[name], *TINY])).parts
+        rlrun.train([*TINY, *RUNS[name]], run_dir=folder)
+        parts = Experiment(rlrun.config.compose([*TINY, *RUNS[name]])).parts
         return parts, checkpointing.load(RunDir(folder).checkpoint())
 
     return parts_and_states
@@ -111,6 +112,10 @@ FORGED = {
         *(("collector", (*AGENT, "rewards"), value) for value in ({"reward": "x"}, {"reward": [1.0]}, 3, [1.0])),
         *(("collector", (*AGENT, "array_data"), {"view": value}) for value in ("x", None, np.full(2, "x"))),
         *(("collector", (*AGENT, "metadata"), value) for value in ([], 3)),
+    ],
+    "classifier": [
+        *(("callbacks.validation", (key,), {"accuracy": value}) for key in ("last", "best") for value in ("x", None)),
+        *(("callbacks.validation", ("last",), value) for value in ({}, [1.0], "x", 3)),
     ],
 }
 

@@ -355,7 +355,7 @@ class Trunk(Encoded):
         super().__init__()
         features = self.use_encoder(encoder, spaces, init=init)
         if getattr(self.encoder, "state_size", 0):
-            keys = "algorithm.recurrent, which PPO, A2C, PPG, TRAC, IQL and cloning remember by; leave one of them away"
+            keys = "algorithm.recurrent: give it null; PPO, A2C, PPG, TRAC, IQL and cloning remember by that alone"
             raise ConfigError(f"encoder: one with a state (encoder=recurrent) does not go with {keys}")
         self.layers = dense(features, hidden, activation=activation, layer_norm=layer_norm)
         self.layers.apply(initializer(init))
