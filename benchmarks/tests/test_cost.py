@@ -91,7 +91,7 @@ def test_kept_speed_needs_equal_work(monkeypatch):
 
 
 def test_kept_speed_takes_turns(tmp_path, monkeypatch):
-    """While one process of a pair runs, the other one stands still; one that fails is told by its last words."""
+    """While one process of a pair runs, the other one stands still; the error of a failed one holds its last words."""
     monkeypatch.setattr(kept, "SLICE", 0.05)
     spin = "import time; begun = time.process_time()\nwhile time.process_time() < begun + 0.3: pass\n"
     monkeypatch.setattr(kept, "TURN", spin + "print('{\"seconds\": %f}' % time.time())")

@@ -129,9 +129,9 @@ def test_files_keep_states(length, tmp_path):
 def test_states_of_each_row_are_refused():
     table, dense = table_of(), Table(spaces=SPACES, length=40, num_envs=2, columns={"state": {"shape": SIZE}})
     fill(dense, 10)
-    for other in (dense, fill(table_of(burn_in=1), 10)):
+    for differing in (dense, fill(table_of(burn_in=1), 10)):
         with pytest.raises(RlrunError, match=r"the saved table has columns .*state.*; this one has"):
-            table.load_state_dict(other.state_dict())
+            table.load_state_dict(differing.state_dict())
 
 
 def test_pools_store_each_row():

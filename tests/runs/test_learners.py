@@ -76,8 +76,8 @@ def found(together, tmp_path_factory):
 
 
 def test_epochs_of_unequal_shares_have_as_many_batches(tmp_path, warm, together):
-    held = "hold_out: 0.3, seed: '${seeds.memory}'"  # each learner holds other rows out, and not as many
-    loader = f"{{_target_: rlrun.memory.DatasetLoader, dataset: '${{memory}}', batch: 2, {held}}}"
+    hold_out = "hold_out: 0.3, seed: '${seeds.memory}'"  # learners hold out different rows, and different numbers
+    loader = f"{{_target_: rlrun.memory.DatasetLoader, dataset: '${{memory}}', batch: 2, {hold_out}}}"
     chosen = overrides("times: 1", "every_steps: 8, epochs: 2", "num_envs=2", "stop.updates=12", loader=loader)
     result = rlrun.train([*chosen, "learners=2"], run_dir=tmp_path / "run")
     counts = result.trainer.state["group_updates"]

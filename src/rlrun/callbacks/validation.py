@@ -16,8 +16,9 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.callbacks.schedule import following
 from rlrun.collect.evaluate import restored_generators
 from rlrun.collect.modes import evaluation_mode
+from rlrun.collect.statistics import saved_numbers
 from rlrun.core.clock import Spent
-from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, printable, require_one_of
+from rlrun.core.errors import ConfigError, did_you_mean, require_one_of
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.training.callback import Callback, Stop
@@ -182,11 +183,9 @@ class Validation(Callback):
         return {"last": last, "best": best, "next": self._next if self.every else 0, "at": at}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
-        for name, result in (("last", state["last"]), ("best", state["best"])):
-            if result is not None and any(type(number) not in (int, float) for number in result.values()):
-                raise RlrunError(f"{name}: wanted numbers by metric, got {printable(f'{result}'[:80])}")
-            if result is not None and self.objective not in result:
-                raise RlrunError(f"{name}: the saved validation has no '{self.objective}'")
+        for result in (state["last"], state["best"]):
+            if result is not None:
+                saved_numbers([result[self.objective], *result.values()])
         self.last, self.best = state["last"], state["best"]
         self._next = (state["next"] or self.every) if self.every else following(0, None)  # `every` may change on resume
         self._at = None if state["at"] is None else tuple(state["at"])

@@ -11,7 +11,7 @@ import numpy as np
 from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.core.errors import RequestError, RunDirError
-from rlrun.export.opening import exported, is_export, refuse_overrides
+from rlrun.export.opening import Exported, exported, is_export, refuse_overrides
 from rlrun.loading.policy import Frozen, Judged, frozen, has_agent, judged
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import counted, finite, place_of
@@ -173,30 +173,55 @@ def evaluate(
         with exported(run, overrides, trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic, epsilon=epsilon)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
-                evaluation, files = stage.play(file.agent)
-        report = EvaluationReport(**vars(evaluation), run=file.path, checkpoint=file.checkpoint, seed=seed)
-        return replace(report, env_steps=file.env_steps, videos=files)
+                return _file_report(file, stage)
     refuse_overrides(overrides)
     single, wanted = isinstance(checkpoint, str), _chosen(RunDir.open(run), checkpoint)
     if network is not None or not has_agent(run, trust):
         if stochastic or epsilon is not None or film is not None:
             raise RequestError("--stochastic, --epsilon and --video go with episodes; a network has held-out data")
-        with judged(run, network, trust) as parts:
-            if parts.validation.network not in (None, parts.network):
-                raise RequestError(f"--network {parts.path}: callbacks.validation judges another network")
-            results = [_validated(parts, where) for where in wanted]
-        return results[0] if single else results
+        results: list[Any] = _validated(run, network, trust, wanted)
+    else:
+        options: dict[str, Any] = {"episodes": episodes, "seed": seed, "film": film, "epsilon": epsilon}
+        results = _played(run, trust, wanted, single=single, explore=stochastic, **options)
+    return results[0] if single else results
+
+
+def _played(
+    run: Path,
+    trust: Iterable[str],
+    wanted: list[Path],
+    *,
+    single: bool,
+    explore: bool,
+    epsilon: float | None,
+    **options: Any,
+) -> list[EvaluationReport]:
+    """Play the episodes of each checkpoint; options: of `Stage`."""
     with frozen(run, trust) as policy:
         if single:
             policy.take_only(wanted[0])
-        epsilon = (0.0 if stochastic else policy.epsilon) if epsilon is None else epsilon
-        limits: dict[str, Any] = {"max_steps": policy.max_steps, "explore": stochastic, "epsilon": epsilon}
-        with Stage(policy.env, episodes=episodes, seed=seed, film=film, **limits) as stage:
+        epsilon = (0.0 if explore else policy.epsilon) if epsilon is None else epsilon
+        with Stage(policy.env, max_steps=policy.max_steps, explore=explore, epsilon=epsilon, **options) as stage:
             reports = {where: _report(policy, where, stage, single=single) for where in dict.fromkeys(wanted)}
-    return reports[wanted[0]] if single else [reports[where] for where in wanted]
+    return [reports[where] for where in wanted]
 
 
-def _validated(parts: Judged, where: Path) -> ValidationReport:
+def _file_report(file: Exported, stage: Stage) -> EvaluationReport:
+    """Play the episodes of an exported policy."""
+    evaluation, videos = stage.play(file.agent)
+    report = EvaluationReport(**vars(evaluation), run=file.path, checkpoint=file.checkpoint, seed=stage.seed)
+    return replace(report, env_steps=file.env_steps, videos=videos)
+
+
+def _validated(run: Path, network: str | None, trust: Iterable[str], wanted: list[Path]) -> list[ValidationReport]:
+    """Judge checkpoints of a network by held-out data."""
+    with judged(run, network, trust) as parts:
+        if parts.validation.network not in (None, parts.network):
+            raise RequestError(f"--network {parts.path}: callbacks.validation judges another network")
+        return [_validation_report(parts, where) for where in wanted]
+
+
+def _validation_report(parts: Judged, where: Path) -> ValidationReport:
     """Judge a checkpoint by held-out data."""
     parts.take_only(where)
     latest, best = (parts.directory.pointed(name) == where.name for name in ("latest", "best"))

@@ -219,10 +219,14 @@ class EpisodeIndex(ABC):
         number: Array = (self.stamp[slots] & ((1 << self.bits) - 1)).astype(np.int64)
         return number
 
+    def env_of(self, slots: Array) -> Array:
+        """Return the number of the env that wrote each slot."""
+        env_index: Array = self.lane[self.episode(slots)]
+        return env_index
+
     def age(self, slots: Array) -> Array:
         """Return how many slots its env has taken since each slot was written."""
-        episode = self.episode(slots)
-        age: Array = self.written[self.lane[episode]] - 1 - self.first[episode] - self.step(slots)
+        age: Array = self.written[self.env_of(slots)] - 1 - self.first[self.episode(slots)] - self.step(slots)
         return age
 
     @abstractmethod

@@ -164,7 +164,7 @@ class JointLoader:
         return {"parts": parts, "given": self._given, **rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the states of all loaders; rates that an earlier config lacked begin anew."""
+        """Load the states of all loaders; rates that an earlier config lacked begin at their first round."""
         for part, loader in self.parts.items():
             loader.load_state_dict(state["parts"][part])
         self._given = {part: placed(groups, self.parts[part]) for part, groups in state["given"].items()}

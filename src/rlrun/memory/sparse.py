@@ -31,9 +31,9 @@ class Sparse:
 
     def _places(self, slots: Any) -> tuple[Array, Array, Array, Array]:
         """Return env and entry of the value of each slot, the step of the value, and that of the slot."""
-        episode, step = self.index.episode(slots), self.index.step(slots)
-        env_index, first = self.index.lane[episode], step - step % self.column.every
-        count = self.index.first[episode] + first + self.shift[env_index]
+        env_index, step = self.index.env_of(slots), self.index.step(slots)
+        first = step - step % self.column.every
+        count = self.index.first[self.index.episode(slots)] + first + self.shift[env_index]
         return env_index, count // self.column.every % self.values.shape[1], first, step
 
     def __setitem__(self, slots: Any, values: Any) -> None:

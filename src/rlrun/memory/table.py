@@ -308,7 +308,7 @@ class Table(Recorder):
         places = np.flatnonzero(stored)
         slots = rows.index.ravel()[places]
         since = index.written - self._written  # [N], rows that each env has written after the sample
-        old = index.age(slots) >= since[index.lane[index.episode(slots)]]
+        old = index.age(slots) >= since[index.env_of(slots)]
         places, slots = places[old], slots[old]
         for name, value in flat(values).items():
             if name not in known:
