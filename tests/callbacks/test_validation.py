@@ -195,3 +195,21 @@ def test_label_smoothing_is_bounded():
     for value in (-0.1, 1.0):
         with pytest.raises(ConfigError, match="label_smoothing: wanted a number from 0 to below 1"):
             ClassifierLoss(Sign(), functools.partial(torch.optim.SGD, lr=1.0), label_smoothing=value)
+
+
+def test_auroc_orders_confident_rows():
+    auroc = Auroc()
+    output = torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0], [0.0, 60.0]])
+    assert auroc.reduce(auroc(output, torch.tensor([0, 0, 1, 1]))) == 1.0
+    assert auroc.reduce(auroc(output, torch.tensor([1, 0, 0, 1]))) == 0.5
+
+
+def test_auroc_keeps_many_labels():
+    output, label = torch.zeros(2, 400, dtype=torch.bfloat16), torch.tensor([299, 300])
+    assert Auroc()(output, label)[:, -1].tolist() == [299, 300]
+
+
+def test_scalar_losses_count_by_rows():
+    loader = DatasetLoader({"observation": np.arange(10, dtype=np.float32)}, batch=4, shuffle=False)
+    metrics = {"mean": lambda observation: observation.mean()}
+    assert Validation(loader, metrics, objective="mean", every=1).measure()["mean"] == pytest.approx(4.5)

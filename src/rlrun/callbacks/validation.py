@@ -19,6 +19,7 @@ from rlrun.collect.modes import evaluation_mode
 from rlrun.collect.statistics import saved_numbers
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, did_you_mean, require_one_of
+from rlrun.core.spaces import row_count
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.training.callback import Callback, Stop
@@ -149,7 +150,7 @@ class Validation(Callback):
                 for name, value in self._values(batch, network).items():
                     values[name].append(value)
         reduce = {name: getattr(metric, "reduce", torch.mean) for name, metric in self.functions.items()}
-        results = {name: float(reduce[name](torch.cat(parts).float())) for name, parts in values.items()}
+        results = {name: float(reduce[name](torch.cat(parts).double())) for name, parts in values.items()}
         return {self.objective: results[self.objective], **results}
 
     def _values(self, batch: Batch, network: Callable[[Tree], Any] | None) -> dict[str, Tensor]:
@@ -159,7 +160,7 @@ class Validation(Callback):
             function = metric.loss if isinstance(metric, LossCallback) else metric
             result = function(**{argument: columns[column] for argument, column in self._asked[name].items()})
             value = of_loss(result)[0]
-            values[name] = value.unsqueeze(0) if value.dim() == 0 else value
+            values[name] = value.expand(row_count(batch)) if value.dim() == 0 else value
         return values
 
     def _networks(self) -> list[Any]:
@@ -222,8 +223,12 @@ class Auroc:
     """
 
     def __call__(self, output: Tensor, label: Tensor) -> Tensor:
-        """Return the probability of each class and the label, [B, K + 1]."""
-        return torch.cat([output.softmax(-1), label.unsqueeze(-1).to(output.dtype)], -1)
+        """Return the log-odds of each class and the label, [B, K + 1]; probabilities near 1 would be equal."""
+        scores = output.double()
+        log_prob, best = scores.log_softmax(-1), scores.argmax(-1, keepdim=True)
+        odds = log_prob - torch.log1p(-log_prob.exp())  # of the best class, which alone can be near 1, by the others
+        of_best = scores.gather(-1, best) - scores.scatter(-1, best, -math.inf).logsumexp(-1, keepdim=True)
+        return torch.cat([odds.scatter(-1, best, of_best), label.unsqueeze(-1).double()], -1)
 
     def reduce(self, values: Tensor) -> Tensor:
         """Return the mean area; NaN if all rows have the same label."""
