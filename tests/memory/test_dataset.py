@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import os
 import sys
 from typing import Any
 
@@ -134,6 +135,28 @@ def test_npz_is_read_without_pickle(tmp_path):
     for name, message in (("evil", "damaged or holds"), ("cut", "damaged"), ("none", "cannot be read")):
         with pytest.raises(ConfigError, match=rf"loader.dataset: .*{name}.npz (is )?{message}"):
             make(tmp_path / f"{name}.npz")
+
+
+def test_npz_is_a_plain_file_of_arrays(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    np.save(tmp_path / "bare.npy", np.arange(3))
+    (tmp_path / "bare.npy").rename(tmp_path / "bare.npz")
+    for name, message in (("pipe", "it is not a plain file"), ("bare", "is damaged or holds something else")):
+        with pytest.raises(ConfigError, match=f"{name}.npz .*{message}|{name}.npz {message}"):
+            make(tmp_path / f"{name}.npz")
+
+
+@pytest.mark.parametrize(("name", "value"), [("epoch", -1), ("epoch", "x"), ("served", -3), ("served", 0.5)])
+def test_forged_positions_are_refused(name, value):
+    with pytest.raises(RlrunError, match=f"'{name}' is"):
+        make().load_state_dict(make().state_dict() | {name: value})
+
+
+def test_position_behind_the_rows_is_refused():
+    loader = make()
+    loader.load_state_dict(make().state_dict() | {"served": 999})
+    with pytest.raises(RlrunError, match="999 of 10 rows were served"):
+        next(iter(loader))
 
 
 def filled(**settings: Any) -> Table:

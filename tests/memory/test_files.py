@@ -305,7 +305,10 @@ FORGED: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
         str(change): (lambda file, change=change: table_note(file, **change), "does not describe a table")
         for change in (
             *({"sampler": 7}, {"sampler": None}, {"tags": "ab"}, {"tags": [1]}),
-            *({"columns": columns} for columns in ([], {"reward": [[]]}, {"reward": [[], "real"]})),
+            *(
+                {"columns": columns}
+                for columns in ([], {"reward": [[]]}, {"reward": [[], "real"]}, {"reward": [[], "object_"]})
+            ),
         )
     },
     "no state": (lambda file: file.update({"state.safetensors": b"x" * 20}), "its state cannot be taken back"),

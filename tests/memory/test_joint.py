@@ -312,3 +312,20 @@ def test_columns_of_other_shapes_are_refused():
     mix = Mix([{"table": table(), "share": 1}, {"table": wide, "share": 1}])
     with pytest.raises(RlrunError, match="column 'observation' differs between tables"):
         mix.sample(4)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        *({"left": left} for left in ({"zzz": 1}, {"b": 4}, {"a": -1}, {"b": "x"}, {"b": 1.5})),
+        *({"round": value} for value in (-1, "x")),
+        {"last": {"b": "x"}},
+    ],
+    ids=str,
+)
+def test_forged_rounds_are_refused(forged):
+    loader = rated({}, {"times": 3})
+    served(loader, 2)
+    loader.load_state_dict(loader.state_dict())
+    with pytest.raises(RlrunError, match=r"wanted a whole number from 0|left for it"):
+        loader.load_state_dict(loader.state_dict() | forged)

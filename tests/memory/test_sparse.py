@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from rlrun import checkpointing
 from rlrun.core.errors import RlrunError
@@ -146,3 +147,21 @@ def test_only_whole_columns_are_rewritten():
     batch = table.sample(4)
     with pytest.raises(RlrunError, match="'state' cannot be rewritten"):
         table.rewrite({"state": batch["state"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("shift", value) for value in (torch.zeros(0), torch.zeros(1, 1), torch.zeros(2), torch.tensor(0))),
+        *(("values", value) for value in (torch.zeros(2), torch.zeros(3, 4, SIZE), torch.zeros(2, 4, SIZE + 1))),
+        *(("values", value) for value in (torch.zeros(2, 99, SIZE), torch.zeros(2, 4, SIZE, dtype=torch.int64))),
+    ],
+    ids=str,
+)
+def test_forged_states_are_refused(name, value):
+    table = fill(table_of(), 30)
+    before, state = table.storage.sparse["state"].values.copy(), table.state_dict()
+    state["columns"]["sparse"]["state"][name] = value
+    with pytest.raises(RlrunError, match="'state' does not fit"):
+        table.load_state_dict(state)
+    assert np.array_equal(table.storage.sparse["state"].values, before)

@@ -371,6 +371,14 @@ def test_a_place_is_trusted_by_its_path(stand):
         trust.admit_place("minari:a/b-v0", None, "memory.import")
 
 
+def test_the_home_is_outside_inside_of_a_run(stand, monkeypatch):
+    run = make_run(stand / "run")
+    monkeypatch.chdir(run)
+    monkeypatch.setenv("HOME", str(stand))
+    with trust.limited(run=run), pytest.raises(ConfigError, match="lies outside of the run"):
+        trust.admit_place("~/secret.zip", Path("~/secret.zip"), "loader.dataset")
+
+
 @pytest.mark.parametrize("value", ["${oc.env:HOME}", "a ${oc.env:HOME}", ["${oc.env:HOME}"], {"b": "${oc.env:HOME}"}])
 def test_a_resolver_that_is_typed_is_admitted_in_that_text_only(value):
     with trust.limited(typed={"x": value}):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, require_at_least
+from rlrun.core.errors import ConfigError, RlrunError, RunDirError, require_at_least, require_counts
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Groups, Tree
 from rlrun.memory.adaptors import Adaptor, adapted, arrange
@@ -23,7 +23,7 @@ from rlrun.memory.samplers import Rows
 from rlrun.memory.sources import EMPTY, MINARI, table_of
 from rlrun.memory.table import Table
 from rlrun.runs import learners
-from rlrun.runs.files import main_memory, reason
+from rlrun.runs.files import main_memory, open_regular, reason
 from rlrun.security import trust
 
 
@@ -127,6 +127,10 @@ class DatasetLoader:
         if self.served and self._expected not in (None, len(self.source)):  # of a table whose rows were not saved
             self.served = 0
         self._expected = None
+        if self.served >= len(order):
+            raise RlrunError(
+                f"loader.dataset: {self.served:,} of {len(order):,} rows were served before the checkpoint"
+            )
         return order
 
     def __len__(self) -> int:
@@ -163,6 +167,7 @@ class DatasetLoader:
         Raises:
             RlrunError: the data set has another length.
         """
+        require_counts({name: state[name] for name in ("epoch", "served", "rows")})
         if isinstance(self.source, TableRows):
             self._expected = state["rows"]  # the table may be restored later
         elif state["rows"] != len(self.source):
@@ -242,7 +247,7 @@ def source_of(dataset: Any, columns: Sequence[str] | None = None) -> Columns | I
     if isinstance(dataset, str | Path):
         trust.admit_place(str(dataset), None if str(dataset).startswith(MINARI) else Path(dataset), "loader.dataset")
         if str(dataset).endswith(".npz"):
-            return Columns(read_arrays(Path(dataset)), columns)
+            return Columns(read_arrays(Path(dataset).expanduser()), columns)
         dataset = table_of(str(dataset))
     if isinstance(dataset, Table):
         return TableRows(dataset, columns)
@@ -367,12 +372,15 @@ def read_arrays(path: Path) -> dict[str, Any]:
         ConfigError: it is missing, damaged, or holds objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as opened, np.load(opened, allow_pickle=False) as file:
             return nest({name: file[name] for name in file.files})
-    except (ValueError, EOFError, BadZipFile) as error:
-        raise ConfigError(f"loader.dataset: {path} is damaged or holds something else than arrays: {error}") from error
+    except RunDirError as error:
+        raise ConfigError(f"loader.dataset: {error}") from error
     except OSError as error:
         raise ConfigError(f"loader.dataset: {path} cannot be read: {reason(error)}") from error
+    except Exception as error:  # whatever a forged file makes
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"loader.dataset: {path} is damaged or holds something else than arrays: {why}") from error
 
 
 def _parts(item: Any) -> Sequence[Any]:

@@ -178,7 +178,8 @@ def _note(file: ZipFile, path: Path) -> dict[str, Any]:
         "".join(table["tags"])
         table |= {name: _exported(table[name]) for name in KINDS}
         for shape, dtype in table["columns"].values():
-            np.empty((0, *shape), np.sctypeDict[dtype])
+            if np.empty((0, *shape), np.sctypeDict[dtype]).dtype.kind not in "biufc":
+                raise ValueError
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"{path} is damaged: table.json does not describe a table") from error
     return note

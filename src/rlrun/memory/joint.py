@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least, require_counts
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Batch, Groups, Tree
 from rlrun.memory.dataset import DatasetLoader
@@ -164,13 +164,24 @@ class JointLoader:
         return {"parts": parts, "given": self._given, **rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the states of all loaders; rates that an earlier config lacked begin at their first round."""
+        """Load the states of all loaders; rates that an earlier config lacked begin at their first round.
+
+        Raises:
+            RlrunError: what is left of a round is more than the rates give, or of no part.
+        """
+        left, last = state.get("left", {}), state.get("last", {})
+        require_counts({"round": state.get("round", 1), **left})
+        require_counts({part: steps for part, steps in last.items() if steps is not None})
+        for part, count in left.items():
+            rate = self._rates.get(part, Rate())
+            if part not in self.parts or count > (rate.epochs or rate.times):
+                raise RlrunError(f"loader.{part}: the saved round has {count:,} batches or epochs left for it")
         for part, loader in self.parts.items():
             loader.load_state_dict(state["parts"][part])
         self._given = {part: placed(groups, self.parts[part]) for part, groups in state["given"].items()}
-        self._round, self._left = state.get("round", 1), dict(state.get("left", {}))
+        self._round, self._left = state.get("round", 1), dict(left)
         for part, rate in self._rates.items():
-            rate.last = state.get("last", {}).get(part)
+            rate.last = last.get(part)
 
 
 def _rate(part: str, entry: Mapping[str, Any]) -> Rate:

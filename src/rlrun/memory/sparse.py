@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlrun.core.errors import RlrunError
 from rlrun.core.typing import Array
 from rlrun.memory.columns import Column
 from rlrun.memory.storage import zeros
@@ -69,7 +70,16 @@ class Sparse:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load what `state_dict` returned."""
+        """Load what `state_dict` returned.
+
+        Raises:
+            RlrunError: it has other entries than this column, or more.
+        """
+        values, shift = state["values"].numpy(), state["shift"].numpy()
+        envs, entries, *shape = self.values.shape
+        fits = values.ndim > 1 and [len(values), *values.shape[2:]] == [envs, *shape] and values.shape[1] <= entries
+        if not fits or (values.dtype, shift.dtype, shift.shape) != (self.values.dtype, np.int64, (envs,)):
+            raise RlrunError(f"memory: the saved column '{self.column.name}' does not fit {[envs, entries, *shape]}")
         self.values[:] = 0
-        self.values[:, : state["values"].shape[1]] = state["values"].numpy()
-        self.shift = state["shift"].numpy().copy()
+        self.values[:, : values.shape[1]] = values
+        self.shift = shift.copy()

@@ -127,7 +127,7 @@ class Limit:
         self.packages = (*packages, *typed_names(typed))
         self.folder = folder
         self.project = project
-        self.run = run
+        self.run = None if run is None else run.resolve()
         self.carried: set[str] = set()  # top folders of the project in which the run arrived
         if folder is not None and run is not None:
             arrived = [root for root in (folder, folder / "src") if run.resolve().is_relative_to(root.resolve())]
@@ -162,7 +162,7 @@ class Limit:
 
     def reaches(self, text: str, path: Path | None) -> bool:
         """Return True if a file is in the run, or is what the user typed or trusts."""
-        inside = path is not None and self.run is not None and self.run.resolve() in path.absolute().resolve().parents
+        inside = path is not None and self.run in Path(os.path.expanduser(path)).resolve().parents
         return inside or text in self.texts or (path is not None and _absolute(str(path)) in self.paths)
 
     def way_out(self, text: str) -> str:
