@@ -69,6 +69,29 @@ def collector_for(env, agent=None, *, kind=Collector, table=None, columns=None, 
     return collector
 
 
+class Tasks(gymnasium.Env):
+    """Episodes of three steps; its goal 0 always pays 0, goal 1 pays 1, and goal 2 pays more in every episode of it.
+
+    observation: the number of the step; the goal is an option of the reset.
+    """
+
+    def __init__(self):
+        self.observation_space = Box(-np.inf, np.inf, (1,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.practiced = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal, self.count = int(options["goal"]), 0
+        self.practiced += self.goal == 2
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        reward = (0.0, 1.0, self.practiced / 10)[self.goal]
+        return np.full(1, self.count, np.float32), reward, self.count == 3, False, {}
+
+
 class Seeded(gymnasium.Env):
     """Length and rewards follow from the seed; short episodes have returns near 100, long ones near 0.
 

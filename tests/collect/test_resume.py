@@ -11,11 +11,11 @@ from gymnasium import wrappers
 
 from rlrun import checkpointing as storage
 from rlrun.collect import ByIdCollector, RandomAgent, evaluate
-from rlrun.collect.collector import describe_lost_envs
 from rlrun.collect.evaluate import stage
 from rlrun.env import EnvById, make
 from rlrun.env.by_id import Crowd
 from rlrun.env.sync import SyncEnv
+from rlrun.env.vector import describe_lost_envs
 from rlrun.memory import ReturnNormalize, Rollout, RolloutLoader, Table
 from rlrun.nn import ReturnNormalizer
 from rlrun.training.callback import Stop

@@ -12,12 +12,12 @@ ONE_ENV = ("with/by_id",)
 TOGETHER = (  # additions that share a run: what one of them forgets is found beside the others
     "with/[reward_clip,reward_scale,reward_shift,reward_function,untransformed,colored_noise,value_bias,policy_prior]",
     "with/[reward_norm,target_scale,prioritized,emote_names,uniform_prior,observation_norm]",
-    "with/[rnd,step_reward,random_goal,same_action_prior,return_norm,parameter_logs,profile,weight_decay]",
+    "with/[rnd,step_reward,learned_goal,same_action_prior,return_norm,parameter_logs,profile,weight_decay]",
     f"with/[{','.join(AUGMENTATIONS)}]",
 )
 ALIKE = (  # the same classes as in the run of another file: train, env/atari, env/halfcheetah, env/lunarlander
     *("env/cartpole", "env/pendulum", "env/gym", "env/pong", "env/hopper", "env/lunarlandercontinuous"),
-    "with/reward_weights",  # with/costs has it
+    *("with/reward_weights", "with/random_goal"),  # with/costs and with/learned_goal have them
 )
 
 

@@ -5,8 +5,10 @@ from rlrun.collect.async_collector import AsyncCollector
 from rlrun.collect.by_id import AgentProxy, ByIdCollector
 from rlrun.collect.collector import Collector
 from rlrun.collect.evaluate import Evaluation, evaluate
+from rlrun.collect.goals import GoalGenerator, LearningProgress
 from rlrun.collect.noisy import ColoredNoise, Noisy, Optimistic
 from rlrun.collect.repeating import Repeating
 
 __all__ = ["Agent", "AgentProxy", "AsyncCollector", "ByIdCollector", "Collector", "ColoredNoise"]
-__all__ += ["EpsilonGreedy", "Evaluation", "Noisy", "Optimistic", "PolicyAgent", "RandomAgent", "Repeating", "evaluate"]
+__all__ += ["EpsilonGreedy", "Evaluation", "GoalGenerator", "LearningProgress", "Noisy", "Optimistic", "PolicyAgent"]
+__all__ += ["RandomAgent", "Repeating", "evaluate"]

@@ -11,7 +11,7 @@ import torch
 from rlrun.collect.agents import Agent
 from rlrun.collect.collector import Collector, branch_seed, require_finite
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
-from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, counted, freeze
+from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, WeighGoals, counted, freeze
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, WorkerError, require_one_of
 from rlrun.core.typing import Array, Tree
@@ -120,6 +120,7 @@ class AsyncCollector(Collector):
             threads=torch.get_num_threads(),
             own=self.kind != "thread",
             executed=self.executed,
+            goals=None if self.goal_generator is None else self.goal_generator.probabilities(),
         )
         self.executed = None  # the worker has replaced the actions of its steps
         self._allowed = None
@@ -216,6 +217,10 @@ class AsyncCollector(Collector):
             self.agent.load_state_dict(message.agent)  # type: ignore[attr-defined]
         if message.random is not None:
             self.random.load_state_dict(message.random)
+
+    def _weigh_goals(self) -> None:
+        if self.goal_generator is not None:
+            self._linked().send(WeighGoals(self.goal_generator.probabilities()))
 
     def _restart(self, episode_end: Array) -> Tree:
         return self._following

@@ -11,12 +11,14 @@ import numpy as np
 
 from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted
 from rlrun.collect.executed import Executed
+from rlrun.collect.goals import GoalGenerator
 from rlrun.collect.statistics import Tally, observed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean, require_counts
 from rlrun.core.spaces import leaves, map_tree, require_like, rows_equal, take_rows, tree_of
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, EnvById, Resumed, Step
+from rlrun.env.vector import describe_lost_envs
 from rlrun.memory import Table
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -95,6 +97,7 @@ class Collector(Budgeted):
         window: number of the newest episodes in the logged mean return and length.
         executed_action: name in infos of the action that the environment really executed, in its own numbers; where a
             step has it, it is stored in place of the agent's.
+        goal_generator: learns from complete episodes which goals later ones get.
 
     Raises:
         ConfigError: `executed_action` with a memory that stores more of the agent's action, such as its log_prob.
@@ -111,6 +114,7 @@ class Collector(Budgeted):
         warm_up_seed: int = 0,
         window: int = 20,
         executed_action: str | None = None,
+        goal_generator: GoalGenerator | None = None,
     ) -> None:
         if isinstance(env, EnvById):
             raise ConfigError(f"collector: agents of {env.name} are known by an id: +with=by_id, after other files")
@@ -118,6 +122,7 @@ class Collector(Budgeted):
         self.agent = agent
         self.table = table
         self.seed = seed
+        self.goal_generator = goal_generator
         self.random = random_agent(agent, env.spaces.action, seed=warm_up_seed)
         self.steps = 0
         self.tally = Tally(env.num_envs, env.spaces.rewards, window=window)
@@ -153,6 +158,7 @@ class Collector(Budgeted):
         first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode
         if self.observation is None:
             self._forget_returns(np.arange(self.env.num_envs))  # a fork has those of other episodes
+            self._weigh_goals()
             self.observation, self.state = self.env.reset(first), self._initial
         else:
             self.observation = self._resume()
@@ -167,6 +173,7 @@ class Collector(Budgeted):
     def _resume(self) -> Tree:
         """Resume the open episodes; begin new ones in envs that cannot."""
         resumed = self.env.resume_episodes(self._signals.check)
+        self._weigh_goals()
         if resumed is None:
             why = f"{self.env.name} ({self.env.vectorization}) has no record of its open episodes"
             lost = dict.fromkeys(range(self.env.num_envs), why)
@@ -311,6 +318,10 @@ class Collector(Budgeted):
             envs = np.flatnonzero(episode_end)
             interrupted = (step.truncated & ~step.terminated)[envs]
             self._close(envs, step.observation, interrupted=interrupted)
+            if (generator := self.goal_generator) is not None:
+                goal = step.observation[generator.part][envs]
+                generator.learn(goal, self.tally.returns(envs), self.tally.length[envs])
+                self._weigh_goals()
             self.tally.end(envs, interrupted, step.info)
             with self._spent.during("env"):
                 self.observation = self._restart(episode_end)
@@ -318,6 +329,11 @@ class Collector(Budgeted):
             require_finite(self.observation, "observation", self.steps)
         else:
             self.observation = step.observation
+
+    def _weigh_goals(self) -> None:
+        """Pass the probabilities of goals on to the environment, for episodes that begin from now on."""
+        if self.goal_generator is not None:
+            self.env.weigh_goals(self.goal_generator.probabilities())
 
     def _restart(self, episode_end: Array) -> Tree:
         return self.env.restart(episode_end)
@@ -338,7 +354,8 @@ class Collector(Budgeted):
         return {**getattr(agent, "metrics", {}), **getattr(self.table, "metrics", {}), **self.tally.metrics, **sizes}
 
     def note(self, path_of: Callable[[object], str]) -> str:
-        return f"{self.env.num_envs} × {self.env.name} -> {path_of(self.table)}, acting by {path_of(self.agent)}"
+        goals = f", goals by {path_of(self.goal_generator)}" if self.goal_generator else ""
+        return f"{self.env.num_envs} × {self.env.name} -> {path_of(self.table)}, acting by {path_of(self.agent)}{goals}"
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -381,15 +398,3 @@ def require_finite(tree: Tree, name: str, step: int, source: str = "the environm
 def branch_seed(seed: int, steps: int) -> int:
     """Return a seed for episodes that begin after so many steps; `seed` alone would repeat the run's first episodes."""
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 1)
-
-
-def describe_lost_envs(lost: dict[int, str], count: int) -> str:
-    """Return why envs were lost, grouped by reason."""
-    envs: dict[str, list[int]] = {}
-    for env_index, why in sorted(lost.items()):
-        envs.setdefault(why, []).append(env_index)
-    if list(map(len, envs.values())) == [count]:
-        return f"every env: {next(iter(envs))}"
-    return "; ".join(
-        f"{'env' if len(group) == 1 else 'envs'} {', '.join(map(str, group))}: {why}" for why, group in envs.items()
-    )

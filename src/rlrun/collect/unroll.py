@@ -19,7 +19,7 @@ from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, re
 from rlrun.collect.executed import Executed
 from rlrun.collect.statistics import last_infos
 from rlrun.core.errors import ConfigError
-from rlrun.core.typing import Stateful, Tree
+from rlrun.core.typing import Array, Stateful, Tree
 from rlrun.env import Env, Step
 from rlrun.runs.processes import describe_error
 
@@ -35,6 +35,7 @@ class UnrollRecipe(NamedTuple):
     threads: int  # of torch
     own: bool  # whether the generators of its process are the worker's own
     executed: Executed | None = None  # replaces actions, before infos are left out
+    goals: Array | None = None  # probability of each goal in the first episodes, where a generator learns them
 
 
 class Go(NamedTuple):
@@ -49,6 +50,12 @@ class Refresh(NamedTuple):
 
     agent: bytes
     update: int  # after which it was copied
+
+
+class WeighGoals(NamedTuple):
+    """Job: draw the goals of later episodes with these probabilities [K]."""
+
+    probabilities: Array
 
 
 class Leave(NamedTuple):
@@ -96,6 +103,8 @@ def unroll(load: Callable[[], UnrollRecipe], jobs: Inbox, give: Give) -> None:
             np.random.seed(recipe.seed)
             torch.manual_seed(recipe.seed)
         env = recipe.make()
+        if recipe.goals is not None:
+            env.weigh_goals(recipe.goals)
         _Unroller(recipe, env, jobs, give).run()
     except (Exception, SystemExit) as error:
         give(Failed(describe_error(error), traceback.format_exc()))
@@ -138,6 +147,8 @@ class _Unroller:
                 self.limit, self.acting_randomly = job
             elif isinstance(job, Refresh):
                 self._refresh(job)
+            elif isinstance(job, WeighGoals):
+                self.env.weigh_goals(job.probabilities)
             elif not waiting and time.monotonic() >= self._next:
                 return True
 

@@ -27,7 +27,7 @@ from rlrun.env.spaces import (
     warn,
 )
 from rlrun.env.vector import Seed, Step, close_softly
-from rlrun.env.wrappers import frames_of
+from rlrun.env.wrappers import frames_of, weigh_goals
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
@@ -170,6 +170,10 @@ class SyncEnv(Recorded):
     def accept_own_actions(self) -> None:
         """Make `step` accept the environment's own actions, in its own containers, in place of policy actions."""
         self._to_env = None
+
+    def weigh_goals(self, probabilities: Array) -> None:
+        for env in self.envs:
+            weigh_goals(env, probabilities)
 
     def renew(self) -> None:
         for recorder in self._recorders:

@@ -120,6 +120,14 @@ class Env(OuterSpaces, ABC):
         """
         return None
 
+    def weigh_goals(self, probabilities: Array) -> None:
+        """Draw the goals of later episodes with these probabilities [K].
+
+        Raises:
+            RlrunError: no wrapper draws goals.
+        """
+        raise RlrunError(f"environment '{self.name}' ({self.vectorization}) has no wrappers, so none draws goals")
+
     def renew(self) -> None:
         """Restore the state of the first call: earlier episodes have no effect."""
 
@@ -128,6 +136,18 @@ class Env(OuterSpaces, ABC):
         if self.copier is None:
             raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
         return self.copier(num_envs, render_mode)
+
+
+def describe_lost_envs(lost: dict[int, str], count: int) -> str:
+    """Return why envs were lost, grouped by reason."""
+    envs: dict[str, list[int]] = {}
+    for env_index, why in sorted(lost.items()):
+        envs.setdefault(why, []).append(env_index)
+    if list(map(len, envs.values())) == [count]:
+        return f"every env: {next(iter(envs))}"
+    return "; ".join(
+        f"{'env' if len(group) == 1 else 'envs'} {', '.join(map(str, group))}: {why}" for why, group in envs.items()
+    )
 
 
 def close_softly(place: str, close: Callable[[], object]) -> None:

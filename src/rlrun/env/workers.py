@@ -19,11 +19,12 @@ from gymnasium.vector.async_vector_env import _async_worker
 
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import put_rows, take_rows
-from rlrun.core.typing import Tree
+from rlrun.core.typing import Array, Tree
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.recorded import Abandon, ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
 from rlrun.env.spaces import Outputs, empty, explained, rewards_of, row_splitter, warn
 from rlrun.env.vector import Step, close_softly
+from rlrun.env.wrappers import weigh_goals
 from rlrun.runs.processes import describe_error, describe_exit, end_with_parent, leave, refused
 
 Build = Callable[[], gymnasium.Env[Any, Any]]
@@ -79,6 +80,10 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     def env_rewards(self) -> int:
         """Return how many numbers a reward has; 0 = a plain number."""
         return rewards_of(self.env, "environment")
+
+    def env_weigh_goals(self, probabilities: Array) -> None:
+        """Pass probabilities of goals on to the wrapper that draws them."""
+        weigh_goals(self.env, probabilities)
 
     def env_written(self, long: list[bool]) -> dict[str, Any] | None:
         """Return the origin of the open episode."""
@@ -181,6 +186,9 @@ class WorkerEnv(Recorded, BatchedEnv):
         if self._action_log is not None:
             self._action_log.begin(np.flatnonzero(chosen).tolist())
         return observation
+
+    def weigh_goals(self, probabilities: Array) -> None:
+        self._call("weigh_goals", lambda: self.vector.call("env_weigh_goals", probabilities))
 
     def close(self) -> None:
         if not self._closed and self._action_log is not None:

@@ -271,16 +271,26 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Networks get it one-hot. With a `size` in place of a count it is so many numbers, uniform in [-1, 1]. A reward, or a
     discriminator of goals (`+with=diayn`), gives goals their meaning. Goals have their own generator, so the
-    environment's draws stay the same; `reset(seed=…)` seeds both.
+    environment's draws stay the same; `reset(seed=…)` seeds both. With an `option`, the environment gets the goal under
+    this name among the options of its reset. `goal_probabilities` [count] may be set at any time, for later episodes.
     """
 
-    def __init__(self, env: AnyEnv, count: int | None = None, name: str = "goal", size: int | None = None) -> None:
+    goal_probabilities: Array | None = None  # uniform
+
+    def __init__(
+        self,
+        env: AnyEnv,
+        count: int | None = None,
+        name: str = "goal",
+        size: int | None = None,
+        option: str | None = None,
+    ) -> None:
         super().__init__(env)
         if (count is None) == (size is None):
             raise ConfigError(f"RandomGoal: wanted a count of goals or a size, got {count} and {size}")
         self.count = None if count is None else _at_least_one(count, "RandomGoal")
         self.size = None if size is None else _at_least_one(size, "RandomGoal.size")
-        self.name = name
+        self.name, self.option = name, option
         self.generator = _goal_generator(None)
         space = Discrete(self.count) if self.count else Box(-1.0, 1.0, (self.size or 0,), np.float32)
         self.goal: Any = None
@@ -291,13 +301,17 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = Dict({"observation": Dict(parts) if masks else inner, name: space, **masks})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        observation, info = self.env.reset(seed=seed, options=options)
         if seed is not None:
             self.generator = _goal_generator(seed)
-        if self.count:
+        if self.count and self.goal_probabilities is not None:
+            self.goal = self.generator.choice(self.count, p=self.goal_probabilities)
+        elif self.count:
             self.goal = self.generator.integers(self.count)
         else:
             self.goal = self.generator.uniform(-1.0, 1.0, self.size).astype(np.float32)
+        if self.option is not None:
+            options = {**(options or {}), self.option: self.goal}
+        observation, info = self.env.reset(seed=seed, options=options)
         return self._observe(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -309,6 +323,16 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
             return {"observation": observation, self.name: self.goal}
         parts = {key: part for key, part in observation.items() if key != ours.ACTION_MASK}
         return {"observation": parts, self.name: self.goal, ours.ACTION_MASK: observation[ours.ACTION_MASK]}
+
+
+def weigh_goals(env: AnyEnv, probabilities: Array) -> None:
+    """Draw the goals of later episodes with these probabilities [count].
+
+    Raises:
+        RlrunError: no wrapper draws goals.
+    """
+    if not env.set_wrapper_attr("goal_probabilities", probabilities, force=False):
+        raise RlrunError("env.around: learned goals want rlrun.env.wrappers.RandomGoal, which draws them")
 
 
 class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):

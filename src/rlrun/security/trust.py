@@ -60,7 +60,7 @@ PARTS = (
     *("rlrun.core.schedules", "rlrun.core.seeds", "rlrun.training.trainer", "rlrun.export.during.OnnxExport"),
     *(
         f"rlrun.collect.{name}"
-        for name in "agents async_collector by_id collector noisy repeating".split()  # noqa: SIM905
+        for name in "agents async_collector by_id collector goals noisy repeating".split()  # noqa: SIM905
     ),
     *(
         f"rlrun.memory.{name}"
