@@ -65,8 +65,8 @@ class GoalGenerator(Callback, ABC):
     def metrics(self) -> Mapping[str, Any]:
         probabilities = self.probabilities()
         likely = probabilities[probabilities > 0.0]
-        each = {f"goal/probability_{goal}": float(share) for goal, share in enumerate(probabilities[:NAMES])}
-        return {**super().metrics, "goal/entropy": -float(likely @ np.log(likely)), **each}
+        by_goal = {f"goal/probability_{goal}": float(share) for goal, share in enumerate(probabilities[:NAMES])}
+        return {**super().metrics, "goal/entropy": -float(likely @ np.log(likely)), **by_goal}
 
 
 class LearningProgress(GoalGenerator):
