@@ -9,7 +9,7 @@ import torch
 
 import rlrun
 from rlrun import ops
-from rlrun.algorithms import ddpg, qrsac, sac, sarsa
+from rlrun.algorithms import ddpg, dsac, qrsac, sac, sarsa
 from rlrun.algorithms.dqn import QNetwork
 from rlrun.algorithms.dqn import QTarget as DQNTarget
 from rlrun.algorithms.lagrangian import RewardWeights
@@ -17,7 +17,7 @@ from rlrun.algorithms.oac import OACAgent
 from rlrun.callbacks import CriticLoss, SoftPolicyLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces
-from rlrun.nn import Critics, Quantiles, Rewards
+from rlrun.nn import ActionCodec, Critics, Quantiles, Rewards, Temperature
 
 from .fixed import CONTINUOUS, DISCRETE, LINE, MIXED, column, deterministic, fill, policy_of, sgd, write
 from .runs import REPLAY
@@ -147,6 +147,65 @@ def test_quantiles_of_each_reward(least):
     loss = qrsac.QuantilePolicyLoss(policy, sgd, critics=critics, temperature=temperature, least=least)
     value = np.dot(WEIGHTS, np.mean(LEAST[least], 1))
     assert loss.loss(column(1))[0].tolist() == pytest.approx([0.2 * -1.5 - value], abs=1e-5)
+
+
+class Pairs(torch.nn.Module):
+    """Quantiles of each reward by the half that a fraction is in, whatever it sees."""
+
+    codec, members = ActionCodec(CONTINUOUS), 2
+
+    def __init__(self, weights):
+        super().__init__()
+        self.pairs = torch.nn.Parameter(torch.tensor(PAIRS).reshape(2, 2, 1, 2))  # [M, R, 1, N]
+        self.value_head = Rewards(weights)
+
+    def raw_output(self, observation, c, points):
+        return self.pairs.expand(-1, -1, len(points), -1).gather(-1, (points > 0.5).long().expand(2, 2, -1, -1))
+
+
+@pytest.mark.parametrize("least", LEAST)
+def test_implicit_quantiles_of_each_reward(least):
+    critics, options = Pairs(WEIGHTS), {"fractions": 2, "fixed": True}
+    policy, temperature = policy_of(CONTINUOUS, critics)
+    target = dsac.ImplicitQuantileTarget(critics, policy, temperature, discount=[0.9, 0.5], least=least, **options)
+    interior, terminal = targets(target).tolist()
+    expected = (1 + 0.9 * np.array(LEAST[least][0]), 3 + 0.5 * np.array(LEAST[least][1]))
+    assert interior == [pytest.approx(part.tolist(), abs=1e-5) for part in expected]
+    assert terminal == [[1.0, 1.0], [3.0, 3.0]]
+    for epistemic, deviation in ((None, 0.0), (0.4, abs((2 / 2 - 2 * 3) - (2.5 / 2 - 2 * 3.5)) / math.sqrt(2))):
+        alpha = 0.2 if epistemic is None else epistemic * deviation
+        loss = dsac.ImplicitQuantilePolicyLoss(
+            policy,
+            sgd,
+            critics=critics,
+            temperature=temperature if epistemic is None else Temperature(CONTINUOUS, epistemic=epistemic),
+            least=least,
+            **options,
+        )
+        value = np.dot(WEIGHTS, np.mean(LEAST[least], 1))
+        assert loss.loss(column(1))[0].tolist() == pytest.approx([alpha * -1.5 - value], abs=1e-5)
+
+
+def test_weights_leave_implicit_critics_alone():
+    batch = column(1), column(0.5), torch.tensor([[[0.0, 2.0], [5.0, 4.0]]]), torch.tensor([0.5, 0.5])
+    parts = torch.tensor(PAIRS).reshape(2, 2, 1, 2)
+    distances = [Quantiles(2).distance(parts[:, i], batch[2][:, i], huber=None).sum() / 2 for i in (0, 1)]
+    means = {"value/mean_0": [[2.0], [2.5]], "value/mean_1": [[3.0], [3.5]]}
+    for weights, value, total in (
+        ((1.0, 0.0), 1.5, [[2.0], [2.5]]),
+        ((0.5, 2.0), 0.5 * 1.5 + 2 * 1.5, [[7.0], [8.25]]),
+    ):
+        critics = Pairs(weights)
+        loss = dsac.ImplicitQuantileLoss(critics, sgd, fractions=2, fixed=True, huber=None)
+        loss.watched = True
+        elements, outputs, metrics = loss.loss(*batch)
+        assert elements.tolist() == pytest.approx([float(sum(distances))])
+        assert outputs["td_error"].tolist() == pytest.approx([(1 + 1.5 + 1.5 + 1) / 4])  # to means 1 and 4.5
+        assert {name: mean.tolist() for name, mean in metrics.items()} == {"value/mean": total, **means}
+        policy, temperature = policy_of(CONTINUOUS, critics)
+        options = {"critics": critics, "temperature": temperature, "fractions": 2, "fixed": True}
+        follows = dsac.ImplicitQuantilePolicyLoss(policy, sgd, **options)
+        assert follows.loss(column(1))[0].tolist() == pytest.approx([-0.3 - value])  # least: (0, 3) and (2, 1)
 
 
 def test_quantiles_of_choices_and_their_loss():
@@ -284,8 +343,9 @@ COINS = ("env=gym", f"env.target={__name__}.Coins")
         ("algorithm=sac", "+with=reward_scale"),
         ("algorithm=sac", "+with=[prioritized,td_lambda,reward_norm]", "memory.short=pad"),
         ("algorithm=action_repeat",),
+        ("algorithm=doac", "+with=td_lambda", "algorithm.fixed=true", "td_lambda.lambda=1.0", "memory.short=pad"),
     ],
-    ids=["scaled", "windows", "repeats"],
+    ids=["scaled", "windows", "repeats", "implicit"],
 )
 def test_actors_use_the_current_weights(overrides, tmp_path):
     trainer = rlrun.train([*overrides, *BANDIT, *REPLAY, BOTH], run_dir=tmp_path / "run").trainer

@@ -139,7 +139,8 @@ MODES = {
     "prioritized": Mode(("memory=prioritized", "memory.sampler.beta=1.0"), ("dqn", "sac", "sarsa")),
     "normalized": Mode(("+with=observation_norm",), ("dqn", "sac", "ppo", "sarsa")),
     "reward_critics": Mode(
-        (*EACH, "+with=reward_critics"), ("dqn", "iql", "mdq", "qrsac", "sac", "sarsa", "sarsa_recurrent", "taac")
+        (*EACH, "+with=reward_critics"),
+        ("dqn", "dsac", "iql", "mdq", "qrsac", "sac", "sarsa", "sarsa_recurrent", "taac"),
     ),
     "reward_values": Mode((*EACH, "+with=reward_values"), ("a2c", "ppo", "ppg")),
     "choices": Mode(("env.kwargs.continuous=false",), ("sac", "ppo", "iql")),

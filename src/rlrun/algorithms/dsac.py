@@ -16,6 +16,9 @@ come to agree on it, and targets count none:
 
     α(s, c) = ε √(Σ_i (m_i - mean_k m_k)² / (M - 1)),  m_i = Σ_j Δ''_j Z_i(s, c; τ̂''_j)
 
+With a value of each reward Z has quantiles of each, L_Z is the mean over rewards, and L_π and m_i take the sums by the
+weights of the moment.
+
 Differences from the paper: fractions are drawn or fixed, not learned; the policy does not avoid risk; an epistemic
 temperature is not in it.
 """
@@ -31,7 +34,7 @@ from rlrun.callbacks.policy import SoftPolicyLoss
 from rlrun.callbacks.target import QuantileTarget
 from rlrun.core.errors import ConfigError, require_one_of
 from rlrun.core.typing import Tree
-from rlrun.nn import ImplicitCritics, SoftPolicy, Temperature, value_head_of
+from rlrun.nn import ImplicitCritics, Rewards, SoftPolicy, Temperature, value_head_of
 
 
 class ImplicitQuantileTarget(QuantileTarget):
@@ -64,7 +67,7 @@ class ImplicitQuantileTarget(QuantileTarget):
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
-        value = ops.least_of(self.counting(self.raw_output(observation, c, points)), by=self.least, widths=widths)
+        value = self.value_head.cautious(self.counting(self.raw_output(observation, c, points)), self.least, widths)
         return value, {"target_widths": widths}
 
 
@@ -102,14 +105,17 @@ class ImplicitQuantileLoss(CriticLoss):
         c, _ = self.codec.split(action)
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
-        quantiles = self._raw_output(observation, c, points)  # [M, B, N]
+        quantiles = self._raw_output(observation, c, points)  # [M, B, N], or [M, R, B, N] of several rewards
+        several = isinstance(self.value_head, Rewards)
+        q_target = q_target.movedim(-2, 0) if several else q_target
         value, target_value = (quantiles.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
         quantiles, q_target = scaled(quantiles, q_target, target_scale)
-        elements = ops.quantile_distance(
-            quantiles, q_target, points=points, huber=self.huber, widths=target_widths
-        ).sum(0)
-        outputs = {"td_error": (value - target_value).abs().mean(0)} if self.watched else {}
-        return elements, outputs, {"value/mean": value}
+        distance = ops.quantile_distance(quantiles, q_target, points=points, huber=self.huber, widths=target_widths)
+        error = (value - target_value).abs()
+        if several:
+            distance, error = distance.mean(1), error.mean(1)
+        outputs = {"td_error": error.mean(0)} if self.watched else {}
+        return distance.sum(0), outputs, {**self.value_head.means(value)}
 
 
 class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
@@ -151,13 +157,13 @@ class ImplicitQuantilePolicyLoss(SoftPolicyLoss):
     def values(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert c is not None
         points, widths = draw(self.fractions, fixed=self.fixed, like=c)
-        quantiles = self.raw_output(observation, c, points)  # [M, B, N]
+        quantiles = self.raw_output(observation, c, points)  # [M, B, N], or [M, R, B, N] of several rewards
         if self.temperature.epistemic is None:
             alpha = self.temperature.of("continuous")
         else:
-            alpha = self.temperature.of_each((quantiles * widths).sum(-1))
+            alpha = self.temperature.of_each(self.value_head.weighed((quantiles * widths).sum(-1)))
         if self.actor_q == "min":
-            quantiles = ops.least_of(quantiles, by=self.least, widths=widths).unsqueeze(0)
+            quantiles = self.value_head.cautious(quantiles, self.least, widths).unsqueeze(0)
         return (quantiles * widths).sum(-1), alpha
 
 

@@ -25,7 +25,7 @@ from rlrun.callbacks.target import QuantileTarget
 from rlrun.core.errors import ConfigError, require_one_of
 from rlrun.core.spaces import require_continuous
 from rlrun.core.typing import Tree
-from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, ValueHead, value_head_of
+from rlrun.nn import Critics, Quantiles, SoftPolicy, Temperature, value_head_of
 from rlrun.nn.value_heads import RewardQuantiles
 
 
@@ -44,7 +44,7 @@ class FixedQuantileTarget(QuantileTarget):
 
     def outcomes(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         quantiles = self.counting(self.raw_output(observation, c))
-        return _least(quantiles, self.value_head, self.least), {}  # [M, B, N] -> [B, N], or [M, R, B, N] -> [R, B, N]
+        return self.value_head.cautious(quantiles, self.least), {}  # [M, B, N] -> [B, N], or [M, R, B, N] -> [R, B, N]
 
 
 class QuantilePolicyLoss(SoftPolicyLoss):
@@ -73,16 +73,8 @@ class QuantilePolicyLoss(SoftPolicyLoss):
     def values(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
         quantiles = self.raw_output(observation, c)  # [M, B, N]
         if self.actor_q == "min":
-            quantiles = _least(quantiles, self.value_head, self.least).unsqueeze(0)
+            quantiles = self.value_head.cautious(quantiles, self.least).unsqueeze(0)
         return quantiles.mean(-1), self.temperature.of("continuous")
-
-
-def _least(quantiles: Tensor, head: ValueHead, by: ops.Least) -> Tensor:
-    """Return the cautious quantiles of several members: the large ones of a reward whose weight is negative."""
-    if not isinstance(head, RewardQuantiles):
-        return ops.least_of(quantiles, by=by)
-    signs = head.signs(quantiles)
-    return ops.least_of(quantiles * signs, by=by) * signs
 
 
 def _require_quantiles(critics: Critics) -> None:

@@ -158,13 +158,13 @@ class ImplicitCritics(Encoded):
         count: equal shares whose quantiles make up a mean.
         cosines: features of a fraction.
         activation, layer_norm, dropout, init: of the layers, as `Ensemble` takes them.
-        value_head: None; critics return quantiles only.
+        value_head: `Rewards`, for quantiles of the return of each of R rewards; None = of one.
         encoder: of observations, as `Encoded` takes it.
         core, core_size: of a recurrent layer before the last of `hidden`, as `Critics` have it.
 
     Raises:
         SpaceError: some part of the action is a choice.
-        ConfigError: a value head is given, or there is no hidden layer.
+        ConfigError: there is another value head, or no hidden layer.
     """
 
     def __init__(
@@ -185,14 +185,13 @@ class ImplicitCritics(Encoded):
         core_size: int = 64,
     ) -> None:
         require_continuous(spaces.action, type(self).__name__)
-        if value_head is not None:
-            raise ConfigError(
-                f"{type(self).__name__} has quantiles; leave algorithm.value_head (+with=hlgauss, reward_critics) away"
-            )
+        if value_head is not None and type(value_head) is not Rewards:
+            raise ConfigError(f"{type(self).__name__} has quantiles; leave algorithm.value_head (+with=hlgauss) away")
         if not hidden:
             raise ConfigError("hidden: wanted at least one layer before the quantiles")
         super().__init__()
         self.codec = ActionCodec(spaces)
+        self.value_head = Numbers() if value_head is None else value_head
         self.count, self.cosines, self.members = count, cosines, members
         options: dict[str, Any] = {"activation": activation, "init": init, "layer_norm": layer_norm}
         options |= {"core": core, "core_size": core_size, "behind": True}
@@ -202,16 +201,16 @@ class ImplicitCritics(Encoded):
         layers: dict[str, Any] = {"members": members, "activation": activation, "dropout": dropout, "init": init}
         self.features = Ensemble(inputs, width, hidden=below, layer_norm=layer_norm, **layers)
         self.fractions = Ensemble(cosines, width, members=members, hidden=(), init=init)
-        self.head = Ensemble(width, 1, hidden=(width,), layer_norm=True, **layers)
+        self.head = Ensemble(width, self.value_head.size, hidden=(width,), layer_norm=True, **layers)
         self.activation = activation_module(activation)
 
     def forward(self, observation: Tree, c: Tensor) -> Tensor:
-        """Return the means [M, B] over equal shares."""
+        """Return the means [M, B] over equal shares; [M, R, B] of several rewards."""
         points = ops.fixed_fractions(self.count, like=c).points
         return self.raw_output(observation, c, points.expand(*c.shape[:-1], self.count)).mean(-1)
 
     def raw_output(self, observation: Tree, c: Tensor, points: Tensor) -> Tensor:
-        """Return the quantiles [M, B, N] of fractions [B, N] between 0 and 1."""
+        """Return the quantiles [M, B, N] of fractions [B, N] between 0 and 1; [M, R, B, N] of several rewards."""
         seen = torch.cat((self.encode(observation), c), -1)
         turns = math.pi * torch.arange(1, self.cosines + 1, device=c.device, dtype=c.dtype)
         with products(seen, self.head.work):  # what ends an ensemble is no end here
@@ -219,4 +218,4 @@ class ImplicitCritics(Encoded):
             weights = self.fractions((points.unsqueeze(-1) * turns).cos()).sigmoid()  # [M, B, N, width]
             both = features.unsqueeze(-2) * weights
         result: Tensor = self.head(both.to(c.dtype), shared=False)
-        return result.squeeze(-1)
+        return result.movedim(-1, 1) if isinstance(self.value_head, Rewards) else result.squeeze(-1)

@@ -57,6 +57,10 @@ class ValueHead(ABC):
         """Return the smallest of M values, [M, …] -> […]."""
         return ops.guiding(value, "min")
 
+    def cautious(self, quantiles: Tensor, by: ops.Least, widths: Tensor | None = None) -> Tensor:
+        """Return the cautious quantiles of M members, [M, …, N] -> […, N]; see `rlrun.ops.least_of`."""
+        return ops.least_of(quantiles, by=by, widths=widths)
+
     def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
         """Return the weighted sum of values, or rewards, over the axis of several rewards; without one, as they are."""
         return value
@@ -125,6 +129,12 @@ class Rewards(Numbers):
     def smallest(self, value: Tensor) -> Tensor:
         """Return of each reward the value that counts least once it is weighed, [M, R, …] -> [R, …]."""
         return ops.least_weighed(value, self.weights().to(value.device))
+
+    def cautious(self, quantiles: Tensor, by: ops.Least, widths: Tensor | None = None) -> Tensor:
+        """Return the cautious quantiles: the large ones of a reward whose weight is negative."""
+        signs = torch.where(self.weights() < 0.0, -1.0, 1.0).to(quantiles)
+        signs = signs.reshape(-1, *(1,) * (quantiles.dim() - 2))  # of quantiles [M, R, B, N]
+        return ops.least_of(quantiles * signs, by=by, widths=widths) * signs
 
     def weighed(self, value: Tensor, axis: int = 1) -> Tensor:
         total: Tensor = torch.tensordot(value, self.weights().to(value), dims=([axis], [0]))
@@ -201,11 +211,6 @@ class RewardQuantiles(Rewards):
         if target.dim() < estimate.dim() - 1:  # means alone, [B, R]
             target = target.unsqueeze(-1)
         return self.quantiles.distance(estimate, target.movedim(-2, 0), huber=huber).mean(1)
-
-    def signs(self, like: Tensor) -> Tensor:
-        """Return -1 for each reward whose weight is negative, and 1 for others, to multiply values [M, R, …]."""
-        signs = torch.where(self.weights() < 0.0, -1.0, 1.0).to(like)
-        return signs.reshape(-1, *(1,) * (like.dim() - 2))
 
 
 class Bins(ValueHead):
