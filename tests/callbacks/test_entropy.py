@@ -6,20 +6,28 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.algorithms.runs import REPLAY
 from torch import nn
+from torch.distributions import Categorical
 
 from rlrun import train
 from rlrun.algorithms.a2c import A2CLoss
-from rlrun.callbacks import EntropyTarget, EntropyWeight, SGDEntropyTarget
+from rlrun.algorithms.bc import BCLoss
+from rlrun.algorithms.dsac import ImplicitQuantilePolicyLoss
+from rlrun.algorithms.iql import AdvantageWeightedLoss
+from rlrun.callbacks import EntropyTarget, EntropyWeight, SGDEntropyTarget, SoftPolicyLoss
+from rlrun.commands.check import check
 from rlrun.core.errors import ConfigError, WiringError
 from rlrun.core.schedules import Linear
 from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces
-from rlrun.nn import ActorCritic, Heads
+from rlrun.nn import ActionCodec, ActorCritic, Heads, Policy, SoftPolicy, Temperature
+from rlrun.training.wiring import plan
 
 ONE = Box((1,), low=-1.0, high=1.0)
 CHOICE = Spaces(ONE, Discrete(3))
 MIXED = Spaces(ONE, Composite({"c": ONE, "k": Discrete(3)}))
 FAST = math.log(2.0)
+ADAM = partial(torch.optim.Adam, lr=0.05)
 
 
 def staged(**settings):
@@ -203,6 +211,106 @@ def test_entropy_settles_at_the_target(form):
         assert stages == {-4, -3, -2, -1, 0, 1}
 
 
-def test_unread_weight_is_refused(tmp_path):
-    with pytest.raises(WiringError, match=r"callbacks\.entropy_target: no loss .* algorithm\.temperature\.target"):
-        train(["algorithm=sac", "env=cartpole", "+with=entropy_target", "logger=[]"], run_dir=tmp_path / "run")
+class Fixed(nn.Module):
+    """Values that grow with c and with the choice: Q(c) = c, Q(k) = k, or both; of any fractions the same."""
+
+    members = 1
+
+    def __init__(self, spaces):
+        super().__init__()
+        self.codec = ActionCodec(spaces)
+
+    def forward(self, observation, c=None):
+        value = torch.zeros(1, len(observation)) if c is None else c.sum(-1).unsqueeze(0)
+        return value.unsqueeze(-1) + torch.arange(3.0) if self.codec.discrete else value
+
+    def raw_output(self, observation, c, points):
+        return self(observation, c).unsqueeze(-1).expand(1, *points.shape)
+
+
+def soft(spaces, kind=SoftPolicyLoss, **options):
+    critics, temperature = Fixed(spaces), Temperature(spaces)
+    policy = SoftPolicy(spaces, critics, temperature, hidden=())
+    return kind(policy, ADAM, critics=critics, temperature=temperature, **options)
+
+
+def cloned(spaces, kind=BCLoss):
+    return kind(Policy(spaces, hidden=()), ADAM)
+
+
+NUMBERS = Spaces(ONE, ONE)
+OFF_POLICY = {
+    "sac of numbers": (NUMBERS, partial(soft, NUMBERS)),
+    "sac of choices": (CHOICE, partial(soft, CHOICE)),
+    "sac of both": (MIXED, partial(soft, MIXED)),
+    "dsac": (NUMBERS, partial(soft, NUMBERS, ImplicitQuantilePolicyLoss, fractions=4)),
+    "cloning numbers": (NUMBERS, partial(cloned, NUMBERS)),
+    "cloning both": (MIXED, partial(cloned, MIXED)),
+    "iql": (MIXED, partial(cloned, MIXED, AdvantageWeightedLoss)),
+}
+WANTED = {"continuous": -0.5, "discrete": 0.6}
+
+
+@pytest.mark.parametrize(("name", "form"), [*((name, "sgd") for name in OFF_POLICY), ("sac of both", "staged")])
+def test_off_policy_entropy_settles(name, form):
+    torch.manual_seed(0)
+    spaces, loss = OFF_POLICY[name][0], OFF_POLICY[name][1]()
+    c, k = torch.linspace(0.4, 0.8, 32).unsqueeze(-1), torch.full((32,), 2)
+    batch = {"observation": torch.zeros(32, 1)}
+    if isinstance(loss, BCLoss | AdvantageWeightedLoss):
+        batch["action"] = c if spaces is NUMBERS else {"c": c, "k": k}
+    if isinstance(loss, AdvantageWeightedLoss):
+        batch["advantage"] = torch.zeros(32)
+    wanted = {part: WANTED[part] for part in ActionCodec(spaces).kinds}
+    if form == "staged":
+        target = EntropyTarget(spaces, target=wanted, free=False, rates=[0.001, 0.01, 0.1])
+    else:
+        target = SGDEntropyTarget(
+            EntropyWeight(spaces, initial=0.5), partial(torch.optim.SGD, lr=0.05), spaces=spaces, target=wanted
+        )
+    entropies = []
+    for update in range(400):
+        outputs = loss.backward(**batch, entropy_weight=target.begin_batch(update)["entropy_weight"])
+        entropy = outputs["policy_entropy"]
+        target.end_batch(entropy) if form == "staged" else learn(target, entropy)
+        entropies.append(entropy.mean(0))
+    assert torch.stack(entropies[-100:]).mean(0).tolist() == pytest.approx([*wanted.values()], abs=0.05)
+    if name == "sac of choices":  # of values 0, 1 and 2 at this temperature
+        choices = Categorical(logits=torch.arange(3.0) / loss.temperature.of("discrete"))
+        assert float(choices.entropy()) == pytest.approx(0.6, abs=0.05)
+
+
+def test_weight_is_the_temperature(tmp_path):
+    overrides = ["algorithm=sac", "env=mixedaction", "+with=entropy_target_sgd", *REPLAY]
+    callbacks = train(overrides, run_dir=tmp_path / "run").trainer.callbacks
+    assert "temperature" not in callbacks
+    log, weight = callbacks["policy"].temperature.log, callbacks["entropy_target"].weight.log
+    torch.testing.assert_close(log, weight, rtol=0.0, atol=0.0031)  # one step of Adam later; it began at 1
+    assert {"entropy/continuous", "entropy/discrete"} <= callbacks["policy"].metrics.keys()
+
+
+SECOND = "+callbacks.second={_target_: rlrun.algorithms.sac.TemperatureLoss, network: '${networks.temperature}'"
+SECOND += ", optimizer: '${optimizer}', spaces: '${spaces}'}"
+REFUSED = {
+    **{name: ((f"algorithm={name}", "env=pendulum"), "no loss .* asks for") for name in ("td3", "mdq", "taac")},
+    "dqn": (("algorithm=dqn", "env=cartpole"), "no loss .* asks for 'entropy_weight'"),
+    "leaves": (
+        ("algorithm=sac", "env=mixedaction", "callbacks.entropy_target.leaves=true"),
+        "weighs level, choice; here there is a temperature of continuous, discrete",
+    ),
+    "epistemic": (("algorithm=dsac", "env=pendulum", "algorithm.temperature.epistemic=0.1"), "epistemic away"),
+    "two targets": (("algorithm=sac", "env=pendulum", SECOND), r"another source; remove ~callbacks\.second"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_check_refuses_what_has_no_effect(name):
+    overrides, message = REFUSED[name]
+    with pytest.raises(WiringError, match=message):
+        check([*overrides, "+with=entropy_target"])
+
+
+def test_clones_by_the_mode_have_no_entropy():
+    loss, target = cloned(NUMBERS, partial(BCLoss, objective="mode")), EntropyTarget(NUMBERS)
+    with pytest.raises(WiringError, match=r"callbacks\..* holds an entropy; set algorithm\.objective=likelihood"):
+        plan({"target": target, "loss": loss}, {"default": ("observation", "action")}, ())

@@ -5,16 +5,21 @@ comes to: for the likelihood it is read as a little inside of them.
 
     L = -log π(a | s)                            objective: likelihood
     L = |tanh μ(s) - c|² - log π(k | s)          objective: mode
+
+With an entropy target the first is less the weighted entropy of the policy (`rlrun.callbacks.entropy`).
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import Tensor
 
-from rlrun.callbacks.loss import LossCallback, Optimizer
-from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.policy import with_entropy
+from rlrun.core.errors import ConfigError, WiringError, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import Policy
+from rlrun.training.callback import Callback
 
 Objective = Literal["likelihood", "mode"]
 OBJECTIVES = ("likelihood", "mode")
@@ -32,7 +37,10 @@ class BCLoss(LossCallback):
 
     Raises:
         ConfigError: there is no such objective, or the network has no head for a likelihood.
+        WiringError: an entropy shall be held, and the objective is the mode.
     """
+
+    provides = ("policy_entropy",)
 
     def __init__(
         self,
@@ -51,13 +59,21 @@ class BCLoss(LossCallback):
         self.objective = objective
         self.edge = edge
 
-    def loss(self, observation: Tree, action: Tree) -> Tensor:
+    def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
+        for source in callbacks.values() if self.objective == "mode" else ():
+            if "entropy_weight" in source.provides:
+                raise WiringError(f"callbacks.{source.name} holds an entropy; set algorithm.objective=likelihood")
+
+    def loss(
+        self, observation: Tree, action: Tree, entropy_weight: float | Tensor | None = None
+    ) -> Tensor | LossResult:
         codec = self.policy.codec
         heads = self.policy.heads(observation)
         c, k = codec.split(action)
         if c is None or heads.mean is None or self.objective == "likelihood":
             log_prob = self.policy.head.log_prob(heads, action, edge=self.edge)
-            return -codec.without_forbidden(log_prob, heads.choices, action)
+            loss = -codec.without_forbidden(log_prob, heads.choices, action)
+            return loss if entropy_weight is None else with_entropy(loss, self.policy, heads, entropy_weight)
         distance = (heads.mean.tanh() - c).square().sum(-1)
         if k is None or heads.choices is None:
             return distance

@@ -11,6 +11,7 @@ one. The policy imitates the stored actions, the better ones more. It learns onl
 
 Differences from the paper: the temperature divides, 1 / β there; the policy's learning rate does not fall; all three
 losses are taken at the values before the update. Works on every action space: critics return the values of all choices.
+With an entropy target L_π is less the weighted entropy of the policy (`rlrun.callbacks.entropy`).
 With a value of each reward, A is their weighed sum. It chooses τ or 1 - τ for all, so Σ w V is the expectile of Σ w Q.
 """
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.policy import with_entropy
 from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Tree
@@ -105,6 +107,8 @@ class AdvantageWeightedLoss(LossCallback):
         ConfigError: the temperature is no number above 0.
     """
 
+    provides = ("policy_entropy",)
+
     def __init__(
         self,
         network: Policy,
@@ -123,9 +127,13 @@ class AdvantageWeightedLoss(LossCallback):
         self.limit = limit
         self.edge = edge
 
-    def loss(self, observation: Tree, action: Tree, advantage: Tensor) -> LossResult:
+    def loss(
+        self, observation: Tree, action: Tree, advantage: Tensor, entropy_weight: float | Tensor | None = None
+    ) -> LossResult:
         weight = (advantage / self.temperature).exp().clamp(max=self.limit)  # [B]
         heads = self.policy.heads(observation)
         metrics = {"imitation/weight": weight, "imitation/limited": weight >= self.limit}
         log_prob = self.policy.head.log_prob(heads, action, edge=self.edge)
-        return -weight * self.policy.codec.without_forbidden(log_prob, heads.choices, action), {}, metrics
+        loss = -weight * self.policy.codec.without_forbidden(log_prob, heads.choices, action)
+        loss, outputs, further = with_entropy(loss, self.policy, heads, entropy_weight)
+        return loss, outputs, {**metrics, **further}

@@ -112,7 +112,7 @@ class TargetScale(Callback):
         self.statistics = Statistics((), mode="adaptive", speed=speed, rate=1.0, window=1)
         self.data_group = data_group
 
-    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+    def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
         for callback in callbacks.values():
             if callback is self.loss or callback.data_group != self.data_group:
                 continue

@@ -1,7 +1,8 @@
 """Entropy targets: an adaptive weight of the entropy in a policy's loss keeps the entropy near a target.
 
 Both forms provide `entropy_weight` [parts], one for the continuous and one for the discrete part of an action, or one
-for each leaf (`rlrun.nn.ActionCodec.names`). They read the resulting entropy from `policy_entropy` [..., parts].
+for each leaf (`rlrun.nn.ActionCodec.names`). They read the resulting entropy from `policy_entropy` [..., parts]. The
+losses of A2C, PPO, IQL and cloning add -weight · entropy; that of SAC and its kin takes the weight as temperature.
 """
 
 import math
@@ -106,7 +107,7 @@ class EntropyTarget(Callback):
                 f"target: {_list(self.targets.value)} is above the largest entropy, {_list(self.largest)}"
             )
 
-    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+    def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
         require_reader(self, callbacks)
 
     def begin_batch(self, update: int, step: int | None = None) -> dict[str, Tensor]:
@@ -179,10 +180,11 @@ class SGDEntropyTarget(LossCallback):
     ) -> None:
         super().__init__(network, optimizer, **options)
         self.weight = network
+        self.kinds = network.kinds
         self.targets = Targets(spaces, target, min_prob=min_prob, leaves=network.leaves)
-        self.average = Average(window, len(network.kinds))
+        self.average = Average(window, len(self.kinds))
 
-    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+    def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
         require_reader(self, callbacks)
 
     def begin_batch(self, update: int, step: int | None = None) -> dict[str, Tensor]:
@@ -190,9 +192,7 @@ class SGDEntropyTarget(LossCallback):
         return {"entropy_weight": self.weight.log.detach().exp(), "entropy_target": self.targets.value}
 
     def loss(self, policy_entropy: Tensor, entropy_target: Tensor, valid: Tensor | None = None) -> LossResult:
-        metrics = {
-            f"entropy_weight/{kind}": self.weight.log[index].exp() for index, kind in enumerate(self.weight.kinds)
-        }
+        metrics = {f"entropy_weight/{kind}": self.weight.log[index].exp() for index, kind in enumerate(self.kinds)}
         entropy = batch_mean(policy_entropy, valid)
         if entropy is None:
             return (0.0 * self.weight.log).sum(), {}, metrics
@@ -325,9 +325,10 @@ def require_reader(provider: Callback, callbacks: Mapping[str, Callback]) -> Non
     Raises:
         WiringError: no loss does.
     """
-    hooks = [callback.hook("backward") for callback in callbacks.values() if callback.data_group == provider.data_group]
-    if not any(hook is not None and "entropy_weight" in hook.arguments for hook in hooks):
+    hooks = [(peer, peer.hook("backward")) for peer in callbacks.values() if peer.data_group == provider.data_group]
+    asked = {peer.inputs.get(name, name) for peer, hook in hooks if hook is not None for name in hook.arguments}
+    if "entropy_weight" not in asked:
         raise WiringError(
             f"callbacks.{provider.name}: no loss of data group '{provider.data_group}' asks for 'entropy_weight', so "
-            "it has no effect; SAC and its kin have targets of their own: algorithm.temperature.target"
+            "it has no effect; it is for A2C, PPO, PPG, TRAC, SAC, QRSAC, DSAC, OAC, DOAC, sarsa, IQL and cloning"
         )

@@ -1,6 +1,6 @@
 """Losses of soft policies, and of actor-critic methods."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
-from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, WiringError, require_one_of
 from rlrun.core.typing import Tree
 from rlrun.nn import (
     ActionHead,
@@ -19,6 +19,7 @@ from rlrun.nn import (
     Evaluated,
     Heads,
     ImplicitCritics,
+    Policy,
     Rewards,
     SoftPolicy,
     Temperature,
@@ -31,6 +32,8 @@ from rlrun.training.metrics import Metric
 class SoftPolicyLoss(LossCallback):
     """Minus the value of the policy's own actions and of their entropy, weighted by the temperature.
 
+    A callback that provides `entropy_weight`, a number or one for each part, sets the temperature of the next update.
+
     Args:
         network: the policy.
         critics: of its actions.
@@ -40,6 +43,7 @@ class SoftPolicyLoss(LossCallback):
 
     Raises:
         ConfigError: there is no such actor_q.
+        WiringError: the temperature has another value already, or leaves have weights of their own.
     """
 
     provides = ("policy_entropy",)
@@ -64,7 +68,22 @@ class SoftPolicyLoss(LossCallback):
         self.actor_q = actor_q
         _, self.value_head = value_head_of(critics)
 
-    def loss(self, observation: Tree, previous: Tree | None = None) -> LossResult:
+    def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
+        sources = [source for source in callbacks.values() if "entropy_weight" in source.provides]
+        learns = [peer.name for peer in callbacks.values() for part in peer.trained() if part is self.temperature.log]
+        for source in sources:
+            if learns or self.temperature.epistemic is not None:
+                other = f"remove ~callbacks.{learns[0]}" if learns else "leave algorithm.temperature.epistemic away"
+                raise WiringError(f"callbacks.{source.name} sets the temperature, which has another source; {other}")
+            kinds, parts = getattr(source, "kinds", self.temperature.parts), self.temperature.parts
+            if kinds != parts:
+                wrong, wanted = ", ".join(kinds), ", ".join(parts)
+                raise WiringError(f"callbacks.{source.name} weighs {wrong}; here there is a temperature of {wanted}")
+            self.temperature.log.requires_grad_(False)  # no loss learns it
+
+    def loss(
+        self, observation: Tree, previous: Tree | None = None, entropy_weight: float | Tensor | None = None
+    ) -> LossResult:
         c, log_prob = self.policy.continuous(observation, previous)  # [B, A], [B]
         value, alpha = self.values(observation, c)
         entropies = [] if log_prob is None else [-log_prob.detach()]
@@ -79,7 +98,13 @@ class SoftPolicyLoss(LossCallback):
         metrics: dict[str, Any] = {} if c is None else {"action/saturated": Metric((c,), "saturated")}
         if alpha is not None and alpha.dim():
             metrics["temperature/continuous"] = alpha  # of each action
-        return loss, {"policy_entropy": torch.stack(entropies, -1)}, metrics  # [B, parts]
+        outputs: dict[str, Any] = {"policy_entropy": torch.stack(entropies, -1)}  # [B, parts]
+        if entropy_weight is not None:
+            log = (torch.zeros_like(self.temperature.log) + entropy_weight).log()
+            largest = self.temperature.largest
+            outputs["updates"] = {"temperature.log.data": log if largest is None else log.clamp(max=largest)}
+            metrics |= {f"entropy/{part}": of for part, of in zip(self.temperature.parts, entropies, strict=True)}
+        return loss, outputs, metrics
 
     def values(self, observation: Tree, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return values [M, B], or [M, B, K] of each choice, and α of the continuous part: one number, or [B].
@@ -232,6 +257,20 @@ class ActorCriticLoss(LossCallback):
         metrics["value/mean"] = Metric((value,), valid=valid)
         metrics["value/explained_variance"] = Metric((value, return_), "explained_variance", valid)
         return metrics
+
+
+def with_entropy(loss: Tensor, policy: Policy, heads: Heads, entropy_weight: float | Tensor | None) -> LossResult:
+    """Return a loss [...] less the weighted entropy of a policy's parts or leaves, which are an output and metrics.
+
+    entropy_weight: one number, or [parts] or [leaves]; None = the loss alone.
+    """
+    if entropy_weight is None:
+        return loss, {}, {}
+    leaves = isinstance(entropy_weight, Tensor) and len(entropy_weight) > len(policy.head.parts)
+    entropy = policy.head.leaf_entropy(heads) if leaves else policy.head.entropy(heads)
+    names = policy.codec.names(leaves=leaves)
+    metrics = {f"entropy/{name}": Metric((entropy[..., index],)) for index, name in enumerate(names)}
+    return loss - (entropy_weight * entropy).sum(-1), {"policy_entropy": entropy.detach()}, metrics
 
 
 def require_bound(name: str, bound: float | None) -> None:

@@ -97,6 +97,9 @@ class Callback:
     def end_training(self, error: BaseException | None, *names: Any) -> dict[str, Any] | None:
         """Clean up, also after errors; `error` is the one that ended training early, or None."""
 
+    def require_peers(self, callbacks: Mapping[str, "Callback"]) -> None:
+        """Refuse callbacks, by name, that do not fit this one, when the plan is made."""
+
     @cached_property
     def store(self) -> MetricStore:
         """The newest metrics that hooks returned."""

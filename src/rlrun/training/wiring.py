@@ -131,6 +131,7 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
             )
     known_state = set(state)
     for name, callback in callbacks.items():
+        callback.require_peers(callbacks)
         if own := sorted(known_state & {*callback.provides, *callback.inputs}):
             raise WiringError(f"callbacks.{name}: '{own[0]}' is the run's own name; no callback gives or renames it")
     for event in EVENTS:
