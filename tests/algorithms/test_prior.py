@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun import train
 from rlrun.algorithms.prior import PolicyPrior, SameActionPrior, UniformPrior
 from rlrun.algorithms.sac import SoftQTarget, TemperatureLoss
 from rlrun.callbacks import SoftPolicyLoss
+from rlrun.commands.check import check
+from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn import Critics, Policy, Temperature
 
 from .fixed import CONTINUOUS, DISCRETE, LINE, MANY, MIXED, column, critics_of, policy_of, sgd
+from .runs import REPLAY
 
 FLAGS = Box((3,), np.zeros(3, np.float32), np.ones(3, np.float32))
 MASKED = Spaces(Composite({"line": LINE, "action_mask": FLAGS}), Discrete(3))
@@ -203,3 +207,32 @@ def test_policy_moves_to_a_policy_prior_that_stays():
     loss.backward(column(1))
     assert float(policy.gaussian.mode(column(1)).detach()) > 0.5
     assert all(map(torch.equal, before, network.parameters()))
+
+
+@pytest.mark.parametrize("prior", ["uniform_prior", "policy_prior"])
+def test_priors_of_repeated_actions(prior, tmp_path):
+    overrides = ["algorithm=action_repeat", "env=pendulum", f"+with={prior}", *REPLAY]
+    trainer = train(overrides, run_dir=tmp_path / "run").trainer
+    policy = trainer.callbacks["policy"].policy
+    assert policy.prior.branches == policy.codec.branches == (5,)
+    assert policy.prior.choices(torch.zeros(1, 3)).exp().sum(-1).flatten().tolist() == pytest.approx([1.0])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("algorithm=taac", "+with=uniform_prior"), r"^networks\.policy\.prior: \S+SwitchingPolicy takes no argument"),
+        (
+            ("algorithm=taac", "+with=same_action_prior"),
+            r"^memory\.columns\..*, and algorithm=taac lacks it",
+        ),
+        (("algorithm=mdq", "+with=policy_prior"), r"^networks\.policy\.prior: \S+BinPolicy takes no argument 'prior'"),
+        (
+            ("algorithm=seditor", "+with=uniform_prior", "lagrangian.thresholds=[null,0]"),
+            r"^callbacks\.temperature: \+with=uniform_prior needs it, and algorithm=seditor lacks it",
+        ),
+    ],
+)
+def test_algorithms_without_a_prior_say_so(overrides, message):
+    with pytest.raises(RequestError, match=message):
+        check([*overrides, "env=pendulum"])

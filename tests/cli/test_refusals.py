@@ -58,6 +58,9 @@ VALUES = {
     (*SAC, "+with=hindsight"): ["hindsight needs an environment", "env=pointreach"],
     (*DQN, "memory.sampler._target_=rlrun.memory.Fifo"): ["memory.sampler"],
     (*SAC, "algorithm.recurrent=true"): ["algorithm.recurrent: wanted gru, lstm or null, got true"],
+    ("train", "algorithm=ppo", "env=cartpole", "+with=hlgauss"): [
+        "algorithm.value_head: no part reads this key; +with=hlgauss needs it, and algorithm=ppo lacks it; hlgauss: "
+    ],
     (*DQN, "+with=uniform_prior"): [
         "callbacks.temperature: +with=uniform_prior needs it, and algorithm=dqn lacks it; uniform_prior: SAC,"
     ],

@@ -225,3 +225,6 @@ def test_an_encoder_that_is_none_is_refused():
         Critics(Spaces(PIXELS, Discrete(2)), encoder=Wrong)
     with pytest.raises(ConfigError, match=r"encoder of Box\[3\] float32: Linear does not fit: mat1"):
         Critics(Spaces(VECTOR, Discrete(2)), encoder=nn.Linear(4, 4))
+    parts = Spaces(Composite({"goal": VECTOR, "road": VECTOR}), Discrete(2))
+    with pytest.raises(ConfigError, match=r"LazyLinear does not fit: it gets a dict of tensors, which encoder=auto"):
+        Critics(parts, encoder=nn.LazyLinear(4))

@@ -12,6 +12,7 @@ import importlib.util
 import inspect
 import json
 import pkgutil
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -107,6 +108,11 @@ class Builder:
                 error.args = (f"{place}: {error}",)
             raise
         except Exception as error:
+            unknown = (
+                re.search(r"unexpected keyword argument '(\w+)'", str(error)) if type(error) is TypeError else None
+            )
+            if unknown is not None and unknown[1] in named:  # a class behind it refuses one of its `**options`
+                raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
 
     def _inputs(self, path: Path, part: Any) -> Mapping[str, str]:

@@ -293,12 +293,17 @@ def _needing(composed: Composed, layer: Layer | None) -> str:
 
 
 def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
-    """Refuse an unread key that an override or a user's file set.
+    """Refuse an unread key that an override or a user's file set, and an addition of ours of which no key is read.
 
-    A packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
+    Another packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
     """
     tree, setters = plain(composed.config), origins(composed.config, composed.layers)
     keys = [dotted(path) for path, _ in leaves(tree)]
+    for layer in composed.layers:
+        own = [path for path, setter in setters.items() if setter is layer]
+        if own and not any(path in read for path in own) and (needing := _needing(composed, layer)):
+            place = next((path for path in own if f"with/{path[0]}" != layer.config_path), own[0])
+            raise ConfigError(f"{dotted(place[:2])}: no part reads this key; {needing}")
     for key in reading.unread(tree, read):
         inside = [path for path in setters if path[: len(split(key))] == split(key)]
         if not inside or not all(setters[path].packaged for path in inside):

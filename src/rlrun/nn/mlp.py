@@ -171,6 +171,8 @@ def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
             outputs = module.eval()(*inputs)
     except (RuntimeError, TypeError, AttributeError, IndexError, ValueError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
+        if any(isinstance(tree, dict) for tree in inputs):
+            reason = f"it gets a dict of tensors, which encoder=auto or flat makes one row ({reason})"
         raise ConfigError(f"{place}: {type(module).__name__} does not fit: {reason}") from error
     module.train(training)
     got = f"a {type(outputs).__name__}"
