@@ -54,7 +54,10 @@ RUNS = {
         *("algorithm=ppo", "env.target=rlrun.env.toys.ImageObservation", "encoder=impala"),
         *("encoder.images.channels=[2,2]", "encoder.features=8"),
     ),
-    "representation": ("algorithm=sac", PENDULUM, "+with=representation", "+networks.policy.distribution=truncated"),
+    "representation": (
+        *("algorithm=sac", PENDULUM, "+with=[representation,entropy_target]"),
+        "+networks.policy.distribution=truncated",
+    ),
 }
 UNTRIED = {  # for the sake of time: their updates are like those above, or want data
     *("action_repeat", "bc", "causal_bc", "ddpg", "doac", "handcrafted", "iql", "oac", "qrsac", "sarsa", "sarsa_ddpg"),
