@@ -170,7 +170,12 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ("sac", (*BANDIT, "+with=[lagrangian,reward_norm]", UPDATED), "update=replay"),
         ("sac", (*BANDIT, "+with=lagrangian", "memory.export.path=minari:here/two-v0"), "one number a step"),
         ("seditor", (*BANDIT, "+with=reward_critics"), "learn the value of one reward"),
-        ("dsac", CRITICS, r"leave algorithm\.value_head \(\+with=hlgauss, reward_critics\) away"),
+        ("dsac", (*CRITICS, "algorithm.discount=[0.9]"), "wanted one number, or one for each of 2 rewards"),
+        (
+            "dsac",
+            ("env=pendulum", "+with=hlgauss", "hlgauss.least=0", "hlgauss.largest=1"),
+            r"leave algorithm\.value_head \(\+with=hlgauss\) away",
+        ),
         (
             "ppo",
             CRITICS,
