@@ -73,8 +73,8 @@ class SoftPolicyLoss(LossCallback):
         learns = [peer.name for peer in callbacks.values() for part in peer.trained() if part is self.temperature.log]
         for source in sources:
             if learns or self.temperature.epistemic is not None:
-                other = f"remove ~callbacks.{learns[0]}" if learns else "leave algorithm.temperature.epistemic away"
-                raise WiringError(f"callbacks.{source.name} sets the temperature, which has another source; {other}")
+                remedy = f"remove ~callbacks.{learns[0]}" if learns else "leave algorithm.temperature.epistemic away"
+                raise WiringError(f"callbacks.{source.name} sets the temperature, which has another source; {remedy}")
             kinds, parts = getattr(source, "kinds", self.temperature.parts), self.temperature.parts
             if kinds != parts:
                 wrong, wanted = ", ".join(kinds), ", ".join(parts)
