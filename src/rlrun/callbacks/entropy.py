@@ -326,8 +326,8 @@ def require_reader(provider: Callback, callbacks: Mapping[str, Callback]) -> Non
         WiringError: no loss does.
     """
     hooks = [(peer, peer.hook("backward")) for peer in callbacks.values() if peer.data_group == provider.data_group]
-    asked = {peer.inputs.get(name, name) for peer, hook in hooks if hook is not None for name in hook.arguments}
-    if "entropy_weight" not in asked:
+    arguments = {peer.inputs.get(name, name) for peer, hook in hooks if hook is not None for name in hook.arguments}
+    if "entropy_weight" not in arguments:
         raise WiringError(
             f"callbacks.{provider.name}: no loss of data group '{provider.data_group}' asks for 'entropy_weight', so "
             "it has no effect; it is for A2C, PPO, PPG, TRAC, SAC, QRSAC, DSAC, OAC, DOAC, sarsa, IQL and cloning"
