@@ -21,6 +21,7 @@ from rlrun.core.errors import DataError, LearnerError
 from rlrun.loading.assembly import builder_of
 from rlrun.memory import JointLoader
 from rlrun.nn import Normalizer, average_gradients
+from rlrun.nn.recurrent import with_state
 from rlrun.ops.distributions import given
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -29,7 +30,12 @@ from rlrun.training.trainer import Trainer
 COUNT = 2
 PPO = ("observation", "action", "log_prob", "value", "advantage", "return_", "valid")
 REPLAY = ("observation", "action", "reward", "terminated", "next_observation")
+WINDOWS = (*REPLAY, "truncated", "trajectory", "next_trajectory", "valid", "weight")
+STATES = {"dqn": 8, "recurrent_sac": 8, "taac": 8}  # numbers of the state before a window, of networks of width 4
 CASES = {
+    "dqn": ("env=cartpole", "algorithm.recurrent=lstm", "algorithm.core_size=4"),
+    "recurrent_sac": ("algorithm.recurrent=gru", "algorithm.core_size=4"),
+    "taac": ("algorithm.recurrent=gru", "algorithm.core_size=4"),
     "ppo": ("+with=trust_region", "+with=entropy_target", "callbacks.trust_region.per_dim=0.0001"),
     "sac": ("+with=target_scale", "algorithm.target_subset=1", "algorithm.ensemble=3", "algorithm.max_grad_norm=0.5"),
     "td3": (  # beside further critics, in a data group that has three updates for each of its own
@@ -42,6 +48,8 @@ CASES = {
     ),
 }
 NAMES = {
+    "dqn": ("q_target", "q_loss"),
+    **dict.fromkeys(("recurrent_sac", "taac"), ("q_target", "q_loss", "policy", "temperature")),
     "ppo": ("ppo", "entropy_target", "trust_region"),
     "sac": ("target_scale", "q_target", "q_loss", "policy", "temperature"),
     "td3": ("q_target", "twin_target", "q_loss", "policy", "twin"),
@@ -70,12 +78,33 @@ def batches(names: tuple[str, ...], rank: int, count: int) -> list[dict[str, tor
     return result
 
 
+def windows(algorithm: str, rank: int, count: int) -> list[dict[str, Any]]:
+    """Return this learner's windows of some batches, for recurrent networks: 3 of 5 steps count, in each window."""
+    generator = torch.Generator().manual_seed(7)
+    step, result = torch.arange(5).expand(16, 5), []
+    for _ in range(6):
+        seen = torch.randn(16, 6, 4 if algorithm == "dqn" else 3, generator=generator)
+        state = torch.randn(16, STATES[algorithm], generator=generator)
+        over, during = (torch.rand(16, 5, generator=generator) > 0.8 for _ in range(2))
+        rows: dict[str, Any] = {"reward": torch.randn(16, 5, generator=generator), "terminated": over & during}
+        rows |= {"truncated": over & ~during, "valid": step > 1, "weight": (step > 1) * 5 / 3}
+        rows["action"] = during.long() if algorithm == "dqn" else torch.randn(16, 5, 1, generator=generator).tanh()
+        repeats = torch.randint(0, 2, (16, 6, 1), generator=generator)
+        trajectory = torch.cat((torch.randn(16, 6, 1, generator=generator).tanh(), repeats), -1)
+        rows |= {"trajectory": trajectory[:, :-1], "next_trajectory": trajectory[:, 1:]}
+        rows = {name: value[rank::count] for name, value in rows.items()}
+        for name, shift in (("observation", 0), ("next_observation", 1)):
+            rows[name] = with_state(*(part[rank::count] for part in (seen, state, step + shift)))
+        result.append(rows)
+    return result
+
+
 class Given:
     """A loader of batches that are there."""
 
-    def __init__(self, names: tuple[str, ...], rank: int, count: int, repeats: int = 1) -> None:
+    def __init__(self, names: tuple[str, ...], batches: list[dict[str, Any]], repeats: int = 1) -> None:
         self._names = names
-        self._batches = batches(names, rank, count) * repeats
+        self._batches = batches * repeats
 
     def names(self) -> dict[str, tuple[str, ...]]:
         return {"default": self._names}
@@ -95,11 +124,15 @@ class Seen(Callback):
 
 def trained(algorithm: str) -> dict[str, torch.Tensor]:
     """Return the parameters that some updates lead to, and what else they have moved."""
-    loader: Any = Given(PPO if algorithm == "ppo" else REPLAY, learners.rank(), learners.count())
+    share, names = (learners.rank(), learners.count()), PPO if algorithm == "ppo" else REPLAY
+    if algorithm in STATES:
+        loader: Any = Given(WINDOWS, windows(algorithm, *share))
+    else:
+        loader = Given(names, batches(names, *share))
     if algorithm == "td3":  # 102 updates
-        first, further = (Given(REPLAY, learners.rank(), learners.count(), repeats) for repeats in (6, 17))
+        first, further = (Given(REPLAY, batches(REPLAY, *share), repeats) for repeats in (6, 17))
         loader = JointLoader(default=first, twin={"loader": further, "times": 3})
-    config = compose([f"algorithm={algorithm}", *TINY, *CASES[algorithm]])
+    config = compose([f"algorithm={algorithm.removeprefix('recurrent_')}", *TINY, *CASES[algorithm]])
     builder = builder_of(config.config, device="cpu")
     builder.get("seeds").apply()
     callbacks = {name: builder.get(f"callbacks.{name}") for name in NAMES[algorithm]}

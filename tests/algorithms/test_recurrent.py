@@ -7,14 +7,21 @@ import pytest
 import torch
 
 import rlrun
+from rlrun.algorithms.action_repeat import Repeats, decisions, persistent
 from rlrun.algorithms.ddpg import DeterministicPolicyLoss, DeterministicQTarget
 from rlrun.algorithms.dqn import QNetwork, QTarget
 from rlrun.algorithms.oac import OACAgent
 from rlrun.algorithms.sac import SoftPolicy, SoftQTarget, Temperature
 from rlrun.algorithms.sarsa import SarsaTarget
+from rlrun.algorithms.taac import (
+    SwitchingPolicy,
+    SwitchingPolicyLoss,
+    TrajectoryCritics,
+    TrajectoryLoss,
+    TrajectoryTarget,
+)
 from rlrun.callbacks import SoftPolicyLoss
-from rlrun.collect import Collector, EpsilonGreedy, PolicyAgent
-from rlrun.core.errors import ConfigError
+from rlrun.collect import Collector, EpsilonGreedy, PolicyAgent, Repeating
 from rlrun.core.spaces import Box, Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import NStep, Past, Prioritized, Table
@@ -80,6 +87,31 @@ def test_each_row_is_learned_from_in_one_window(n_step):
         assert row["next"] == [min(now + n_step, end) for now in row["now"]]
         assert row["path"] == [first + step for step in range(int(row["next"][-1] - first) + 1)]
         assert row["weight"] == pytest.approx([5 / len(row["now"])] * len(row["now"]))
+
+
+@pytest.mark.parametrize("ends", ["terminated", "truncated"])
+def test_decisions_in_windows_last_as_they_were_decided(ends):
+    """Observations 0…9 of an episode, in windows that learn from 0…4, 5…7 and 8."""
+    lasts, most = [3, 2, 1, 2, 1, 4, 3, 2, 1], 4
+    past = Past(SimpleNamespace(state_size=1), length=5, burn_in=2, n_step=most)
+    adaptors = [past, Repeats(steps=most, most=most, discount=0.5)]
+    table = Table(spaces=CONTINUOUS, length=30, columns={"lasts": {"dtype": "int64"}}, adaptors=adaptors)
+    for number, steps in enumerate(lasts):
+        row = {"observation": [[number]], "action": [[0.0]], "reward": [1.0], "state": [[-number]], "lasts": [steps]}
+        over = {name: [name == ends and number == 8] for name in ("terminated", "truncated")}
+        table.add(None, row | over)
+    table.close(None, [[9]])
+    batch = table.sample(60)
+    now, then, valid = batch["observation"], batch["next_observation"], batch["valid"]
+    learned = {}
+    for index in range(60):
+        rows = zip(present(now)[index, :, 0], present(then)[index, :, 0], batch["reward"][index], strict=True)
+        learned |= {int(row[0]): (float(row[1]), float(row[2])) for row in np.array([*rows])[valid[index].numpy()]}
+        first, path = int(now["observation"][index, 0]), now["observation"][index, :, 0]
+        assert path.tolist() == [min(first + step, 9) for step in range(9)]
+    sums = {1: 1.0, 2: 1.5, 3: 1.75, 4: 1.875}
+    assert learned == {number: (number + steps, sums[steps]) for number, steps in enumerate(lasts)}
+    assert (batch["action"]["repeats"] + 1 == batch["lasts"]).all()
 
 
 def test_windows_begin_with_the_oldest_row_where_others_were_overwritten():
@@ -205,6 +237,41 @@ def acting(name):
     return SoftPolicy(CONTINUOUS, critics, Temperature(CONTINUOUS), core="lstm", **CORE)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_trajectories_are_proposed_after_what_was_seen(first, monkeypatch):
+    """Where every step switches, targets are of one step; those before the first learned row do not matter."""
+    monkeypatch.setattr("rlrun.ops.gumbel_argmax", lambda logits: torch.ones(logits.shape[:-1], dtype=torch.int64))
+    torch.manual_seed(1)
+    critics, slow = (TrajectoryCritics(CONTINUOUS, trajectory="linear", core="gru", **CORE) for _ in range(2))
+    temperature = Temperature(critics.decisions, initial=0.2)
+    policy = SwitchingPolicy(CONTINUOUS, critics, temperature, core="lstm", **CORE)
+    trajectory, state = torch.rand(5, 3) - 0.5, torch.randn(1, policy.state_size)
+    seen, after = [], state
+    for observation in PRESENT:
+        step, after = policy.stepped(observation.view(1, 1), after)
+        seen.append(step)
+    offers = [policy.propose(step, row[None, :-1]) for step, row in zip(seen, trajectory, strict=True)]
+    both = [[offer.kept for offer in offers], [offer.new for offer in offers]]
+    worth, slow_worth = (
+        torch.stack([torch.cat(stepped(network, PRESENT, state[:, 6:], rows), 1).amin(0) for rows in both], -1)
+        for network in (critics, slow)
+    )
+    values = (policy.choice(worth).exp() * slow_worth).sum(-1).tolist()
+    target = TrajectoryTarget(critics, policy, discount=0.9)
+    target.target_network.load_state_dict(slow.state_dict())
+    now, then, reward, terminated = batch_of(state, ends=True)
+    flags = {"terminated": terminated, "truncated": ~(terminated | True), "valid": torch.arange(4).view(1, 4) >= first}
+    q_target = target.begin_batch(then, trajectory[None, 1:], reward, **flags)["q_target"][0].tolist()
+    expected = [*(step + 1 + 0.9 * values[step + 1] for step in range(3)), 4.0]
+    assert q_target[first:] == pytest.approx(expected[first:], abs=1e-5)
+    loss = SwitchingPolicyLoss(policy, adam, critics=critics, temperature=temperature)
+    losses = [loss.loss(step, row[None])[0].item() for step, row in zip(seen, trajectory, strict=True)]
+    assert loss.loss(now, trajectory[None, :4])[0][0].tolist() == pytest.approx(losses[:4], abs=1e-5)
+    elements = TrajectoryLoss(critics, adam).loss(now, trajectory[None, :4], torch.ones(1, 4))[0]
+    learned = torch.cat(stepped(critics, PRESENT, state[:, 6:], trajectory[:, None, :-1]), 1)  # [M, T]
+    assert elements[0].tolist() == pytest.approx(((learned - 1.0) ** 2).sum(0)[:4].tolist(), abs=1e-5)
+
+
 @pytest.mark.parametrize("name", ["values", "policy", "actor_critic", "deterministic", "soft"])
 def test_a_step_runs_encoders_once(name, monkeypatch):
     torch.manual_seed(1)
@@ -242,11 +309,28 @@ def test_action_masks_are_those_of_the_rows():
     assert network.codec.allowed(observation).tolist() == [[[False, True], [True, True]]]
 
 
-def test_stored_states_are_those_of_replaying_an_episode():
-    env = make(target="rlrun.env.toys.Recall", kwargs={"gap": 4}, num_envs=2)
-    network = QNetwork(env.spaces, core="lstm", **CORE)
-    table = Table(spaces=env.spaces, num_envs=2, length=60, adaptors=[Past(network, length=3, burn_in=1)])
-    agent = EpsilonGreedy(network, epsilon=0.5, spaces=env.spaces, seed=0)
+def remembering(name, spaces):
+    """Return an agent with a recurrent network, and the columns that memory wants of it."""
+    if name == "switching":
+        critics = TrajectoryCritics(spaces, core="gru", **CORE)
+        agent = Repeating(SwitchingPolicy(spaces, critics, Temperature(critics.decisions), core="gru", **CORE))
+        size = critics.trajectories.state_size
+        return agent, {"trajectory": {"shape": size}, "next_trajectory": {"shape": size}}
+    options = {"epsilon": 0.5, "seed": 0}
+    if name == "values":
+        return EpsilonGreedy(QNetwork(spaces, core="lstm", **CORE), spaces=spaces, **options), {}
+    decided = decisions(spaces, most=3)
+    return persistent(QNetwork(decided, core="lstm", **CORE), spaces=decided, most=3, **options), {"lasts": {}}
+
+
+@pytest.mark.parametrize("name", ["values", "switching", "repeated"])
+def test_stored_states_are_those_of_replaying_an_episode(name):
+    kwargs = {"gap": 4, "continuous": name == "switching"}
+    env = make(target="rlrun.env.toys.Recall", kwargs=kwargs, num_envs=2)
+    agent, columns = remembering(name, env.spaces)
+    network = agent.policy
+    adaptors = [Past(network, length=3, burn_in=1)]
+    table = Table(spaces=env.spaces, num_envs=2, length=60, adaptors=adaptors, columns=columns)
     collector = Collector(env, agent, table)
     collector.begin_training()
     collector.collect(8, random=True)  # the states of a warm-up are stored, too
@@ -265,10 +349,10 @@ def test_stored_states_are_those_of_replaying_an_episode():
 
 
 def walked(network, observations):
-    state = network.initial_state(1)
+    state = torch.zeros(1, network.state_size)
     with torch.no_grad():
         for observation in observations:
-            state = network.after(observation.view(1, 1), state)
+            state = network.stepped(observation.view(1, 1), state)[1]
     return state[0]
 
 
@@ -284,6 +368,11 @@ RUNS = {
     "lambda": ("algorithm=sac", "env=pendulum", "+with=td_lambda", "memory=recent"),
     "td3": ("algorithm=td3", "env=pendulum", "num_envs=3", "memory=sequential"),
     **{name: (f"algorithm={name}", "env=pendulum") for name in ("qrsac", "dsac", "oac", "doac", "mdq", "iql")},
+    "taac": ("algorithm=taac", "env=pendulum", "memory=prioritized", "algorithm.random_start=true"),
+    "lasting": ("algorithm=action_repeat", "env=mixedaction", "algorithm.most_steps=4", "memory=prioritized"),
+    "lasting values": ("algorithm=dqn", "env=cartpole", "+with=action_repeat", "algorithm.quantiles=4"),
+    "lasting numbers": ("algorithm=td3", "env=pendulum", "+with=action_repeat", "num_envs=3"),
+    **{f"{name} in a process": (f"algorithm={name}", "env=recall", "+with=async") for name in ("dqn", "sac")},
 }
 
 
@@ -302,17 +391,3 @@ def test_algorithms_learn_from_windows(name, tmp_path):
         moments = callback.optimizer.state
         cores = [p for n, p in zip(callback.names, callback.parameters, strict=True) if "core.layer.weight" in n]
         assert all(float(moments[parameter]["exp_avg"].abs().max()) > 0.0 for parameter in cores)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "message"),
-    [
-        ("action_repeat", r"algorithm\.recurrent: a policy whose actions last has no recurrent state; give null here"),
-        ("taac", "no such key; algorithm.recurrent is a key of algorithm="),
-    ],
-)
-def test_what_has_no_recurrent_networks_refuses_them(algorithm, message, tmp_path):
-    overrides = [f"algorithm={algorithm}", "env=pendulum", "algorithm.recurrent=gru", "logger=[]"]
-    with pytest.raises(ConfigError, match=message):
-        rlrun.train(overrides, run_dir=tmp_path / "run")
-    assert not (tmp_path / "run").exists()

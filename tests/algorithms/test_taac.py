@@ -84,9 +84,9 @@ def test_chosen_changes_act_by_their_action():
     proposal = policy.propose(column(0), torch.tensor([[-0.2, 0.1]]), explore=False)
     assert proposal.kept[0].tolist() == pytest.approx([0.0, 0.1])
     assert proposal.new[0].tolist() == pytest.approx([0.3, 0.25])
-    action, after = policy.advance(column(0), torch.tensor([[-0.2, 0.1, 5.0]]), explore=False)
+    action, after = policy.advance(column(0), {"trajectory": torch.tensor([[-0.2, 0.1, 5.0]])}, explore=False)
     assert action.tolist() == [[pytest.approx(0.3)]]
-    assert after[0].tolist() == pytest.approx([0.3, 0.25, 0.0])
+    assert after["trajectory"][0].tolist() == pytest.approx([0.3, 0.25, 0.0])
 
 
 def test_state_counts_the_repeats():
@@ -105,23 +105,24 @@ def test_best_action_has_the_larger_value():
     policy = policy_of(critics, most_steps=3)
     # in force: 0.9, better than the 0.5 proposed; -0.9, worse; 0.9 played thrice
     state = torch.tensor([[0.9, 1.0], [-0.9, 0.0], [0.9, 2.0]])
-    action, after = policy.advance(column(0, 0, 0), state, explore=False)
+    action, after = policy.advance(column(0, 0, 0), {"trajectory": state}, explore=False)
     assert action.flatten().tolist() == pytest.approx([0.9, 0.5, 0.5])
-    assert after[:, 1].tolist() == [2.0, 0.0, 0.0]
+    assert after["trajectory"][:, 1].tolist() == [2.0, 0.0, 0.0]
 
 
 def test_rounding_does_not_choose():
     critics = critics_of(([[0.0], [1.0]], [1e8]))  # single precision has steps of 8 here
-    action, _ = policy_of(critics).advance(column(0), torch.tensor([[0.25, 0.0]]), explore=False)
+    action, _ = policy_of(critics).advance(column(0), {"trajectory": torch.tensor([[0.25, 0.0]])}, explore=False)
     assert action.item() == pytest.approx(0.5)
 
 
 def test_exploring_switches_by_the_values():
+    torch.manual_seed(1)
     policy = policy_of(critics_of(([[0.0], [1.0]], [0.0])), level=0.6)
     with torch.no_grad():
         policy.gaussian.layers[-1].bias[1] = -20.0  # no noise around the action
-    _, after = policy.advance(torch.zeros(20_000, 1), torch.tensor([[0.1, 0.0]]).expand(20_000, 2))
-    share = float((after[:, 1] == 0.0).float().mean())
+    _, after = policy.advance(torch.zeros(20_000, 1), {"trajectory": torch.tensor([[0.1, 0.0]]).expand(20_000, 2)})
+    share = float((after["trajectory"][:, 1] == 0.0).float().mean())
     assert share == pytest.approx(1 / (1 + math.exp(-(0.6 - 0.1) / ALPHAS[1])), abs=0.01)
 
 
@@ -150,7 +151,7 @@ def test_target_reaches_the_first_switch(monkeypatch):
     write(critics, *[([[0.0], [0.0]], [100.0])] * 2)  # for which both choices are equally good
     # one trajectory, -1/2, during three steps; then 1/4, which begins at the last
     state = torch.tensor([[[-0.5, 0.0], [-0.5, 1.0], [-0.5, 2.0], [0.25, 0.0]]])
-    options = {"next_observation": torch.tensor([[[1.0], [2.0], [3.0], [1.0]]]), "next_state": state}
+    options = {"next_observation": torch.tensor([[[1.0], [2.0], [3.0], [1.0]]]), "next_trajectory": state}
     options["reward"] = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     no = torch.zeros(1, 4, dtype=torch.bool)
     # the slow values there, of what is in force and of 1/2: min(s + a, 2 a + 1)
@@ -187,15 +188,17 @@ def test_each_reward_has_a_value(monkeypatch):
     assert loss.loss(observation[0], state[0])[0].tolist() == pytest.approx([cost - 0.5, cost - 1.5])
     for sign in (1.0, -1.0):
         weights.append(torch.tensor([sign, 0.0]))
-        action, _ = policy.advance(column(0), torch.tensor([[0.9, 0.0]]), explore=False)
+        action, _ = policy.advance(column(0), {"trajectory": torch.tensor([[0.9, 0.0]])}, explore=False)
         assert action.item() == pytest.approx(0.9 if sign > 0 else 0.5)
 
 
 @pytest.mark.parametrize("form", ["zero", "linear"])
 def test_exploring_episodes_may_begin_anywhere(form):
+    torch.manual_seed(1)
     critics = TrajectoryCritics(CONTINUOUS, trajectory=form, random_start=True, hidden=(), members=1)
     policy = policy_of(critics)
-    begun, on = policy.initial_state(2000), torch.full((2000, policy.state_size), 0.25)
+    begun = policy.initial_state(2000)["trajectory"]
+    on = torch.full_like(begun, 0.25)
     drawn = policy.keeping.before(begun)
     assert (float(drawn.mean()), float(drawn.std())) == (pytest.approx(0.0, abs=0.05), pytest.approx(3**-0.5, abs=0.02))
     assert float(drawn.abs().max()) < 1.0
@@ -203,10 +206,10 @@ def test_exploring_episodes_may_begin_anywhere(form):
     _, after = policy.keeping.follow(begun, torch.zeros(2000, 1), torch.zeros(2000, dtype=torch.bool))
     assert float(after[:, 0].std()) > 0.5
     assert after[:, -1].unique().tolist() == [0.0]
-    _, after = policy.advance(torch.zeros(2000, 1), begun)
-    assert float(after[:, 0].detach().std()) > 0.2
-    assert torch.equal(*(policy.advance(column(0), begun[:1], explore=False)[0] for _ in range(2)))
-    assert not policy_of(critics_of(*MEMBERS)).initial_state(1).any()
+    _, after = policy.advance(torch.zeros(2000, 1), {"trajectory": begun})
+    assert float(after["trajectory"][:, 0].detach().std()) > 0.2
+    assert torch.equal(*(policy.advance(column(0), {"trajectory": begun[:1]}, explore=False)[0] for _ in range(2)))
+    assert not policy_of(critics_of(*MEMBERS)).initial_state(1)["trajectory"].any()
     loss = SwitchingPolicyLoss(policy, sgd, critics=critics, temperature=policy._borrowed[1])
     for state, differ in ((begun, True), (on, False)):
         seen = []
@@ -254,13 +257,13 @@ def test_memory_keeps_current_trajectories(random, inverse):
     critics = TrajectoryCritics(env.spaces, trajectory="linear", inverse=inverse, hidden=(8,))
     policy = SwitchingPolicy(env.spaces, critics, Temperature(critics.decisions), hidden=(8,))
     agent = Repeating(policy)
-    columns = {name: {"shape": policy.state_size} for name in ("state", "next_state")}
+    columns = {name: {"shape": policy.keeping.state_size} for name in ("trajectory", "next_trajectory")}
     table = Table(spaces=env.spaces, num_envs=2, length=400, columns=columns)
     collector = Collector(env, agent, table, warm_up_seed=3)
     collector.begin_training()
     collector.collect(300, random=random)
     batch = table.sample(200, 4)
-    before, after = batch["state"], batch["next_state"]
+    before, after = batch["trajectory"], batch["next_trajectory"]
     assert torch.equal(before[:, 1:], after[:, :-1])
     assert torch.equal(batch["action"], after[..., :1])
     switched = after[..., -1] == 0

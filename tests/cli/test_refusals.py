@@ -40,7 +40,7 @@ PEERS = {
         "env: there is no 'Ant-v5'; an id of Gymnasium is given by env.id=Ant-v5"
     ],
     ("train", "algorithm=dqn", "env=CartPole-v1"): ["(did you mean 'cartpole'?)", "env.id=CartPole-v1"],
-    ("train", "algorithm=taac", "env=pendulum", "algorithm.recurrent=lstm"): [
+    ("train", "algorithm=seditor", "env=constrainedbandit", "algorithm.recurrent=lstm"): [
         "no such key; algorithm.recurrent is a key of algorithm=a2c, action_repeat, bc, ddpg,"
     ],
     (*DQN, "run_dir=x"): ["run_dir: no such key or group (did you mean '--run-dir'?)"],

@@ -1,5 +1,6 @@
 """The recurrent state of an env is that of its open episode."""
 
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from rlrun.collect import PolicyAgent, evaluate
+from rlrun.collect import AsyncCollector, Collector, PolicyAgent, evaluate
 from rlrun.collect.agents import restarted
 from rlrun.core.errors import RequestError
 from rlrun.memory.rollout_table import Rollout
@@ -76,12 +77,15 @@ def test_state_is_restored_or_reset():
     assert restored.state.tolist() == [[2.0], [0.0], [2.0]]
 
 
+@pytest.mark.parametrize("kind", [Collector, partial(AsyncCollector, kind="thread", queue=2)], ids=["own", "async"])
 @pytest.mark.parametrize("columns", [{}, {"state": {"shape": 1}}], ids=str)
-def test_random_steps_advance_the_state_that_memory_stores(columns, monkeypatch):
+def test_random_steps_advance_the_state(columns, kind, monkeypatch):
     monkeypatch.setattr(Counting, "after", lambda self, observation, state: state + 10.0, raising=False)
-    collector = collector_of(None, 2, columns=columns)
+    collector = collector_for(labelled(None, 2), Counting(), columns=columns, kind=kind)
     collector.collect(2, random=True)
-    assert collector.state.tolist() == [[10.0 if columns else 0.0]] * 2
+    collector.collect(2)
+    assert collector.state.tolist() == [[11.0]] * 2
+    collector.end_training(None)
 
 
 @pytest.mark.parametrize(("envs", "max_steps", "most"), [(1, None, 3), (3, None, 2), (2, 2, 1)])

@@ -109,19 +109,21 @@ def test_an_epsilon_greedy_agent_explores_as_often_as_in_training():
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "parts"),
     [
-        ("algorithm=ppo", SPACES["dict"]),
-        ("algorithm=dqn", "env=cartpole"),
-        ("algorithm=sac", SPACES["mixed"]),
-        ("algorithm=td3", "env=pendulum"),
+        (("algorithm=ppo", SPACES["dict"]), ("",)),
+        (("algorithm=dqn", "env=cartpole"), ("",)),
+        (("algorithm=sac", SPACES["mixed"]), ("",)),
+        (("algorithm=td3", "env=pendulum"), ("",)),
+        (("algorithm=taac_q", "env=pendulum"), (".trajectory", ".recurrent")),
+        (("algorithm=dqn", "env=cartpole", "+with=action_repeat"), (".action", ".left", ".recurrent")),
     ],
 )
-def test_a_recurrent_policy_takes_and_gives_its_state(overrides):
+def test_a_recurrent_policy_takes_and_gives_its_state(overrides, parts):
     setup = make(*overrides, *SMALL, "algorithm.recurrent=lstm", "algorithm.core_size=5")
     graph = setup.graph()
-    assert [port.name for port in graph.inputs][-1] == "state"
-    assert graph.outputs[-1].name == "next_state"
+    assert [port.name for port in graph.inputs if port.role == "state"] == [f"state{part}" for part in parts]
+    assert [port.name for port in graph.outputs if port.role == "next_state"] == [f"next_state{part}" for part in parts]
     assert proven(setup, graph).largest < 1e-5
 
 

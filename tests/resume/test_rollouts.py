@@ -25,6 +25,8 @@ ALGORITHMS = {
     "a2c": ["algorithm=a2c", "algorithm.horizon=4"],
     "dqn": ["algorithm=dqn", "memory=prioritized", "memory.sampler.mix=0.9", *WINDOWS],
     "sac": ["algorithm=sac", "env.kwargs.continuous=true", "algorithm.n_step=2", *WINDOWS],
+    "taac": ["algorithm=taac_l", "env.kwargs.continuous=true", "algorithm.random_start=true", *WINDOWS],
+    "repeats": ["algorithm=action_repeat", "algorithm.most_steps=3", *WINDOWS],
     "shared": ["algorithm=sac", "env.kwargs.continuous=true", *WINDOWS, "+with=shared_encoder", *ENCODER],
 }
 RECURRENT = (
@@ -98,7 +100,11 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "core"), [("ppo", "lstm"), ("a2c", "gru"), ("dqn", "lstm"), ("sac", "gru"), ("shared", "null")]
+    ("algorithm", "core"),
+    [
+        *(("ppo", "lstm"), ("a2c", "gru"), ("dqn", "lstm"), ("sac", "gru")),
+        *(("taac", "lstm"), ("repeats", "gru"), ("shared", "null")),
+    ],
 )
 def test_recurrent_run_killed_inside_an_epoch_or_episode(algorithm, core, tmp_path):
     assert_exact(recurrent(algorithm, core), tmp_path, at=60)

@@ -87,11 +87,12 @@ def test_epochs_of_unequal_shares_have_as_many_batches(tmp_path, warm, together)
     assert first["networks.twin"] == second["networks.twin"]
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "sac", "td3"])
-def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm):
+@pytest.mark.parametrize("algorithm", ["ppo", "sac", "td3", "dqn", "recurrent_sac", "taac"])
+def test_two_learners_take_the_steps_of_one_on_the_whole_batch(found, algorithm, together):
     single, first, second = (learner[algorithm] for learner in found)
     begun = [name for name in single if "weight" in name]
     assert len(begun) > 2
+    assert algorithm not in together.STATES or any("core" in name for name in begun)
     for name, value in single.items():
         assert torch.equal(first[name], second[name]), name
         assert torch.allclose(first[name], value, rtol=1e-5, atol=1e-6), name

@@ -13,6 +13,9 @@ during a repeat, or its next rows may be missing. Then the sum ends after the st
 the rest. Such a row keeps the number of steps that the policy chose. A smaller number would make short repeats look
 better than they are, because such rows never contain a termination.
 
+Recurrent networks see every step of the environment, also those during a repeat. So a window is one of steps, and the
+value after a decision is that of the state which was reached step by step.
+
 Differences from the paper: its repeats are of two lengths, and its learners DQN and A3C. Environment steps are what is
 stored, counted, logged and evaluated; decisions are joined when a batch is made.
 """
@@ -116,8 +119,6 @@ class Persistent(Counting):
     ) -> None:
         self.agent: Any = PolicyAgent(policy, **options) if agent is None else agent
         super().__init__(policy, **options)
-        if self.recurrent:
-            raise ConfigError("algorithm.recurrent: a policy whose actions last has no recurrent state; give null here")
         self.outputs = OUTPUTS
         self.space = spaces.action
         self.decided: Space = policy.codec.space  # type: ignore[attr-defined]
@@ -130,8 +131,9 @@ class Persistent(Counting):
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree]:
         assert state is not None
-        action, lasts = follow(self.agent.respond(observation, None, explore)[0], state, self.most)
-        return action, {"action": action, "left": lasts - 1}
+        decision, after = self.agent.respond(observation, state.get("recurrent"), explore)
+        action, lasts = follow(decision, state, self.most)
+        return action, {"action": action, "left": lasts - 1, **({} if after is None else {"recurrent": after})}
 
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
@@ -140,16 +142,23 @@ class Persistent(Counting):
         free = state["left"] == 0
         if explore:
             self.count(free)
-        action, lasts = state["action"], state["left"]
-        if free.any():
-            action, lasts = follow(self.agent(observation, explore=explore)["action"], state, self.most)
+        action, lasts, recurrent = state["action"], state["left"], {}
+        if self.recurrent or free.any():
+            response = self.agent(observation, state.get("recurrent"), explore=explore)
+            action, lasts = follow(response["action"], state, self.most)
+            recurrent = {"recurrent": response["state"]} if self.recurrent else {}
         elif explore and hasattr(self.agent, "steps"):  # schedules count steps of the environment
             self.agent.steps += len(free) * learners.count()
-        return {"action": action, "state": {"action": action, "left": lasts - 1}, "lasts": lasts}
+        return {"action": action, "state": {"action": action, "left": lasts - 1, **recurrent}, "lasts": lasts}
 
     def initial_state(self, count: int) -> Tree:
-        """Return the state of fresh episodes: nothing is left to do."""
-        return {"action": _zeros(self.space, count), "left": np.zeros(count, np.int64)}
+        """Return the state of fresh episodes: nothing is left to do, and nothing remembered."""
+        recurrent = {"recurrent": self.agent.initial_state(count)} if self.recurrent else {}
+        return {"action": _zeros(self.space, count), "left": np.zeros(count, np.int64), **recurrent}
+
+    def after(self, observation: Tree, state: Tree) -> Tree:
+        """Return the state after observations, whatever is done."""
+        return {**state, "recurrent": self.agent.after(observation, state["recurrent"])}
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
         """Return what acts at random in this one's place: by decisions, too."""

@@ -22,6 +22,8 @@ With `inverse` false x is not the action that τ1 comes to but what is constant 
 The target looks through the steps on which stored and present policy go on alike ("compare-through"), so values travel
 over whole repeats in one update. What was in force before each step is that of collecting, stored with it.
 
+Recurrent networks remember observations only: they know τ behind what they remember, as critics know an action.
+
 Differences from the paper: an episode begins with a trajectory of zeros in force, or when it explores with a random
 one, drawn again for each update (`random_start`); critics of longer trajectories see all of them; the two critics share
 one stacked ensemble, and their losses are summed.
@@ -45,7 +47,11 @@ from rlrun.core.spaces import Box, Composite, Discrete, Spaces, describe
 from rlrun.core.typing import Tree
 from rlrun.nn import Critics, SquashedGaussian, Temperature
 from rlrun.nn.actions import ActionCodec
+from rlrun.nn.encoders import Encoded, Recipe
+from rlrun.nn.mlp import Activation, Initializer
 from rlrun.nn.policy import require_bounded
+from rlrun.nn.recurrent import Kind
+from rlrun.nn.remembering import Remembering
 
 Form = Literal["zero", "linear", "quadratic"]
 FORMS = ("zero", "linear", "quadratic")
@@ -54,8 +60,8 @@ FORMS = ("zero", "linear", "quadratic")
 class Trajectories:
     """How an action goes on by itself: rows of its numbers, their change, and the change of that.
 
-    The state of an environment is such a row. Its last number is how often the trajectory was repeated, 0 at its
-    first step.
+    The `trajectory` of an environment is such a row and one more number: how often it was repeated, 0 at its first
+    step.
 
     Args:
         spaces: of the environment.
@@ -174,8 +180,10 @@ class Proposal(NamedTuple):
     log_prob: Tensor
 
 
-class SwitchingPolicy(nn.Module):
+class SwitchingPolicy(Encoded, Remembering):
     """π(x | s, τ⁻) and the choice whether to switch to x, and what acts by it.
+
+    The trajectory comes behind the encoder of observations, and so behind a recurrent layer, as it does in critics.
 
     Args:
         spaces: of the environment.
@@ -183,7 +191,8 @@ class SwitchingPolicy(nn.Module):
         temperature: α of both stages.
         most_steps: of a trajectory; acting, one that was played so often is left. None = any.
         advantage_clip: bounds of the value of switching less that of going on, as exploring and learning choose.
-        options: of `SquashedGaussian`, such as `hidden` or `layer_norm`.
+        hidden, activation, layer_norm, init, encoder, core, core_size: of the layers, as `EncodedMLP` takes them.
+        options: of `SquashedGaussian`, such as `log_std`.
 
     Raises:
         ConfigError: a trajectory could not be played once, or the bounds are no pair in order.
@@ -197,6 +206,13 @@ class SwitchingPolicy(nn.Module):
         *,
         most_steps: int | None = None,
         advantage_clip: Sequence[float] | None = None,
+        hidden: Sequence[int] = (256, 256),
+        activation: Activation = "relu",
+        layer_norm: bool = False,
+        init: str | Initializer = "default",
+        encoder: nn.Module | Recipe | None = None,
+        core: Kind | None = None,
+        core_size: int = 64,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -206,10 +222,11 @@ class SwitchingPolicy(nn.Module):
         if most_steps is not None and most_steps < 1:
             raise ConfigError(f"algorithm.most_steps must be at least 1, not {most_steps}")
         self.keeping = critics.trajectories
-        self.state_size = self.keeping.state_size
-        seen = Composite({"observation": spaces.observation, "trajectory": _numbers(self.keeping.size)})
+        layers: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "init": init}
+        features, hidden = self.use_layers(encoder, spaces, hidden, core=core, core_size=core_size, **layers)
+        seen = Composite({"observation": _numbers(features), "trajectory": _numbers(self.keeping.size)})
         chosen = critics.decisions.action.parts["action"]  # type: ignore[union-attr]
-        self.gaussian = SquashedGaussian(Spaces(seen, chosen), **options)
+        self.gaussian = SquashedGaussian(Spaces(seen, chosen), hidden=hidden, **layers, **options)
         self.most_steps = most_steps
         self.advantage_clip = advantage_clip
         self._borrowed = (critics, temperature)  # in a tuple: their parameters are not this network's
@@ -219,15 +236,20 @@ class SwitchingPolicy(nn.Module):
         self._borrowed[0].train(mode)
         return super().train(mode)
 
-    def initial_state(self, count: int) -> Tensor:
-        """Return the state [count, S] of episodes that begin."""
-        state = torch.zeros(count, self.state_size, device=next(self.parameters()).device)
-        state[:, -1] -= float(self.keeping.random_start)
-        return state
+    def initial_state(self, count: int) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return the state of episodes that begin: `trajectory` [count, size + 1], `recurrent` [count, S] if S > 0."""
+        recurrent = super().initial_state(count)
+        trajectory = recurrent.new_zeros(count, self.keeping.state_size)
+        trajectory[:, -1] -= float(self.keeping.random_start)
+        return {"trajectory": trajectory, **({"recurrent": recurrent} if self.state_size else {})}
+
+    def after(self, observation: Tree, state: Tree) -> Tree:
+        """Return the state after observations, whatever trajectories are in force."""
+        return {**state, "recurrent": self.stepped(observation, state["recurrent"])[1]}
 
     def propose(self, observation: Tree, before: Tensor, explore: bool = True) -> Proposal:
         """Return what there is to choose from, with trajectories before [..., size] in force."""
-        seen = {"observation": observation, "trajectory": before}
+        seen = {"observation": self.encode(observation), "trajectory": before}
         if explore:
             c, log_prob = self.gaussian(seen)
         else:
@@ -240,11 +262,16 @@ class SwitchingPolicy(nn.Module):
         if self.advantage_clip is not None:
             advantage = (values[..., 1] - values[..., 0]).clamp(*self.advantage_clip)
             values = torch.stack((torch.zeros_like(advantage), advantage), -1)
-        return (values / self._borrowed[1].of("discrete")).log_softmax(-1)
+        alpha: Tensor = self._borrowed[1].of("discrete")
+        return (values / alpha).log_softmax(-1)
 
-    def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
-        """Return an action, and the state [B, S] after it."""
-        proposal = self.propose(observation, self.keeping.before(state) if explore else state[..., :-1], explore)
+    def advance(self, observation: Tree, state: Tree, explore: bool = True) -> tuple[Tree, Tree]:
+        """Return an action, and the state after it."""
+        trajectory, recurrent = state["trajectory"], {}
+        if "recurrent" in state:
+            observation, recurrent["recurrent"] = self.stepped(observation, state["recurrent"])
+        before = self.keeping.before(trajectory) if explore else trajectory[..., :-1]
+        proposal = self.propose(observation, before, explore)
         critics = self._borrowed[0]
         least = critics.value_head.guiding
         if explore:
@@ -253,8 +280,9 @@ class SwitchingPolicy(nn.Module):
             chosen = both(critics.doubled, observation, proposal, least).argmax(-1)
         switch = chosen == 1
         if self.most_steps is not None:
-            switch = switch | (state[..., -1] >= self.most_steps - 1)
-        return self.keeping.choose(state, proposal.kept, proposal.new, switch)
+            switch = switch | (trajectory[..., -1] >= self.most_steps - 1)
+        action, trajectory = self.keeping.choose(trajectory, proposal.kept, proposal.new, switch)
+        return action, {"trajectory": trajectory, **recurrent}
 
 
 def both(
@@ -278,13 +306,13 @@ class TrajectoryTarget(TargetCallback):
     def target(
         self,
         next_observation: Tree,
-        next_state: Tensor,
+        next_trajectory: Tensor,
         reward: Tensor,
         terminated: Tensor,
         truncated: Tensor,
         valid: Tensor | None = None,
     ) -> TargetResult:
-        proposal = self.policy.propose(next_observation, next_state[..., :-1])
+        proposal = self.policy.propose(next_observation, next_trajectory[..., :-1])
         head = self.value_head
         choice = self.policy.choice(both(self.network, next_observation, proposal, head.guiding))  # [B, T, 2]
         value = both(self.target_network, next_observation, proposal, head.smallest)  # … or of each reward [R, B, T, 2]
@@ -292,7 +320,7 @@ class TrajectoryTarget(TargetCallback):
         if terminated.dim() == 1:
             return self.bootstrap(reward, terminated, value, None)
         switched = ops.gumbel_argmax(choice) == 1
-        switched[:, :-1] |= next_state[:, 1:, -1] == 0.0  # what the stored policy did at the next row
+        switched[:, :-1] |= next_trajectory[:, 1:, -1] == 0.0  # what the stored policy did at the next row
         episode_end = terminated | truncated
         if valid is not None:
             episode_end[:, :-1] |= ~valid[:, 1:]
@@ -306,9 +334,9 @@ class TrajectoryLoss(CriticLoss):
     """Distance of each critic to the common target, at the trajectories that were in force, summed over critics."""
 
     def loss(  # type: ignore[override]
-        self, observation: Tree, next_state: Tensor, q_target: Tensor, target_scale: Tensor | None = None
+        self, observation: Tree, next_trajectory: Tensor, q_target: Tensor, target_scale: Tensor | None = None
     ) -> LossResult:
-        return super().loss(observation, next_state[..., :-1], q_target, target_scale)
+        return super().loss(observation, next_trajectory[..., :-1], q_target, target_scale)
 
 
 class SwitchingPolicyLoss(LossCallback):
@@ -330,8 +358,8 @@ class SwitchingPolicyLoss(LossCallback):
         self.critics = critics
         self.temperature = temperature
 
-    def loss(self, observation: Tree, state: Tensor) -> LossResult:
-        proposal = self.policy.propose(observation, self.policy.keeping.before(state))
+    def loss(self, observation: Tree, trajectory: Tensor) -> LossResult:
+        proposal = self.policy.propose(observation, self.policy.keeping.before(trajectory))
         values = both(self.critics, observation, proposal, self.critics.value_head.guiding)
         choice = self.policy.choice(values.detach())
         entropy = -(choice.exp() * choice).sum(-1)

@@ -52,7 +52,7 @@ class RecurrentPolicy(Acting, Protocol):
         """Return the state of `count` fresh episodes."""
 
     def after(self, observation: Tree, state: Tree) -> Tree:
-        """Return the state after observations [N, …] and a state, where replayed windows begin with stored states."""
+        """Return the state after observations [N, …] and a state; without this call, random actions keep a state."""
 
 
 class Agent(Protocol):
@@ -127,6 +127,15 @@ def restarted(state: Tree, initial: Tree, envs: Array) -> Tree:
     return state if state is None else where(envs, initial, state)
 
 
+def state_after(agent: Any, observation: Tree, state: Tree, response: Response) -> Tree:
+    """Return the recurrent state [N, …] after a response; `agent.after` gives what random actions leave out of it."""
+    after = response.get("state")
+    if after is None or (isinstance(after, dict) and len(after) < len(state)):
+        state = {**state, **after} if after else state
+        after = agent.after(observation, state) if hasattr(getattr(agent, "policy", agent), "after") else state
+    return after
+
+
 class PolicyAgent(Agent):
     """Act by a policy's own distribution; keep its state, if the policy is recurrent (`state_size`).
 
@@ -183,8 +192,7 @@ class PolicyAgent(Agent):
         """Return an action and the state after it, all trees of tensors; this is exported."""
         if not self.recurrent:
             return self._act(observation, explore), None
-        response: tuple[Tree, Tree] = self._act(observation, state, explore)
-        return response
+        return self._act(observation, state, explore)  # type: ignore[no-any-return]
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if self.recurrent and state is None:

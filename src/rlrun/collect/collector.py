@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted
+from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted, state_after
 from rlrun.collect.executed import Executed
 from rlrun.collect.goals import GoalGenerator
 from rlrun.collect.statistics import Tally, observed
@@ -85,7 +85,8 @@ class Collector(Budgeted):
     one ends in memory at its last step, not truncated. `approximate` names such envs; it is None if all of them
     continued.
 
-    For a recurrent agent it keeps the state of each env. A memory with a column `state` gets the state before acting.
+    For a recurrent agent it keeps the state of each env. A memory with a column `state` gets the state before acting;
+    of a state that is a dict it gets the entry `recurrent`.
     After an end, and after a row that is not a step, an env has the state of an episode that begins.
 
     Args:
@@ -295,11 +296,9 @@ class Collector(Budgeted):
         for name in self._extras:
             row[name] = response[name]
         if self._keeps_state:
-            row["state"] = self.state
+            row["state"] = self.state["recurrent"] if isinstance(self.state, dict) else self.state
         if self._initial is not None:
-            # a random action keeps the state, unless memory stores states
-            after = self.agent.after if self._keeps_state and "state" not in response else None
-            self.state = response.get("state", self.state) if after is None else after(self.observation, self.state)
+            self.state = state_after(self.agent, self.observation, self.state, response)
         self._store(row, step)
 
     def _store(self, row: dict[str, Tree], step: Step) -> None:

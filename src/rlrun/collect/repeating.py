@@ -9,14 +9,15 @@ from rlrun.collect.agents import PolicyAgent, RandomAgent, Response, to_arrays, 
 from rlrun.core.spaces import Space
 from rlrun.core.typing import Array, Tree
 
+OUTPUTS = ("action", "state", "trajectory", "next_trajectory")
 RATE = 0.001  # of the mean over steps: about the newest thousand count
 
 
 class RepeatingPolicy(Protocol):
-    """Repeats the last choice; its state [N, S] ends with the number of repetitions."""
+    """Repeats the last choice; its trajectories [N, S] end with the number of repetitions."""
 
     def follow(self, state: Tensor, action: Tree, switch: Tensor) -> tuple[Tree, Tensor]:
-        """Return the actions, and the state after them, where envs switch [N] to an action or repeat the last one."""
+        """Return actions, and the trajectory of each, where envs switch [N] to an action or repeat the last one."""
 
 
 class Counting(PolicyAgent):
@@ -52,7 +53,8 @@ class Counting(PolicyAgent):
 class Repeating(Counting):
     """Act by a policy that switches to another action or repeats the last one, and log how often it switches.
 
-    Responses have `next_state`, too, so that a memory can store the states before and after each step.
+    Its state is a dict of the `trajectory` in force and of what networks remember (`recurrent`). Responses have
+    `trajectory` and `next_trajectory`, too, so that a memory can store those before and during each step.
 
     Args:
         policy: the network.
@@ -61,14 +63,17 @@ class Repeating(Counting):
 
     def __init__(self, policy: Any, **options: Any) -> None:
         super().__init__(policy, **options)
-        self.outputs = (*self.outputs, "next_state")
+        self.recurrent = True
+        self.outputs = OUTPUTS
         self.keeping = policy.keeping
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         response = super().__call__(observation, state, explore=explore)
+        assert state is not None
+        trajectory = response["state"]["trajectory"]
         if explore:
-            self.count(response["state"][:, -1] == 0.0)
-        return response | {"next_state": response["state"]}
+            self.count(trajectory[:, -1] == 0.0)
+        return response | {"trajectory": state["trajectory"], "next_trajectory": trajectory}
 
     def at_random(self, space: Space, *, seed: int) -> RandomAgent:
         """Return a random agent with the same outputs."""
@@ -78,7 +83,7 @@ class Repeating(Counting):
 class RandomRepeating(RandomAgent):
     """Switch at every second step on average, to a uniformly random action."""
 
-    outputs = ("action", "state", "next_state")
+    outputs = OUTPUTS
 
     def __init__(self, space: Space, *, keeping: RepeatingPolicy, seed: int) -> None:
         super().__init__(space, seed=seed)
@@ -87,8 +92,9 @@ class RandomRepeating(RandomAgent):
     @torch.no_grad()
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         assert state is not None
-        switch = self.rng.integers(0, 2, len(state)).astype(bool)
-        random_action = to_tensors(self.draw(len(state))["action"])
-        action, after = self.keeping.follow(to_tensors(state), random_action, torch.from_numpy(switch))
-        next_state = to_arrays(after)
-        return {"action": to_arrays(action), "state": next_state, "next_state": next_state}
+        before = state["trajectory"]
+        switch = self.rng.integers(0, 2, len(before)).astype(bool)
+        random_action = to_tensors(self.draw(len(before))["action"])
+        followed = self.keeping.follow(to_tensors(before), random_action, torch.from_numpy(switch))
+        action, during = map(to_arrays, followed)
+        return {"action": action, "state": {"trajectory": during}, "trajectory": before, "next_trajectory": during}

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted
+from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted, state_after
 from rlrun.collect.executed import Executed
 from rlrun.collect.statistics import last_infos
 from rlrun.core.errors import ConfigError
@@ -169,7 +169,8 @@ class _Unroller:
         episode_end = step.terminated | step.truncated
         if self.initial is not None:  # a recurrent agent: its state is reset where an episode begins
             fresh = episode_end if step.valid is None else episode_end | ~step.valid
-            self.state = restarted(response.get("state", self.state), self.initial, fresh)
+            after = state_after(self.agent, observation, self.state, response)
+            self.state = restarted(after, self.initial, fresh)
         following = self.env.restart(episode_end) if episode_end.any() else None
         self.steps += self.env.num_envs if step.valid is None else int(np.count_nonzero(step.valid))
         random_state = self.random.state_dict() if self.acting_randomly else None

@@ -79,7 +79,7 @@ class Past:
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is None or not rows.parted:
             raise RlrunError("memory.adaptors: Past serves windows of a table, and this batch comes from none")
-        reach = rows.onward(self.n_step)[1]  # [B, T]
+        reach = rows.onward(self.n_step)[1] if rows.reach is None else rows.reach  # [B, T]
         step, ahead = np.arange(self.length), np.arange(self.length + self.n_step)
         # where the observation of each step is: among observations, or behind them among next observations
         own = np.minimum(ahead, self.length - 1)

@@ -34,6 +34,7 @@ class Rows:
     valid: Array | None = None  # [B, T] where windows are padded: which rows are real, and learned from
     windows: Array | None = None  # [B, T] likewise: how many windows of this length hold each row
     parted: bool = False  # True: each row is learned from in one window only, which is drawn by any of its rows
+    reach: Array | None = None  # steps to each next observation, of the shape of `index`, where several were joined
     run: Array | None = None  # [B, T + 1]: index and following are its two ends
     fetch: Callable[[str, Array], Tree] | None = None  # set by the table
     readers: list[tuple[str, Reader]] | None = None  # what adaptors made of columns so far

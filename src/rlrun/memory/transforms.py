@@ -171,15 +171,18 @@ class NStep:
         return batch | self.ahead(rows)[0]
 
     def ahead(self, rows: Rows, most: Array | None = None) -> tuple[Batch, Array]:
-        """Return the changed columns of rows, and how many steps of each are joined [B]; most: [B], their limit."""
-        slots, reach = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
-        if most is not None:
-            reach = np.minimum(reach, most)
+        """Return the changed columns of rows, and how many steps of each are joined [B]; most: [B], their limit.
+
+        Windows of recurrent networks get the observation after all `steps`, and find the next one on the way there.
+        """
+        slots, stored = rows.onward(self.steps)  # [B, n + 1], [B] or [B, T, n + 1], [B, T]
+        reach = stored if most is None else np.minimum(stored, most)
         if rows.altered("terminated"):  # what was stored ends the episode anyway
             terminated = rows.gather("terminated", slots[..., :-1]).numpy()  # [..., n]
             reach = np.where(terminated.any(-1), np.minimum(reach, terminated.argmax(-1) + 1), reach)
         flat, first = slots.reshape(-1), np.arange(0, slots.size, self.steps + 1).reshape(reach.shape)
-        successor, last = flat[first + reach], flat[first + reach - 1]
+        successor, last = flat[first + (stored if rows.parted else reach)], flat[first + reach - 1]
+        rows.reach = reach
         reward, counted = rows.gather("reward", slots[..., :-1]).numpy(), self.counted[reach]
         rewards, factors = (("...n", "...nr")[array.ndim > slots.ndim] for array in (reward, counted))
         summed = np.einsum(f"{rewards},{factors}->{rewards.replace('n', '')}", reward, counted)
