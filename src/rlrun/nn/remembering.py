@@ -53,8 +53,8 @@ class Remembering(nn.Module):
         return with_state(observation, after) | {FEATURES: tuple(features for features, _ in steps)}, after
 
     def after(self, observation: Tree, state: Tensor) -> Tensor:
-        """Return the state [B, S] after observations from that before them."""
-        return self.stepped(observation, state)[1]
+        """Return the state [B, S] after observations from that before them; a network without a state returns that."""
+        return self.stepped(observation, state)[1] if self.state_size else state
 
     def advance(self, observation: Tree, state: Tensor, explore: bool = True) -> tuple[Tree, Tensor]:
         """Return an action, and the state [B, S] after the observations from that before them."""
