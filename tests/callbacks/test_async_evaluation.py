@@ -5,6 +5,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
+from tests.resume.reach import differences, walk
 from tests.resume.twins import signal_at
 
 import rlrun
@@ -16,7 +17,6 @@ from rlrun.commands.check import check
 from rlrun.config import compose
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.devtools.conformance.checks import AT, RESUMED, copy_as_killed, shrink
-from rlrun.devtools.conformance.reach import differences, walk
 from rlrun.runs.directory import RunDir
 
 OFTEN = {**RESUMED, "evaluation.every": 6, "evaluation.episodes": 3, "evaluation.max_steps": None}

@@ -19,13 +19,14 @@ class Forgets(Callback):
     data_group = "default"
 
     def __init__(self):
-        self.seen = 0
+        self.seen, self.inner = 0, {"chance": [numpy.random.default_rng(0)], "sum": torch.zeros(2)}
 
     def end_batch(self, update):
         self.seen += 1
+        self.inner["sum"] += self.inner["chance"][0].random()
 
 class Passing(Forgets):
-    momentary = ("seen",)
+    momentary = ("seen", "inner")
 
 class EndsAlike(QTarget):
     """Bootstraps from whatever ends an episode."""
@@ -82,7 +83,8 @@ def test_what_a_part_forgets_is_named_unless_it_says_that_it_may(tmp_path, monke
         **dict.fromkeys(["training", "seeding", "exact resume", "truncation", "export"], "ok"),
         "checkpoints": "failed",
     }
-    assert "callbacks.forgets'].seen: int" in verdicts["checkpoints"][1]
+    for text in (".seen: int 24 -> int 20", ".inner['chance'][0]: generator", ".inner['sum']: torch.float32 [2]"):
+        assert f"trainer.callbacks['forgets']{text}" in verdicts["checkpoints"][1]
     assert "passing" not in verdicts["checkpoints"][1]
 
 

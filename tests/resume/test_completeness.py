@@ -11,9 +11,9 @@ import torch
 from rlrun.callbacks.target import TargetCallback
 from rlrun.config import compose
 from rlrun.devtools.conformance.checks import AT, RESUMED, shrink
-from rlrun.devtools.conformance.reach import differences
 
 from .every import FILES, ONE_ENV, small
+from .reach import differences
 from .twins import assert_exact, records, twins, walk
 
 SINGLE = (*(f"memory/{name}" for name in ("replay", "episodes", "prioritized", "rollout")), *ONE_ENV)  # also, or only

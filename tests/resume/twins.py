@@ -10,7 +10,8 @@ import pytest
 import rlrun
 from rlrun.config import Composed
 from rlrun.devtools.conformance.checks import copy_as_killed, records
-from rlrun.devtools.conformance.reach import Leaves, differences, walk
+
+from .reach import Leaves, differences, walk
 
 __all__ = ["assert_exact", "copy_as_killed", "differences_of", "records", "signal_at", "twins", "walk"]
 
