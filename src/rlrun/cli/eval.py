@@ -56,7 +56,7 @@ def eval(
 
     names = [override for text in checkpoint or ["latest"] for override in text.split(",")]
     single = len(names) == 1 and names != [evaluation.ALL]
-    options: evaluation.Options = {
+    options: dict[str, Any] = {
         "episodes": episodes,
         "seed": seed,
         "stochastic": stochastic,
@@ -68,10 +68,8 @@ def eval(
         "trust": trust or [],
         "overrides": overrides or [],
     }
-    if single:
-        reports = [evaluation.evaluate(run, checkpoint=names[0], **options)]
-    else:
-        reports = evaluation.evaluate(run, checkpoint=names, **options)
+    result = evaluation.evaluate(run, checkpoint=names[0] if single else names, **options)
+    reports = [result] if single else result
     if as_json:
         objects = [report.to_json() for report in reports]
         print_json(objects[0] if single else objects)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any
 
 import numpy as np
 
@@ -107,25 +107,6 @@ class ValidationReport:
         return f"{numbers} on {counted(self.rows, 'held-out row')} (checkpoint {self.checkpoint})"
 
 
-class Options(TypedDict, total=False):
-    """Arguments of `evaluate` besides the checkpoint."""
-
-    episodes: int
-    seed: int
-    stochastic: bool
-    epsilon: float | None
-    video: Path | None
-    videos: int | None
-    form: str | None
-    network: str | None
-    trust: Iterable[str]
-    overrides: Iterable[str]
-
-
-@overload
-def evaluate(run: Run, *, checkpoint: str = "latest", **options: Unpack[Options]) -> Any: ...
-@overload
-def evaluate(run: Run, *, checkpoint: list[str], **options: Unpack[Options]) -> list[Any]: ...
 def evaluate(
     run: Run,
     *,
