@@ -111,15 +111,13 @@ def test_what_would_not_stay_is_not_written(tmp_path, monkeypatch):
 
 
 def test_training_outlives_the_process_that_exports(tmp_path, caplog, monkeypatch):
-    start = during.start
+    class Dying(during.ProcessLink):
+        def __init__(self, *options):
+            super().__init__(*options)
+            self.kill()
+            assert self.cause() == "it was killed by SIGKILL"
 
-    def dying():
-        process, connection = start()
-        process.kill()
-        process.wait()
-        return process, connection
-
-    monkeypatch.setattr(during, "start", dying)
+    monkeypatch.setattr(during, "ProcessLink", Dying)
     result = rlrun.train([*WORDS, "export.every=40", "stop.env_steps=80"], run_dir=tmp_path / "run")
     assert result.summary["status"] == "completed"
     assert "the process that exports has ended" in caplog.text

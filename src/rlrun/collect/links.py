@@ -124,6 +124,10 @@ class ProcessLink(Link):
     def cause(self) -> str:
         return processes.end_of(self._process)
 
+    def kill(self) -> None:
+        """End the process now; `rows` are closed then."""
+        self._process.kill()
+
     def close(self, grace: float = GRACE) -> bool:
         self._jobs.put(Leave())
         self._jobs.close()

@@ -4,34 +4,29 @@ import logging
 import os
 import pickle
 import queue
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from rlrun.callbacks.schedule import following
-from rlrun.collect.unroll import freeze, thaw
+from rlrun.collect.links import ProcessLink
+from rlrun.collect.unroll import Give, Inbox, freeze, thaw
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
 from rlrun.export import making
 from rlrun.export.checking import Reference, compare, edges, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.making import environment, interface
-from rlrun.runs import processes
 from rlrun.runs.files import replace, write_json
 from rlrun.runs.items import Item, Items
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Callback, Stop
 
 PREFIX = "policy_"
-END = b""  # in place of a request: there are no more
 _messages = logging.getLogger("rlrun")
 
 
@@ -132,7 +127,7 @@ class OnnxExport(Callback):
             if (error is None or isinstance(error, Stop)) and self._axis > self._newest:
                 self._send({})
         except BaseException:  # a second signal: the process leaves now, and its thread with it
-            self._worker.process.kill()
+            self._worker.link.kill()
             raise
         finally:
             self._worker.close()
@@ -182,12 +177,10 @@ class OnnxExport(Callback):
         self._due = following(self._newest, self.every)
 
 
-def start() -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a process that exports; return it and the connection to it."""
-    connection, theirs = Pipe()
-    process = processes.start(__name__, theirs)
-    theirs.close()
-    return process, connection
+class ExportJob(NamedTuple):
+    """Write the file of this request."""
+
+    request: bytes
 
 
 class _Worker:
@@ -200,7 +193,7 @@ class _Worker:
 
     def __init__(self, items: ExportedFiles, keep: int | None) -> None:
         self.items, self.keep = items, keep
-        self.process, self._connection = start()
+        self.link = ProcessLink(None, write_files)
         self._newest = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="export")
 
@@ -227,20 +220,14 @@ class _Worker:
 
     def _carry_out(self, parts: bytes) -> str:
         """Let the process write the file of a request; return what went wrong, or an empty text."""
-        try:
-            self._connection.send_bytes(parts)
-            answer: str = self._connection.recv()
-        except (EOFError, OSError):
-            return "the process that exports has ended"
-        return answer
+        self.link.send(ExportJob(parts))
+        answer: str | None = self.link.rows.receive()
+        return "the process that exports has ended" if answer is None else answer
 
     def close(self) -> None:
         """Wait until all requests are written."""
         self._thread.shutdown()
-        with suppress(OSError):  # it has ended
-            self._connection.send_bytes(END)
-        self._connection.close()
-        self.process.wait()
+        self.link.close()
 
 
 def _failure(handle: int, problem: str) -> RlrunError:
@@ -270,19 +257,17 @@ def carry_out(request: bytes) -> None:
     replace(path, data)
 
 
-def serve(handle: int, parent: int) -> None:
-    """Carry out requests from a connection; the answer is an empty text, or the error."""
+def write_files(_load: Callable[[], None], jobs: Inbox, give: Give) -> None:
+    """Carry out requests until there are no more; give an empty text for each, or the error."""
     torch.set_num_threads(1)
     if hasattr(os, "nice"):
         os.nice(10)  # training comes first
     making.keep_operators()
-    connection = Connection(handle)
-    with open(os.devnull, "w") as sys.stdout, suppress(EOFError, OSError):  # what exporters print is for nobody
-        sys.stderr = sys.stdout
-        while (request := connection.recv_bytes()) != END:
+    # what exporters print is for nobody
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+        while isinstance(job := jobs.receive(), ExportJob):
             try:
-                carry_out(request)
-                answer = ""
+                carry_out(job.request)
+                give("")
             except Exception as error:
-                answer = describe_error(error)
-            connection.send(answer)
+                give(describe_error(error))

@@ -44,7 +44,7 @@ NEVER = """
     rlrun.nn.fast_linear.use rlrun.nn.fast_linear.set_threads rlrun.nn.fast_linear.best_threads
     rlrun.nn.fast_linear.fastest
     rlrun.analysis.doctor rlrun.export.checking rlrun.export.making rlrun.export.opening rlrun.export.play_onnx
-    rlrun.export.during.ExportedFiles rlrun.export.during.carry_out rlrun.export.during.serve
+    rlrun.export.during.ExportedFiles rlrun.export.during.carry_out rlrun.export.during.write_files
     rlrun.checkpoints rlrun.doctor rlrun.evaluate rlrun.export_onnx rlrun.init rlrun.play rlrun.plugin_test
     rlrun.resume rlrun.train
 """.split()  # noqa: SIM905
