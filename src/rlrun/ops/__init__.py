@@ -1,117 +1,58 @@
 """The mathematics: pure functions of tensors."""
 
-from rlrun.ops.classification import accuracy, auroc, log_likelihood
-from rlrun.ops.distributions import (
-    bin_centres,
-    choice_divergence,
-    gaussian_distance,
-    gaussian_divergence,
-    gumbel_argmax,
-    gumbel_like,
-    normal_like,
-    one_hot,
-    saturated,
-    smoothed_bins,
-    squashed_action,
-    squashed_entropy,
-    squashed_log_prob,
-    squashed_sample,
-    tanh_log_slope,
-)
-from rlrun.ops.losses import (
-    ACTOR_Q,
-    CLIPS,
-    ActorQ,
-    Clip,
-    clip_,
-    distance,
-    error_size,
-    expectile_distance,
-    guiding,
-    least_weighed,
-    mean_of,
-    normalized,
-    over_valid,
-    surrogate,
-    with_gradient_clipped,
-)
-from rlrun.ops.quantiles import LEAST, Fractions, Least, fixed_fractions, least_of, quantile_distance, sampled_fractions
-from rlrun.ops.returns import (
-    compare_through,
-    discounted_return,
-    discounts,
-    gae,
-    lambda_return,
-    lengthened,
-    n_step_return,
-    one_step_return,
-    v_trace,
-)
-from rlrun.ops.targets import (
-    TargetEntropy,
-    bootstrap,
-    choice_entropy,
-    lerp_,
-    range_entropy,
-    smoothed,
-    target_entropy,
-)
-
-__all__ = [
-    "ACTOR_Q",
-    "CLIPS",
-    "LEAST",
-    "ActorQ",
-    "Clip",
-    "Fractions",
-    "Least",
-    "TargetEntropy",
-    "accuracy",
-    "auroc",
-    "bin_centres",
-    "bootstrap",
-    "choice_divergence",
-    "choice_entropy",
-    "clip_",
-    "compare_through",
-    "discounted_return",
-    "discounts",
-    "distance",
-    "error_size",
-    "expectile_distance",
-    "fixed_fractions",
-    "gae",
-    "gaussian_distance",
-    "gaussian_divergence",
-    "guiding",
-    "gumbel_argmax",
-    "gumbel_like",
-    "lambda_return",
-    "least_of",
-    "least_weighed",
-    "lengthened",
-    "lerp_",
-    "log_likelihood",
-    "mean_of",
-    "n_step_return",
-    "normal_like",
-    "normalized",
-    "one_hot",
-    "one_step_return",
-    "over_valid",
-    "quantile_distance",
-    "range_entropy",
-    "sampled_fractions",
-    "saturated",
-    "smoothed",
-    "smoothed_bins",
-    "squashed_action",
-    "squashed_entropy",
-    "squashed_log_prob",
-    "squashed_sample",
-    "surrogate",
-    "tanh_log_slope",
-    "target_entropy",
-    "v_trace",
-    "with_gradient_clipped",
-]
+from rlrun.ops.classification import accuracy as accuracy
+from rlrun.ops.classification import auroc as auroc
+from rlrun.ops.classification import log_likelihood as log_likelihood
+from rlrun.ops.distributions import bin_centres as bin_centres
+from rlrun.ops.distributions import choice_divergence as choice_divergence
+from rlrun.ops.distributions import gaussian_distance as gaussian_distance
+from rlrun.ops.distributions import gaussian_divergence as gaussian_divergence
+from rlrun.ops.distributions import gumbel_argmax as gumbel_argmax
+from rlrun.ops.distributions import gumbel_like as gumbel_like
+from rlrun.ops.distributions import normal_like as normal_like
+from rlrun.ops.distributions import one_hot as one_hot
+from rlrun.ops.distributions import saturated as saturated
+from rlrun.ops.distributions import smoothed_bins as smoothed_bins
+from rlrun.ops.distributions import squashed_action as squashed_action
+from rlrun.ops.distributions import squashed_entropy as squashed_entropy
+from rlrun.ops.distributions import squashed_log_prob as squashed_log_prob
+from rlrun.ops.distributions import squashed_sample as squashed_sample
+from rlrun.ops.distributions import tanh_log_slope as tanh_log_slope
+from rlrun.ops.losses import ACTOR_Q as ACTOR_Q
+from rlrun.ops.losses import CLIPS as CLIPS
+from rlrun.ops.losses import ActorQ as ActorQ
+from rlrun.ops.losses import Clip as Clip
+from rlrun.ops.losses import clip_ as clip_
+from rlrun.ops.losses import distance as distance
+from rlrun.ops.losses import error_size as error_size
+from rlrun.ops.losses import expectile_distance as expectile_distance
+from rlrun.ops.losses import guiding as guiding
+from rlrun.ops.losses import least_weighed as least_weighed
+from rlrun.ops.losses import mean_of as mean_of
+from rlrun.ops.losses import normalized as normalized
+from rlrun.ops.losses import over_valid as over_valid
+from rlrun.ops.losses import surrogate as surrogate
+from rlrun.ops.losses import with_gradient_clipped as with_gradient_clipped
+from rlrun.ops.quantiles import LEAST as LEAST
+from rlrun.ops.quantiles import Fractions as Fractions
+from rlrun.ops.quantiles import Least as Least
+from rlrun.ops.quantiles import fixed_fractions as fixed_fractions
+from rlrun.ops.quantiles import least_of as least_of
+from rlrun.ops.quantiles import quantile_distance as quantile_distance
+from rlrun.ops.quantiles import sampled_fractions as sampled_fractions
+from rlrun.ops.returns import compare_through as compare_through
+from rlrun.ops.returns import discounted_return as discounted_return
+from rlrun.ops.returns import discounts as discounts
+from rlrun.ops.returns import gae as gae
+from rlrun.ops.returns import lambda_return as lambda_return
+from rlrun.ops.returns import lengthened as lengthened
+from rlrun.ops.returns import n_step_return as n_step_return
+from rlrun.ops.returns import one_step_return as one_step_return
+from rlrun.ops.returns import v_trace as v_trace
+from rlrun.ops.targets import TargetEntropy as TargetEntropy
+from rlrun.ops.targets import bootstrap as bootstrap
+from rlrun.ops.targets import choice_entropy as choice_entropy
+from rlrun.ops.targets import lerp_ as lerp_
+from rlrun.ops.targets import range_entropy as range_entropy
+from rlrun.ops.targets import smoothed as smoothed
+from rlrun.ops.targets import target_entropy as target_entropy
