@@ -12,7 +12,7 @@ from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.export.opening import Exported, exported, is_export, refuse_overrides
-from rlrun.loading.policy import Frozen, Judged, frozen, has_agent, judged
+from rlrun.loading.policy import Frozen, frozen, has_agent, judged
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import counted, finite, place_of
 
@@ -199,15 +199,13 @@ def _validated(run: Path, network: str | None, trust: Iterable[str], wanted: lis
     with judged(run, network, trust) as parts:
         if parts.validation.network not in (None, parts.network):
             raise RequestError(f"--network {parts.path}: callbacks.validation judges another network")
-        return [_validation_report(parts, where) for where in wanted]
-
-
-def _validation_report(parts: Judged, where: Path) -> ValidationReport:
-    """Judge a checkpoint by held-out data."""
-    parts.take_only(where)
-    latest, best = (parts.directory.pointed(name) == where.name for name in ("latest", "best"))
-    metrics, rows, run = parts.validation.measure(), len(parts.validation.loader), parts.directory.path
-    return ValidationReport(metrics, rows, run, where.name, checkpoint_key(where)[0], latest=latest, best=best)
+        directory, reports = parts.directory, []
+        for where in wanted:
+            parts.take_only(where)
+            latest, best = (directory.pointed(name) == where.name for name in ("latest", "best"))
+            about = (directory.path, where.name, checkpoint_key(where)[0], latest, best)
+            reports.append(ValidationReport(parts.validation.measure(), len(parts.validation.loader), *about))
+    return reports
 
 
 def _film(folder: Path | None, videos: int | None, form: str | None) -> Film | None:

@@ -154,17 +154,12 @@ def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
     path = parts.directory.exports / name if output is None else Path(output).absolute()
     if output is None:
         require_own_folder(parts.directory.exports)
-    _require_place(path, create=output is None)
-    return path
-
-
-def _require_place(path: Path, *, create: bool) -> None:
-    if path.is_dir():
-        raise RequestError(f"{path} is a folder; --output names the file")
-    if create:
         path.parent.mkdir(exist_ok=True)
     elif not path.parent.is_dir():
         raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder; --output names the file")
+    return path
 
 
 def _described(policy: Restored, where: Path, graph: Graph) -> dict[str, Any]:

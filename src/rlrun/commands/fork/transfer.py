@@ -120,7 +120,8 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer
         dry: only report: list every name, even if the budget is already used up.
 
     Raises:
-        RequestError: there is no parent, it does not fit, or a pattern matches nothing.
+        RequestError: there is no parent, it does not fit, a pattern matches nothing, or its counters have reached the
+            budget.
     """
     settings = settings_of(composed)
     if settings is None:
@@ -136,7 +137,13 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer
     for line in report.lines(most=None if dry else NAMES):
         _messages.info("%s", line)
     counted = trainer.state["group_updates"].get("default", update)
-    _require_budget(composed, {"env_steps": axis, "updates": counted})
+    for name, count in {"env_steps": axis, "updates": counted}.items():
+        limit = composed.config.stop[name]
+        if limit is not None and count >= limit > 0:  # the run would end at once
+            raise ConfigError(
+                f"stop.{name}={limit}: the parent has made {count} of them, and they count; "
+                f"give stop.{name} as the total, or count from 0 by init.numbers=skip"
+            )
     for part in parts.values():
         if isinstance(part, Checkpointer):
             part.load_state_dict(part.state_dict() | {"axis": axis, "update": update})
@@ -151,21 +158,6 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer
         for text, source in sources.items()
     ]
     return Fork(lineage if len(lineage) > 1 else lineage[0], report, axis, update)
-
-
-def _require_budget(composed: Composed, reached: Mapping[str, int]) -> None:
-    """Refuse a run that would end at once.
-
-    Raises:
-        ConfigError: the parent's counters have reached the budget.
-    """
-    for name, count in reached.items():
-        limit = composed.config.stop[name]
-        if limit is not None and count >= limit > 0:
-            raise ConfigError(
-                f"stop.{name}={limit}: the parent has made {count} of them, and they count; "
-                f"give stop.{name} as the total, or count from 0 by init.numbers=skip"
-            )
 
 
 class _Selection:
