@@ -90,19 +90,15 @@ def by_definition(reward, next_value, terminated, episode_end, t, *, discount, s
     raise AssertionError
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 20])
-def test_n_step_returns_are_the_definition(steps):
-    reward, _, next_value, _, options = windows()
-    returns = ops.n_step_return(reward, next_value, **options, steps=steps)
-    for window in range(5):
-        rows = (reward[window], next_value[window], options["terminated"][window], options["episode_end"][window])
-        expected = [by_definition(*rows, t, discount=0.9, steps=steps) for t in range(9)]
-        torch.testing.assert_close(returns[window], torch.tensor(expected), atol=1e-5, rtol=0)
+def n_step_returns(reward, next_value, *, terminated, episode_end, discount, steps):
+    """Return the definition [B, T] of returns of up to `steps` rewards."""
+    rows = [*zip(reward, next_value, terminated, episode_end, strict=True)]
+    return torch.tensor([[by_definition(*row, t, discount=discount, steps=steps) for t in range(9)] for row in rows])
 
 
 def test_returns_agree_at_their_limits():
     reward, value, next_value, _, options = windows(1)
-    longest = ops.n_step_return(reward, next_value, steps=9, **options)
+    longest = n_step_returns(reward, next_value, steps=9, **options)
     torch.testing.assert_close(ops.discounted_return(reward, next_value, **options), longest)
     torch.testing.assert_close(ops.lambda_return(reward, value, next_value, lambda_=1.0, **options), longest)
     one_step = ops.one_step_return(reward, next_value, terminated=options["terminated"], discount=0.9)
@@ -113,7 +109,7 @@ def test_lambda_returns_mix_n_step_returns():
     reward, value, next_value, _, options = windows(2)
     mixture = torch.zeros(5, 9)
     for steps in range(1, 60):
-        n_step = ops.n_step_return(reward, next_value, steps=steps, **options)
+        n_step = n_step_returns(reward, next_value, steps=steps, **options)
         mixture += (0.3 if steps < 59 else 1.0) * 0.7 ** (steps - 1) * n_step
     torch.testing.assert_close(
         ops.lambda_return(reward, value, next_value, lambda_=0.7, **options), mixture, atol=1e-4, rtol=0
@@ -146,7 +142,6 @@ def test_infinite_terminal_values_are_dropped():
     for estimate in (
         ops.gae(reward, value, next_value, lambda_=0.9, **options),
         ops.discounted_return(reward, next_value, **options),
-        ops.n_step_return(reward, next_value, steps=3, **options),
         *ops.v_trace(reward, value, next_value, log_ratio, **options),
     ):
         assert estimate.isfinite().all()

@@ -46,7 +46,6 @@ from rlrun.ops.returns import discounts as discounts
 from rlrun.ops.returns import gae as gae
 from rlrun.ops.returns import lambda_return as lambda_return
 from rlrun.ops.returns import lengthened as lengthened
-from rlrun.ops.returns import n_step_return as n_step_return
 from rlrun.ops.returns import one_step_return as one_step_return
 from rlrun.ops.returns import v_trace as v_trace
 from rlrun.ops.targets import TargetEntropy as TargetEntropy

@@ -102,26 +102,6 @@ def compare_through(
 
 
 @torch.no_grad()
-def n_step_return(
-    reward: Tensor,
-    next_value: Tensor,
-    *,
-    terminated: Tensor,
-    episode_end: Tensor,
-    discount: float | Tensor,
-    steps: int,
-) -> Tensor:
-    """Return sums of up to `steps` rewards [B, T], fewer at the end of episode or window, bootstrapped after them."""
-    returns = one_step_return(reward, next_value, terminated=terminated, discount=discount)
-    one_step = returns
-    going = _carry(episode_end, reward)[:, :-1].bool()
-    for _ in range(steps - 1):  # with one reward more each time, except where nothing follows
-        longer = reward[:, :-1] + discount * returns[:, 1:]
-        returns = torch.cat((torch.where(going, longer, one_step[:, :-1]), one_step[:, -1:]), 1)
-    return returns
-
-
-@torch.no_grad()
 def one_step_return(reward: Tensor, next_value: Tensor, *, terminated: Tensor, discount: float | Tensor) -> Tensor:
     """Return reward + γ · next value [B, T], without the value where the episode terminated."""
     return reward + discount * next_value.masked_fill(_like(terminated, next_value), 0.0)
