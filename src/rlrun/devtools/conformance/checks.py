@@ -127,7 +127,7 @@ class FinishedRun:
 
     run: Path
     updates: int
-    held: dict[str, str]
+    values: dict[str, str]
 
     @classmethod
     def of(cls, result: Result) -> FinishedRun:
@@ -184,7 +184,7 @@ def examine(
 def seeding(baseline: FinishedRun, small: Callable[[int], Composed], folder: Path) -> Verdict:
     """Train again with the same seed, and with another one."""
     same = FinishedRun.of(train(small(0), run_dir=folder / "same"))
-    mismatches = [*_parts_apart(baseline.run, same.run), *differences(baseline.held, same.held)]
+    mismatches = [*_parts_apart(baseline.run, same.run), *differences(baseline.values, same.values)]
     if mismatches or records(baseline.run) != records(same.run):
         text = f"the same seed gives another run: {_several(mismatches) or 'its metrics differ'}"
         return Verdict("seeding", "failed", text)
@@ -205,7 +205,7 @@ def resumed(baseline: FinishedRun, copy: Path, *, trust: Sequence[str]) -> list[
         text = _several([*reasons, *parts]) or "its metrics differ"
         exact = Verdict("exact resume", "failed", f"the resumed run is another one: {text}")
     complete = Verdict("checkpoints", "ok", "all that training changes is saved")
-    if forgotten := differences(baseline.held, repeated.held):
+    if forgotten := differences(baseline.values, repeated.values):
         text = f"no state_dict holds what differs after a resume: {_several(forgotten)}"
         complete = Verdict("checkpoints", "failed", text)
     return [exact, complete]
