@@ -18,6 +18,7 @@ KEYS = {
     (*DQN, "~callbacks.q_los"): ["callbacks.q_los:", "did you mean 'callbacks.q_loss'?"],
     ("train", "algoritm=dqn", "env=cartpole"): ["algoritm: no such key or group", "did you mean 'algorithm'?"],
     ("train", "algorithm=dqm", "env=cartpole"): ["algorithm: there is no 'dqm'", "did you mean 'dqn'?"],
+    ("train", "algorithm=DQN", "env=cartpole"): ["algorithm: there is no 'DQN'", "did you mean 'dqn'?"],
     ("train", "algorithm=dqn", "env=cartpol"): ["env: there is no 'cartpol'", "did you mean 'cartpole'?"],
     (*DQN, "hydra.run.dir=x"): ["hydra.run.dir:", "--run-dir"],
     (*DQN, "hydra/launcher=submitit_slurm"): ["hydra/launcher:", "launcher=slurm", "+sweep=optuna"],

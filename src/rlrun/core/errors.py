@@ -105,8 +105,12 @@ def installing(extra: str = "", options: str = "") -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most like `name`, or None where none is near."""
-    matches = difflib.get_close_matches(name, [str(choice) for choice in choices], n=3, cutoff=0.6)
+    """Return the choice most like `name`, or None where none is near; 'SAC' is 'sac' where that alone differs."""
+    choices = [str(choice) for choice in choices]
+    for choice in choices:
+        if choice.lower() == name.lower():
+            return choice
+    matches = difflib.get_close_matches(name, choices, n=3, cutoff=0.6)
     if not matches:
         return None
     alike = [difflib.SequenceMatcher(None, choice, name).ratio() for choice in matches]
