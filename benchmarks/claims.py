@@ -266,6 +266,8 @@ CLAIMS = {
     "dqn-maskedchain": Claim(("algorithm=dqn", "env=maskedchain", "stop.env_steps=20_000"), 9.5),
     **remembered("dqn"),
     **remembered("sac"),
+    "dqn-cartpole-novelocity": Claim(("algorithm=dqn", "env=cartpole_novelocity"), 475.0, enough=4),
+    "sac-pendulum-novelocity": Claim(("algorithm=sac", "env=pendulum_novelocity"), -250.0, enough=4),
     "dqn-cartpole-pixels": Claim(("algorithm=dqn", "env=cartpole_pixels"), 200.0, enough=4),
     "ppo-recall": Claim(RECALL, 0.95, unit=FLIPPED, measured=succeeded),
     "ppo-recall-alone": Claim((*RECALL, ALONE), GUESSED, unit=FLIPPED, measured=succeeded, at_most=True),
