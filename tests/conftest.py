@@ -5,13 +5,12 @@ import importlib
 import logging
 import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing import Pipe
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
 from tests.command import code_of, forget
@@ -138,7 +137,9 @@ def plain_loggers() -> None:
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for the process that exports, which takes seconds: tests/export/test_during.py starts it."""
-    monkeypatch.setattr(during, "start", lambda: (subprocess.Popen(["true"]), Pipe()[0]))
+    link = MagicMock()
+    link.rows.receive.return_value = None  # it has ended
+    monkeypatch.setattr(during, "ProcessLink", lambda recipe, work: link)
 
 
 @pytest.fixture

@@ -46,8 +46,8 @@ SMALL = {  # of some updates
     "algorithm.hidden": "[8,8]",
     "algorithm.batch_size": 4,
     "algorithm.warmup_steps": 16,
-    "algorithm.horizon": 8,
-    "algorithm.unroll": 2,
+    "algorithm.horizon": 6,
+    "algorithm.unroll": 6,
     "algorithm.burn_in": 1,
     "offline.updates": 2,
     "evaluation.every": 1_000_000,  # only once, at the end
