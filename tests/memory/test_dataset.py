@@ -13,9 +13,10 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from rlrun import train
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
-from rlrun.memory import Lazy, NStep, Scale, Table, dataset, files, minari
+from rlrun.memory import Fifo, Lazy, NStep, Prioritized, Scale, Table, dataset, files, minari
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.episodes import Episode
+from rlrun.memory.samplers import Rows
 
 from .tables import STEP, add_steps
 
@@ -186,6 +187,27 @@ def test_tables_apply_their_adaptors():
     assert set(batch) == set(loader.names()["default"])
     reward = dict(zip(batch["observation"].tolist(), batch["reward"].tolist(), strict=True))
     assert reward == {0: 1.5, 1: 1.5, 2: 1, 10: 1, 20: 1.5, 21: 1, 30: 1}
+
+
+class Noting(Fifo):
+    """Keeps the rows of samples."""
+
+    def on_sample(self, rows: Rows) -> None:
+        self.noted = [*getattr(self, "noted", []), rows]
+
+
+def test_feedback_is_about_samples_alone():
+    """A model may learn from the memory between the sample of an update and the priorities that it returns."""
+    table = filled(sampler=Prioritized(), ejector=Noting())
+    sampled = table.sample(3)["observation"].tolist()
+    assert len(next(iter(make(table, batch=7)))["default"]["observation"]) == 7
+    fed = []
+    table.sampler.feedback = lambda rows, priority: fed.append(rows)
+    table.feedback(torch.ones(3))
+    table.rewrite({"reward": 5.0 + torch.arange(3.0)})
+    assert fed == table.ejector.noted
+    assert table.storage.gather("observation", fed[0].index).tolist() == sampled
+    assert set(table.storage.gather("reward", fed[0].index).tolist()) <= {5.0, 6.0, 7.0}
 
 
 def test_tables_changed_within_epochs_are_refused():

@@ -209,7 +209,7 @@ class TableRows:
             raise RlrunError("loader.dataset: the table changed within an epoch; ReplayLoader serves one that grows")
         weighs = "weight" in self.table.sampler.provides
         weight = np.ones(len(rows), np.float32) if weighs else None
-        batch = self.table.serve(Rows(self.starts[rows], None, self.table.index, weight))
+        batch = self.table.look_up(Rows(self.starts[rows], None, self.table.index, weight))
         return {name: batch[name] for name in self.names}
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least, require_one_of
-from rlrun.core.spaces import Spaces, leaves, map_tree
+from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_one_of
+from rlrun.core.spaces import Spaces, map_tree
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import files
 from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, require_read, spared
-from rlrun.memory.columns import OWN, default_length, make_columns
+from rlrun.memory.columns import OWN, default_length, make_columns, require_frames
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.episodes import flat
 from rlrun.memory.index import EMPTY, OPEN
@@ -83,7 +83,7 @@ class Table(Recorder):
         self.adaptors = arrange(adaptors, rewards=spaces.rewards if spaces is not None else 0)
         self.past = next((adaptor for adaptor in self.adaptors if isinstance(adaptor, Past)), None)
         every, computed = make_columns(spaces, {**(columns or {}), **(self.past.columns if self.past else {})})
-        _require_frames(spaces, frame_stack)
+        require_frames(spaces, frame_stack)
         if length is None:
             length = default_length(every, frame_stack) // learners
         if num_envs < 1 or length < num_envs:
@@ -201,17 +201,22 @@ class Table(Recorder):
         self._times = {part: seconds / times for part, seconds in {**self._times, "pick": picked}.items()}
 
     def serve(self, rows: Rows) -> Batch:
-        """Return the batch of rows that were picked."""
-        rows.fetch = self._read
+        """Return the batch of rows that were picked; `feedback` and `rewrite` are about these from now on."""
         self._picked, self._written = rows, self.index.written.copy()
+        batch = self.look_up(rows)
+        if self._on_sample is not None:
+            self._on_sample(rows)
+        return batch
+
+    def look_up(self, rows: Rows) -> Batch:
+        """Return the batch of any rows, which are no sample."""
+        rows.fetch = self._read
         begin = time.perf_counter()
         batch = self._collect(rows)
         gathered = time.perf_counter()
         for adaptor in self.adaptors:
             batch = adaptor(batch, rows)
         self._times["gather"], self._times["adapt"] = gathered - begin, time.perf_counter() - gathered
-        if self._on_sample is not None:
-            self._on_sample(rows)
         return batch if self._at_home else map_tree(lambda tensor: tensor.to(self.device), batch)
 
     def _collect(self, rows: Rows) -> Batch:
@@ -381,15 +386,6 @@ class Table(Recorder):
     def restore(self, path: Path | str, *, append: bool = False) -> bool:
         """Read a file: `rlrun.memory.files.restore`. Return True if the state is exactly the stored one."""
         return files.restore(self, path, append=append)
-
-
-def _require_frames(spaces: Spaces | None, frame_stack: int) -> None:
-    """Refuse to stack observations that are no arrays of frames, with a ConfigError."""
-    require_at_least("memory.frame_stack", frame_stack, 1)
-    for path, leaf in leaves(spaces.observation) if frame_stack > 1 and spaces is not None else ():
-        if len(leaf.shape) < 2:
-            name = f"observation.{path}" if path else "observation"
-            raise ConfigError(f"memory.frame_stack: {name} {list(leaf.shape)} is no stack of frames; leave it at 1")
 
 
 def _split(tree: Tree, count: int) -> list[Tree]:
