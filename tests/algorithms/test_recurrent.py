@@ -25,6 +25,7 @@ from rlrun.collect import Collector, EpsilonGreedy, PolicyAgent, Repeating
 from rlrun.core.spaces import Box, Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import NStep, Past, Prioritized, Table
+from rlrun.memory.adaptors import RELABEL
 from rlrun.nn import ActorCritic, Core, Critics, DeterministicPolicy, Policy
 from rlrun.nn.recurrent import present, with_state
 
@@ -35,11 +36,11 @@ CORE = {"hidden": (4, 5), "core_size": 3}
 PRESENT = torch.tensor([0.3, -0.7, 0.9, 0.1, -0.2])
 
 
-def table_of(lengths, *, length, burn_in, n_step=1, terminated=False, sampler=None, size=60, spaces=CONTINUOUS):
+def table_of(lengths, *, length, burn_in, n_step=1, terminated=False, sampler=None, size=60, further=()):
     """Return a table of episodes in which observation and state are the number of a row, and the last is still open."""
     past = Past(SimpleNamespace(state_size=1), length=length, burn_in=burn_in, n_step=n_step)
-    adaptors = [past, NStep(steps=n_step, discount=0.5)]
-    table, number = Table(spaces=spaces, length=size, adaptors=adaptors, sampler=sampler), 0
+    adaptors = [past, NStep(steps=n_step, discount=0.5), *further]
+    table, number = Table(spaces=CONTINUOUS, length=size, adaptors=adaptors, sampler=sampler), 0
     for episode, count in enumerate(lengths):
         for step in range(count):
             last = step == count - 1 and episode < len(lengths) - 1
@@ -65,6 +66,7 @@ def windows_of(table, count=200):
             "next": present(then)[index, valid, 0].tolist(),
             "path": now["observation"][index, : int(then["at"][index][valid].max()) + 1, 0].tolist(),
             "weight": batch["weight"][index, valid].tolist(),
+            "reward": batch["reward"][index, valid].tolist(),
         }
         assert float(batch["weight"][index, ~valid].abs().sum()) == 0.0
         assert windows.setdefault(row["now"][0], row) == row
@@ -134,6 +136,28 @@ def test_paths_begin_where_rows_are_left(n_step, burn_in, size):
         assert row["next"] == [min(now + n_step, last) for now in row["now"]]
         assert row["path"] == [row["first"] + step for step in range(len(row["path"]))]
         assert row["path"][-1] == row["next"][-1]
+
+
+class Reached:
+    """Ends episodes at row 3, as hindsight does where a new goal is reached."""
+
+    tier = RELABEL
+    requires = provides = ("observation", "terminated")
+    removes = replaces = ()
+
+    def __call__(self, batch, rows):
+        def ended(name, value, slots):
+            return value | (rows.stored("observation", slots)[..., 0] == 3.0)
+
+        rows.through("terminated", ended)
+        return batch | {"terminated": ended("terminated", batch["terminated"], rows.index)}
+
+
+@pytest.mark.parametrize("n_step", [2, 3])
+def test_paths_go_on_behind_new_goals(n_step):
+    row = windows_of(table_of([9, 3], length=5, burn_in=1, n_step=n_step, further=[Reached()]))[0.0]
+    assert row["path"] == [float(step) for step in range(5 + n_step)]
+    assert row["reward"][3] == 1.0  # nothing behind the goal is summed
 
 
 def test_priorities_are_those_of_learned_rows():
