@@ -18,11 +18,12 @@ from gymnasium.vector import AutoresetMode
 from tests.collect.counting import Constant, Walking
 
 from rlrun import env as envs
+from rlrun.algorithms.dqn import QNetwork
 from rlrun.checkpointing import digest
 from rlrun.collect import AsyncCollector, Collector, EpsilonGreedy, PolicyAgent, links
 from rlrun.core.errors import ConfigError, MissingExtra, WorkerError
 from rlrun.core.schedules import Linear
-from rlrun.memory import ReplayLoader, Rollout, Table
+from rlrun.memory import Past, ReplayLoader, Rollout, Table
 from rlrun.nn import ActorCritic
 from rlrun.security.trust import limited
 
@@ -116,6 +117,23 @@ def test_stores_what_a_collector_stores(count, mode, random):
         state = collector.state_dict() | {"table": collector.table.state_dict(), "agent": agent.state_dict()}
         states.append(digest(state))
     assert states[0] == states[1]
+
+
+def test_states_go_on_behind_a_warm_up():
+    """A warm-up that ends within an episode leaves the state that acting would."""
+    tables = []
+    for kind in (Collector, partial(AsyncCollector, kind="thread", queue=4)):
+        torch.manual_seed(0)
+        env = counting(2)
+        network = QNetwork(env.spaces, core="gru", hidden=[4], core_size=3)
+        table = Table(spaces=env.spaces, num_envs=2, length=100, adaptors=[Past(network, length=2, burn_in=1)])
+        agent = EpsilonGreedy(network, epsilon=0.0, spaces=env.spaces, seed=0)
+        collector = probes.collector_for(env, agent, kind=kind, table=table, warm_up_seed=7)
+        collector.collect(8, random=True)
+        collector.collect(16)
+        collector.end_training(None)
+        tables.append(digest(table.state_dict()))
+    assert tables[0] == tables[1]
 
 
 def test_warm_up_is_random_throughout(begun):
