@@ -15,6 +15,7 @@ from rlrun.algorithms.trac import TrustRegion, changes
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.nn import ActorCritic, Critics, Heads
+from rlrun.nn.recurrent import with_state
 from rlrun.ops.distributions import GAUSSIANS
 
 SEEN = Box((3,), low=-1.0, high=1.0)
@@ -124,6 +125,20 @@ def test_soft_policies_have_trust_regions(distribution):
         for parameter in policy.parameters():
             parameter.add_(1.0)
         region.end_batch()
+        assert region._ratio(None) <= 1.0 < region.ratio
+
+
+def test_recurrent_policies_have_trust_regions():
+    """Replayed windows bring their state with the observation; the column `state` is not another one."""
+    spaces = Spaces(SEEN, TWO)
+    policy = SoftPolicy(spaces, Critics(spaces, hidden=[8]), Temperature(spaces), hidden=[8], core="gru", core_size=4)
+    region = TrustRegion(policy, spaces=spaces)
+    state = torch.randn(4, policy.state_size)
+    region.begin_batch(with_state(torch.randn(4, 3, 3), state, torch.tensor([[0, 1]] * 4)), state)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+        region.end_batch(torch.ones(4, 2, dtype=torch.bool))
         assert region._ratio(None) <= 1.0 < region.ratio
 
 

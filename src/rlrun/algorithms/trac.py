@@ -21,6 +21,7 @@ from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, ActionHead, Heads, SquashedGaussian
 from rlrun.nn.actions import forbidden
+from rlrun.nn.recurrent import has_state
 from rlrun.ops.distributions import GAUSSIANS, gaussian_distance
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
@@ -81,7 +82,8 @@ class TrustRegion(Callback):
         self._heads: Heads | None = None
 
     def begin_batch(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> None:
-        self._seen = (observation,) if state is None and episode_end is None else (observation, state, episode_end)
+        alone = has_state(observation) or (state is None and episode_end is None)
+        self._seen = (observation,) if alone else (observation, state, episode_end)
         if not self._actor:
             self._actor = [parameter.data for parameter in self._trained()]
             self._before = [torch.empty_like(parameter) for parameter in self._actor]
