@@ -1,6 +1,7 @@
 """Random changes of images: what becomes of pixels, what is changed alike, and exact resume."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Space, Spaces
-from rlrun.memory import ColorJitter, CutOut, PixelNoise, RandomCrop, RandomShift, Table
+from rlrun.memory import ColorJitter, CutOut, NStep, Past, PixelNoise, RandomCrop, RandomShift, Table
 from rlrun.memory.augment import Augmentation
 
 from .tables import add_steps
@@ -138,6 +139,23 @@ def test_windows_change_alike(kind):
     assert (observation == observation[:, :1]).all() == (kind != "noise")
     assert not (observation == observation[:1]).all()
     assert not (observation == following).all()
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_recurrent_paths_change_alike(n_step):
+    """The observation behind a window belongs to its path, too."""
+    shape, (cls, options) = SHAPES["gray"], KINDS["shift"]
+    past = Past(SimpleNamespace(state_size=1), length=4, burn_in=1, n_step=n_step)
+    adaptors = [past, NStep(steps=n_step, discount=0.9), cls(spaces(image(shape)), **options)]
+    table = Table(length=20, spaces=spaces(image(shape)), adaptors=adaptors)
+    row = {"observation": gradient(shape)[None], "action": [0], "reward": [0.0], "state": [[0.0]]}
+    add_steps(table, 9, lambda step: row)
+    batch = table.sample(50)
+    path = batch["observation"]["observation"]
+    assert path.shape == (50, 4 + n_step, *shape)
+    assert (path == path[:, :1]).all()
+    assert not (path == path[:1]).all()
+    assert torch.equal(batch["next_observation"]["observation"], path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,7 @@
 """Random changes of images in samples: networks learn what does not depend on them, agents see images as they are.
 
-An image and the next one are changed separately. A stack of frames is changed as one, and so is a window of images.
+An image and the next one are changed separately. A stack of frames is changed as one, and so is a window of images. A
+recurrent network reads a window and what follows it as one path, which is changed as one, too.
 """
 
 from abc import abstractmethod
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError, did_you_mean, require_at_least
 from rlrun.core.generators import Seeded
-from rlrun.core.spaces import Box, Spaces, describe, leaves
+from rlrun.core.spaces import Box, Spaces, describe, leaves, map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.samplers import Rows
 from rlrun.training.metrics import Image
@@ -48,6 +49,13 @@ class Augmentation(Seeded):
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         window = rows is not None and rows.index.ndim == 2
+        if rows is not None and rows.parted:
+            length, parts = rows.index.shape[1], (batch[name] for name in self.provides)
+            path = self._apply(map_tree(lambda *values: torch.cat(values, 1), *parts), window)
+            return batch | {
+                "observation": map_tree(lambda value: value[:, :length], path),
+                "next_observation": map_tree(lambda value: value[:, length:], path),
+            }
         return batch | {name: self._apply(batch[name], window) for name in self.provides if name in batch}
 
     def _apply(self, tree: Tree, window: bool, path: str = "") -> Tree:
