@@ -12,11 +12,31 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
 from rlrun import train
+from rlrun.checkpointing import digest
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
-from rlrun.memory import Fifo, Lazy, NStep, Prioritized, Scale, Table, dataset, files, minari
+from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.memory import (
+    Bonus,
+    Fifo,
+    Hindsight,
+    Intrinsic,
+    Lazy,
+    NStep,
+    ObservationNormalize,
+    Prioritized,
+    RandomShift,
+    RewardNormalize,
+    Scale,
+    Split,
+    Table,
+    dataset,
+    files,
+    minari,
+)
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.episodes import Episode
 from rlrun.memory.samplers import Rows
+from rlrun.nn.normalizer import Normalizer
 
 from .tables import STEP, add_steps
 
@@ -208,6 +228,57 @@ def test_feedback_is_about_samples_alone():
     assert fed == table.ejector.noted
     assert table.storage.gather("observation", fed[0].index).tolist() == sampled
     assert set(table.storage.gather("reward", fed[0].index).tolist()) <= {5.0, 6.0, 7.0}
+
+
+class Surprise(Bonus):
+    """Pays 2 for each row, and has statistics of it."""
+
+    def view(self, step: Any) -> Any:
+        return {"seen": self.seen(step["next_observation"])}
+
+    def measure(self, view: Any) -> Any:
+        return torch.full((len(view["seen"]["desired_goal"]),), 2.0)
+
+
+HELD_OUT = {
+    "validation": lambda table: make(table, batch=5).once(),
+    "a share": lambda table: (groups["default"] for groups in make(table, hold_out=0.5, held_out=True, epochs=1)),
+    "a part": lambda table: (g["default"] for g in make(Split(table, fraction=0.5).held_out, epochs=1)),
+}
+
+
+@pytest.mark.parametrize("kind", HELD_OUT)
+def test_held_out_rows_change_no_adaptor(kind):
+    """Statistics and generators stay; rows are normalized, and have their own goals and images."""
+    line = Box((1,), np.full(1, -np.inf), np.full(1, np.inf))
+    image = Box((8, 8), np.zeros((8, 8)), np.full((8, 8), 255.0), "uint8")
+    goals = Spaces(Composite({"achieved_goal": line, "desired_goal": line, "image": image}), Discrete(2))
+    norm, seen, paid = Normalizer(goals, leaves=["achieved_goal"]), Normalizer(goals), Normalizer([])
+    rms = Normalizer([], form="rms")
+    adaptors = {
+        "hindsight": Hindsight(reward=lambda achieved, desired: np.zeros(achieved.shape[:-1], np.float32), share=1.0),
+        "bonus": Intrinsic({"surprise": Surprise(torch.nn.Identity(), observation=seen, reward=paid)}),
+        "rms": RewardNormalize(rms),
+        "shift": RandomShift(goals),
+        "norm": ObservationNormalize(norm),
+    }
+    table = Table(spaces=goals, length=90, adaptors=adaptors)
+    pixels = np.random.default_rng(0).integers(0, 255, (1, 8, 8)).astype(np.uint8)
+    observation = {"achieved_goal": [[9.0]], "desired_goal": [[-4.0]], "image": pixels}
+    row = {"observation": observation, "action": [0], "reward": [0.0]}
+    for _ in range(4):
+        add_steps(table, 5, lambda step: row, end="truncated", last=observation)
+    table.sample(8)
+    parts = [adaptors["hindsight"], adaptors["shift"], norm, rms, seen, paid]
+    before = [digest(part.state_dict()) for part in parts]
+    batches = list(HELD_OUT[kind](table))
+    assert batches
+    for batch in batches:
+        assert (batch["observation"]["image"] == torch.from_numpy(pixels)).all()
+        assert (batch["observation"]["desired_goal"] == -4.0).all()
+        assert (batch["observation"]["achieved_goal"].abs() < 1.0).all()
+        assert (batch["surprise"]["bonus"] != 2.0).all()
+    assert [digest(part.state_dict()) for part in parts] == before
 
 
 def test_tables_changed_within_epochs_are_refused():

@@ -33,8 +33,8 @@ OUTPUT = "output"
 class Validation(Callback):
     """Judge networks by held-out data every so many environment steps, and once at the end.
 
-    Every validation reads all rows in their order, without gradients, in evaluation mode. Random generators and modes
-    are restored, so training is the same without it.
+    Every validation reads all rows in their order, without gradients, in evaluation mode. Adaptors learn and draw
+    nothing. Random generators and modes are restored, so training is the same without it.
 
     A metric is a function that asks for columns by the names of its arguments, and for `output`, what the network
     returns. It returns a value of each row, [B, …]. Its method `reduce`, if it has one, makes a number of the values of

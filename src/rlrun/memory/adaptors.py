@@ -52,6 +52,7 @@ class Adaptor(Protocol):
     * `rowwise`: True if each row becomes what it would alone, and nothing else changes; so several samples are
       adapted at once
     * `rollout(batch)`: called with a whole rollout [N, T, …] in place of the adaptor
+    * `evaluate(batch, rows)`: called in its place where the batch is held out, and nothing shall be learned or drawn
     * `observe(row)`: called with every row [n, …] that enters a table, or None. `row["env"]` [n] has the numbers of
       their environments; those of an episode that enters as a whole are equal.
     * `break_off(env)`: called if episodes of environments [n] end without another row
@@ -122,6 +123,13 @@ def arrange(
                 "a step; +with=reward_norm and update=replay take those that were weighed"
             )
     return arranged
+
+
+def adapt(adaptors: Iterable[Any], batch: Batch, rows: Rows | None, *, evaluation: bool = False) -> Batch:
+    """Return a batch as adaptors change it; evaluation: it is held out, so that they change nothing of their own."""
+    for adaptor in adaptors:
+        batch = (getattr(adaptor, "evaluate", adaptor) if evaluation else adaptor)(batch, rows)
+    return batch
 
 
 def _tier(adaptor: Any) -> int:

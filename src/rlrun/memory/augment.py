@@ -58,6 +58,10 @@ class Augmentation(Seeded):
             }
         return batch | {name: self._apply(batch[name], window) for name in self.provides if name in batch}
 
+    def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
+        """Return the batch as it is."""
+        return batch
+
     def _apply(self, tree: Tree, window: bool, path: str = "") -> Tree:
         if isinstance(tree, dict):
             return {name: self._apply(part, window, f"{path}.{name}" if path else name) for name, part in tree.items()}

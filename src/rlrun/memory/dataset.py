@@ -16,7 +16,7 @@ from torch import Tensor
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError, require_at_least, require_counts
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Batch, Groups, Tree
-from rlrun.memory.adaptors import Adaptor, adapted, arrange
+from rlrun.memory.adaptors import Adaptor, adapt, adapted, arrange
 from rlrun.memory.episodes import flat, nest, stack
 from rlrun.memory.loaders import chosen
 from rlrun.memory.samplers import Rows
@@ -48,7 +48,7 @@ class DatasetLoader:
         shuffle: False keeps the order.
         hold_out: share of the rows that is left out, evenly spread from a place that the seed draws; a row of a table
             stays in or out.
-        held_out: True serves that share, and nothing else.
+        held_out: True serves that share, and nothing else; adaptors then learn and draw nothing.
         adaptors: a list, or by name; `rows` is None but for a table, whose own adaptors come first.
         seed: of the order.
         data_group: name of the batches.
@@ -137,15 +137,14 @@ class DatasetLoader:
         return len(self.source)
 
     def once(self) -> Iterator[Batch]:
-        """Yield batches of all rows that it serves in their order; the loader's own position stays."""
+        """Yield batches of all rows that it serves in their order, as held-out ones; its own position stays."""
         rows = self._rows()
         for begin in range(0, len(rows), self.batch):
-            yield self._fetch(rows[begin : begin + self.batch])
+            yield self._fetch(rows[begin : begin + self.batch], evaluation=True)
 
-    def _fetch(self, rows: Array) -> Batch:
-        batch = self.source.batch(rows)
-        for adaptor in self.adaptors:
-            batch = adaptor(batch, None)
+    def _fetch(self, rows: Array, *, evaluation: bool = False) -> Batch:
+        evaluation |= self.held_out or getattr(self.source, "held_out", False)
+        batch = adapt(self.adaptors, self.source.batch(rows, evaluation), None, evaluation=evaluation)
         return batch if self.device.type == "cpu" else map_tree(lambda value: value.to(self.device), batch)
 
     def ready(self) -> bool:
@@ -199,8 +198,8 @@ class TableRows:
         count = len(self)  # which looks where rows start
         return self.table.index.episode(self.starts[:count])
 
-    def batch(self, rows: Array) -> Batch:
-        """Return some rows [B] as tensors that own their memory.
+    def batch(self, rows: Array, evaluation: bool = False) -> Batch:
+        """Return some rows [B] as tensors that own their memory; evaluation: adaptors learn and draw nothing.
 
         Raises:
             RlrunError: the table changed within an epoch.
@@ -209,7 +208,7 @@ class TableRows:
             raise RlrunError("loader.dataset: the table changed within an epoch; ReplayLoader serves one that grows")
         weighs = "weight" in self.table.sampler.provides
         weight = np.ones(len(rows), np.float32) if weighs else None
-        batch = self.table.look_up(Rows(self.starts[rows], None, self.table.index, weight))
+        batch = self.table.look_up(Rows(self.starts[rows], None, self.table.index, weight), evaluation=evaluation)
         return {name: batch[name] for name in self.names}
 
 
@@ -221,18 +220,20 @@ class DatasetPart:
         source: all of its rows.
         rows: which of them, [R].
         names: of its columns.
+        held_out: whether it is there to judge by.
     """
 
     source: Columns | Items | TableRows
     rows: Array
     names: tuple[str, ...]
+    held_out: bool
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def batch(self, rows: Array) -> Batch:
+    def batch(self, rows: Array, evaluation: bool = False) -> Batch:
         """Return some of these rows, counted from 0: [B] -> tensors [B, …]."""
-        batch = self.source.batch(self.rows[rows])
+        batch = self.source.batch(self.rows[rows], evaluation)
         return {name: batch[name] for name in self.names}
 
 
@@ -293,7 +294,7 @@ class Columns:
     def __len__(self) -> int:
         return self._length
 
-    def batch(self, rows: Array) -> Batch:
+    def batch(self, rows: Array, evaluation: bool = False) -> Batch:
         def taken(column: Array) -> Tensor:  # the rows are valid; "clip" saves their check
             return torch.from_numpy(column.take(rows, axis=0, mode="clip"))
 
@@ -334,7 +335,7 @@ class Items:
         named = item if self._by_name else dict(zip(self.names, _parts(item), strict=True))
         return {name: _arrays(named[name], name) for name in self.names}
 
-    def batch(self, rows: Array) -> Batch:
+    def batch(self, rows: Array, evaluation: bool = False) -> Batch:
         batch: Batch = map_tree(torch.from_numpy, stack([self.item(row) for row in rows.tolist()]))
         return batch
 

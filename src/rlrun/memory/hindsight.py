@@ -94,6 +94,10 @@ class Hindsight(Seeded):
         goals = rows.stored(self.requires[1], rows.where.at(episode, reached)).numpy()
         return _Relabelled(self, rows, chosen, goals)(batch)
 
+    def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
+        """Return the batch as it is: with the goals that were pursued."""
+        return batch
+
     def _compare(self, batch: Batch, valid: Array | None) -> None:
         """Compare stored rewards and ends with those of the environment.
 

@@ -57,16 +57,16 @@ class Bonus(ABC):
         """Return observations, normalized for the network."""
         return observation if self.observation is None else self.observation(observation)
 
-    def learn(self, step: Batch, valid: Tensor | None) -> tuple[Tensor, Batch]:
+    def learn(self, step: Batch, valid: Tensor | None, *, update: bool = True) -> tuple[Tensor, Batch]:
         """Return the bonus of a batch [...], and its view with the entry `bonus`; update the statistics.
 
-        valid [...]: rows that count.
+        valid [...]: rows that count. update: False leaves the statistics as they are.
         """
-        if self.observation is not None:
+        if update and self.observation is not None:
             self.observation.update(step["next_observation"], valid)
         view = self.view(step)
         raw = self._measured(view, step["reward"])
-        if self.reward is not None:
+        if update and self.reward is not None:
             self.reward.update(raw, valid)
         bonus = self._scaled(raw)
         return bonus, view | {"bonus": bonus}
@@ -158,15 +158,19 @@ class Intrinsic:
         self.keeps = tuple(self.bonuses)
 
     @torch.no_grad()
-    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+    def __call__(self, batch: Batch, rows: Rows | None, *, update: bool = True) -> Batch:
         if rows is not None:  # a copy: what it looks up shall be as earlier adaptors left it
             rows.through("reward", partial(self._read, copy.copy(rows)))
         reward: Tensor = batch["reward"]
         total, views = self.extrinsic_weight * reward, {}
         for name, bonus in self.bonuses.items():
-            value, views[name] = bonus.learn(batch, batch.get("valid"))
+            value, views[name] = bonus.learn(batch, batch.get("valid"), update=update)
             total = total + bonus.weight * value
         return batch | {"reward": total} | views
+
+    def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
+        """Add the bonuses, and do not learn from the batch."""
+        return self(batch, rows, update=False)
 
     @torch.no_grad()
     def _read(self, rows: Rows, name: str, reward: Tensor, slots: Array) -> Tensor:

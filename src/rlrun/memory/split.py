@@ -61,7 +61,8 @@ class Split:
             what = "episodes" if isinstance(source, TableRows) else "rows"
             raise ConfigError(f"data.fraction: {fraction} of {len(first):,} {what} leaves one of the parts empty")
         self.train, self.held_out = (
-            DatasetPart(source, np.flatnonzero(rows), source.names) for rows in (~chosen, chosen)
+            DatasetPart(source, np.flatnonzero(chosen == held_out), source.names, held_out)
+            for held_out in (False, True)
         )
 
     def _kinds(self, name: str) -> Array:

@@ -16,7 +16,7 @@ from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_one
 from rlrun.core.spaces import Spaces, map_tree
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory import files
-from rlrun.memory.adaptors import RELABEL, Adaptor, adapted, arrange, check, require_read, spared
+from rlrun.memory.adaptors import RELABEL, Adaptor, adapt, adapted, arrange, check, require_read, spared
 from rlrun.memory.columns import OWN, default_length, make_columns, require_frames
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.episodes import flat
@@ -208,14 +208,13 @@ class Table(Recorder):
             self._on_sample(rows)
         return batch
 
-    def look_up(self, rows: Rows) -> Batch:
-        """Return the batch of any rows, which are no sample."""
+    def look_up(self, rows: Rows, *, evaluation: bool = False) -> Batch:
+        """Return the batch of any rows, which are no sample; see `adapt`."""
         rows.fetch = self._read
         begin = time.perf_counter()
         batch = self._collect(rows)
         gathered = time.perf_counter()
-        for adaptor in self.adaptors:
-            batch = adaptor(batch, rows)
+        batch = adapt(self.adaptors, batch, rows, evaluation=evaluation)
         self._times["gather"], self._times["adapt"] = gathered - begin, time.perf_counter() - gathered
         return batch if self._at_home else map_tree(lambda tensor: tensor.to(self.device), batch)
 

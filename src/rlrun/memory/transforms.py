@@ -235,6 +235,10 @@ class Normalize(PerStep):
             self._learn(batch[self.column], batch.get("valid"))
         return super().__call__(batch, rows)
 
+    def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
+        """Normalize a batch, and do not learn from it."""
+        return super().__call__(batch, rows)
+
     def rollout(self, batch: Batch) -> Batch:
         """Normalize a rollout, and learn from it."""
         acted_on = self.column == "observation"
