@@ -66,6 +66,30 @@ def rated(a, b, held=40, **settings):
     return JointLoader(a={"loader": first, **a}, b={"loader": data(0), **b})
 
 
+def growing(**rate):
+    """A loader that makes steps of a collector, and a further one with this rate that serves the same table."""
+    walker, memory = Walker(), table(count=0)
+    walker.table = memory
+
+    def collect(steps, random=False):
+        memory.add(None, {"observation": [walker.steps], "reward": [0.0]})
+        walker.steps += 1
+        return 1
+
+    walker.collect = collect
+    first = ReplayLoader(table=memory, collector=walker, batch=1, warm_up=2)
+    return JointLoader(a=first, b={"loader": DatasetLoader(memory, batch=4, hold_out=0.3, held_out=True), **rate})
+
+
+def test_growing_tables_are_served_in_epochs():
+    """Held-out rows come to be more than a batch."""
+    counts = [
+        len(groups["b"]["reward"]) for groups in itertools.islice(growing(every_steps=5, epochs=1), 70) if "b" in groups
+    ]
+    assert max(counts) == 4
+    assert sum(counts[-4:]) > 4
+
+
 def served(loader, updates):
     """Return which groups each of the next updates has, and the numbers of `b`."""
     batches = list(itertools.islice(loader, updates))
@@ -167,6 +191,8 @@ def test_loaders_in_a_config_are_saved():
         (lambda: rated({}, {"every": 2, "every_steps": 2}), "loader.b: every and every_steps exclude each other"),
         (lambda: rated({"epochs": 2}, {}), "loader.a.epochs: a ReplayLoader has no epochs; a DatasetLoader has"),
         (lambda: JointLoader(a=data(0), b={"loader": data(0), "every_steps": 2}), "b.every_steps: no loader here coll"),
+        (lambda: growing(times=2, every_steps=5), "loader.b: its table grows between rounds; give epochs"),
+        (lambda: growing(every=2), "loader.b: its table grows between rounds; give epochs"),
         (lambda: rated({"every": 2}, {"every": 3}), "one part must give batches in every round"),
         (lambda: data(0, held_out=True), "loader.hold_out: wanted a share from 0 to 1, above 0 if held_out, got 0.0"),
         (lambda: data(0, hold_out=1.5), "loader.hold_out: wanted a share"),

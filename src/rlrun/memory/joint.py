@@ -64,7 +64,8 @@ class JointLoader:
         loaders: by name, each a loader or `{loader, every, every_steps, times, epochs}` with the settings of a `Rate`.
 
     Raises:
-        ConfigError: two loaders give the same group, there is no loader, or a rate is impossible.
+        ConfigError: two loaders give the same group, there is no loader, or a rate is impossible, as of batches of a
+            table that grows, whose epochs would not end.
     """
 
     def __init__(self, *, nested: str | None = None, **loaders: Any) -> None:
@@ -106,6 +107,11 @@ class JointLoader:
             if rate.epochs is not None and not isinstance(self.parts[part], DatasetLoader):
                 kind = type(self.parts[part]).__name__
                 raise ConfigError(f"loader.{part}.epochs: a {kind} has no epochs; a DatasetLoader has")
+        filled = getattr(collector, "table", None)
+        for part, loader in zip(self.parts, loaders, strict=True):
+            batches = part not in self._rates or self._rates[part].epochs is None
+            if batches and isinstance(loader, DatasetLoader) and filled is not None and filled in loader.tables:
+                raise ConfigError(f"loader.{part}: its table grows between rounds; give epochs, which end within one")
         if all(part in self._rates and self._rates[part].skips_rounds for part in self.parts):
             raise ConfigError("loader: one part must give batches in every round; it has neither every nor every_steps")
         return collector
