@@ -415,3 +415,10 @@ def test_algorithms_learn_from_windows(name, tmp_path):
         moments = callback.optimizer.state
         cores = [p for n, p in zip(callback.names, callback.parameters, strict=True) if "core.layer.weight" in n]
         assert all(float(moments[parameter]["exp_avg"].abs().max()) > 0.0 for parameter in cores)
+
+
+def test_on_policy_updates_refuse_recurrent_networks(tmp_path):
+    overrides = ["algorithm=sac", "+with=on_policy", "env=pendulum", "algorithm.recurrent=gru", "logger=[]"]
+    with pytest.raises(ConfigError, match="recurrent networks of this algorithm learn from replay alone; leave algor"):
+        rlrun.train(overrides, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

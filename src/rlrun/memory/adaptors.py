@@ -99,6 +99,9 @@ def arrange(
     arranged = tuple(adaptor for _, adaptor in entries)
     if on_policy and any(_tier(adaptor) == AHEAD and getattr(adaptor, "steps", 1) > 1 for adaptor in arranged):
         raise ConfigError("algorithm.n_step: later actions of a rollout are not the policy's any more; give 1 here")
+    if on_policy and any(_tier(adaptor) == PAST for adaptor in arranged):
+        way_out = "leave algorithm.recurrent, encoder=recurrent or +with=on_policy away"
+        raise ConfigError(f"memory.adaptors: recurrent networks of this algorithm learn from replay alone; {way_out}")
     weighing = [adaptor for adaptor in arranged if _tier(adaptor) == WEIGHTS]
     if rewards and not weighing:
         raise ConfigError(
