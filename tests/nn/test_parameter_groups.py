@@ -4,13 +4,15 @@ from functools import partial
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from tests.callbacks.batches import Batches
 from torch import nn
 
 from rlrun.callbacks import LossCallback
+from rlrun.config import compose
 from rlrun.core.errors import ConfigError, WiringError
 from rlrun.core.schedules import Linear
-from rlrun.nn import grouped
+from rlrun.nn import Deconvolutions, grouped
 from rlrun.training.trainer import Trainer
 
 ADAMW, SGD = partial(torch.optim.AdamW, lr=0.1), partial(torch.optim.SGD, lr=0.1)
@@ -59,6 +61,18 @@ def test_only_chosen_parameters_decay(optimizer, changes, decayed):
     saved = loss.state_dict()  # forks find an optimizer's state by its place among the names
     ordered = [parameter for group in groups for parameter in group["params"]]
     assert [id(value) for value in ordered] == [id(loss.network.get_parameter(name)) for name in saved["names"]]
+
+
+def test_weights_of_decoders_decay():
+    """By the groups of `+with=weight_decay`."""
+    config = compose(["algorithm=sac", "env=pendulum", "+with=weight_decay"]).config
+    groups = OmegaConf.to_container(config.optimizer.groups)
+    network = Deconvolutions(4, (1, 16, 16))
+    optimizer = grouped(network, optimizer=ADAMW, groups=groups, weight_decay=0.0)
+    decay = {id(value): group["weight_decay"] for group in optimizer.param_groups for value in group["params"]}
+    names = [name for name, value in network.named_parameters() if decay[id(value)]]
+    assert len(names) == 3
+    assert names == [name for name, _ in network.named_parameters() if name.endswith("weight")]
 
 
 def test_schedules_keep_the_ratio_of_learning_rates():
