@@ -22,6 +22,7 @@ from rlrun.algorithms.taac import (
 )
 from rlrun.callbacks import SoftPolicyLoss
 from rlrun.collect import Collector, EpsilonGreedy, PolicyAgent, Repeating
+from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import NStep, Past, Prioritized, Table
