@@ -11,7 +11,7 @@ SMALL = (
     *("evaluation.episodes=1", "evaluation.max_steps=5", "evaluation.every=0", "checkpoint.every=0"),
 )
 TOYS = ("ImageObservation", "DiscreteStart", "MultiDiscreteAction", "TupleSpaces", "MixedAction")
-PLACES = {**{toy: f"env.target=tests.env.toys.{toy}" for toy in TOYS}, "pendulum": "env=pendulum"}
+PLACES = {**{toy: f"env.target=rlrun.env.toys.{toy}" for toy in TOYS}, "pendulum": "env=pendulum"}
 
 
 def trained(algorithm: str, *overrides: str, updates: int):

@@ -152,7 +152,7 @@ def test_wrappers_resume_exactly(chosen, tmp_path):
 TASKS = {
     "CartPole-v1": [wrappers.NormalizeReward, partial(wrappers.StickyAction, repeat_action_probability=0.3)],
     "Pendulum-v1": [wrappers.NormalizeObservation],
-    "tests.env.toys.TupleSpaces": [],
+    "rlrun.env.toys.TupleSpaces": [],
 }
 
 

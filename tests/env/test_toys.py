@@ -4,13 +4,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from tests.env import toys as quizzes
 
 from rlrun.core.errors import ConfigError
 from rlrun.env import toys
 from rlrun.env.goals import BitFlip, PointReach
 
-ALL = [*(getattr(toys, name) for name in toys.__all__), BitFlip, PointReach, *quizzes.FURTHER]
+ALL = [*(getattr(toys, name) for name in toys.__all__), BitFlip, PointReach]
 
 
 def episode(env, policy, seed):
@@ -115,7 +114,7 @@ QUIZZES = {  # the right answer, and the return of random ones
 
 @pytest.mark.parametrize("name", QUIZZES)
 def test_quiz_has_its_known_answer(name):
-    env, (answer, random) = getattr(quizzes, name)(), QUIZZES[name]
+    env, (answer, random) = getattr(toys, name)(), QUIZZES[name]
     env.action_space.seed(0)
     assert mean_return(env, answer, 20) == pytest.approx(10.0)
     assert mean_return(env, lambda o: env.action_space.sample(), 400) == pytest.approx(random, abs=0.3)

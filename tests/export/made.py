@@ -15,12 +15,12 @@ SMALL = ("algorithm.hidden=[8]", "~preset")
 SPACES = {
     "box": "env=pendulum",
     "discrete": "env=cartpole",
-    "multi-discrete": "env.target=tests.env.toys.MultiDiscreteAction",
+    "multi-discrete": "env.target=rlrun.env.toy_spaces.MultiDiscreteAction",
     "mixed": "env.target=rlrun.env.toys.MixedAction",
     "dict": "env.target=rlrun.env.toy_spaces.DictObservation",
     "image": "env.target=rlrun.env.toy_spaces.ImageObservation",
-    "tuple": "env.target=tests.env.toys.TupleSpaces",
-    "start": "env.target=tests.env.toys.DiscreteStart",
+    "tuple": "env.target=rlrun.env.toy_spaces.TupleSpaces",
+    "start": "env.target=rlrun.env.toy_spaces.DiscreteStart",
 }
 
 

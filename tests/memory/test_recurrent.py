@@ -46,7 +46,7 @@ def parts(env, kind="gru", *, unroll=4, shared=False, discount=0.9, lambda_=0.8,
 
 
 def toy(name, **options):
-    return make(target=f"tests.env.toys.{name}", num_envs=ENVS, **options)
+    return make(target=f"rlrun.env.toys.{name}", num_envs=ENVS, **options)
 
 
 def batches(loader, count):

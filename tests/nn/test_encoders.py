@@ -41,7 +41,7 @@ def test_choices_become_one_hot():
 
 
 def test_observations_count_from_zero_once():
-    env = make(target="tests.env.toys.DiscreteStart", num_envs=8)
+    env = make(target="rlrun.env.toys.DiscreteStart", num_envs=8)
     encoded = Encoder(env.spaces)(torch.from_numpy(env.reset(0)))
     observations = [single_env.unwrapped.observation for single_env in env.envs]  # -1, 0, 1 or 2
     assert encoded.argmax(-1).tolist() == [number + 1 for number in observations]

@@ -15,10 +15,13 @@ from rlrun.core.typing import Array
 from rlrun.env.toy_pixels import CartPolePixels
 from rlrun.env.toy_spaces import (
     DictObservation,
+    DiscreteStart,
     ImageObservation,
     MaskedChain,
     MixedAction,
+    MultiDiscreteAction,
     Toy,
+    TupleSpaces,
 )
 
 __all__ = [
@@ -28,15 +31,18 @@ __all__ = [
     "ConstrainedBandit",
     "Corridor",
     "DictObservation",
+    "DiscreteStart",
     "Ending",
     "HitTheMiddle",
     "ImageObservation",
     "MaskedChain",
     "MixedAction",
+    "MultiDiscreteAction",
     "PointMass",
     "Recall",
     "Road",
     "TMaze",
+    "TupleSpaces",
 ]
 
 
