@@ -131,3 +131,12 @@ def digits() -> dict[str, Array]:
     bunch = load_digits()
     images = np.round(bunch.images * (255.0 / 16.0)).astype(np.uint8)
     return {"observation": images, "label": bunch.target.astype(np.int64)}
+
+
+def gaussians(*, rows: int, size: int, correlation: float, seed: int = 0) -> dict[str, Array]:
+    """Return standard normal `x` and `y`, float32 [rows, size]: number i of x and of y have this correlation.
+
+    Their mutual information is -size / 2 · log(1 - correlation²) nats.
+    """
+    x, noise = np.random.default_rng(seed).standard_normal((2, rows, size), np.float32)
+    return {"x": x, "y": np.float32(correlation) * x + np.float32(1.0 - correlation**2) ** 0.5 * noise}
