@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import information
 from benchmarks.process import run, run_for_json
 from benchmarks.stored import CLONE, above_clone, behind_behavior, lost_online
 from rlrun.env.goals import BitFlip
@@ -369,6 +370,12 @@ CLAIMS = {
     "classifier-digits-mlp": Claim(
         ("algorithm=classifier", "encoder=flat", "algorithm.hidden=[256,256]"), 0.96, unit=ACCURACY, measured=held_out
     ),
+    **{
+        f"information-{case[0]}-{case[2]}-{case[3]}": Claim(
+            information.overrides(case), case[4], unit=information.MISSING, measured=information.missing, at_most=True
+        )
+        for case in information.CASES
+    },
     "dqn-chain-terminated": Claim(
         (*CHAIN, "env.kwargs.ending=terminated"), 0.02, unit=SHARE, measured=answer("chain_error"), at_most=True
     ),

@@ -134,7 +134,7 @@ class MutualInformation(EncodedMLP):
         x, y: names of columns, `observation.goal` for a part of one.
         estimator: dv, kld, jsd or ml.
         sampler: which pairs are of the product. buffer: x with earlier y; double_buffer: earlier x with earlier y;
-            shuffle, shift: x with y of another row of the batch, at random or the row before. The last two want
+            shuffle, shift: x with the batch's y in a random order, or of the row before. The last two want
             independent rows. The first two give y (and x) no gradient.
         buffer_rows: rows of each buffer.
         speed, rate: of running means, as `Average` takes them: A of dv, or the moments of y of ml.
@@ -145,7 +145,7 @@ class MutualInformation(EncodedMLP):
 
     Raises:
         ConfigError: a setting has no meaning.
-        SpaceError: there is no such column; or y is no array of numbers, and the estimator is ml.
+        SpaceError: there is no such column; or y is no array of numbers, where it has to be one.
     """
 
     def __init__(
@@ -173,11 +173,14 @@ class MutualInformation(EncodedMLP):
         if features is not None:
             wide = np.full(features.encoded, np.inf, np.float32)
             columns = dict.fromkeys(columns, Box(wide.shape, -wide, wide))
+        space: Any = columns["y"]
+        numbers = isinstance(space, Box) and space.dtype.startswith("float")
+        if not numbers and (estimator == "ml" or distribution is not None):
+            raise SpaceError(
+                f"ml, and a known distribution, want one array of numbers; '{y}' is {trees.describe(space)}"
+            )
         layers: dict[str, Any] = {"hidden": hidden, "activation": activation, "init": init, "encoder": encoder}
         if estimator == "ml":
-            space = columns["y"]
-            if not isinstance(space, Box):
-                raise SpaceError(f"estimator ml wants one array of numbers; '{y}' is {trees.describe(space)}")
             super().__init__(columns["x"], 2 * space.size, output_gain=0.0, **layers)
             start = torch.stack([torch.zeros(space.shape), torch.ones(space.shape)])
         else:
@@ -246,7 +249,7 @@ class MutualInformation(EncodedMLP):
         if self.sampler == "shift":
             return x, map_tree(lambda part: part.roll(1, 0), y), {}
         if self.sampler == "shuffle":
-            order = torch.randperm(row_count(y), device=self.average.value.device)
+            order = torch.rand(row_count(y), device=self.average.value.device).argsort()
             return x, map_tree(lambda part: part[order], y), {}
         pairs, buffers = {"x": x, "y": y}, dict[str, Tensor]()
         for name in self.rings:

@@ -137,6 +137,11 @@ def gaussians(*, rows: int, size: int, correlation: float, seed: int = 0) -> dic
     """Return standard normal `x` and `y`, float32 [rows, size]: number i of x and of y have this correlation.
 
     Their mutual information is -size / 2 · log(1 - correlation²) nats.
+
+    Raises:
+        ConfigError: the correlation is not between -1 and 1.
     """
+    if not -1.0 < correlation < 1.0:
+        raise ConfigError(f"data.dataset.correlation: wanted a number between -1 and 1, got {correlation}")
     x, noise = np.random.default_rng(seed).standard_normal((2, rows, size), np.float32)
     return {"x": x, "y": np.float32(correlation) * x + np.float32(1.0 - correlation**2) ** 0.5 * noise}
