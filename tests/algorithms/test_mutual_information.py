@@ -65,7 +65,7 @@ def pairs(rows, *lead):
 def test_averages_are_known(options, values):
     average = Average(torch.tensor(7.0), **options)
     for newest, expected in enumerate(values, 1):
-        average.load_state_dict(average.after(torch.tensor(float(newest))))
+        average.load_state_dict(average.after(torch.tensor([newest - 1.0, newest + 1.0])))
         assert float(average.value) == pytest.approx(expected, abs=1e-6)
 
 
@@ -211,9 +211,9 @@ def test_shift_and_shuffle_pair_within_batches():
 def test_buffers_pair_with_earlier_rows(sampler):
     torch.manual_seed(0)
     network = linear(sampler=sampler, buffer_rows=40)
-    for first in range(0, 60, 10):  # the first batch is its own buffer; the last one finds 40 rows
+    for first in range(1, 61, 10):  # the first batch is its own buffer; the last one finds 40 rows; none is 0
         rows = numbered(first, 10)
-        earlier = {float(row) for row in range(max(first - 40, 0), max(first, 10))}
+        earlier = {float(row) for row in range(max(first - 40, 1), max(first, 11))}
         x, y = of_product(network, rows)
         assert {float(-value) for value in y[:, 0]} <= earlier
         if sampler == "buffer":
@@ -222,7 +222,7 @@ def test_buffers_pair_with_earlier_rows(sampler):
             assert {float(value) for value in x[:, 0]} <= earlier
             assert not torch.equal(x, -y)  # drawn apart
     kept = sorted(network.rings["y"].leaf_0[:, 0].tolist())
-    assert kept == [float(row) for row in range(-59, -19)]
+    assert kept == [float(row) for row in range(-60, -20)]
 
 
 def test_batches_larger_than_buffers_fit():
@@ -255,6 +255,13 @@ def test_only_batch_samplers_give_gradients(sampler, refused):
             assert gradient.abs().sum() > 0.0
 
 
+def test_learners_share_no_buffers(monkeypatch):
+    monkeypatch.setattr("rlrun.runs.learners._count", 2)
+    with pytest.raises(ConfigError, match="sampler buffer: its rows would differ between learners; shuffle and shift"):
+        linear("kld", sampler="buffer").learn(**TWO)
+    linear("kld", sampler="shuffle").learn(**TWO)
+
+
 @pytest.mark.parametrize("sampler", ["buffer", "double_buffer", "shuffle", "shift"])
 @pytest.mark.parametrize("kind", ["vector", "discrete", "camera and speed"])
 def test_every_space_has_information(kind, sampler):
@@ -268,9 +275,9 @@ def test_every_space_has_information(kind, sampler):
     }
 
 
-@pytest.mark.parametrize("sampler", ["buffer", "shift"])
-def test_invalid_rows_teach_nothing(sampler):
-    network, rows = linear("kld", sampler=sampler, buffer_rows=4), pairs(2, 3)
+@pytest.mark.parametrize(("sampler", "estimator"), [("buffer", "kld"), ("shift", "dv"), ("shuffle", "jsd")])
+def test_invalid_rows_teach_nothing(sampler, estimator):
+    network, rows = linear(estimator, sampler=sampler, buffer_rows=4), pairs(2, 3)
     valid = torch.tensor([[True, True, False], [True, False, True]])
     torch.manual_seed(1)
     loss, estimate, buffers = network.learn(**rows, valid=valid)
@@ -280,7 +287,8 @@ def test_invalid_rows_teach_nothing(sampler):
     assert torch.equal(estimate, of_valid)
     assert all(torch.equal(value, own[name]) for name, value in buffers.items())
     nothing, _, unchanged = network.learn(**rows, valid=torch.zeros(2, 3, dtype=torch.bool))
-    assert (nothing.tolist(), unchanged) == ([[0.0] * 3] * 2, {})
+    assert nothing.tolist() == [[0.0] * 3] * 2
+    assert all(torch.equal(value, network.get_buffer(path)) for path, value in unchanged.items())
     nothing.mean().backward()
 
 

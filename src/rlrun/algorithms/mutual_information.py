@@ -77,14 +77,17 @@ class Average(nn.Module):
         self.register_buffer("value", start)
         self.register_buffer("updates", torch.zeros((), dtype=torch.float64))
 
-    def after(self, newest: Tensor) -> Buffers:
-        """Return the buffers with one more tensor, averaged over learners; nothing is changed."""
-        newest = learners.mean_(newest.detach().clone())
+    def after(self, rows: Tensor) -> Buffers:
+        """Return the buffers with the mean of rows [B, …], those of all learners; nothing is changed."""
+        newest = rows.detach().sum(0)
+        count = learners.pooled_(newest, len(rows))
+        if count == 0:
+            return {}
         if self.rate is None:
             share = self.speed / (self.speed + self.updates)
         else:
             share = self.rate / (1.0 - (1.0 - self.rate) ** (self.updates + 1.0))
-        return {"value": self.value.lerp(newest, share.to(newest.dtype)), "updates": self.updates + 1.0}
+        return {"value": self.value.lerp(newest / count, share.to(newest.dtype)), "updates": self.updates + 1.0}
 
 
 class Ring(nn.Module):
@@ -214,16 +217,14 @@ class MutualInformation(EncodedMLP):
             loss, estimate, buffers = self._learn(x, y)
             return loss.reshape(lead), estimate, buffers
         rows = valid.reshape(-1).nonzero().squeeze(-1)
-        nothing = 0.0 * next(self.layers.parameters()).sum().expand(lead.numel())
-        if not len(rows):
-            return nothing.reshape(lead), nothing.detach().mean(), {}
         loss, estimate, buffers = self._learn(*(map_tree(lambda part: part[rows], column) for column in (x, y)))
-        return nothing.index_copy(0, rows, loss).reshape(lead), estimate, buffers
+        loss = loss.new_zeros(lead.numel()).index_copy(0, rows, loss)
+        return loss.reshape(lead), estimate.nan_to_num(), buffers  # no row at all has no estimate
 
     def _learn(self, x: Tree, y: Tree) -> tuple[Tensor, Tensor, Buffers]:
         if self.estimator == "ml":
-            average = self.average.after(torch.stack([y.mean(0), y.square().mean(0)]))
-            information = self._log_ratio(x, y, average["value"])
+            average = self.average.after(torch.stack([y, y.square()], 1))
+            information = self._log_ratio(x, y, average.get("value", self.average.value))
             return -information, information.detach().mean(), _below("average", average)
         other_x, other_y, buffers = self._of_product(x, y)
         pairs = [map_tree(lambda *parts: torch.cat(parts), *both) for both in ((x, other_x), (y, other_y))]
@@ -234,8 +235,8 @@ class MutualInformation(EncodedMLP):
         ratio = product.clamp(max=LARGEST).exp()
         if self.estimator == "kld":
             return ratio - 1.0 - joint, estimate, buffers
-        average = self.average.after(ratio.mean())
-        return ratio / average["value"] - joint, estimate, buffers | _below("average", average)
+        average = self.average.after(ratio)
+        return ratio / average.get("value", self.average.value) - joint, estimate, buffers | _below("average", average)
 
     def scores(self, x: Tree, y: Tree) -> Tensor:
         """Return T of rows [B, …]: [B]."""
@@ -251,6 +252,8 @@ class MutualInformation(EncodedMLP):
         if self.sampler == "shuffle":
             order = torch.rand(row_count(y), device=self.average.value.device).argsort()
             return x, map_tree(lambda part: part[order], y), {}
+        if learners.count() > 1:
+            raise ConfigError(f"sampler {self.sampler}: its rows would differ between learners; shuffle and shift fit")
         pairs, buffers = {"x": x, "y": y}, dict[str, Tensor]()
         for name in self.rings:
             if any(part.requires_grad for part in leaves_of(self._columns[name], pairs[name])):
