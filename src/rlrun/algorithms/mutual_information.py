@@ -374,7 +374,7 @@ class InformationBound:
         if self.network.estimator == "ml":
             return self.network._log_ratio(x, y, self.network.average.value).unsqueeze(-1)
         rolled = [map_tree(lambda part, by=by: part.roll(by, 0), y) for by in range(1 + self.shifts)]
-        scores = torch.stack([self.network.scores(x, other) for other in rolled], -1)
+        scores = torch.stack([self.network.scores(x, rows) for rows in rolled], -1)
         scores[:, lead.numel() :: lead.numel()] = math.nan  # a row with itself
         return scores
 
