@@ -28,7 +28,7 @@ def page(system: str) -> str:
         f"# Coming from {NAMES[system]}",
         "",
         f"Each class and constructor parameter that {NAMES[system]} documents, and overrides that say the same here.",
-        "A command also names an environment: `rlrun train OVERRIDES env=NAME`.",
+        "A command also names an environment, `rlrun train OVERRIDES env=NAME`, unless it learns from data alone.",
         "Tests compose all of them. Where no override is needed, a sentence says why, or what does it instead.",
         "A class of your own takes the place of any network, loss or agent: `networks.NAME._target_=my_pkg.MyNetwork`.",
     ]

@@ -84,15 +84,29 @@ BALANCES = {  # PPO on a pole, learning
     "policy/approx_kl": 0.01,
 }
 
+QUANTIZED = {"callbacks": {"vq_vae": {"optimizer": {"lr": 1e-3}, "revive": 0.0}}}
+ENCODING = {
+    "algorithm": {"beta": 1.0},
+    "networks": {"beta": {"initial": "${algorithm.beta}"}},
+    "callbacks": {"vae": {"optimizer": {"lr": 1e-3}}},
+}
 SURE = [0.69, 0.3, *[0.01] * (STEPS - 2)]  # entropies of a policy that was sure early
 
 FELL = [20, 100, 300, 400, 400, 90, 80, 70, 100, 400]  # evaluations: four in ten lie far below the peak
 DIPPED = [20, 100, 300, 400, 400, 90, 80, 390, 400, 400]
 
 
-@pytest.mark.parametrize(("algorithm", "example"), [("dqn", REPLAY), ("ppo", ROLLOUT)])
-def test_examples_have_keys_of_real_runs(algorithm, example):
-    config = plain(compose([f"algorithm={algorithm}", "env=cartpole", "preset=null"]).config)
+@pytest.mark.parametrize(
+    ("overrides", "example"),
+    [
+        (["algorithm=dqn", "env=cartpole"], REPLAY),
+        (["algorithm=ppo", "env=cartpole"], ROLLOUT),
+        (["algorithm=vae"], ENCODING),
+        (["algorithm=vq_vae"], QUANTIZED),
+    ],
+)
+def test_examples_have_keys_of_real_runs(overrides, example):
+    config = plain(compose([*overrides, "preset=null"]).config)
     for path, _ in leaves(example):
         assert locate(config, path), path  # raises where there is none
 
@@ -137,6 +151,22 @@ def replay(series=None, keys=None, **options):
 
 def rollout(series=None, keys=None, **options):
     return diagnose(facts(changed(ROLLOUT, keys or {}), {**BALANCES, **(series or {})}, **options))
+
+
+def encoding(series=None, keys=None, **options):
+    return diagnose(facts(changed(ENCODING, keys or {}), {"vae/divergence": 2.0, **(series or {})}, **options))
+
+
+def quantized(series=None, keys=None, **options):
+    return diagnose(facts(changed(QUANTIZED, keys or {}), {"vq_vae/dead_codes": 0.0, **(series or {})}, **options))
+
+
+COMMANDS = {
+    replay: ["algorithm=sac", "env=pendulum"],
+    rollout: ["algorithm=ppo", "env=cartpole"],
+    encoding: ["algorithm=vae"],
+    quantized: ["algorithm=vq_vae"],
+}
 
 
 def causes(diagnosis):
@@ -214,6 +244,8 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         {"loader": {"horizon": 128, "minibatch": 256, "epochs": 4}},
         "loader.epochs=10 loader.minibatch=64",
     ),
+    "posterior collapsed": (encoding, {"vae/divergence": (0.1, 0.02)}, {}, "algorithm.beta=0.1"),
+    "dead codes": (quantized, {"vq_vae/dead_codes": (0.1, 0.9)}, {}, "algorithm.revive=0.1"),
     "returns fell after a peak": (rollout, {"evaluation/mean_return": FELL}, {}, "--checkpoint best"),
 }
 HEALTHY = {  # rule: metrics and keys just beside
@@ -241,6 +273,8 @@ HEALTHY = {  # rule: metrics and keys just beside
     "policy moves too far in an update": ({"policy/clipped": 0.3, "policy/approx_kl": 0.03}, {}),
     "evaluation far below training": ({"evaluation/mean_return": (20, 120)}, {}),
     "few updates a rollout": ({}, {"loader": {"horizon": 128, "minibatch": 64, "epochs": 10}}),
+    "posterior collapsed": ({"vae/divergence": (0.02, 0.5)}, {}),
+    "dead codes": ({"vq_vae/dead_codes": (0.9, 0.1)}, {}),
     "returns fell after a peak": ({"evaluation/mean_return": DIPPED}, {}),
 }
 OPTIONS = {  # of a case, and of that beside it
@@ -397,7 +431,7 @@ def test_a_word_of_a_hostile_key_is_one_word_to_a_shell():
 def test_remedies_are_overrides_that_are_understood(project):
     count, composer = 0, Composer()
     for run_of, series, keys, _ in SICK.values():
-        command = ["algorithm=sac", "env=pendulum"] if run_of is replay else ["algorithm=ppo", "env=cartpole"]
+        command = COMMANDS[run_of]
         for finding in run_of(series, keys, updates=0 if "algorithm.warmup_steps" in keys else 1_000).findings:
             tokens = [token.strip(",;") for token in shlex.split(finding.remedy)]
             overrides = [token for token in tokens if re.fullmatch(r"[+a-z_.]+=\S.*", token)]

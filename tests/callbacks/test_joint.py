@@ -8,7 +8,7 @@ import torch
 from tests.callbacks.batches import Batches
 from torch import nn
 
-from rlrun.callbacks import JointLoss, LossCallback
+from rlrun.callbacks import JointLoss, LossCallback, replaced
 from rlrun.callbacks.loss import BonusLoss
 from rlrun.core.errors import ConfigError, WiringError
 from rlrun.nn import grouped
@@ -202,3 +202,12 @@ def test_impossible_terms_are_refused(terms, options, message):
     losses = {name: term() if callable(term) else term for name, term in terms.items()}
     with pytest.raises((ConfigError, WiringError), match=message):
         Trainer({"loss": JointLoss(SGD, terms=losses, **options)}, Batches(**ROWS))
+
+
+def test_replaced_callbacks_keep_their_places():
+    first, second, other = Callback(), Callback(), Callback()
+    callbacks = {"first": first, "second": second, "none": None}
+    assert [*replaced(callbacks, by={"first": other}).items()] == [("first", other), ("second", second), ("none", None)]
+    for name in ("frist", "none"):
+        with pytest.raises(ConfigError, match=f"by.{name}: there is no callback of that name"):
+            replaced(callbacks, by={name: other})

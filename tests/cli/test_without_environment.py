@@ -116,6 +116,37 @@ def test_exported_networks_play_in_onnxruntime(trained, rlrun, tmp_path):
     refused(rlrun("eval", path), ["network.onnx is a network, no policy"])
 
 
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A short run with a network of several parts, next to another network."""
+    run_dir = tmp_path_factory.mktemp("encoder") / "run"
+    return rlrun.train(["algorithm=vae", *TINY, "algorithm.condition=label"], run_dir=run_dir).run_dir
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs", "width"),
+    [
+        ((), 2, 64),
+        (("--network", "networks.vae.encoder"), 2, 16),
+        (("--network", "networks.vae.decoder"), 1, 64),
+    ],
+)
+def test_parts_of_networks_are_exported(options, inputs, width, encoder, rlrun, tmp_path):
+    pytest.importorskip("onnx")
+    path = tmp_path / "part.onnx"
+    assert rlrun("export-onnx", encoder, *options, "--output", path).code == 0
+    about = json.loads((tmp_path / "part.onnx.json").read_text())
+    assert (len(about["inputs"]), about["outputs"][0]["shape"][-1]) == (inputs, width)
+
+
+def test_missing_parts_are_named(encoder, rlrun):
+    parts = [
+        "--network networks.vae.encodr: VAE has no attribute",
+        "networks.vae has the parts encoder, prior, decoder",
+    ]
+    refused(rlrun("eval", encoder, "--network", "networks.vae.encodr"), parts)
+
+
 def test_exports_that_differ_are_refused(trained, rlrun, tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     from rlrun.export import making

@@ -7,6 +7,7 @@ from hashlib import md5
 import pytest
 from handbook.compatibility import PAGES, ledger, page
 from omegaconf import OmegaConf
+from tests.configs import ALGORITHMS, FILES
 
 from rlrun.commands.check import check
 from rlrun.config import compose
@@ -64,6 +65,7 @@ def test_ledger_has_every_documented_name(system):
 def complete(overrides, env="cartpole"):
     """Return overrides with an environment, and without a tuned preset unless they choose one."""
     keys = {key_of(override).partition(".")[0] for override in overrides}
+    env = "none" if any(f"algorithm={name}" in overrides for name in set(FILES) - set(ALGORITHMS)) else env
     return [*overrides, *(f"{key}={value}" for key, value in (("env", env), ("preset", "null")) if key not in keys)]
 
 

@@ -2,12 +2,14 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from rlrun.core.errors import ConfigError
-from rlrun.nn import Convolutions, Deconvolutions, ResNetDecoder, SpatialBroadcast, UNet
+from rlrun.core.spaces import Box, Composite, Discrete
+from rlrun.nn import Convolutions, Decoder, Deconvolutions, ResNetDecoder, SpatialBroadcast, UNet
 
 SHAPES = [(1, 42, 42), (3, 13, 20), (2, 8, 7)]
 DECODERS = {
@@ -58,3 +60,30 @@ def test_a_u_net_keeps_the_sides_and_reads_both_ways(sides):
     assert all(parameter.grad.abs().sum() > 0 for parameter in network.parameters())
     assert (image.grad[0, :, 8, 8].abs() > 0).any()  # by way of the bottom
     assert image.grad[1].abs().sum() == 0
+
+
+class Picture(nn.Module):
+    """Return an image whose pixels count its channels, rows and columns."""
+
+    def __init__(self, inputs, shape):
+        super().__init__()
+        self.register_buffer("pixels", torch.arange(float(np.prod(shape))).reshape(1, *shape))
+
+    def forward(self, latent):
+        return self.pixels.expand(len(latent), -1, -1, -1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "first"), [((8, 9), [0, 1, 2]), ((8, 9, 3), [0, 72, 144]), ((3, 8, 9), [0, 1, 2])], ids=str
+)
+def test_decoded_images_keep_their_layout(shape, first):
+    space = Box(shape, np.zeros(shape), np.full(shape, 255), "uint8")
+    decoder = Decoder(space, 4, network=Picture)
+    assert decoder(torch.zeros(2, 4))[1, :3].tolist() == first
+
+
+def test_decoders_make_numbers_of_any_space():
+    space = Composite({"kind": Discrete(3), "place": Box((2,), np.zeros(2), np.ones(2))})
+    assert Decoder(space, 4, hidden=[])(torch.zeros(2, 4)).shape == (2, 5)
+    with pytest.raises(ConfigError, match="it makes 7 numbers, but"):
+        Decoder(space, 4, network=lambda inputs, outputs: nn.Linear(inputs, 7))

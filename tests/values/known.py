@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from omegaconf import OmegaConf
+from tests.configs import ALGORITHMS
 from torch import Tensor
 
 import rlrun
@@ -34,7 +35,7 @@ REWARDS = {1: (1.0,), 2: (1.0, 0.0)}  # of a step, by the state it starts from
 ENDINGS = ("terminated", "truncated", "both")
 SHARE, SMALLEST_SHARE = 0.03, 0.08  # of the value that may be missing; where the smallest of several critics counts
 ROWS = 2_000  # of random actions in the memory at most
-WITHOUT = ("bc", "causal_bc", "classifier", "handcrafted", "mutual_information")  # no value is learned
+WITHOUT = ("bc", "causal_bc", "handcrafted")  # no value is learned: they clone, or only act
 
 
 class Known(gymnasium.Env[Array, Any]):
@@ -215,7 +216,7 @@ class Case(NamedTuple):
 
 def algorithms() -> list[str]:
     """Return the algorithms of conf/ that learn a value."""
-    return [path.stem for path in sorted((packaged_dir() / "algorithm").glob("*.yaml")) if path.stem not in WITHOUT]
+    return [name for name in ALGORITHMS if name not in WITHOUT]
 
 
 def in_ci() -> Iterator[Case]:

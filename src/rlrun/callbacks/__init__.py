@@ -5,7 +5,7 @@ from rlrun.callbacks.checkpoint import Checkpointer
 from rlrun.callbacks.critic import CriticLoss, PriorityFeedback, TargetScale
 from rlrun.callbacks.entropy import EntropyTarget, EntropyWeight, SGDEntropyTarget
 from rlrun.callbacks.evaluate import Evaluator
-from rlrun.callbacks.joint import JointLoss
+from rlrun.callbacks.joint import JointLoss, replaced
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.loss import BonusLoss, LossCallback
 from rlrun.callbacks.parameters import ParameterLogs
@@ -15,11 +15,11 @@ from rlrun.callbacks.schedule import Schedule
 from rlrun.callbacks.sinks import make_sinks
 from rlrun.callbacks.target import LambdaReturn, QuantileTarget, SmoothedPolicy, TargetCallback
 from rlrun.callbacks.transfer import MemoryExport, MemoryImport
-from rlrun.callbacks.validation import Auroc, Validation
+from rlrun.callbacks.validation import Auroc, SquaredError, Validation
 from rlrun.callbacks.value_bias import ValueBias
 
 __all__ = ["ActorCriticLoss", "ActorCriticNetwork", "Auroc", "BonusLoss", "Budget", "Checkpointer", "CriticLoss"]
 __all__ += ["EntropyTarget", "EntropyWeight", "Evaluator", "Interrupt", "Interrupted", "JointLoss", "LambdaReturn"]
 __all__ += ["Logger", "LossCallback", "MemoryExport", "MemoryImport", "ParameterLogs", "PriorityFeedback", "Profile"]
 __all__ += ["QuantileTarget", "SGDEntropyTarget", "Schedule", "SharedEncoder", "SmoothedPolicy", "SoftPolicyLoss"]
-__all__ += ["TargetCallback", "TargetScale", "Validation", "ValueBias", "make_sinks"]
+__all__ += ["SquaredError", "TargetCallback", "TargetScale", "Validation", "ValueBias", "make_sinks", "replaced"]

@@ -124,6 +124,22 @@ class JointLoss(LossCallback):
         return super().note(lambda part: " and ".join(paths)) + f" by {total}"
 
 
+def replaced(callbacks: Mapping[str, Callback | None], *, by: Mapping[str, Callback]) -> dict[str, Callback | None]:
+    """Return callbacks in their order, some of them replaced: a loss by a joint one of which it is a term.
+
+    Args:
+        callbacks: by name.
+        by: what takes the place of some, by their names.
+
+    Raises:
+        ConfigError: there is no callback of such a name.
+    """
+    for name in by:
+        if callbacks.get(name) is None:
+            raise ConfigError(f"by.{name}: there is no callback of that name{did_you_mean(name, callbacks)}")
+    return {name: by.get(name, callback) for name, callback in callbacks.items()}
+
+
 def _check(name: str, term: Any) -> None:
     """Refuse a term that is no loss, or that has what belongs to the sum."""
     place = f"terms.{name}"

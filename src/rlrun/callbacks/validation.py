@@ -19,9 +19,10 @@ from rlrun.collect.modes import evaluation_mode
 from rlrun.collect.statistics import saved_numbers
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, did_you_mean, require_one_of
-from rlrun.core.spaces import row_count
+from rlrun.core.spaces import Space, row_count
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.dataset import DatasetLoader
+from rlrun.nn import flatten
 from rlrun.training.callback import Callback, Stop
 from rlrun.training.update import of_loss
 
@@ -47,7 +48,7 @@ class Validation(Callback):
         direction: of the objective.
         every: environment steps (updates, where there is no collector); 0 or None = never, not even at the end.
         network: what makes `output`; None = no metric asks for it.
-        input: the column that the network gets.
+        input: the column that the network gets; or several, by the names that it knows them by.
         seed: of what networks draw; each validation draws the same.
         logger: gets `validation/…` at once.
         checkpointer: keeps the best.
@@ -67,7 +68,7 @@ class Validation(Callback):
         every: int | None,
         direction: Direction = "maximize",
         network: nn.Module | None = None,
-        input: str = "observation",
+        input: str | Mapping[str, str] = "observation",
         seed: int = 0,
         logger: Logger | None = None,
         checkpointer: Checkpointer | None = None,
@@ -88,7 +89,7 @@ class Validation(Callback):
         known = columns if network is None else (*columns, OUTPUT)
         self._asked = {name: _asked(f"metrics.{name}", metric, known) for name, metric in self.functions.items()}
         if network is not None:
-            _require("input", [input], columns)
+            _require("input", [input] if isinstance(input, str) else [*input.values()], columns)
         self.last: dict[str, float] | None = None
         self.best: dict[str, float] | None = None
         self._next = following(0, self.every)
@@ -153,8 +154,14 @@ class Validation(Callback):
         results = {name: float(reduce[name](torch.cat(parts).double())) for name, parts in values.items()}
         return {self.objective: results[self.objective], **results}
 
+    def rows(self, batch: Batch) -> Tree:
+        """Return what the network gets of a batch."""
+        if isinstance(self.input, str):
+            return batch[self.input]
+        return {name: batch[column] for name, column in self.input.items()}
+
     def _values(self, batch: Batch, network: Callable[[Tree], Any] | None) -> dict[str, Tensor]:
-        columns = batch if network is None else {**batch, OUTPUT: network(batch[self.input])}
+        columns = batch if network is None else {**batch, OUTPUT: network(self.rows(batch))}
         values = {}
         for name, metric in self.functions.items():
             function = metric.loss if isinstance(metric, LossCallback) else metric
@@ -235,3 +242,19 @@ class Auroc:
         scores, labels = values[:, :-1], values[:, -1]
         areas = torch.stack([ops.auroc(score, labels == kind) for kind, score in enumerate(scores.unbind(-1))])
         return areas.nanmean()
+
+
+class SquaredError:
+    """The mean square [B] of what the numbers of a column are off; pixels are numbers from 0 to 1.
+
+    Args:
+        space: of the column `observation`, or of the one that `_inputs_` names in its place.
+    """
+
+    inputs: Mapping[str, str] = {}
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    def __call__(self, output: Tensor, observation: Tree) -> Tensor:
+        return (output - flatten(self.space, observation)).square().mean(-1)

@@ -25,6 +25,7 @@ from rlrun.export.checking import TOLERANCE, Columns, Reference, Run, compare, e
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.network import NetworkAgent, outer_of, validated
 from rlrun.loading.policy import Judged, Restored, frozen, has_agent, judged, require_own_folder
+from rlrun.nn import Decoder
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, replace, sized, write_json
 
@@ -137,7 +138,9 @@ def export_onnx(
 def _network(parts: Judged, where: Path, about: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes of a network's file, and what is known of it."""
     validation, agent = parts.validation, NetworkAgent(parts.network)
-    rows = next(validation.loader.once())[validation.input]
+    rows = validation.rows(next(validation.loader.once()))
+    if isinstance(parts.network, Decoder):
+        rows = torch.randn(RECORDED, parts.network.latent, generator=torch.Generator().manual_seed(about["seed"]))
     with evaluation_mode(parts.network):
         graph = Graph(agent, outer_of(parts.network, rows))
         about = {**_described(parts, where, graph), "network": parts.path, **about}

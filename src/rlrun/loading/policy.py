@@ -243,19 +243,25 @@ class Judged(Restored):
         builder = builder_of(self.config, device=device, **silent)
         with torch.device(device):
             self.validation: Validation = builder.get("callbacks.validation")
-            self.network: Any = builder.get(self.path)
-        for path, kind in (("callbacks.validation", Validation), (self.path, torch.nn.Module)):
+            self.network: Any = builder.get(top := ".".join(self.path.split(".")[:2]))
+        for path, kind in (("callbacks.validation", Validation), (top, torch.nn.Module)):
             if not isinstance(part := builder.get(path), kind):
                 raise ConfigError(f"{path}: wanted a {kind.__name__}, got a {type(part).__name__}")
         self._parts = stateful(builder.built)
+        try:
+            self.network = self.network.get_submodule(self.path[len(top) + 1 :])
+        except AttributeError as error:
+            names = ", ".join(name for name, _ in self.network.named_children())
+            raise RequestError(f"--network {self.path}: {error}; {top} has the parts {names}") from None
 
     def _named(self, network: str | None) -> str:
-        """Return the path of the network that was named, or of the only one."""
-        networks = plain(self.config).get("networks") or {}
+        """Return the path of the network that was named, of the only one, or of that which is validated."""
+        config = plain(self.config)
+        networks, validated = config.get("networks") or {}, config["callbacks"]["validation"].get("network")
         paths = [f"networks.{name}" for name, node in networks.items() if node is not None]
-        if network is None and len(paths) == 1:
-            return paths[0]
-        if network not in paths:
+        if network is None and (only := paths if len(paths) == 1 else [p for p in paths if validated == f"${{{p}}}"]):
+            return only[0]
+        if network is None or ".".join(network.split(".")[:2]) not in paths:
             near = did_you_mean(network or "", paths)
             raise RequestError(f"--network {network or 'NAME'}: there are {', '.join(paths) or 'none'}{near}")
         return network
@@ -267,7 +273,8 @@ def judged(
 ) -> Iterator[Judged]:
     """Open a run that another person may have made, and build a network and what judges it; arguments as of `frozen`.
 
-    network: path in the config, such as networks.classifier; None = the only one.
+    network: path in the config, such as networks.classifier, or of a part, such as networks.vae.decoder; None = the
+        only one, or else that which is validated.
     """
     with process_restored(), arrived(run, trust) as arrival:
         yield Judged(arrival, network, device)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.core.errors import ConfigError, MissingExtra, did_you_mean
-from rlrun.core.spaces import Space, map_tree
+from rlrun.core.spaces import Composite, Space, map_tree
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.dataset import DatasetPart, TableRows, source_of
 from rlrun.memory.episodes import flat
@@ -93,6 +93,11 @@ class Split:
             tree = self._column(name) if counted else tree  # the largest choice may be in any row
             spaces[name] = space_of(map_tree(leaf_of, tree))
         return spaces
+
+    @property
+    def space(self) -> Composite:
+        """The space of all columns together."""
+        return Composite(self.spaces)
 
 
 def drawn(kinds: Array, fraction: float, seed: int) -> Array:

@@ -53,9 +53,10 @@ On-policy algorithms call, on one network:
 
 from rlrun.nn.actions import ActionCodec, ActionHead, Heads
 from rlrun.nn.actor_critic import ActorCritic, Evaluated
+from rlrun.nn.autoencoder import Autoencoder
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
-from rlrun.nn.decoders import Deconvolutions, ResNetDecoder, SpatialBroadcast, UNet
+from rlrun.nn.decoders import Decoder, Deconvolutions, ResNetDecoder, SpatialBroadcast, UNet
 from rlrun.nn.encoders import DetachedEncoder, Encoded, EncodedMLP, Encoder, ImageEncoder, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.inverse_model import InverseModel
@@ -69,20 +70,10 @@ from rlrun.nn.stepper import Stepper, average_gradients
 from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
-__all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Bins", "Core", "Critics", "DeterministicPolicy"]
-__all__ += ["Dueling", "EncodedMLP", "Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder"]
-__all__ += ["ImplicitCritics", "InverseModel", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles"]
-__all__ += ["ReturnNormalizer", "Rewards", "SoftPolicy", "SquashedGaussian", "StatefulEncoder", "Stepper"]
-__all__ += ["Temperature", "Trunk", "Value"]
-__all__ += [
-    "ValueHead",
-    "average_gradients",
-    "flatten",
-    "frozen_copy",
-    "grouped",
-    "normal_",
-    "orthogonal_",
-    "value_head_of",
-]
-__all__ += ["Convolutions", "Deconvolutions", "DetachedEncoder", "Encoded", "ResNet", "ResNetDecoder"]
-__all__ += ["SpatialBroadcast", "UNet", "xavier_uniform_"]
+__all__ = ["ActionCodec", "ActionHead", "ActorCritic", "Autoencoder", "Bins", "Convolutions", "Core", "Critics"]
+__all__ += ["Decoder", "Deconvolutions", "DetachedEncoder", "DeterministicPolicy", "Dueling", "Encoded", "EncodedMLP"]
+__all__ += ["Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder", "ImplicitCritics", "InverseModel"]
+__all__ += ["MLP", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles", "ResNet", "ResNetDecoder"]
+__all__ += ["ReturnNormalizer", "Rewards", "SoftPolicy", "SpatialBroadcast", "SquashedGaussian", "StatefulEncoder"]
+__all__ += ["Stepper", "Temperature", "Trunk", "UNet", "Value", "ValueHead", "average_gradients", "flatten"]
+__all__ += ["frozen_copy", "grouped", "normal_", "orthogonal_", "value_head_of", "xavier_uniform_"]

@@ -6,11 +6,60 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Box, Space, describe
 from rlrun.nn.convolutions import ResidualBlock
+from rlrun.nn.encoders import Recipe, from_recipe
 from rlrun.nn.fast_linear import Linear
-from rlrun.nn.mlp import Activation, activation_module
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, outputs_of
 
 Shape = Sequence[int]  # of an image: channels, height, width
+
+
+class Decoder(nn.Module):
+    """From a latent [B, latent] to the numbers of an observation [B, N], in the order of `flatten`.
+
+    Args:
+        space: of the observation.
+        latent: numbers that stand for it.
+        hidden, activation, init: of the dense layers, as `MLP` takes them.
+        network: recipe of any module in place of these, such as `Deconvolutions`. It gets `inputs`, `outputs` and, of
+            an image, its `shape` (channels first), if it takes these.
+
+    Raises:
+        ConfigError: the module makes another number of outputs.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        latent: int,
+        *,
+        hidden: Sequence[int] = (256,),
+        activation: Activation = "relu",
+        init: str | Initializer = "default",
+        network: Recipe | None = None,
+    ) -> None:
+        super().__init__()
+        self.latent, self.size = latent, space.size
+        self.channels_last = isinstance(space, Box) and len(space.shape) == 3 and space.channels_last
+        if network is None:
+            self.layers: nn.Module = MLP(latent, space.size, hidden=hidden, activation=activation, init=init)
+            return
+        shape = _channels_first(space) if isinstance(space, Box) else ()
+        self.layers = from_recipe(network, inputs=latent, outputs=space.size, shape=shape)
+        outputs = outputs_of(self.layers, torch.zeros(2, latent), place="decoder")
+        if outputs != space.size:
+            raise ConfigError(f"decoder: it makes {outputs} numbers, but {describe(space)} has {space.size}")
+
+    def forward(self, latent: Tensor) -> Tensor:
+        numbers: Tensor = self.layers(latent)
+        return (numbers.movedim(1, -1) if self.channels_last and numbers.dim() == 4 else numbers).flatten(1)
+
+
+def _channels_first(space: Box) -> Shape:
+    if len(space.shape) == 2:
+        return (1, *space.shape)
+    return (space.shape[-1], *space.shape[:-1]) if space.channels_last else space.shape
 
 
 class Deconvolutions(nn.Sequential):
@@ -89,7 +138,7 @@ class SpatialBroadcast(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         height, width = self.coordinates.shape[1:]
         tiled = features[:, :, None, None].expand(-1, -1, height, width)
-        image: Tensor = self.layers(torch.cat((tiled, self.coordinates.expand(len(features), -1, -1, -1)), 1))
+        image: Tensor = self.layers(torch.cat((tiled, self.coordinates.expand(features.shape[0], -1, -1, -1)), 1))
         return image
 
 

@@ -1,0 +1,114 @@
+"""From observations to a row of numbers, and back to the distribution of observations."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlrun.core.errors import ConfigError, did_you_mean, require_one_of
+from rlrun.core.spaces import Box, Composite, Space, describe, leaves
+from rlrun.core.typing import Tree
+from rlrun.nn.decoders import Decoder
+from rlrun.nn.encoders import EncodedMLP, Recipe, flatten
+from rlrun.nn.mlp import Activation, Initializer
+from rlrun.ops.distributions import HALF_LOG_TWO_PI
+
+Likelihood = Literal["bernoulli", "gaussian"]
+
+
+class Autoencoder(nn.Module):
+    """An encoder of observations, and a decoder of what it makes.
+
+    Choices are one-hot numbers, and pixels lie in [0, 1]. With a `condition` the encoder reads a tree of two parts, the
+    observation and the condition, and a prior reads the condition alone.
+
+    Args:
+        spaces: of columns, by name.
+        latent: numbers that the decoder gets.
+        outputs: numbers of the encoder and of the prior; None = as many.
+        observation: the column that is encoded and decoded.
+        condition: a column that encoder and prior read; None = there is no prior.
+        encoder, prior: of observations and of the condition, as `Encoded` takes them.
+        hidden, prior_hidden: widths of the dense layers behind them; the decoder has those of `hidden` backwards.
+        activation, init: of all layers.
+        decoder: recipe of any module in place of these layers, as `Decoder` takes it.
+        likelihood: bernoulli, of numbers from 0 to 1; or gaussian.
+        deviation: standard deviation of gaussian numbers; None = one for all is learned.
+
+    Attributes:
+        columns: what the encoder reads: a column, or several by the names of its parts.
+
+    Raises:
+        ConfigError: there is no such column, or its numbers are not from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        spaces: Mapping[str, Space],
+        *,
+        latent: int = 8,
+        outputs: int | None = None,
+        observation: str = "observation",
+        condition: str | None = None,
+        encoder: nn.Module | Recipe | None = None,
+        prior: nn.Module | Recipe | None = None,
+        hidden: Sequence[int] = (256,),
+        prior_hidden: Sequence[int] = (64,),
+        activation: Activation = "relu",
+        init: str | Initializer = "default",
+        decoder: Recipe | None = None,
+        likelihood: Likelihood = "bernoulli",
+        deviation: float | None = None,
+    ) -> None:
+        super().__init__()
+        for name in (observation, condition):
+            if name is not None and name not in spaces:
+                raise ConfigError(
+                    f"there is no column '{name}'; there are {', '.join(spaces)}{did_you_mean(name, spaces)}"
+                )
+        require_one_of("likelihood", likelihood, ("bernoulli", "gaussian"))
+        self.space, self.condition = spaces[observation], condition
+        self.columns: Any = observation if condition is None else {"observation": observation, "condition": condition}
+        self.latent, self.likelihood = latent, likelihood
+        if likelihood == "bernoulli" and not all(_in_unit(leaf) for _, leaf in leaves(self.space)):
+            there = f"{describe(self.space)} has others; likelihood=gaussian takes them"
+            raise ConfigError(f"likelihood: bernoulli wants numbers from 0 to 1, and {there}")
+        layers = partial(EncodedMLP, outputs=outputs or latent, activation=activation, init=init)
+        read = (
+            self.space if condition is None else Composite({"observation": self.space, "condition": spaces[condition]})
+        )
+        self.encoder = layers(read, hidden=hidden, encoder=encoder)
+        self.prior = None if condition is None else layers(spaces[condition], hidden=prior_hidden, encoder=prior)
+        options: dict[str, Any] = {"hidden": [*reversed(hidden)], "activation": activation, "init": init}
+        self.decoder = Decoder(self.space, latent, network=decoder, **options)
+        log_deviation = torch.tensor(math.log(deviation or 1.0))
+        if likelihood == "gaussian" and deviation is None:
+            self.log_deviation: Tensor = nn.Parameter(log_deviation)
+        else:
+            self.register_buffer("log_deviation", log_deviation)
+
+    def joined(self, observation: Tree, condition: Tree | None) -> Tree:
+        """Return what the encoder reads."""
+        return observation if self.condition is None else {"observation": observation, "condition": condition}
+
+    def log_likelihood(self, numbers: Tensor, observation: Tree) -> Tensor:
+        """Return the log-density [B] of observations at outputs [B, N] of the decoder."""
+        target = flatten(self.space, observation)
+        if self.likelihood == "bernoulli":
+            return -F.binary_cross_entropy_with_logits(numbers, target, reduction="none").sum(-1)
+        distance = (target - numbers) * (-self.log_deviation).exp()
+        return -(0.5 * distance.square() + self.log_deviation + HALF_LOG_TWO_PI).sum(-1)
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        """Return the mean of observations, as numbers [B, N], at outputs of the decoder."""
+        return numbers.sigmoid() if self.likelihood == "bernoulli" else numbers
+
+
+def _in_unit(leaf: Space) -> bool:
+    if not isinstance(leaf, Box) or leaf.dtype == "uint8":
+        return True
+    return bool((leaf.low >= 0.0).all() and (leaf.high <= 1.0).all())
