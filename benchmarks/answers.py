@@ -104,7 +104,48 @@ def gain_error(run_dir: str, overrides: list[str]) -> float:
     return abs(float((done * seen).sum() / seen.square().sum()) / GAIN - 1.0)
 
 
+def drawn(trainer: Any) -> torch.Tensor:
+    """Return the particles of a run, [N, D]; 20,000 of a generator."""
+    source: Any = trainer.callbacks["particles"].network.eval()
+    torch.manual_seed(SEED)
+    with torch.no_grad():
+        particles: torch.Tensor = source.predict(source.noise(20_000))
+    return particles.detach()
+
+
+def covariance_error(run_dir: str, overrides: list[str]) -> float:
+    """Return how far the covariance of particles is from that of their density, as a share of its Frobenius norm."""
+    result = rlrun.train([*overrides, "logger=[]"], run_dir=run_dir)
+    true = torch.tensor(result.config.energy.covariance)
+    return float((torch.cov(drawn(result.trainer).T) - true).norm() / true.norm())
+
+
+def posterior_error(run_dir: str, overrides: list[str]) -> float:
+    """Return the error of the posterior of a linear regression with 3 weights, relative to what is allowed.
+
+    It is the larger of the mean's over 1 % and the covariance's over 5 %, each as a share of its norm.
+    """
+    seed = next((int(override.partition("=")[2]) for override in overrides if override.startswith("seed=")), 0)
+    generator = np.random.default_rng(seed)
+    seen = generator.standard_normal((100, 3)) @ np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.3, 0.7]])
+    label = seen @ np.array([1.0, -2.0, 0.5]) + generator.standard_normal(100)
+    data = Path(run_dir).with_suffix(".npz")
+    np.savez(data, observation=seen.astype(np.float32), label=label.astype(np.float32)[:, None])
+    result = rlrun.train([*overrides, f"data.dataset={data}", "logger=[]"], run_dir=run_dir)
+    trainer: Any = result.trainer
+    rows = torch.tensor([*range(len(trainer.loader))]).numpy()
+    batch = trainer.loader.source.batch(rows)
+    inputs, labels = batch["observation"].double(), batch["label"].double()
+    covariance = torch.linalg.inv(inputs.T @ inputs)
+    mean = (covariance @ inputs.T @ labels).squeeze(-1)
+    particles = drawn(trainer).double()
+    errors = ((particles.mean(0) - mean).norm() / mean.norm(), (torch.cov(particles.T) - covariance).norm())
+    return max(float(errors[0]) / 0.01, float(errors[1] / covariance.norm()) / 0.05)
+
+
 CHECKS = {
+    "covariance_error": covariance_error,
+    "posterior_error": posterior_error,
     "last_reward": last_reward,
     "chain_error": chain_error,
     "skills_identified": skills_identified,

@@ -85,6 +85,15 @@ def ppca(path: str) -> float:
     return float(torch.distributions.MultivariateNormal(learned.mean(0), covariance).log_prob(held).mean())
 
 
+def judged(overrides: list[str], folder: Path, *options: str, checkpoint: str = "best") -> dict[str, float]:
+    """Train without an environment; return the metrics of a checkpoint on the rows that are held out."""
+    run_dir = folder / "run"
+    run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
+    command = ["-m", "rlrun", "eval", str(run_dir), "--checkpoint", checkpoint, *options, "--json"]
+    metrics: dict[str, float] = run_for_json(command, folder=folder)["metrics"]
+    return metrics
+
+
 def held_out(metric: str, checkpoint: str = "best", *options: str) -> Callable[[list[str], Path], float]:
     """Return a measurement that trains without an environment; a metric of the rows that are held out.
 
@@ -92,11 +101,7 @@ def held_out(metric: str, checkpoint: str = "best", *options: str) -> Callable[[
     """
 
     def measured(overrides: list[str], folder: Path) -> float:
-        run_dir = folder / "run"
-        run(["-m", "rlrun", "train", *overrides, "logger=[]", "--run-dir", str(run_dir)], folder=folder)
-        command = ["-m", "rlrun", "eval", str(run_dir), "--checkpoint", checkpoint, *options, "--json"]
-        report = run_for_json(command, folder=folder)
-        return float(report["metrics"][metric])
+        return float(judged(overrides, folder, *options, checkpoint=checkpoint)[metric])
 
     return measured
 

@@ -10,8 +10,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.claims import CLAIMS, Claim, fresh_return
+from benchmarks import claims, claims_of_particles
+from benchmarks.claims import Claim, fresh_return
 from benchmarks.process import Failed
+
+CLAIMS = claims.CLAIMS | claims_of_particles.CLAIMS
 
 
 def measure(

@@ -230,6 +230,12 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         {},
         "algorithm.entropy_weight=0.01",
     ),
+    "particles collapsed": (
+        rollout,
+        {"particles/spread": [1.0, 0.1, *[1e-5] * (STEPS - 2)]},
+        {"callbacks.particles.entropy_weight": "${algorithm.entropy_weight}", "algorithm.entropy_weight": 0.01},
+        "algorithm.entropy_weight=0.1",
+    ),
     "values over-estimated": (replay, {"value/mean": (0, 5_000)}, {}, "algorithm.ensemble=2"),
     "policy moves too far in an update": (
         rollout,
@@ -269,6 +275,7 @@ HEALTHY = {  # rule: metrics and keys just beside
     "actions at their bounds": ({"action/saturated": (0.1, 0.8)}, {}),
     "dead units": ({"dead_units/ppo": (0.1, 0.7)}, {}),
     "entropy collapsed early": ({"entropy/discrete": SURE}, {}),
+    "particles collapsed": ({"particles/spread": (1.0, 0.01)}, {"callbacks.particles.entropy_weight": 0.5}),
     "values over-estimated": ({"value/mean": (0, 300)}, {}),
     "policy moves too far in an update": ({"policy/clipped": 0.3, "policy/approx_kl": 0.03}, {}),
     "evaluation far below training": ({"evaluation/mean_return": (20, 120)}, {}),

@@ -145,6 +145,13 @@ def test_missing_parts_are_named(encoder, rlrun):
         "networks.vae has the parts encoder, prior, decoder",
     ]
     refused(rlrun("eval", encoder, "--network", "networks.vae.encodr"), parts)
+def test_the_validated_network_is_the_default(rlrun, project):
+    small = ("algorithm.hidden=[4]", "algorithm.network.hidden=[4]", "algorithm.members=3", "algorithm.particles=2")
+    overrides = ("algorithm=hypernetwork", "encoder=flat", *small, "stop.updates=3", "evaluation.every=3", "logger=[]")
+    assert rlrun("train", *overrides, "--run-dir", "run").code == 0
+    judged = json.loads((project / "run" / "summary.json").read_text())["validation"]
+    assert json.loads(rlrun("eval", "run", "--json").out)["metrics"] == pytest.approx(judged)
+    refused(rlrun("eval", "run", "--network", "networks.vote"), ["did you mean 'networks.votes'"])
 
 
 def test_exports_that_differ_are_refused(trained, rlrun, tmp_path, monkeypatch):

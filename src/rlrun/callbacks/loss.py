@@ -24,7 +24,7 @@ LOOKED_AT = 256  # losses of so many updates are checked together, unless metric
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 LossResult = tuple[Tensor, dict[str, Any], dict[str, Any]]  # loss of each element, outputs, metrics
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-BETWEEN = (nn.Dropout, nn.LayerNorm)  # may stand between a layer and its activation
+BETWEEN = (nn.Dropout, nn.LayerNorm, nn.BatchNorm1d, nn.GroupNorm)  # may stand between a layer and its activation
 ADAMS = (torch.optim.Adam, torch.optim.AdamW)
 
 

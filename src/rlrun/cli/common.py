@@ -62,7 +62,7 @@ FirstSeed = Annotated[
 Network = Annotated[
     str | None,
     typer.Option(
-        help="Network of a run without an agent, such as networks.classifier (default: the only one).",
+        help="Network of a run without an agent, such as networks.classifier (default: that which is validated).",
         show_default=False,
     ),
 ]

@@ -215,12 +215,12 @@ class CollectLoader:
     Callbacks count these rounds as updates. A run that stopped during a round finishes it.
 
     Args:
-        collector: makes the steps.
+        collector: makes the steps; None = there are none, as for algorithms that learn without data.
         every: environment steps of a round, all envs together.
         data_group: name of the empty batches.
     """
 
-    def __init__(self, *, collector: Steps, every: int, data_group: str = "default") -> None:
+    def __init__(self, *, collector: Steps | None = None, every: int = 1, data_group: str = "default") -> None:
         require_at_least("loader.every", every, 1)
         self.collector = collector
         self.every = every
@@ -232,7 +232,8 @@ class CollectLoader:
 
     def __iter__(self) -> Iterator[Groups]:
         while True:
-            self.collector.collect(self.every - self.collector.steps % self.every)
+            if self.collector is not None:
+                self.collector.collect(self.every - self.collector.steps % self.every)
             yield {self.data_group: {}}
 
 

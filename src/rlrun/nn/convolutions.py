@@ -23,6 +23,7 @@ class Convolutions(nn.Sequential):
         padding: zeros around its input; one number is for all convolutions.
         activation: behind each.
         dimensions: 2 of images, 1 of signals.
+        bias, layer_norm: whether each has a bias, and a norm over its channels and pixels before the activation.
 
     Raises:
         ConfigError: the lists have different lengths, or there are no such dimensions.
@@ -38,6 +39,8 @@ class Convolutions(nn.Sequential):
         padding: int | Sequence[Sides] = 0,
         activation: Activation = "relu",
         dimensions: int = 2,
+        bias: bool = True,
+        layer_norm: bool = False,
     ) -> None:
         if dimensions not in CONVOLUTIONS:
             raise ConfigError(f"dimensions: wanted 2 (images) or 1 (signals), got {dimensions}")
@@ -50,7 +53,9 @@ class Convolutions(nn.Sequential):
             )
         layers: list[nn.Module] = []
         for count, kernel, stride, zeros in zip(channels, kernels, strides, paddings, strict=True):
-            layers += [CONVOLUTIONS[dimensions](inputs, count, kernel, stride, zeros), activation_module(activation)]  # type: ignore[arg-type]
+            layers.append(CONVOLUTIONS[dimensions](inputs, count, kernel, stride, zeros, bias=bias))  # type: ignore[arg-type]
+            layers += [nn.GroupNorm(1, count)] if layer_norm else []
+            layers.append(activation_module(activation))
             inputs = count
         super().__init__(*layers)
 

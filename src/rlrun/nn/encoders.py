@@ -247,7 +247,8 @@ class EncodedMLP(Encoded):
         spaces: of the environment.
         outputs: numbers for each observation.
         encoder: as `Encoded` takes it.
-        hidden, activation, layer_norm, init, output_gain: of the layers, as `MLP` takes them.
+        hidden, activation, layer_norm, init, output_gain, bias, output_bias, output_norm, output_activation: of the
+            layers, as `MLP` takes them.
         core, core_size: of a recurrent layer before the last of them; see `Encoded.use_layers`.
     """
 
@@ -261,6 +262,10 @@ class EncodedMLP(Encoded):
         layer_norm: bool = False,
         init: str | Initializer = "default",
         output_gain: float | None = None,
+        bias: bool = True,
+        output_bias: bool = True,
+        output_norm: bool = False,
+        output_activation: Activation | None = None,
         encoder: nn.Module | Recipe | None = None,
         core: Kind | None = None,
         core_size: int = 64,
@@ -268,7 +273,8 @@ class EncodedMLP(Encoded):
         super().__init__()
         options: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "init": init}
         features, hidden = self.use_layers(encoder, spaces, hidden, core=core, core_size=core_size, **options)
-        self.layers = MLP(features, outputs, hidden=hidden, output_gain=output_gain, **options)
+        options |= {"output_bias": output_bias, "output_norm": output_norm, "output_activation": output_activation}
+        self.layers = MLP(features, outputs, hidden=hidden, output_gain=output_gain, bias=bias, **options)
 
     def forward(self, observation: Tree) -> Any:
         return self.layers(self.encode(observation))

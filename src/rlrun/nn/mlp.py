@@ -115,6 +115,8 @@ class MLP(Dense):
     """Dense layers with an activation after each but the last: [..., inputs] -> [..., outputs].
 
     With an `output_gain` the last layer begins orthogonal with that gain and without bias, whatever `init` says.
+    Hidden layers may lack a `bias`, and have a norm over their numbers or, by `batch_norm`, over the rows of a batch;
+    `output_bias`, `output_norm` and `output_activation` are of the last layer.
     """
 
     def __init__(
@@ -128,13 +130,21 @@ class MLP(Dense):
         dropout: float = 0.0,
         init: str | Initializer = "default",
         output_gain: float | None = None,
+        bias: bool = True,
+        batch_norm: bool = False,
+        output_bias: bool = True,
+        output_norm: bool = False,
+        output_activation: Activation | None = None,
     ) -> None:
         begin = initializer(init)
-        below = dense(inputs, hidden, activation=activation, layer_norm=layer_norm, dropout=dropout)
-        super().__init__(*below, Linear((inputs, *hidden)[-1], outputs))
+        below = [*_layers((inputs, *hidden), activation, layer_norm, dropout, bias, batch_norm)]
+        last = Linear((inputs, *hidden)[-1], outputs, bias=output_bias)
+        norm = [nn.LayerNorm(outputs)] if output_norm else []
+        behind = [] if output_activation is None else [activation_module(output_activation)]
+        super().__init__(*below, last, *norm, *behind)
         self.apply(begin)
         if output_gain is not None:
-            orthogonal_(self[-1], output_gain)
+            orthogonal_(last, output_gain)
 
 
 def dense(
@@ -144,13 +154,22 @@ def dense(
     return Dense(*_layers((inputs, *hidden), activation, layer_norm, dropout))
 
 
-def _layers(widths: Sequence[int], activation: Activation, layer_norm: bool, dropout: float) -> Iterator[nn.Module]:
+def _layers(
+    widths: Sequence[int],
+    activation: Activation,
+    layer_norm: bool,
+    dropout: float,
+    bias: bool = True,
+    batch_norm: bool = False,
+) -> Iterator[nn.Module]:
     for inputs, outputs in pairwise(widths):
-        yield Linear(inputs, outputs)
+        yield Linear(inputs, outputs, bias=bias)
         if dropout > 0.0:
             yield nn.Dropout(dropout)
         if layer_norm:
             yield nn.LayerNorm(outputs)
+        if batch_norm:
+            yield nn.BatchNorm1d(outputs)
         yield activation_module(activation)
 
 

@@ -17,6 +17,7 @@ UPDATES = 200
 DEAD = 0.75  # share of units
 SATURATED = 0.8  # share of actions; swinging a pendulum up wants six tenths
 COLLAPSED = 0.05  # of the entropy that a run began with
+ALIKE = 1e-3  # of the spread of particles that a run began with
 FAR = 2.0  # times what rewards can add up to
 DIVERGED, CLIPPED = 0.04, 0.4  # nats, where 0.01 is usual; share of ratios
 GAP = 0.5  # of the range of returns
@@ -213,6 +214,23 @@ def collapse(facts: Facts) -> Cause | None:
     weight = facts.figure(f"callbacks.{name}.entropy_weight")
     remedy = "+with=entropy_target" if weight is None else override(weight.key, 0.01)
     return reason, {"first": first, "late": late}, f"a bonus for entropy: {remedy}"
+
+
+@rule(
+    "particles collapsed",
+    f"their spread is below {ALIKE:g} of the first, though their entropy counts",
+    "`algorithm.method=gfsf`, `algorithm.width=…`, `algorithm.entropy_weight=…`",
+)
+def alike(facts: Facts) -> Cause | None:
+    weight = facts.figure("callbacks.particles.entropy_weight")
+    if "particles/spread" not in facts.series or weight is None or not weight.value:
+        raise NotApplicable
+    first, late = facts.values("particles/spread", 3)[0], facts.late("particles/spread")
+    if late > ALIKE * first:
+        return None
+    reason = f"the spread of particles fell from {shown(first)} to {shown(late)}: they are all the same"
+    larger = f"a larger weight of entropy: {override(weight.key, 10.0 * weight.value)}"
+    return reason, {"first": first, "late": late}, f"{larger}, or a wider kernel (algorithm.width)"
 
 
 def _improved(facts: Facts) -> bool:
