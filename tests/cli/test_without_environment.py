@@ -145,6 +145,8 @@ def test_missing_parts_are_named(encoder, rlrun):
         "networks.vae has the parts encoder, prior, decoder",
     ]
     refused(rlrun("eval", encoder, "--network", "networks.vae.encodr"), parts)
+
+
 def test_the_validated_network_is_the_default(rlrun, project):
     small = ("algorithm.hidden=[4]", "algorithm.network.hidden=[4]", "algorithm.members=3", "algorithm.particles=2")
     overrides = ("algorithm=hypernetwork", "encoder=flat", *small, "stop.updates=3", "evaluation.every=3", "logger=[]")
