@@ -11,12 +11,12 @@ from tests.resume.twins import assert_exact
 from torch.distributions import MultivariateNormal, Normal
 
 from rlrun.algorithms.mutual_information import (
-    Average,
     InformationBonus,
     InformationBonusLoss,
     InformationBound,
     InformationLoss,
     MutualInformation,
+    RunningMean,
 )
 from rlrun.callbacks import JointLoss
 from rlrun.core.errors import ConfigError, SpaceError
@@ -63,7 +63,7 @@ def pairs(rows, *lead):
     ],
 )
 def test_averages_are_known(options, values):
-    average = Average(torch.tensor(7.0), **options)
+    average = RunningMean(torch.tensor(7.0), **options)
     for newest, expected in enumerate(values, 1):
         average.load_state_dict(average.after(torch.tensor([newest - 1.0, newest + 1.0])))
         assert float(average.value) == pytest.approx(expected, abs=1e-6)

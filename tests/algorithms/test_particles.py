@@ -7,14 +7,14 @@ from torch import nn
 from rlrun import train
 from rlrun.algorithms.generator import Generator, Information, Inverse, InverseLoss, jacobian_of, product_of
 from rlrun.algorithms.hypernetwork import Likelihood, Outliers, Votes, metric_of
-from rlrun.algorithms.particles import Gaussian, Kernel, ParticleLoss, Particles, SteinCriticLoss, trace_of
+from rlrun.algorithms.particles import GaussianEnergy, Kernel, ParticleLoss, Particles, SteinCriticLoss, trace_of
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box
 from rlrun.nn import MLP
 from rlrun.ops import stein
 
 COVARIANCE = [[1.0, 0.3], [0.3, 4.0]]
-GAUSSIAN = Gaussian([1.0, -1.0], COVARIANCE)
+GAUSSIAN = GaussianEnergy([1.0, -1.0], COVARIANCE)
 
 
 def sgd(parameters):
@@ -31,7 +31,7 @@ def particle_loss(network, optimizer=sgd, **options):
 
 
 def generator(outputs=2, noise=2, count=6, **options):
-    energy = Gaussian([0.0] * outputs, torch.eye(outputs).tolist())
+    energy = GaussianEnergy([0.0] * outputs, torch.eye(outputs).tolist())
     return Generator(energy, noise=noise, count=count, hidden=[8], activation="tanh", **options)
 
 
@@ -163,7 +163,7 @@ def test_information_keeps_collapsing_generators_apart():
 
 def test_generators_with_inputs_learn_a_map():
     network = generator(inputs=Box((1,), -1.0, 1.0, "float32"))
-    loss = particle_loss(network, adam, sources="pairs", energy=Gaussian([0.0, 0.0], [[0.01, 0.0], [0.0, 0.01]]))
+    loss = particle_loss(network, adam, sources="pairs", energy=GaussianEnergy([0.0, 0.0], [[0.01, 0.0], [0.0, 0.01]]))
     for _ in range(400):
         seen = torch.rand(32, 1) * 2.0 - 1.0
         loss.backward(observation=seen, label=torch.cat((seen, -2.0 * seen), 1))
@@ -255,7 +255,7 @@ def test_outliers_are_changed_or_a_column(change, expected):
 @pytest.mark.parametrize(
     ("build", "text"),
     [
-        (lambda: Gaussian([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]]), "energy.covariance"),
+        (lambda: GaussianEnergy([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]]), "energy.covariance"),
         (lambda: Kernel(factor=0.0), "kernel"),
         (lambda: Particles(GAUSSIAN, count=1), "algorithm.particles"),
         (lambda: particle_loss(Particles(GAUSSIAN, count=4), method="gpvi"), "particles have no noise"),

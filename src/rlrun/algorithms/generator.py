@@ -74,8 +74,8 @@ class Generator(nn.Module):
         self.outputs, self.size, self.count, self.inputs = outputs, noise, count, inputs
         width = noise + (0 if inputs is None else inputs.size)
         self.layers = MLP(width, outputs, **options) if network is None else network
-        if network is not None and (made := outputs_of(network, torch.zeros(2, width))) != outputs:
-            raise ConfigError(f"networks.particles.network: it makes {made} numbers of noise; wanted {outputs}")
+        if network is not None and (width_out := outputs_of(network, torch.zeros(2, width))) != outputs:
+            raise ConfigError(f"networks.particles.network: it makes {width_out} numbers of noise; wanted {outputs}")
         self.log_scale = None if scale is None else nn.Parameter(torch.tensor(scale).log(), requires_grad=learn_scale)
         self.information = information
         self.average_rate = average_rate

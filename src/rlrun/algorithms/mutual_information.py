@@ -57,7 +57,7 @@ def bound(estimator: Estimator, joint: Tensor, product: Tensor) -> Tensor:
     return joint.mean() - (ratio.log() if estimator == "dv" else ratio - 1.0)
 
 
-class Average(nn.Module):
+class RunningMean(nn.Module):
     """A running mean of tensors, one an update.
 
     Args:
@@ -121,12 +121,12 @@ class Ring(nn.Module):
         uniform = torch.rand(batch, dtype=torch.float64, device=device)
         drawn = (uniform * torch.where(enough, before, after)).long()
         buffers: Buffers = {"count": self.count + kept}
-        others = []
+        drawn_rows = []
         for number, value in enumerate(rows):
             old = self.get_buffer(f"leaf_{number}")
             new = buffers[f"leaf_{number}"] = old.index_copy(0, places, value.detach()[-kept:].to(old.dtype))
-            others.append(torch.where(enough, old[drawn], new[drawn]))
-        return trees.tree_of(self.space, others), buffers
+            drawn_rows.append(torch.where(enough, old[drawn], new[drawn]))
+        return trees.tree_of(self.space, drawn_rows), buffers
 
 
 class MutualInformation(EncodedMLP):
@@ -140,7 +140,7 @@ class MutualInformation(EncodedMLP):
             shuffle, shift: x with the batch's y in a random order, or of the row before. The last two want
             independent rows. The first two give y (and x) no gradient.
         buffer_rows: rows of each buffer.
-        speed, rate: of running means, as `Average` takes them: A of dv, or the moments of y of ml.
+        speed, rate: of running means, as `RunningMean` takes them: A of dv, or the moments of y of ml.
         distribution: p(y), of torch.distributions, if it is known; it replaces the sampler, or the moments.
         features: a network whose encoder x and y go through; a `JointLoss` of its loss and this trains it by both.
         hidden, activation, init: of the layers, as `MLP` takes them.
@@ -195,7 +195,7 @@ class MutualInformation(EncodedMLP):
         self.distribution = distribution
         self._columns = columns
         self._borrowed = (features,)  # in a tuple: its parameters are not those of this network
-        self.average = Average(start, speed=speed, rate=rate)
+        self.average = RunningMean(start, speed=speed, rate=rate)
         kept = "" if estimator == "ml" or distribution is not None else BUFFERED.get(sampler, "")
         self.rings = nn.ModuleDict({name: Ring(columns[name], buffer_rows) for name in kept})
 

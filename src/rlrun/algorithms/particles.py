@@ -50,7 +50,7 @@ class Particles(nn.Module):
         return self.values
 
 
-class Gaussian(nn.Module):
+class GaussianEnergy(nn.Module):
     """The energy of a normal density, U(x) = ½ (x - m)ᵀ Σ⁻¹ (x - m); around `label` [N, D] where batches have labels.
 
     Args:
