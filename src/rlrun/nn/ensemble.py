@@ -35,15 +35,20 @@ class StackedLinear(nn.Module):
     def forward(self, values: Sequence[Tensor], dropout: float, learns: bool) -> list[Tensor]:
         """Evaluate members together, [M, B, in] -> [M, B, out] as the only value, or apart, M times [B, in]."""
         apart = values[0].dim() == 2
+        own: Any = self._parameters  # torch finds an attribute of a module slowly
+        if "weight" in own and "bias" in own:
+            stacked, biases = own["weight"], own["bias"]
+        else:  # a parametrization computes them
+            stacked, biases = self.weight, self.bias
         if apart:
             # an index of a member's bias would cost a tensor of zeros in the backward pass
-            layers = zip(values, _members(self.weight), _members(self.bias.squeeze(1)), strict=True)
+            layers = zip(values, _members(stacked), _members(biases.squeeze(1)), strict=True)
             if in_use() == "onednn":
                 results = [linear(value, weight.t(), bias) for value, weight, bias in layers]
             else:  # the same without two views of each weight
                 results = [torch.addmm(bias, value, weight) for value, weight, bias in layers]
         else:
-            results = [torch.baddbmm(self.bias, values[0], self.weight)]
+            results = [torch.baddbmm(biases, values[0], stacked)]
         if dropout:
             results = [F.dropout(result, dropout, learns) for result in results]
         if self.normed:
@@ -101,14 +106,16 @@ class Ensemble(nn.Module):
         lead = value.shape[:-1] if shared else value.shape[1:-1]
         if len(lead) != 1:
             value = value.reshape(*(() if shared else (self.members,)), -1, value.shape[-1])
-        members, activation, kind = self.members, self.activation, value.dtype
+        members, kind = self.members, value.dtype
+        modules: Any = self._modules  # torch finds an attribute of a module slowly
         if (members > 1 or in_use() == "onednn") and is_large(value, self.work, LARGE):
             below = [value] * members if shared else _members(value)
         elif members == 1 and shared:
             below = [value.unsqueeze(0)]  # a quarter of the time of `expand`
         else:
             below = [value.expand(members, *value.shape) if shared else value]
-        *hidden, last = self.layers
+        *hidden, last = modules["layers"]._modules.values()
+        activation = modules["activation"]
         drops = self.training and (self.drops_always or torch.is_grad_enabled())
         with products(value, self.work):
             for layer in hidden:
