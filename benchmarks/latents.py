@@ -31,14 +31,14 @@ def pixels() -> tuple[Tensor, Tensor]:
     """Return the digits that are learned from and those that are held out, [N, 64] from 0 to 1."""
     split = Split(digits(), fraction=0.2, stratify="label", seed=0)
     parts = [part.batch(np.arange(len(part)))["observation"] for part in (split.train, split.held_out)]
-    learned, held = (part.flatten(1).float() / 255.0 for part in parts)
-    return learned, held
+    train, test = (part.flatten(1).float() / 255.0 for part in parts)
+    return train, test
 
 
 def loop(seed: int) -> float:
     """Train a variational autoencoder as a tutorial would; return the mean ELBO of held-out rows."""
     torch.manual_seed(seed)
-    learned, held = pixels()
+    train, test = pixels()
     encoder = nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 2 * LATENT))
     decoder = nn.Sequential(nn.Linear(LATENT, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 64))
 
@@ -49,22 +49,22 @@ def loop(seed: int) -> float:
         return likelihood - 0.5 * (mean.square() + log_variance.exp() - 1.0 - log_variance).sum(-1)
 
     optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=RATE)
-    batches = (rows for _ in range(UPDATES) for rows in torch.randperm(len(learned)).split(BATCH))
+    batches = (rows for _ in range(UPDATES) for rows in torch.randperm(len(train)).split(BATCH))
     for _, rows in zip(range(UPDATES), batches, strict=False):
         optimizer.zero_grad()
-        (-elbo(learned[rows]).mean()).backward()
+        (-elbo(train[rows]).mean()).backward()
         optimizer.step()
     with torch.no_grad():
-        return float(elbo(held).mean())
+        return float(elbo(test).mean())
 
 
 def kmeans(seed: int) -> float:
     """Return the squared error of a held-out pixel by the nearest of the centers."""
     from sklearn.cluster import KMeans
 
-    learned, held = (part.numpy() for part in pixels())
-    fit = KMeans(CENTERS, n_init=10, random_state=seed).fit(learned)
-    return float(((held - fit.cluster_centers_[fit.predict(held)]) ** 2).mean())
+    train, test = (part.numpy() for part in pixels())
+    fit = KMeans(CENTERS, n_init=10, random_state=seed).fit(train)
+    return float(((test - fit.cluster_centers_[fit.predict(test)]) ** 2).mean())
 
 
 def ppca(path: str) -> float:
@@ -77,12 +77,12 @@ def ppca(path: str) -> float:
     rows = (signals + NOISE * draw.normal(size=(ROWS, NUMBERS)) + 1.0).astype(np.float32)
     np.savez(path, observation=rows)
     split = Split(path, fraction=0.2, seed=0)
-    learned, held = (part.batch(np.arange(len(part)))["observation"].double() for part in (split.train, split.held_out))
-    values, vectors = torch.linalg.eigh(torch.cov(learned.T, correction=0))  # the smallest first
+    train, test = (part.batch(np.arange(len(part)))["observation"].double() for part in (split.train, split.held_out))
+    values, vectors = torch.linalg.eigh(torch.cov(train.T, correction=0))  # the smallest first
     noise = values[:-SIGNALS].mean()
     factors = vectors[:, -SIGNALS:] * (values[-SIGNALS:] - noise).sqrt()
     covariance = factors @ factors.T + noise * torch.eye(NUMBERS, dtype=torch.float64)
-    return float(torch.distributions.MultivariateNormal(learned.mean(0), covariance).log_prob(held).mean())
+    return float(torch.distributions.MultivariateNormal(train.mean(0), covariance).log_prob(test).mean())
 
 
 def judged(overrides: list[str], folder: Path, *options: str, checkpoint: str = "best") -> dict[str, float]:

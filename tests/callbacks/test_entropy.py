@@ -312,5 +312,5 @@ def test_check_refuses_what_has_no_effect(name):
 
 def test_clones_by_the_mode_have_no_entropy():
     loss, target = cloned(NUMBERS, partial(BCLoss, objective="mode")), EntropyTarget(NUMBERS)
-    with pytest.raises(WiringError, match=r"callbacks\..* holds an entropy; set algorithm\.objective=likelihood"):
+    with pytest.raises(WiringError, match=r"callbacks\..* is an entropy target; set algorithm\.objective=likelihood"):
         plan({"target": target, "loss": loss}, {"default": ("observation", "action")}, ())

@@ -37,7 +37,7 @@ class BCLoss(LossCallback):
 
     Raises:
         ConfigError: there is no such objective, or the network has no head for a likelihood.
-        WiringError: an entropy shall be held, and the objective is the mode.
+        WiringError: there is an entropy target, and the objective is the mode.
     """
 
     provides = ("policy_entropy",)
@@ -62,7 +62,7 @@ class BCLoss(LossCallback):
     def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
         for source in callbacks.values() if self.objective == "mode" else ():
             if "entropy_weight" in source.provides:
-                raise WiringError(f"callbacks.{source.name} holds an entropy; set algorithm.objective=likelihood")
+                raise WiringError(f"callbacks.{source.name} is an entropy target; set algorithm.objective=likelihood")
 
     def loss(
         self, observation: Tree, action: Tree, entropy_weight: float | Tensor | None = None

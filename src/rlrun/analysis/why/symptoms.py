@@ -22,7 +22,7 @@ FAR = 2.0  # times what rewards can add up to
 DIVERGED, CLIPPED = 0.04, 0.4  # nats, where 0.01 is usual; share of ratios
 GAP = 0.5  # of the range of returns
 FEW = 40  # updates a rollout; stable-baselines3 makes 320, CleanRL 32 or 320
-TOLD, UNUSED = 0.1, 0.5  # nats of an observation that latents tell at least; share of codes
+LEAST, UNUSED = 0.1, 0.5  # nats that latents carry about an observation; share of codes
 FALLEN, LASTING = 0.5, 0.1  # share of the rise to the peak that is lost; of the run, for which it is
 
 
@@ -322,14 +322,14 @@ def few_updates(facts: Facts) -> Cause | None:
 
 @rule(
     "posterior collapsed",
-    f"latents tell less than {TOLD:g} nats of an observation",
+    f"latents carry less than {LEAST:g} nats about an observation",
     "`algorithm.beta=…`, `algorithm.target_divergence=…`",
 )
 def posterior(facts: Facts) -> Cause | None:
     if "vae/divergence" not in facts.series:
         raise NotApplicable
     divergence = facts.late("vae/divergence")
-    if divergence >= TOLD:
+    if divergence >= LEAST:
         return None
     beta = facts.figure("networks.beta.initial")
     smaller = "" if beta is None else f"a smaller weight of the divergence: {override(beta.key, beta.value / 10)}, or "

@@ -249,7 +249,7 @@ def held_by_parts(trainer: Any) -> dict[str, str]:
 
 
 def _text(value: Any) -> str | None:
-    """Return what tells a value from another one; None for an object with parts."""
+    """Return a text that identifies a value; None for an object with parts."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, torch.Tensor | np.generic) or (isinstance(value, np.ndarray) and not value.dtype.hasobject):
