@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rlrun import train
-from rlrun.algorithms.generator import Generator, Information, Inverse, InverseLoss, jacobian_of, product_of
+from rlrun.algorithms.generator import Generator, Inverse, InverseLoss, information_of, jacobian_of, product_of
 from rlrun.algorithms.hypernetwork import Likelihood, Outliers, Votes, metric_of
 from rlrun.algorithms.particles import GaussianEnergy, Kernel, ParticleLoss, Particles, SteinCriticLoss, trace_of
 from rlrun.core.errors import ConfigError
@@ -149,16 +149,32 @@ def test_inverse_networks_learn_the_products(block):
     assert float(error) < 0.02 * float(exact.detach().square().mean()) + 1e-3
 
 
-def test_information_keeps_collapsing_generators_apart():
+@pytest.mark.parametrize("estimator", ["jsd", "dv"])
+def test_information_keeps_collapsing_generators_apart(estimator):
     spreads = []
     for weight in (0.0, 3.0):
         torch.manual_seed(1)
-        network = generator(count=32, information=Information(2, 2, hidden=[32]))
+        network = generator(
+            count=32, information=information_of(weight, noise=2, outputs=2, estimator=estimator, hidden=[32])
+        )
         loss = particle_loss(network, adam, entropy_weight=0.0, information_weight=weight)
         for _ in range(300):
             loss.backward()
         spreads.append(float(network(network.noise(100)).detach().var(0).sum()))
     assert spreads[0] < 0.05 < 0.5 < spreads[1]
+
+
+def test_the_moved_half_of_particles_shares_information():
+    torch.manual_seed(1)
+    information = information_of(1.0, noise=2, outputs=2, hidden=[32])
+    network = generator(count=32, information=information)
+    noise = network.noise()
+    elements = [
+        particle_loss(network, adam, sources="halves", information_weight=weight).loss(noise=noise)[0]
+        for weight in (0.0, 0.5)
+    ]
+    expected, _, _ = information.learn(noise[:16], network(noise[:16]))
+    torch.testing.assert_close(elements[1] - elements[0], 0.5 * expected)
 
 
 def test_generators_with_inputs_learn_a_map():
@@ -262,6 +278,7 @@ def test_outliers_are_changed_or_a_column(change, expected):
         (lambda: particle_loss(Particles(GAUSSIAN, count=4), sources="pairs"), "particles have no noise"),
         (lambda: particle_loss(Particles(GAUSSIAN, count=4), method="sgvd"), "did you mean 'svgd'"),
         (lambda: particle_loss(Particles(GAUSSIAN, count=4), functional=True), "algorithm.functional"),
+        (lambda: particle_loss(Particles(GAUSSIAN, count=4), information_weight=0.1), "algorithm.information_weight"),
         (lambda: generator(noise=3, scale=1.0), "algorithm.scale"),
         (lambda: Inverse(generator(noise=1), exact=False, block=False, hidden=[]), "algorithm.method=gpvi"),
         (lambda: likelihood(loss="hinge"), "algorithm.loss"),

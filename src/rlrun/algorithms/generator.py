@@ -16,13 +16,14 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlrun.algorithms.mutual_information import Estimator, MutualInformation
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, require_at_least
-from rlrun.core.spaces import Space
+from rlrun.core.spaces import Box, Space
 from rlrun.core.typing import Tree
 from rlrun.nn import MLP, flatten
 from rlrun.nn.mlp import outputs_of
@@ -42,7 +43,7 @@ class Generator(nn.Module):
         learn_scale: λ is learned, by its logarithm.
         average_rate: what the running average of the network keeps in an update; predictions are by that average. None
             = there is none.
-        information: from noise and outputs to the loss of each row; it is trained with the network.
+        information: of noise and outputs, as `information_of` makes it; it is trained with the network.
         options: of `MLP`.
 
     Raises:
@@ -60,7 +61,7 @@ class Generator(nn.Module):
         scale: float | None = None,
         learn_scale: bool = False,
         average_rate: float | None = None,
-        information: nn.Module | None = None,
+        information: MutualInformation | None = None,
         **options: Any,
     ) -> None:
         require_at_least("algorithm.noise", noise, 1)
@@ -111,12 +112,15 @@ class Generator(nn.Module):
         scale = self.scale
         return outputs if scale is None else outputs + scale * noise
 
-    def information_loss(self, noise: Tensor, outputs: Tensor) -> Tensor:
-        """Return the loss [N] of the information between outputs and the K numbers that the network reads."""
+    def information_loss(self, noise: Tensor, outputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return minus the information between outputs and the K numbers that the network reads.
+
+        It is the loss of each row, [N], and new values of buffers by paths of a loss of this network.
+        """
         if self.information is None:
             raise ConfigError("networks.particles.information: algorithm.information_weight wants one; it is null")
-        loss: Tensor = self.information(noise[..., : self.size], outputs)
-        return loss
+        loss, _, buffers = self.information.learn(noise[..., : self.size], outputs)
+        return loss, {f"network.information.{name}": value for name, value in buffers.items()}
 
     def averaged(self) -> dict[str, Tensor]:
         """Return the running average after this update, by paths of a loss of this network."""
@@ -131,30 +135,16 @@ class Generator(nn.Module):
         }
 
 
-class Information(nn.Module):
-    """Minus a bound of the information between noise and outputs (Nowozin et al. 2016, arXiv 1606.00709).
+def information_of(
+    weight: float, *, noise: int, outputs: int, estimator: Estimator = "jsd", **options: Any
+) -> MutualInformation | None:
+    """Return an estimator of the information between noise [N, K] and outputs [N, D], if it has a weight.
 
-        softplus(-T(z_i, x_i)) + softplus(T(z_i, x_{i-1}))
-
-    Args:
-        noise: numbers of the noise.
-        outputs: numbers of a particle.
-        options: of the `MLP` T.
+    The product of marginals is that of the noise with the outputs of the row before.
     """
-
-    def __init__(self, noise: int, outputs: int, **options: Any) -> None:
-        super().__init__()
-        self.score = MLP(noise + outputs, 1, **options)
-
-    def forward(self, noise: Tensor, outputs: Tensor) -> Tensor:
-        joint = self.score(torch.cat((noise, outputs), -1))
-        apart = self.score(torch.cat((noise, outputs.roll(1, 0)), -1))
-        return (F.softplus(-joint) + F.softplus(apart)).squeeze(-1)
-
-
-def information_of(weight: float, **options: Any) -> Information | None:
-    """Return an `Information` if it has a weight."""
-    return Information(**options) if weight else None
+    wide = (np.full(size, np.inf, np.float32) for size in (noise, outputs))
+    spaces = {name: Box(limit.shape, -limit, limit) for name, limit in zip("xy", wide, strict=True)}
+    return MutualInformation(spaces, estimator=estimator, sampler="shift", **options) if weight else None
 
 
 class Inverse(nn.Module):

@@ -283,6 +283,10 @@ class ParticleLoss(ParticleDraws):
             raise ConfigError("algorithm.sources: a generator with inputs learns by method=svgd and sources=pairs")
         self.method, self.sources, self.kernel, self.ridge = method, sources, kernel, ridge
         self.critic, self.inverse = critic, inverse
+        if information_weight and (self.functional or not drawn):
+            raise ConfigError(
+                "algorithm.information_weight: wanted noise and numbers; functions, or particles, have not"
+            )
         self.information_weight = information_weight
 
     def loss(
@@ -292,8 +296,10 @@ class ParticleLoss(ParticleDraws):
         with torch.no_grad():
             drift, energy, updates = self._drift(drawn, observation, label)
         elements = (drift * drawn.values[: len(drift)]).sum(-1)
-        if self.information_weight:
-            elements = elements + self.information_weight * self.source.information_loss(drawn.noise, drawn.values)
+        if self.information_weight and drawn.noise is not None:
+            moved = len(drift)  # of halves only the first
+            shared, buffers = self.source.information_loss(drawn.noise[:moved], drawn.values[:moved])
+            elements, updates = elements + self.information_weight * shared, updates | buffers
         updates |= getattr(self.network, "averaged", dict)()
         values = drawn.values.detach()
         metrics = {"particles/energy": energy, "particles/spread": values.var(0).mean().sqrt()}
