@@ -542,3 +542,8 @@ def test_missing_package_names_the_extra(monkeypatch, sink, module):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"\[{sink.lower()}\]'"):
         getattr(sinks, sink)()
+
+
+def test_a_line_of_progress_has_no_control_characters():
+    record = {"env_steps": 0, "updates": 5, "validation/a\x1b[2J\x07\nb": 1.0, "loss/c\x07": 2.0}
+    assert line(record).isprintable()

@@ -1,10 +1,12 @@
 """Runs that learn from data alone, from the command line: no environment, no agent, no returns."""
 
 import json
+import shutil
 
 import jsonschema
 import numpy as np
 import pytest
+import yaml
 from tests.cli.conftest import refused
 from tests.identical import compare, differing
 from tests.resume.twins import copy_as_killed
@@ -145,6 +147,57 @@ def test_missing_parts_are_named(encoder, rlrun):
         "networks.vae has the parts encoder, prior, decoder",
     ]
     refused(rlrun("eval", encoder, "--network", "networks.vae.encodr"), parts)
+
+
+def edited(trained, folder, change):
+    """Return a copy of a run, as another person may have changed its config."""
+    shutil.copytree(trained, folder / "run")
+    config = yaml.safe_load((folder / "run" / "config.yaml").read_text())
+    change(config)
+    (folder / "run" / "config.yaml").write_text(json.dumps(config))  # which is YAML, too
+    return folder / "run"
+
+
+def renamed(path):
+    def change(config):
+        config["networks"] = {str(path): config["networks"]["classifier"]}
+        for name in ("classifier", "validation"):
+            config["callbacks"][name]["network"] = f"${{networks[{path}]}}"
+
+    return change
+
+
+@pytest.mark.parametrize("command", ["eval", "export-onnx"])
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (renamed("made/x"), "there are none"),
+        (lambda config: config["callbacks"].update(validation="text"), "no callbacks.validation judges"),
+        (lambda config: config.update(callbacks=[]), "callbacks"),
+    ],
+)
+def test_hostile_configs_are_refused(change, part, command, trained, rlrun, tmp_path):
+    run = edited(trained, tmp_path, change)
+    before = sorted(tmp_path.rglob("*"))
+    refused(rlrun(command, run), [part])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_names_of_networks_are_no_paths(trained, rlrun, tmp_path):
+    run = edited(trained, tmp_path, renamed(tmp_path / "made" / "x"))
+    refused(rlrun("export-onnx", run), ["there are none"])
+    refused(rlrun("export-onnx", trained, "--network", "networks.classifier."), ["--network networks.classifier."])
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--checkpoint", "0000000060-0000000060,best")])
+def test_names_of_metrics_are_printed_without_control_characters(options, trained, rlrun, tmp_path):
+    def change(config):
+        metrics = config["callbacks"]["validation"]["metrics"]
+        metrics["a\x07b"] = metrics["accuracy"]
+
+    outcome = rlrun("eval", edited(trained, tmp_path, change), *options)
+    assert (outcome.code, "a?b" in outcome.out, "\x07" in outcome.out) == (0, True, False)
 
 
 def test_the_validated_network_is_the_default(rlrun, project):

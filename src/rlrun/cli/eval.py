@@ -90,14 +90,14 @@ def _print(reports: list[Any], *, single: bool, table: bool) -> None:
     names = ("checkpoint", *good[0].metrics, "") if good and hasattr(good[0], "metrics") else SEVERAL
     lines = [report.describe() for report in good] if single else aligned([names, *map(_row, good)], left=LEFT)
     for line in lines:
-        typer.echo(line)
+        typer.echo(printable(line))
     if not table or names is not SEVERAL:
         return
     heads = EPISODES if single else ("checkpoint", *EPISODES)
     rows = [row if single else (_step(report), *row) for report in good for row in _episodes(report)]
     typer.echo()
     for line in aligned([heads, *rows], left=LEFT):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 def _row(report: Any) -> tuple[str, ...]:

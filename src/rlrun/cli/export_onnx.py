@@ -31,6 +31,7 @@ def export_onnx(
     as_json: AsJson = False,
 ) -> None:
     """Export the policy of a run, or a network, as a file that runs without rlrun, and prove that it acts the same."""
+    from rlrun.core.errors import printable
     from rlrun.export.making import export_onnx
 
     export = export_onnx(
@@ -47,4 +48,5 @@ def export_onnx(
     if as_json:
         print_json({"path": export.path, **export.about})
     else:
-        typer.echo(export.describe())
+        for line in export.describe().splitlines():
+            typer.echo(printable(line))

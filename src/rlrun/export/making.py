@@ -157,7 +157,7 @@ def _place(parts: Restored, output: Path | str | None, name: str) -> Path:
     path = parts.directory.exports / name if output is None else Path(output).absolute()
     if output is None:
         require_own_folder(parts.directory.exports)
-        path.parent.mkdir(exist_ok=True)
+        parts.directory.exports.mkdir(exist_ok=True)
     elif not path.parent.is_dir():
         raise RequestError(f"{path.parent} is no folder; make it, or name another --output")
     if path.is_dir():

@@ -3,6 +3,7 @@
 `frozen` builds its policy as it was at a checkpoint: what is evaluated, looked at and exported.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -236,10 +237,12 @@ class Judged(Restored):
     def __init__(self, arrival: Arrival, network: str | None, device: str | None = None) -> None:
         super().__init__(arrival)
         device = self._prepared(device)
-        if OmegaConf.select(self.config, "callbacks.validation") is None:
+        callbacks = plain(self.config).get("callbacks")
+        judges = callbacks.get("validation") if isinstance(callbacks, dict) else None
+        if not isinstance(judges, dict):
             raise RequestError(f"{self.directory.path}: no callbacks.validation judges by held-out data in this run")
         silent = {f"callbacks.validation.{name}": None for name in ("logger", "checkpointer")}
-        self.path = self._named(network)
+        self.path = self._named(network, judges.get("network"))
         builder = builder_of(self.config, device=device, **silent)
         with torch.device(device):
             self.validation: Validation = builder.get("callbacks.validation")
@@ -254,14 +257,15 @@ class Judged(Restored):
             names = ", ".join(name for name, _ in self.network.named_children())
             raise RequestError(f"--network {self.path}: {error}; {top} has the parts {names}") from None
 
-    def _named(self, network: str | None) -> str:
+    def _named(self, network: str | None, validated: Any) -> str:
         """Return the path of the network that was named, of the only one, or of that which is validated."""
-        config = plain(self.config)
-        networks, validated = config.get("networks") or {}, config["callbacks"]["validation"].get("network")
-        paths = [f"networks.{name}" for name, node in networks.items() if node is not None]
+        networks = plain(self.config).get("networks") or {}
+        names = [name for name, node in networks.items() if node is not None and str(name).isidentifier()]
+        paths = [f"networks.{name}" for name in names]  # a file may be called by one
         if network is None and (only := paths if len(paths) == 1 else [p for p in paths if validated == f"${{{p}}}"]):
             return only[0]
-        if network is None or ".".join(network.split(".")[:2]) not in paths:
+        parts = (network or "").split(".")
+        if network is None or ".".join(parts[:2]) not in paths or not all(map(re.compile(r"\w+").fullmatch, parts)):
             near = did_you_mean(network or "", paths)
             raise RequestError(f"--network {network or 'NAME'}: there are {', '.join(paths) or 'none'}{near}")
         return network

@@ -146,7 +146,7 @@ def line(
         share = position(record) / (total if record["env_steps"] or not offline else offline)
         full = min(BAR, int(share * BAR))
         texts.insert(0, "━" * full + "─" * (BAR - full))
-    return "  ".join(texts)
+    return printable("  ".join(texts))
 
 
 def parts(record: Mapping[str, Any], *, total: int | None = None, offline: int = 0, to_go: bool = True) -> list[str]:
