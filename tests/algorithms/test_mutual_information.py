@@ -19,7 +19,7 @@ from rlrun.algorithms.mutual_information import (
     RunningMean,
 )
 from rlrun.callbacks import JointLoss
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, RlrunError, SpaceError
 from rlrun.core.spaces import Composite, Discrete
 from rlrun.memory import Intrinsic
 from rlrun.memory.split import gaussians
@@ -223,6 +223,15 @@ def test_buffers_pair_with_earlier_rows(sampler):
             assert not torch.equal(x, -y)  # drawn apart
     kept = sorted(network.rings["y"].leaf_0[:, 0].tolist())
     assert kept == [float(row) for row in range(-60, -20)]
+
+
+@pytest.mark.parametrize("count", [-1, 2**63 - 1])
+def test_forged_counts_of_buffers_are_refused(count):
+    network = linear(sampler="double_buffer")
+    state = network.state_dict()
+    state["rings.x.count"] = torch.tensor(count)
+    with pytest.raises(RlrunError, match="'count' of a Ring holds numbers that no run has"):
+        network.load_state_dict(state)
 
 
 def test_batches_larger_than_buffers_fit():

@@ -1,13 +1,24 @@
 """Particles, generators and hypernetworks: their losses against closed forms, and what they refuse."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from rlrun import train
-from rlrun.algorithms.generator import Generator, Inverse, InverseLoss, information_of, jacobian_of, product_of
+from rlrun.algorithms.generator import Generator, Inverse, InverseLoss, jacobian_of, product_of
 from rlrun.algorithms.hypernetwork import Likelihood, Outliers, Votes, metric_of
-from rlrun.algorithms.particles import GaussianEnergy, Kernel, ParticleLoss, Particles, SteinCriticLoss, trace_of
+from rlrun.algorithms.mutual_information import information_of
+from rlrun.algorithms.particles import (
+    GaussianEnergy,
+    Kernel,
+    ParticleLoss,
+    Particles,
+    SteinCriticLoss,
+    critic_loss,
+    trace_of,
+)
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box
 from rlrun.nn import MLP
@@ -230,6 +241,37 @@ def likelihood_of(energy, weights, seen, label):
     return torch.stack([nn.functional.cross_entropy(output, label) for output in outputs])
 
 
+class Bare(nn.Module):
+    """A parameter that no layer owns."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2, 3))
+
+
+def normed():
+    return MLP(2, 2, hidden=[4], batch_norm=True)
+
+
+def test_new_weights_begin_as_the_network_says():
+    network = MLP(2, 3, hidden=[2], init="orthogonal", output_gain=0.1)
+    weights = Likelihood(network, Rows()).initial(2)
+    assert not weights[0].equal(weights[1])
+    for particle in weights:
+        nn.utils.vector_to_parameters(particle, network.parameters())
+        first, last = network[0].weight, network[-1].weight
+        torch.testing.assert_close(first @ first.T, (first @ first.T)[0, 0] * torch.eye(2))
+        torch.testing.assert_close(last.T @ last, 0.01 * torch.eye(2))
+
+
+@pytest.mark.parametrize("voting", ["soft", "hard"])
+def test_votes_of_certain_networks_are_finite(voting):
+    votes = Votes(Particles(GAUSSIAN, count=2), likelihood(), count=2, voting=voting)
+    votes.members = lambda observation: torch.tensor([[[0.0, -150.0]], [[0.0, -150.0]]])
+    few = 0.0 if voting == "soft" else math.log(1e-3)
+    assert votes(None)[0].tolist() == pytest.approx([0.0, -150.0 + few], abs=1e-4)
+
+
 @pytest.mark.parametrize(("voting", "expected"), [("soft", [0.5 / 3, 2.5 / 3]), ("hard", [1.0 / 3, 2.0 / 3])])
 def test_votes_are_soft_or_hard(voting, expected):
     votes = Votes(Particles(GAUSSIAN, count=3), likelihood(), count=3, voting=voting)
@@ -266,6 +308,8 @@ def test_outliers_are_changed_or_a_column(change, expected):
     values = metric(seen, torch.tensor([[201], [150]]))
     assert values.tolist() == [[0, 201], [200, 150]]
     assert float(metric.reduce(values)) == 0.75
+    choices = metric(torch.tensor([[0], [3], [4]]))[:, 1]
+    assert choices.tolist() == [4, 1, 0] if change == "inverted" else set(choices.tolist()) <= {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize(
@@ -281,7 +325,21 @@ def test_outliers_are_changed_or_a_column(change, expected):
         (lambda: particle_loss(Particles(GAUSSIAN, count=4), information_weight=0.1), "algorithm.information_weight"),
         (lambda: generator(noise=3, scale=1.0), "algorithm.scale"),
         (lambda: Inverse(generator(noise=1), exact=False, block=False, hidden=[]), "algorithm.method=gpvi"),
+        (lambda: Inverse(generator(batch_norm=True), exact=True, block=False, hidden=[]), "gpvi: .* batch_norm mixes"),
+        (
+            lambda: critic_loss("minmax", normed(), optimizer=sgd, source=generator(), energy=GAUSSIAN, exact=True),
+            "exact",
+        ),
+        (lambda: generator(count=1), "algorithm.particles"),
+        (lambda: generator(average_rate=1.5), "algorithm.average_rate"),
+        (lambda: particle_loss(generator(), information_weight=0.1), "algorithm.information_weight"),
+        (lambda: particle_loss(generator(), pace={"svgd": 0}), "pace.svgd"),
         (lambda: likelihood(loss="hinge"), "algorithm.loss"),
+        (lambda: likelihood(deviation=0.0), "algorithm.deviation"),
+        (lambda: likelihood(prior=-1.0), "algorithm.prior"),
+        (lambda: likelihood(extra=1.5), "algorithm.extra.share"),
+        (lambda: Likelihood(Bare(), Rows()), "a Bare has parameters, but no reset_parameters"),
+        (lambda: Votes(Particles(GAUSSIAN, count=2), likelihood(), count=0), "algorithm.members"),
         (lambda: Likelihood(nn.BatchNorm1d(3), Rows()), "energy.network"),
         (lambda: likelihood()(torch.zeros(2, 27), torch.zeros(4, 2), torch.zeros(4)), "no classes"),
         (lambda: likelihood(loss="regression")(torch.zeros(2, 27), torch.zeros(4, 2), torch.zeros(4)), "3 outputs"),

@@ -158,6 +158,8 @@ def test_active_variables_are_counted_over_batches():
         (lambda: VAE({"observation": PIXELS}, condition="lable"), "there is no column 'lable'"),
         (lambda: VAE(SPACES, condition="lable", likelihood="gaussian"), "did you mean 'label'"),
         (lambda: VAE(SPACES, likelihood="gauss"), "likelihood"),
+        (lambda: VAE(SPACES, likelihood="gaussian", deviation=0.0), "deviation: wanted a number above 0"),
+        (lambda: VAE({"observation": PIXELS}, deviation=0.5), "deviation: .* with likelihood=gaussian"),
         (lambda: VAE(SPACES, latent=0, likelihood="gaussian"), "latent"),
         (lambda: DiscreteVAE(SPACES, choices=1, likelihood="gaussian"), "choices"),
         (lambda: DiscreteVAE(SPACES, mode="gumbel", likelihood="gaussian"), "mode"),

@@ -1,6 +1,7 @@
 """Vector quantization: the straight-through gradient, the three losses, running means of codes, and revival."""
 
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from rlrun.algorithms.vq_vae import VQVAE, Perplexity, VQVAELoss, perplexity
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box
 
 SPACES = {"observation": Box((2,), np.full(2, -np.inf), np.full(2, np.inf))}
@@ -82,6 +83,15 @@ def test_dead_codes_move_to_rows():
     assert network.codebook[2].tolist() in ROWS.tolist()
     assert network.usage[2].item() == pytest.approx(1 / 3)
     assert network.codebook[1].tolist() == [4.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["counts", "usage"])
+@pytest.mark.parametrize("value", [-1.0, math.nan])
+def test_forged_counts_are_refused(name, value):
+    state = quantizer(ema=0.9).state_dict()
+    state[name] = torch.full_like(state[name], value)
+    with pytest.raises(RlrunError, match=f"'{name}' of a VQVAE holds numbers that no run has"):
+        quantizer(ema=0.9).load_state_dict(state)
 
 
 def test_perplexity_counts_codes_in_use():

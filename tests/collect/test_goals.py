@@ -120,6 +120,7 @@ def test_wrong_options_are_refused(options):
     [
         ({}, "wanted a number of goals .* with a choice 'goal'; here they are Box"),
         ({"goal": partial(RandomGoal, size=2)}, "here they are {goal: Box"),
+        ({"goal": partial(RandomGoal, count=9_000)}, "wanted at most 8,000 goals, got 9,000"),
     ],
 )
 def test_other_goals_are_refused(around, message):
@@ -127,7 +128,7 @@ def test_other_goals_are_refused(around, message):
         LearningProgress(make("CartPole-v1", around=around).spaces)
 
 
-@pytest.mark.parametrize("state", [[[], []], [[], [], [None]], [[], [], ["1"]]])
+@pytest.mark.parametrize("state", [[[], []], [[], [], [None]], [[], [], ["1"]], [[], [], [10**400]]])
 def test_wrong_states_are_refused(state):
     with pytest.raises(RlrunError, match=r"it has 2 goals, and this run has 3|wanted a list of numbers"):
         learned([0], [1.0]).load_state_dict({"returns": state})

@@ -16,17 +16,15 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.algorithms.mutual_information import Estimator, MutualInformation
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, require_at_least
-from rlrun.core.spaces import Box, Space
+from rlrun.core.spaces import Space
 from rlrun.core.typing import Tree
 from rlrun.nn import MLP, flatten
-from rlrun.nn.mlp import outputs_of
+from rlrun.nn.mlp import outputs_of, require_no_batch_norm
 from rlrun.ops import stein
 
 
@@ -43,7 +41,8 @@ class Generator(nn.Module):
         learn_scale: λ is learned, by its logarithm.
         average_rate: what the running average of the network keeps in an update; predictions are by that average. None
             = there is none.
-        information: of noise and outputs, as `information_of` makes it; it is trained with the network.
+        information: of noise and outputs, as `rlrun.algorithms.mutual_information.information_of` makes it; it is
+            trained with the network.
         options: of `MLP`.
 
     Raises:
@@ -61,10 +60,13 @@ class Generator(nn.Module):
         scale: float | None = None,
         learn_scale: bool = False,
         average_rate: float | None = None,
-        information: MutualInformation | None = None,
+        information: Any = None,
         **options: Any,
     ) -> None:
         require_at_least("algorithm.noise", noise, 1)
+        require_at_least("algorithm.particles", count, 2)
+        if average_rate is not None and not 0.0 <= average_rate < 1.0:
+            raise ConfigError(f"algorithm.average_rate: wanted a number from 0, below 1, or null; got {average_rate}")
         outputs: int = energy.size
         if scale is not None and (noise > outputs or scale <= 0.0 or inputs is not None):
             raise ConfigError(
@@ -117,13 +119,11 @@ class Generator(nn.Module):
 
         It is the loss of each row, [N], and new values of buffers by paths of a loss of this network.
         """
-        if self.information is None:
-            raise ConfigError("networks.particles.information: algorithm.information_weight wants one; it is null")
         loss, _, buffers = self.information.learn(noise[..., : self.size], outputs)
         return loss, {f"network.information.{name}": value for name, value in buffers.items()}
 
     def averaged(self) -> dict[str, Tensor]:
-        """Return the running average after this update, by paths of a loss of this network."""
+        """Return the running average with the network before this update, by paths of a loss of this network."""
         if self.slow is None or self.average_rate is None:
             return {}
         now = self.layers.state_dict()
@@ -133,18 +133,6 @@ class Generator(nn.Module):
             else now[name]
             for name, value in self.slow.state_dict().items()
         }
-
-
-def information_of(
-    weight: float, *, noise: int, outputs: int, estimator: Estimator = "jsd", **options: Any
-) -> MutualInformation | None:
-    """Return an estimator of the information between noise [N, K] and outputs [N, D], if it has a weight.
-
-    The product of marginals is that of the noise with the outputs of the row before.
-    """
-    wide = (np.full(size, np.inf, np.float32) for size in (noise, outputs))
-    spaces = {name: Box(limit.shape, -limit, limit) for name, limit in zip("xy", wide, strict=True)}
-    return MutualInformation(spaces, estimator=estimator, sampler="shift", **options) if weight else None
 
 
 class Inverse(nn.Module):
@@ -169,6 +157,7 @@ class Inverse(nn.Module):
                 f"algorithm.method=gpvi: wanted {generator.outputs} numbers of noise, or algorithm.scale, which blocks "
                 f"need; got {generator.size}"
             )
+        require_no_batch_norm(generator, "algorithm.method=gpvi")
         super().__init__()
         self.exact, self.block = exact, block
         self.size = generator.size if block else generator.outputs

@@ -6,6 +6,7 @@ The weights are particles of their own, or outputs of a generator: a hypernetwor
 are what the networks compute at the observations of a batch and at further ones next to them (1902.09754).
 """
 
+import math
 from collections.abc import Callable, Sized
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from rlrun import ops
-from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, require_at_least, require_one_of
 from rlrun.core.spaces import map_tree, row_count
 from rlrun.core.typing import Tree
 
@@ -23,13 +24,14 @@ Loss = Literal["classification", "regression"]
 Voting = Literal["soft", "hard"]
 LOSSES = ("classification", "regression")
 Metric = Callable[..., Tensor]
+FEW = 1e-3
 
 
 class Likelihood(nn.Module):
     """The energy of weights [N, P] of a network, from labels.
 
     Args:
-        network: whose weights are particles; its own are not used.
+        network: whose weights are particles; its own are not used. Functions get pixels as numbers from 0 to 1.
         data: that is learned from; its length is n.
         loss: cross-entropy, or the squared distance of normal labels.
         deviation: of labels around the network's outputs.
@@ -39,7 +41,8 @@ class Likelihood(nn.Module):
         extra_deviation: of that noise.
 
     Raises:
-        ConfigError: there is no such loss or noise, or the network has statistics.
+        ConfigError: there is no such loss or noise, a number is out of range, or the network has statistics or
+            parameters that cannot be drawn anew.
     """
 
     def __init__(
@@ -58,6 +61,12 @@ class Likelihood(nn.Module):
         require_one_of("algorithm.extra.noise", extra_noise, ("uniform", "normal"))
         if [*network.buffers()]:
             raise ConfigError("energy.network: its statistics would be those of all particles; layer_norm has none")
+        owners = [module for module in network.modules() if [*module.parameters(recurse=False)]]
+        if bare := [type(module).__name__ for module in owners if not hasattr(module, "reset_parameters")]:
+            raise ConfigError(f"energy.network: a {bare[0]} has parameters, but no reset_parameters(): all start alike")
+        if not deviation > 0.0 or not (prior is None or prior > 0.0) or not 0.0 <= extra <= 1.0:
+            wanted = "wanted algorithm.deviation and algorithm.prior above 0, and algorithm.extra.share from 0 to 1"
+            raise ConfigError(f"energy: {wanted}; got {deviation}, {prior} and {extra}")
         super().__init__()
         self.network = network.requires_grad_(False)
         self.rows = float(len(data))
@@ -75,7 +84,7 @@ class Likelihood(nn.Module):
         """Return the weights of new networks, [N, P]."""
         rows = []
         for _ in range(count):
-            for layer in self.network.modules():
+            for layer in reversed([*self.network.modules()]):  # a network's own way comes after those of its layers
                 getattr(layer, "reset_parameters", lambda: None)()
             rows.append(torch.cat([parameter.detach().flatten() for parameter in self.network.parameters()]))
         return torch.stack(rows)
@@ -155,6 +164,7 @@ class Votes(nn.Module):
 
     def __init__(self, source: Any, likelihood: Likelihood, *, count: int, voting: Voting = "soft") -> None:
         require_one_of("algorithm.voting", voting, ("soft", "hard"))
+        require_at_least("algorithm.members", count, 1)
         super().__init__()
         self._borrowed = (source, likelihood)  # in a tuple: their parameters are theirs
         self.voting = voting
@@ -176,11 +186,12 @@ class Votes(nn.Module):
         if likelihood.kind == "regression":
             variance = outputs.var(0, correction=0) + likelihood.deviation**2
             return torch.stack((outputs.mean(0), variance), 1)
-        mean = outputs.softmax(-1).mean(0)
+        log_mean = outputs.log_softmax(-1).logsumexp(0) - math.log(len(outputs))
         if self.voting == "hard":
             shares = F.one_hot(outputs.argmax(-1), outputs.shape[-1]).float().mean(0)
-            mean = shares.lerp(mean, 1e-3)  # so few that they decide between equal shares only
-        return mean.log()
+            # so few means that they decide between equal shares only
+            log_mean = torch.logaddexp((shares * (1.0 - FEW)).log(), log_mean + math.log(FEW))
+        return log_mean
 
     def uncertainty(self, observation: Tree, measure: str) -> Tensor:
         """Return the entropy of the mean probabilities, or the variance between networks summed over outputs: [B]."""
@@ -221,10 +232,10 @@ class Outliers:
         return torch.stack(values, -1)
 
     def _changed(self, value: Tensor) -> Tensor:
-        pixels = value.dtype == torch.uint8
-        if self.change == "inverted":
-            return 255 - value if pixels else -value
-        return torch.randint_like(value, 256) if pixels else torch.randn_like(value)
+        if value.is_floating_point():
+            return -value if self.change == "inverted" else torch.randn_like(value)
+        least, largest = (0, 255) if value.dtype == torch.uint8 else (int(value.min()), int(value.max()))
+        return least + largest - value if self.change == "inverted" else torch.randint_like(value, least, largest + 1)
 
     def reduce(self, values: Tensor) -> Tensor:
         """Return the area of all rows [n, 2]."""

@@ -33,6 +33,7 @@ from rlrun.memory import Bonus
 from rlrun.nn import EncodedMLP
 from rlrun.nn.encoders import Encoded, Recipe
 from rlrun.nn.mlp import Activation, Initializer, zeros
+from rlrun.nn.normalizer import Nonnegative
 from rlrun.runs import learners
 
 Estimator = Literal["dv", "kld", "jsd", "ml"]
@@ -57,7 +58,7 @@ def bound(estimator: Estimator, joint: Tensor, product: Tensor) -> Tensor:
     return joint.mean() - (ratio.log() if estimator == "dv" else ratio - 1.0)
 
 
-class RunningMean(nn.Module):
+class RunningMean(Nonnegative):
     """A running mean of tensors, one an update.
 
     Args:
@@ -68,6 +69,7 @@ class RunningMean(nn.Module):
 
     value: Tensor
     updates: Tensor
+    nonnegative = ("updates",)
 
     def __init__(self, start: Tensor, *, speed: float = 10.0, rate: float | None = None) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class RunningMean(nn.Module):
         return {"value": self.value.lerp(newest / count, share.to(newest.dtype)), "updates": self.updates + 1.0}
 
 
-class Ring(nn.Module):
+class Ring(Nonnegative):
     """The newest rows of a column.
 
     Args:
@@ -99,6 +101,7 @@ class Ring(nn.Module):
     """
 
     count: Tensor  # rows that were written so far
+    nonnegative = ("count",)
 
     def __init__(self, space: Space, size: int) -> None:
         super().__init__()
@@ -290,6 +293,18 @@ class MutualInformation(EncodedMLP):
             rows = [part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
             columns[name] = trees.tree_of(space, rows)
         return columns["x"], columns["y"], lead
+
+
+def information_of(
+    weight: float, *, noise: int, outputs: int, estimator: Estimator = "jsd", **options: Any
+) -> MutualInformation | None:
+    """Return an estimator of the information between noise [N, K] and outputs [N, D], if it has a weight.
+
+    The product of marginals is that of the noise with the outputs of the row before.
+    """
+    wide = (np.full(size, np.inf, np.float32) for size in (noise, outputs))
+    spaces = {name: Box(limit.shape, -limit, limit) for name, limit in zip("xy", wide, strict=True)}
+    return MutualInformation(spaces, estimator=estimator, sampler="shift", **options) if weight else None
 
 
 def _space_of(spaces: Mapping[str, Space], path: str) -> Space:

@@ -16,7 +16,7 @@ from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, require_at_least, require_one_of
 from rlrun.core.spaces import row_count
 from rlrun.core.typing import Tree
-from rlrun.nn.mlp import MLP
+from rlrun.nn.mlp import MLP, require_no_batch_norm
 from rlrun.ops import stein
 
 Method = Literal["svgd", "gfsf", "minmax", "gpvi"]
@@ -205,6 +205,8 @@ class SteinCriticLoss(ParticleDraws):
         resample: bool = True,
         **options: Any,
     ) -> None:
+        if exact:
+            require_no_batch_norm(network, "algorithm.critic.exact=true")
         super().__init__(network, optimizer, **options)
         self.l2, self.exact = l2, exact
         self.provides = () if resample else ("noise",)
@@ -273,7 +275,9 @@ class ParticleLoss(ParticleDraws):
     ) -> None:
         require_one_of("algorithm.method", method, METHODS)
         require_one_of("algorithm.sources", sources, SOURCES)
-        super().__init__(network, optimizer, every=(pace or {}).get(method, 1), **options)
+        every = (pace or {}).get(method, 1)
+        require_at_least(f"callbacks.particles.pace.{method}", every, 1)
+        super().__init__(network, optimizer, every=every, **options)
         drawn = self.source.noise(2) is not None
         if not drawn and (method == "gpvi" or sources != "same"):
             raise ConfigError(f"algorithm.method={method}, sources={sources}: a generator's; particles have no noise")
@@ -283,10 +287,8 @@ class ParticleLoss(ParticleDraws):
             raise ConfigError("algorithm.sources: a generator with inputs learns by method=svgd and sources=pairs")
         self.method, self.sources, self.kernel, self.ridge = method, sources, kernel, ridge
         self.critic, self.inverse = critic, inverse
-        if information_weight and (self.functional or not drawn):
-            raise ConfigError(
-                "algorithm.information_weight: wanted noise and numbers; functions, or particles, have not"
-            )
+        if information_weight and (self.functional or getattr(self.source, "information", None) is None):
+            raise ConfigError("algorithm.information_weight: wanted a generator of numbers, with an `information`")
         self.information_weight = information_weight
 
     def loss(

@@ -23,6 +23,7 @@ from rlrun.core.errors import ConfigError, require_at_least
 from rlrun.core.spaces import Space
 from rlrun.core.typing import Tree
 from rlrun.nn import Autoencoder, flatten
+from rlrun.nn.normalizer import Nonnegative
 from rlrun.training.metrics import Metric
 
 DEAD = 0.1  # of the share 1 / K, below which a code counts as dead
@@ -30,7 +31,7 @@ USAGE = 0.99  # share of the shares of rows that stays from update to update
 LEAST = 1e-5  # rows that a code has at least, so that its mean is a number
 
 
-class VQVAE(Autoencoder):
+class VQVAE(Nonnegative, Autoencoder):
     """An encoder, a codebook [K, D], and a decoder of codes.
 
     Args:
@@ -47,6 +48,7 @@ class VQVAE(Autoencoder):
     usage: Tensor  # share of the rows that chose each code lately, [K]
     counts: Tensor  # running mean of the number of rows that chose each code, [K]
     sums: Tensor  # running mean of the sum of these rows, [K, D]
+    nonnegative: tuple[str, ...] = ("usage",)
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class VQVAE(Autoencoder):
             self.codebook: Tensor = nn.Parameter(first)
             return
         self.register_buffer("codebook", first)
+        self.nonnegative = ("usage", "counts")
         self.register_buffer("counts", torch.ones(codes))
         self.register_buffer("sums", first.clone())
 

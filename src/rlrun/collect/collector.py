@@ -11,7 +11,7 @@ import numpy as np
 
 from rlrun.collect.agents import Agent, Response, initial_state, random_agent, restarted, state_after
 from rlrun.collect.executed import Executed
-from rlrun.collect.goals import GoalGenerator
+from rlrun.collect.goals import GoalGenerator, require_generator
 from rlrun.collect.statistics import Tally, observed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean, require_counts
@@ -123,7 +123,7 @@ class Collector(Budgeted):
         self.agent = agent
         self.table = table
         self.seed = seed
-        self.goal_generator = goal_generator
+        self.goal_generator = require_generator(goal_generator)
         self.random = random_agent(agent, env.spaces.action, seed=warm_up_seed)
         self.steps = 0
         self.tally = Tally(env.num_envs, env.spaces.rewards, window=window)

@@ -14,6 +14,8 @@ from rlrun.core.spaces import Composite, Discrete, Spaces, describe
 from rlrun.core.typing import Array
 from rlrun.training.callback import Callback
 
+MOST = 8_000  # goals whose probabilities a resumed episode's reset gets back
+
 
 class GoalGenerator(Callback, ABC):
     """Learns how often each of K goals is drawn; `rlrun.env.wrappers.RandomGoal` draws them, in every env alike.
@@ -27,7 +29,7 @@ class GoalGenerator(Callback, ABC):
         name: part of the observation that is the goal, a choice.
 
     Raises:
-        ConfigError: there is no such part.
+        ConfigError: there is no such part, or there are too many goals.
     """
 
     def __init__(self, spaces: Spaces, *, name: str = "goal") -> None:
@@ -38,6 +40,8 @@ class GoalGenerator(Callback, ABC):
                 f"goal_generator: wanted a number of goals (goals=4), and observations with a choice '{name}'; "
                 f"here they are {describe(observation)}"
             )
+        if space.n > MOST:
+            raise ConfigError(f"goal_generator: wanted at most {MOST:,} goals, got {space.n:,}")
         self.goals, self.part = space.n, name
 
     @abstractmethod
@@ -67,6 +71,13 @@ class GoalGenerator(Callback, ABC):
         likely = probabilities[probabilities > 0.0]
         by_goal = {f"goal/probability_{goal}": float(share) for goal, share in enumerate(probabilities[:NAMES])}
         return {**super().metrics, "goal/entropy": -float(likely @ np.log(likely)), **by_goal}
+
+
+def require_generator(generator: Any) -> GoalGenerator | None:
+    """Return a generator of goals, or None; a ConfigError refuses all else."""
+    if generator is not None and not isinstance(generator, GoalGenerator):
+        raise ConfigError(f"collector.goal_generator: wanted a GoalGenerator, got a {type(generator).__name__}")
+    return generator
 
 
 class LearningProgress(GoalGenerator):

@@ -165,10 +165,8 @@ def saved_numbers(values: Any, count: int | None = None) -> list[Any]:
     Raises:
         RlrunError: it has others, or what is no number.
     """
-    if not all(isinstance(value, int | float | np.number | np.bool_) for value in values) or count not in (
-        None,
-        len(values),
-    ):
+    numbers = all(isinstance(value, int | float | np.number | np.bool_) for value in values)
+    if not numbers or count not in (None, len(values)) or any(type(v) is int and abs(v) >> 63 for v in values):
         raise RlrunError(f"wanted a list of numbers, got {printable(f'{values}'[:40])}")
     return list(values)
 

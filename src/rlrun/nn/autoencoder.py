@@ -75,7 +75,7 @@ class Autoencoder(nn.Module):
         self.columns: Any = observation if condition is None else {"observation": observation, "condition": condition}
         self.latent, self.likelihood = latent, likelihood
         if likelihood == "bernoulli" and not all(_in_unit(leaf) for _, leaf in leaves(self.space)):
-            there = f"{describe(self.space)} has others; likelihood=gaussian takes them"
+            there = f"{describe(self.space)} has no such bounds; likelihood=gaussian takes any"
             raise ConfigError(f"likelihood: bernoulli wants numbers from 0 to 1, and {there}")
         layers = partial(EncodedMLP, outputs=outputs or latent, activation=activation, init=init)
         read = (
@@ -85,7 +85,9 @@ class Autoencoder(nn.Module):
         self.prior = None if condition is None else layers(spaces[condition], hidden=prior_hidden, encoder=prior)
         options: dict[str, Any] = {"hidden": [*reversed(hidden)], "activation": activation, "init": init}
         self.decoder = Decoder(self.space, latent, network=decoder, **options)
-        log_deviation = torch.tensor(math.log(deviation or 1.0))
+        if deviation is not None and (likelihood == "bernoulli" or not deviation > 0.0):
+            raise ConfigError(f"deviation: wanted a number above 0 with likelihood=gaussian, or null; got {deviation}")
+        log_deviation = torch.tensor(math.log(1.0 if deviation is None else deviation))
         if likelihood == "gaussian" and deviation is None:
             self.log_deviation: Tensor = nn.Parameter(log_deviation)
         else:

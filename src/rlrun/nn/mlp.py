@@ -136,15 +136,26 @@ class MLP(Dense):
         output_norm: bool = False,
         output_activation: Activation | None = None,
     ) -> None:
-        begin = initializer(init)
         below = [*_layers((inputs, *hidden), activation, layer_norm, dropout, bias, batch_norm)]
         last = Linear((inputs, *hidden)[-1], outputs, bias=output_bias)
         norm = [nn.LayerNorm(outputs)] if output_norm else []
         behind = [] if output_activation is None else [activation_module(output_activation)]
         super().__init__(*below, last, *norm, *behind)
-        self.apply(begin)
-        if output_gain is not None:
-            orthogonal_(last, output_gain)
+        self.init, self.output_gain = init, output_gain
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Begin as `init` and `output_gain` say; call those of the layers before, where weights are drawn anew."""
+        self.apply(initializer(self.init))
+        if self.output_gain is not None:
+            *_, last = (layer for layer in self if isinstance(layer, nn.Linear))
+            orthogonal_(last, self.output_gain)
+
+
+def require_no_batch_norm(network: nn.Module, place: str) -> None:
+    """Refuse norms over rows, which have no derivative of one row alone, with a ConfigError."""
+    if any(isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for module in network.modules()):
+        raise ConfigError(f"{place}: wanted derivatives row by row, and batch_norm mixes rows; layer_norm does not")
 
 
 def dense(

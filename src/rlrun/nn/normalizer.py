@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlrun.core.errors import ConfigError, SpaceError, did_you_mean, require_one_of
+from rlrun.core.errors import ConfigError, RlrunError, SpaceError, did_you_mean, require_one_of
 from rlrun.core.spaces import (
     ACTION_MASK,
     Box,
@@ -31,6 +31,23 @@ from rlrun.runs import learners
 MODES = ("adaptive", "cumulative", "em", "window")
 FORMS = ("standard", "deviation", "rms", "centered")
 EPSILON = 1e-10  # of a variance: what never moved is divided by 1e-5, so clip where it may move later
+
+
+class Nonnegative(nn.Module):
+    """Refuses loaded counts that no run has.
+
+    Attributes:
+        nonnegative: names of its buffers that are from 0, and below 2**62.
+    """
+
+    nonnegative: tuple[str, ...]
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        for name in self.nonnegative:
+            value = self.get_buffer(name)
+            if not bool(((value >= 0) & (value < 1 << 62)).all()):
+                raise RlrunError(f"'{name}' of a {type(self).__name__} holds numbers that no run has")
 
 
 class Statistics(nn.Module):
