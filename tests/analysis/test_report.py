@@ -176,6 +176,28 @@ def test_arms_are_told_apart_if_they_differ_and_there_are_enough_seeds(finals, v
         assert comparison.improvement == pytest.approx((1.0, 1.0, 1.0))
 
 
+MINIMIZED = "callbacks:\n  validation:\n    objective: error\n    direction: minimize\n"
+
+
+@pytest.mark.parametrize(("options", "top"), [({}, 3.0), ({"bounds": {"CartPole-v1": (0.0, 200.0)}}, 0.985)])
+def test_lower_is_better_where_minimized(options, top, make, tmp_path):
+    for name, values in FAR.items():
+        group(make, name, values, metric="validation/error", settings=MINIMIZED)
+    report = rlrun.report(tmp_path, **QUICK, **options)
+    better = "higher" if options else "lower"  # normalized scores are 1 where the error is smallest
+    (comparison,) = report.findings.comparisons
+    assert (comparison.first, comparison.verdict) == ("algorithm=a2c", f"algorithm=a2c scores {better}")
+    assert comparison.improvement == pytest.approx((1.0, 1.0, 1.0))
+    first, second = report.findings.results
+    assert first.aggregates["iqm"].value == pytest.approx(top)
+    assert first.profile.value[50] == 1.0
+    assert second.profile.value[50] == 0.0
+    text = re.sub(r"\s+", " ", text_of(report))
+    assert f"algorithm=a2c scores {better} than algorithm=ppo" in text
+    assert f"runs with a {'normalized score above' if options else 'score below'} τ" in text
+    assert ("lower is better" in report.verdict) is ("lower is better" in text) is (not options)
+
+
 def test_the_verdict_tells_runs_without_a_score_from_arms_without_a_common_task(make, tmp_path):
     make("a", [1.0], task="Acrobot-v1", status="failed")
     assert rlrun.report(tmp_path, **QUICK).verdict == "no run has a score"

@@ -23,7 +23,7 @@ from rlrun.analysis.report.runs import EVALUATED, PLAYED, Run, add_jobs, gather
 from rlrun.analysis.report.wording import interval, notes
 from rlrun.core.errors import RequestError, RlrunError, RunDirError, did_you_mean, printable
 from rlrun.runs.files import counted, place_of, reason, replace
-from rlrun.runs.progress import judged, progress
+from rlrun.runs.progress import VALIDATION, judged, progress
 
 RESAMPLES = 10_000
 FEWEST, MOST = 100, 1_000_000  # resamples
@@ -49,14 +49,15 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The highest of all groups and how many pairs can be distinguished, in one line."""
+        """The best of all groups and how many pairs can be distinguished, in one line."""
         best = next((result for result in self.findings.results if result.aggregates), None)
         if best is None:
             scored = any(result.tasks for result in self.findings.results)
             return "no task is common to all groups: nothing is compared" if scored else "no run has a score"
         pairs, mean = self.findings.comparisons, interval(best.aggregates["iqm"])
         share = f"; {sum(pair.distinguishable for pair in pairs)} of {counted(len(pairs), 'pair')} can be distinguished"
-        return printable(f"{best.group.label}: interquartile mean {mean}") + (share if pairs else "")
+        lower = " (lower is better)" if self.findings.options.lower else ""
+        return printable(f"{best.group.label}: interquartile mean {mean}{lower}") + (share if pairs else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `rlrun report --json` prints: groups, runs and comparisons with their numbers."""
@@ -175,7 +176,8 @@ def _findings(places: Sequence[Path], options: ReportOptions, by: list[str]) -> 
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise RequestError(f"--bounds {task}={low:g},{high:g}: wanted two finite numbers, the lower one first")
     groups, overrides = groups_of(runs, metric, by)
-    return find(groups, options._replace(metric=metric), overrides, troubles)
+    lower = any(_minimized(run, metric) for run in runs)
+    return find(groups, options._replace(metric=metric, lower=lower), overrides, troubles)
 
 
 def _printable(text: str) -> str:
@@ -205,6 +207,12 @@ def _measured(runs: Iterable[Run], metric: str) -> bool:
 def _validated(runs: Iterable[Run]) -> str | None:
     """Return the objective of the first run that was judged by held-out data."""
     return next(filter(None, (judged(progress(run.path / "metrics.jsonl")) for run in runs)), None)
+
+
+def _minimized(run: Run, metric: str) -> bool:
+    """Return True if a run is judged by this metric, and the smaller value is the better one."""
+    objective, direction = (run.settings.get(f"callbacks.validation.{name}") for name in ("objective", "direction"))
+    return direction == "minimize" and metric == f"{VALIDATION}{objective}"
 
 
 def _near(metric: str, runs: list[Run]) -> str:

@@ -284,24 +284,27 @@ def _profiles(findings: Findings) -> Figure:
     figure.legend(profiles)
     center = len(findings.thresholds) // 2
     shares = "; ".join(f"{label}: {number(profile.value[center])}" for label, profile in profiles.items())
-    caption = f"Share of runs with a {kind} above τ, with pointwise 95 % intervals."
+    side = "below" if findings.options.lower else "above"
+    caption = f"Share of runs with a {kind} {side} τ, with pointwise 95 % intervals."
     return figure.describe(caption, f"At τ = {number(findings.thresholds[center])}: {shares}")
 
 
 def _improvements(findings: Findings) -> Figure:
-    row, pairs = 2 * LINE + 10, findings.comparisons
+    row, pairs, better = 2 * LINE + 10, findings.comparisons, findings.options.better
+    sign = "<" if findings.options.lower else ">"
     rows = pairs if len(pairs) <= PAIRS else pairs[: len(findings.drawn) - 1]
     bottom = TOP + row * len(rows)
     figure = Figure("probability-of-improvement", "Probability of improvement", bottom + 2 * LINE + 4)
     x = scale([0.0, 1.0], MARGIN, RIGHT)
-    figure.x_axis(x, bottom, "P(a run of the first scores higher)")
+    figure.x_axis(x, bottom, f"P(a run of the first scores {better})")
     figure.path("axis", f"M{x(0.5):.1f} {TOP}V{bottom}", ' stroke-dasharray="3 3"')
     half = int((WIDTH - 2 * MARGIN) / LETTER / 2) - 2
     for place, pair in enumerate(rows):
         y = TOP + row * place + LINE + 14
-        figure.text(MARGIN, y - 12, f"{cut(pair.first, half)}  >  {cut(pair.second, half)}", strong=True)
+        figure.text(MARGIN, y - 12, f"{cut(pair.first, half)}  {sign}  {cut(pair.second, half)}", strong=True)
         figure.estimate(pair.improvement, x, y, 0)
-    caption = "Probability that a run of the first group scores higher than one of the second, with its 95 % interval."
+    caption = f"Probability that a run of the first group scores {better} than one of the second"
+    caption += ", with its 95 % interval."
     if len(rows) < len(pairs):
         caption += " The best group against the others; all pairs are in the table."
     intervals = "; ".join(f"{pair.first} over {pair.second}: {interval(pair.improvement)}" for pair in rows)

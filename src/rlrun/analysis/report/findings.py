@@ -34,6 +34,12 @@ class ReportOptions(NamedTuple):
     resamples: int  # of each bootstrap and permutation test
     seed: int  # of the same
     bounds: Mapping[str, Bounds]  # of a task's scores, low and high, that count as 0 and 1
+    lower: bool = False  # the smaller score is the better one
+
+    @property
+    def better(self) -> str:
+        """How the better one of two scores compares with the other one."""
+        return "lower" if self.lower else "higher"
 
     @property
     def band_resamples(self) -> int:
@@ -66,13 +72,14 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two groups: the difference of their interquartile means, the probability that the first scores higher."""
+    """Two groups: the difference of their interquartile means, the probability that the first scores better."""
 
     first: str
     second: str
     difference: Interval
     improvement: Interval
     chance: float  # p of the permutation test, corrected for the number of comparisons
+    better: str = "higher"  # or lower
 
     @property
     def distinguishable(self) -> bool:
@@ -85,7 +92,13 @@ class Comparison:
         """The result as a sentence."""
         if not self.distinguishable:
             return "not distinguishable"
-        return f"{self.first if self.difference.value > 0 else self.second} scores higher"
+        return f"{self.order[0]} scores {self.better}"
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """The better group, and the other one."""
+        first = (self.difference.value > 0) == (self.better == "higher")
+        return (self.first, self.second) if first else (self.second, self.first)
 
 
 @dataclass(frozen=True)
@@ -128,6 +141,7 @@ def find(groups: Sequence[Group], options: ReportOptions, overrides: list[str], 
     scored = [group for group in groups if any(fate.score is not None for fate in group.fates)]
     common = [task for task in tasks if scored and all(group.scores(task) for group in scored)]
     bounds = _bounds(groups, common, options)
+    options = options._replace(lower=options.lower and not bounds)
     joined = [_joined(group, common, bounds) for group in groups]
     values = np.concatenate([scores.values for scores in joined if scores is not None] or [np.zeros(1)])
     thresholds = np.linspace(values.min(), values.max(), THRESHOLDS)
@@ -135,7 +149,8 @@ def find(groups: Sequence[Group], options: ReportOptions, overrides: list[str], 
         _result(group, scores, common, thresholds, options, normalized=bool(bounds))
         for group, scores in zip(groups, joined, strict=True)
     ]
-    results.sort(key=lambda result: -result.aggregates["iqm"].value if result.aggregates else math.inf)
+    sign = 1.0 if options.lower else -1.0
+    results.sort(key=lambda result: sign * result.aggregates["iqm"].value if result.aggregates else math.inf)
     drawn = [result.group for result in results[:DRAWN]]
     titles: dict[str, Mapping[str, Bounds]] = {TOGETHER: bounds} if len(bounds) > 1 else {}
     titles |= {task: {task: AS_IT_IS} for task in tasks}
@@ -160,7 +175,7 @@ def find(groups: Sequence[Group], options: ReportOptions, overrides: list[str], 
 def _normalized(values: Any, bounds: Bounds) -> Any:
     """Return values on a scale on which the bounds are 0 and 1."""
     low, high = bounds
-    return (values - low) / (high - low if high > low else 1.0)
+    return (values - low) / (high - low or 1.0)
 
 
 def _bounds(groups: Iterable[Group], common: Sequence[str], options: ReportOptions) -> dict[str, Bounds]:
@@ -171,7 +186,8 @@ def _bounds(groups: Iterable[Group], common: Sequence[str], options: ReportOptio
     for task in common:
         fates = [fate for group in groups for fate in group.fates if fate.run.task == task and fate.drawn]
         values = [value for fate in fates for value in fate.run.curves[options.metric].values()]
-        bounds[task] = options.bounds.get(task, (min(values), max(values)))
+        low, high = options.bounds.get(task, (min(values), max(values)))
+        bounds[task] = (high, low) if options.lower else (low, high)
     return bounds
 
 
@@ -194,7 +210,7 @@ def _result(
     tasks, profile = {}, None
     if scores is not None:
         aggregates = statistics.estimate(NORMALISED if normalized else PLAIN, scores, **settings)
-        shares = {"profile": statistics.shares(thresholds)}
+        shares = {"profile": statistics.shares(thresholds, lower=options.lower)}
         few = {"resamples": options.band_resamples, "seed": options.seed}
         profile = statistics.estimate(shares, scores, **few)["profile"]
     for task in dict.fromkeys(fate.run.task for fate in group.fates if fate.score is not None):
@@ -211,9 +227,10 @@ def _compare(drawn: Sequence[GroupResult], family: int, options: ReportOptions) 
     scores = [(result.group.label, result.scores) for result in drawn if result.scores is not None]
     pairs = list(combinations(scores, 2))
     chances = [statistics.permutation(left, right, **settings) for (_, left), (_, right) in pairs]
+    gaps = [statistics.compare(left, right, lower=options.lower, **settings) for (_, left), (_, right) in pairs]
     return [
-        Comparison(first, second, *statistics.compare(left, right, **settings), chance)
-        for ((first, left), (second, right)), chance in zip(pairs, statistics.holm(chances, family), strict=True)
+        Comparison(first, second, *gap, chance, options.better)
+        for ((first, _), (second, _)), gap, chance in zip(pairs, gaps, statistics.holm(chances, family), strict=True)
     ]
 
 

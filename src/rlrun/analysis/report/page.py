@@ -63,7 +63,7 @@ METHOD = """\
 failed or is missing.</p>
 <p><b>IQM</b>, the interquartile mean, is the mean of the middle half of the scores of all runs on all tasks; with
 fewer than four scores it is the mean. <b>Mean</b>: over tasks, of the mean over runs. <b>Performance profile</b>: the
-share of runs above τ. <b>Probability of improvement</b>: that a run of the one group scores higher
+share of runs {side} τ. <b>Probability of improvement</b>: that a run of the one group scores {better}
 than a run of the other on the same task, ties counting half, on average over tasks. All are defined as in Agarwal et
 al. (2021), “Deep Reinforcement Learning at the Edge of the Statistical Precipice”, and equal to the numbers of its
 library rliable.</p>
@@ -136,7 +136,8 @@ def comparisons(findings: Findings) -> ReportTable:
     for pair in findings.comparisons:
         numbers = [interval(pair.difference), interval(pair.improvement), chance(pair.chance)]
         rows.append([f"{pair.first} − {pair.second}", pair.verdict, *numbers])
-    head = ["first − second", "verdict", "difference of IQM [95 %]", "P(first > second) [95 %]", "p, corrected"]
+    sign = "<" if findings.options.lower else ">"
+    head = ["first − second", "verdict", "difference of IQM [95 %]", f"P(first {sign} second) [95 %]", "p, corrected"]
     return ReportTable("Comparisons", head, rows, 2)
 
 
@@ -257,7 +258,8 @@ def _overview(findings: Findings) -> str:
     sizes = ", ".join(counted(count, noun) for noun, count in counts.items())
     shared = f"; all with <code>{escape(' '.join(findings.overrides))}</code>" if findings.overrides else ""
     tasks, metric = escape(listed(findings.tasks, 12)), escape(findings.options.metric)
-    return f'<p class="faint">{sizes} ({tasks}){shared}. Scores are <code>{metric}</code>.</p>\n'
+    lower = "; lower is better" if findings.options.lower else ""
+    return f'<p class="faint">{sizes} ({tasks}){shared}. Scores are <code>{metric}</code>{lower}.</p>\n'
 
 
 def _verdicts(findings: Findings) -> str:
@@ -277,8 +279,8 @@ def _verdict(pair: Comparison) -> str:
     first, second = f"<b>{escape(pair.first)}</b>", f"<b>{escape(pair.second)}</b>"
     text = f"{first} and {second}: not distinguishable"
     if pair.distinguishable:
-        higher, lower = (first, second) if pair.difference.value > 0 else (second, first)
-        text = f"{higher} scores higher than {lower}"
+        better, worse = map(escape, pair.order)
+        text = f"<b>{better}</b> scores {pair.better} than <b>{worse}</b>"
     return f'<p class="verdict">{text} ({numbers}).</p>\n'
 
 
@@ -320,6 +322,8 @@ def _method(findings: Findings) -> str:
     pairs, options = findings.pairs, findings.options
     return METHOD.format(
         metric=escape(options.metric),
+        better=options.better,
+        side="below" if options.lower else "above",
         resamples=f"{options.resamples:,}",
         bands=f"{options.band_resamples:,}",
         seed=options.seed,

@@ -89,9 +89,13 @@ def optimality_gap(times: Floats, scores: Scores) -> Floats:
     return np.asarray(1.0 - times @ np.minimum(scores.values, 1.0) / len(scores.values))
 
 
-def shares(thresholds: Floats) -> Statistic:
-    """Return the statistic of a performance profile: the share of all runs that score above each threshold, [T]."""
-    return lambda times, scores: times @ (scores.values[:, None] > thresholds) / len(scores.values)
+def shares(thresholds: Floats, *, lower: bool = False) -> Statistic:
+    """Return the statistic of a performance profile: the share of all runs that score above each threshold, [T].
+
+    lower: those below count.
+    """
+    sign = -1.0 if lower else 1.0
+    return lambda times, scores: times @ (sign * scores.values[:, None] > sign * thresholds) / len(scores.values)
 
 
 def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: int, seed: int) -> dict[str, Interval]:
@@ -103,14 +107,17 @@ def estimate(statistics: Mapping[str, Statistic], scores: Scores, *, resamples: 
     return dict(zip(statistics, _bootstrap(results, scores.tasks, resamples=resamples, seed=seed), strict=True))
 
 
-def compare(left: Scores, right: Scores, *, resamples: int, seed: int) -> tuple[Interval, Interval]:
+def compare(
+    left: Scores, right: Scores, *, resamples: int, seed: int, lower: bool = False
+) -> tuple[Interval, Interval]:
     """Return the interquartile mean of `left` minus that of `right`, and the probability of improvement.
 
-    This is the probability that a run of `left` scores higher than a run of `right` on the same task. Ties count half,
+    This is the probability that a run of `left` scores higher than a run of `right` on the same task; with `lower`,
+    that it scores lower. Ties count half,
     and tasks are averaged: Mann and Whitney's statistic, divided by the number of pairs. Groups are resampled
     independently.
     """
-    wins = 0.5 * (1.0 + np.sign(left.values[:, None] - right.values))
+    wins = 0.5 * (1.0 + (-1.0 if lower else 1.0) * np.sign(left.values[:, None] - right.values))
     wins *= left.tasks[:, None] == right.tasks
     wins *= left.weights[:, None] * right.weights * len(left.counts)  # share of each pair of runs, [C, C']
 
