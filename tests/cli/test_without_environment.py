@@ -246,6 +246,19 @@ def test_runs_with_agents_have_no_network(tiny_run, rlrun):
     refused(rlrun("eval", folder, "--network", "networks.critics"), ["no callbacks.validation judges"])
 
 
+def test_columns_of_files_are_named(rlrun, project):
+    np.savez(project / "names.npz", pixels=np.zeros((9, 4), np.float32), kind=np.zeros(9, int))
+    file = ("data=file", "data.dataset=names.npz")
+    refused(rlrun("check", *CLASSIFIER, *file), ["'data.spaces' (dict) has no 'observation'; there are pixels, kind"])
+
+
+def test_texts_are_no_archives(rlrun, project):
+    (project / "text.npz").write_text("observation,label")
+    outcome = rlrun("check", *CLASSIFIER, "data=file", "data.dataset=text.npz")
+    refused(outcome, ["text.npz is damaged or holds something else than arrays"])
+    assert "allow_pickle" not in outcome.err
+
+
 def test_limits_end_the_run(rlrun, project):
     outcome = rlrun("train", *CLASSIFIER, "stop.validation=0.3", "algorithm.lr=1e-2", "--run-dir", "run")
     assert outcome.code == 0

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.core.spaces import Box, Discrete
-from rlrun.memory import Lazy, Split, Table, digits, files
+from rlrun.memory import Lazy, Split, Table, classes, digits, files
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.split import drawn
 from rlrun.security import trust
@@ -106,11 +106,27 @@ def test_missing_scikit_learn_is_named(monkeypatch):
         ({"dataset": {"x": np.zeros(9)}, "stratify": "x"}, "'x' is no column of whole numbers"),
         ({"dataset": {"x": {"y": np.zeros(9, int)}}, "stratify": "x"}, "'x' is no column of whole numbers"),
         ({"dataset": Split(DATA, fraction=0.5).train}, "it is a part of another split"),
+        ({"dataset": {"x": np.array([0.0, np.nan, 1.0])}}, "column x: 1 row holds nan or inf"),
+        ({"dataset": {"x": {"y": np.array([[np.inf, np.nan], [1, 2], [-np.inf, 0]])}}}, "column x.y: 2 rows hold nan"),
     ],
 )
 def test_wrong_splits_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         Split(**{"dataset": DATA, "fraction": 0.2, **settings})
+
+
+@pytest.mark.parametrize(
+    ("labels", "column", "message"),
+    [
+        (np.arange(-1, 8), "label", "label: choices count from 0, the smallest is -1"),
+        (np.zeros(9), "label", r"label: a classifier wants one integer a row, such as int64, and not Box\[\] float32"),
+        (np.zeros((9, 1), int), "label", "label: a classifier wants one integer a row"),
+        (np.zeros(9, int), "kind", "there is no column 'kind'; there are label"),
+    ],
+)
+def test_wrong_labels_are_refused(labels, column, message):
+    with pytest.raises(ConfigError, match=message):
+        classes(Split({"label": labels}, fraction=0.3), column)
 
 
 @pytest.mark.parametrize("name", ["data.npz", "memory.zip", "minari:walks"])

@@ -189,6 +189,8 @@ class Builder:
                 known = [*value] if isinstance(value, Mapping) else [key for key in dir(value) if key[0] != "_"]
                 so_far = dotted((*place.path, *place.beyond[:index]))
                 near = did_you_mean(name, map(str, known), f"{so_far}.")
+                if isinstance(value, Mapping) and not near:
+                    near = f"; there are {', '.join(map(str, known))}"
                 asker = f"{dotted(referrer)}: " if referrer else ""
                 raise BuildError(f"{asker}'{so_far}' ({type(value).__name__}) has no '{name}'{near}")
             trust.admit_attribute(name, value, dotted(referrer or place.path))

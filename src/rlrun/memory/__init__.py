@@ -22,7 +22,7 @@ from rlrun.memory.rollout import PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
 from rlrun.memory.samplers import Rows, Sampler, Uniform
 from rlrun.memory.sources import spaces_in
-from rlrun.memory.split import Split, digits
+from rlrun.memory.split import Split, classes, digits
 from rlrun.memory.table import Table
 from rlrun.memory.transforms import (
     ImageScale,
@@ -46,6 +46,6 @@ __all__ += ["Stratified", "Uniform", "UniformEjector", "WeighRewards", "effort"]
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
-__all__ += ["Previous", "Split", "Table", "digits", "spaces_in"]
+__all__ += ["Previous", "Split", "Table", "classes", "digits", "spaces_in"]
 __all__ += ["Augmentation", "ColorJitter", "CutOut", "PixelNoise", "RandomCrop", "RandomShift"]
 __all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

@@ -23,7 +23,7 @@ from rlrun.memory.samplers import Rows
 from rlrun.memory.sources import EMPTY, MINARI, table_of
 from rlrun.memory.table import Table
 from rlrun.runs import learners
-from rlrun.runs.files import main_memory, open_regular, reason
+from rlrun.runs.files import counted, main_memory, open_regular, reason
 from rlrun.security import trust
 
 
@@ -277,7 +277,7 @@ class Columns:
     """Arrays of one length, by name: trees [n, …].
 
     Raises:
-        ConfigError: they differ in length, hold no numbers, or there are none.
+        ConfigError: they differ in length, hold no numbers, or nan or inf, or there are none.
     """
 
     def __init__(self, columns: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
@@ -290,6 +290,10 @@ class Columns:
         self._length = min(lengths.values(), default=0)
         if not self._length:
             raise ConfigError(EMPTY)
+        for name, leaf in flat(self.columns).items():
+            if leaf.dtype.kind in "fc" and (bad := (~np.isfinite(leaf)).reshape(len(leaf), -1).any(1).sum()):
+                holds = "holds" if bad == 1 else "hold"
+                raise ConfigError(f"loader.dataset: column {name}: {counted(int(bad), 'row')} {holds} nan or inf")
 
     def __len__(self) -> int:
         return self._length
@@ -381,6 +385,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         raise ConfigError(f"loader.dataset: {path} cannot be read: {reason(error)}") from error
     except Exception as error:  # whatever a forged file makes
         why = next(iter(str(error).splitlines()), type(error).__name__)
+        why = "objects, or no archive at all" if "pickle" in why else why
         raise ConfigError(f"loader.dataset: {path} is damaged or holds something else than arrays: {why}") from error
 
 

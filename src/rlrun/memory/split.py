@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlrun.core.errors import ConfigError, MissingExtra, did_you_mean
-from rlrun.core.spaces import Composite, Space, map_tree
+from rlrun.core.spaces import Composite, Discrete, Space, describe, map_tree
 from rlrun.core.typing import Array, Tree
 from rlrun.memory.dataset import DatasetPart, TableRows, source_of
 from rlrun.memory.episodes import flat
@@ -91,6 +91,9 @@ class Split:
             tree = self._column(name, rows=1)
             counted = any(leaf.dtype.kind in "biu" and leaf.dtype.name != PIXELS for leaf in flat(tree).values())
             tree = self._column(name) if counted else tree  # the largest choice may be in any row
+            least = min((int(leaf.min()) for leaf in flat(tree).values() if leaf.dtype.kind == "i"), default=0)
+            if least < 0:
+                raise ConfigError(f"{name}: choices count from 0, the smallest is {least}; other numbers are floats")
             spaces[name] = space_of(map_tree(leaf_of, tree))
         return spaces
 
@@ -98,6 +101,20 @@ class Split:
     def space(self) -> Composite:
         """The space of all columns together."""
         return Composite(self.spaces)
+
+
+def classes(data: Split, column: str) -> int:
+    """Return how many classes a column of labels has.
+
+    Raises:
+        ConfigError: there is no such column, or it has not one integer a row.
+    """
+    if column not in data.spaces:
+        raise ConfigError(f"there is no column '{column}'; there are {', '.join(data.spaces)}")
+    space = data.spaces[column]
+    if not isinstance(space, Discrete):
+        raise ConfigError(f"{column}: a classifier wants one integer a row, such as int64, and not {describe(space)}")
+    return space.n
 
 
 def drawn(kinds: Array, fraction: float, seed: int) -> Array:
