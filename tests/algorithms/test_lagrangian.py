@@ -189,7 +189,11 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         ("a2c", (CONSTRAINED, WEIGHED, "algorithm.discount=[0.9,0.5]"), "wanted one number, as one value is learned"),
         ("sac", (*CRITICS, "algorithm.discount=[0.9,0.5,0.1]"), "one for each of 2 rewards"),
         ("ppo", (*VALUES, "algorithm.discount=[0.9,0.5]"), "return_norm.normalizer.discount: wanted one number"),
-        ("sac", (CONSTRAINED, "+with=reward_critics"), "memory.adaptors.reward_weights.weights.*leads nowhere"),
+        (
+            "sac",
+            (CONSTRAINED, "+with=reward_critics"),
+            r"memory.adaptors.reward_weights.weights.*leads nowhere.*add \+with=reward_weights, lagrangian or",
+        ),
         ("sac", (*CRITICS, "+with=target_scale"), "no common deviation"),
         ("sac", (*CRITICS, "+with=rnd"), "Intrinsic adds to one reward a step, and they stay 2"),
         ("ppo", (*VALUES, "+with=rnd"), "leave .*reward_values away"),

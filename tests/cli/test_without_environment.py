@@ -246,6 +246,11 @@ def test_runs_with_agents_have_no_network(tiny_run, rlrun):
     refused(rlrun("eval", folder, "--network", "networks.critics"), ["no callbacks.validation judges"])
 
 
+@pytest.mark.parametrize("env", ["env=cartpole", "env.id=CartPole-v1"])
+def test_environments_are_refused(env, rlrun):
+    refused(rlrun("check", "algorithm=vae", env), ["algorithm=vae learns from data alone; leave env= out"])
+
+
 def test_columns_of_files_are_named(rlrun, project):
     np.savez(project / "names.npz", pixels=np.zeros((9, 4), np.float32), kind=np.zeros(9, int))
     file = ("data=file", "data.dataset=names.npz")

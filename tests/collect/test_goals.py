@@ -121,6 +121,7 @@ def test_wrong_options_are_refused(options):
         ({}, "wanted a number of goals .* with a choice 'goal'; here they are Box"),
         ({"goal": partial(RandomGoal, size=2)}, "here they are {goal: Box"),
         ({"goal": partial(RandomGoal, count=9_000)}, "wanted at most 8,000 goals, got 9,000"),
+        ({"goal": partial(RandomGoal, count=None)}, "goals=4 or goal_size=2; got None and None"),
     ],
 )
 def test_other_goals_are_refused(around, message):

@@ -265,6 +265,9 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
             raise ConfigError(f"{key}: a value is needed: {key}=…")
         reading.resolve_texts(config, read)
     except LinkError as error:
+        if "'${agent}' leads" in str(error) and plain(config).get("env"):
+            name = composed.choices.get("algorithm")
+            raise ConfigError(f"algorithm={name} learns from data alone; leave env= out") from error
         needing = _needing(composed, origins(config, composed.layers).get(error.place))
         if not needing:
             raise

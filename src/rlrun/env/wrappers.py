@@ -287,7 +287,7 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         super().__init__(env)
         if (count is None) == (size is None):
-            raise ConfigError(f"RandomGoal: wanted a count of goals or a size, got {count} and {size}")
+            raise ConfigError(f"RandomGoal: wanted a count or a size, goals=4 or goal_size=2; got {count} and {size}")
         self.count = None if count is None else _at_least_one(count, "RandomGoal")
         self.size = None if size is None else _at_least_one(size, "RandomGoal.size")
         self.name, self.option = name, option
