@@ -248,7 +248,6 @@ def test_unread_key_of_users_file(write, rlrun):
 BLOCKED = {
     (*DQN, "logger=[tensorboard]"): ["logger", "[tensorboard]'"],
     (*DQN, "evaluation.video=true"): ["evaluation.video", "[video]'"],
-    ("eval", "old", "--video", "films"): ["--video", "[video]'"],
 }
 
 

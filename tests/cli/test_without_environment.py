@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import jsonschema
 import numpy as np
@@ -61,7 +62,24 @@ def test_the_outcome_is_told_without_returns(trained, rlrun):
     assert listed["objective"] == summary["objective"]
     rows = rlrun("checkpoints", trained).out.splitlines()
     assert f"{summary['objective']:.2f}" in next(row for row in rows if " latest" in row)
-    assert rlrun("why", trained).code == 0
+    outcome = rlrun("resume", trained)
+    assert outcome.out.startswith(f"completed: accuracy {summary['objective']:.4g}, ")
+    assert " on held-out data (60 updates, " in outcome.out
+    assert outcome.err == "the run is finished at 60 updates; stop.updates=… beyond that extends it\n"
+
+
+def test_particles_end_with_their_metrics(rlrun, project):
+    outcome = rlrun("train", "algorithm=particles", "stop.updates=5", "logger=[]", "--run-dir", "run")
+    newest = json.loads((project / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    numbers = f"particles/energy {newest['particles/energy']:.4g}, particles/spread {newest['particles/spread']:.4g}"
+    assert outcome.out.startswith(f"completed: {numbers} (5 updates, ")
+
+
+def test_intervals_count_updates(rlrun, project):
+    shown = rlrun("explain", *CLASSIFIER, "checkpoint.every=30").out
+    assert "every 30 updates" in shown
+    assert " steps" not in shown
+    assert "every 30 steps" in rlrun("explain", "algorithm=dqn", "env=bandit", "checkpoint.every=30").out
 
 
 def test_progress_counts_updates_and_shows_metrics(rlrun, project):
@@ -233,17 +251,21 @@ def test_exports_that_differ_are_refused(trained, rlrun, tmp_path, monkeypatch):
         ),
         (("eval", "--epsilon", "0.1"), ["--epsilon", "go with episodes"]),
         (("eval", "--stochastic"), ["--stochastic"]),
+        (("eval", "--video", "videos"), ["--video go with episodes"]),
         (("export-onnx", "--stochastic"), ["--stochastic goes with a policy"]),
         (("play",), ["this run has no agent that plays"]),
     ],
 )
-def test_commands_of_agents_are_refused(command, parts, trained, rlrun):
+def test_commands_of_agents_are_refused(command, parts, trained, rlrun, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     refused(rlrun(command[0], trained, *command[1:]), parts)
 
 
-def test_runs_with_agents_have_no_network(tiny_run, rlrun):
+def test_runs_with_agents_have_no_network(tiny_run, rlrun, monkeypatch):
     folder = tiny_run("algorithm=dqn", "env=bandit").out.splitlines()[-1]
     refused(rlrun("eval", folder, "--network", "networks.critics"), ["no callbacks.validation judges"])
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    refused(rlrun("eval", folder, "--video", "films"), ["--video", "[video]'"])
 
 
 @pytest.mark.parametrize("env", ["env=cartpole", "env.id=CartPole-v1"])

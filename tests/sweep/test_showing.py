@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from rlrun.runs.directory import RunDir
 from rlrun.sweep.local import threads
 from rlrun.sweep.showing import Show, rows
@@ -59,6 +61,24 @@ def test_the_last_table_has_overrides_return_and_state(tmp_path):
         ("b", "seed=b", "failed", "", "", "the arm ? broke"),
         ("c", "x=1 y=2", "pending", "", "", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "value"),
+    [
+        ('"validation/squared_error": 0.048814, "validation/perplexity": 3.0', "squared_error", "0.04881"),
+        ('"episode/return": 5.0', "return", "5.00"),
+        ('"loss/particles": 5.0', "return", ""),
+    ],
+)
+def test_objectives_have_their_names(record, name, value, tmp_path, capsys):
+    begun(tmp_path, f'{{"env_steps": 0, "updates": 200, {record}}}')
+    jobs = [entry("a", "completed"), entry("b")]
+    assert rows(tmp_path, jobs)[0][4] == name
+    assert rows(tmp_path, jobs)[1][3:5] == ("200", value)
+    Show(tmp_path)(jobs)
+    ending = f", {name} {value}" if value else ""
+    assert capsys.readouterr().err == f"[1/2] a seed=a: completed{ending}\n"
 
 
 def test_jobs_that_use_several_threads_are_fewer_at_a_time():

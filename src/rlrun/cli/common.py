@@ -163,6 +163,7 @@ def print_result(result: Result, bounds: Mapping[str, Mapping[str, float]] | Non
     from rlrun.commands.ls import about
     from rlrun.commands.resume import reached
     from rlrun.runs.directory import RunDir
+    from rlrun.runs.progress import position
 
     summary = result.summary
     values = about(RunDir(result.run_dir)).to_json() if as_json else {}
@@ -173,7 +174,8 @@ def print_result(result: Result, bounds: Mapping[str, Mapping[str, float]] | Non
     if result.trainer is None:
         limits = [f"{limit}=…" for limit in reached(summary, result.config)]
         way_out = f"; {' and '.join(limits)} beyond that extends it" if limits else ""
-        typer.echo(f"the run is finished at {summary['env_steps']:,} steps{way_out}", err=True)
+        unit = "steps" if summary["env_steps"] else "updates"
+        typer.echo(f"the run is finished at {position(summary):,} {unit}{way_out}", err=True)
     if summary["status"] == "stopped":
         raise typer.Exit(75)
     if bounds:

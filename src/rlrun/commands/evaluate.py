@@ -149,19 +149,21 @@ def evaluate(
         RequestError: no such run or checkpoint, it names code that is not trusted, videos cannot be made, or the one
             checkpoint is damaged.
     """
-    run, film = place_of(run), _film(video, videos, form)
+    run = place_of(run)
     if is_export(run):
         with exported(run, overrides, trust) as file:
             file.require(checkpoint=checkpoint, stochastic=stochastic, epsilon=epsilon)
+            film = _film(video, videos, form)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
                 return _file_report(file, stage)
     refuse_overrides(overrides)
     single, wanted = isinstance(checkpoint, str), _chosen(RunDir.open(run), checkpoint)
     if network is not None or not has_agent(run, trust):
-        if stochastic or epsilon is not None or film is not None:
+        if stochastic or any(option is not None for option in (epsilon, video, videos, form)):
             raise RequestError("--stochastic, --epsilon and --video go with episodes; a network has held-out data")
         results: list[Any] = _validated(run, network, trust, wanted)
     else:
+        film = _film(video, videos, form)
         options: dict[str, Any] = {"episodes": episodes, "seed": seed, "film": film, "epsilon": epsilon}
         results = _played(run, trust, wanted, single=single, explore=stochastic, **options)
     return results[0] if single else results

@@ -47,10 +47,11 @@ from rlrun.loading.assembly import (
 from rlrun.memory import Table
 from rlrun.runs import learners, processes
 from rlrun.runs.directory import RunDir, Status
-from rlrun.runs.files import counted, write_json
+from rlrun.runs.files import write_json
 from rlrun.runs.heartbeat import keep_fresh, lock_run, require_own, tokens
 from rlrun.runs.learners import LearnerJob, process_group
 from rlrun.runs.manifest import manifest
+from rlrun.runs.progress import outcome
 from rlrun.training.callback import Stop
 from rlrun.training.trainer import Trainer
 from rlrun.training.wiring import State, data_flow
@@ -75,16 +76,7 @@ class Result:
 
     def describe(self) -> str:
         """Return two lines: the outcome, and the run directory."""
-        stats, summary = self.summary["evaluation"], self.summary
-        steps = f"{summary['env_steps']:,} env steps, {summary['updates']:,} updates, {summary['seconds']:.0f} s"
-        if validation := summary.get("validation"):
-            outcome = ", ".join(f"{name} {value:.4g}" for name, value in validation.items())
-            return f"{summary['status']}: {outcome} on held-out data ({steps})\n{self.run_dir}"
-        if stats is None:
-            return f"{summary['status']}: {steps}\n{self.run_dir}"
-        mean, over = f"{stats['mean_return']:.2f} ± {stats['std_return']:.2f}", counted(stats["episodes"], "episode")
-        outcome = f"mean return {mean} over {over}"
-        return f"{summary['status']}: {outcome} ({steps})\n{self.run_dir}"
+        return f"{outcome(self.summary, self.run_dir / 'metrics.jsonl', self.config)}\n{self.run_dir}"
 
 
 class Experiment:

@@ -12,7 +12,7 @@ from typing import Any
 from rlrun.core.clock import KINDS
 from rlrun.core.errors import RlrunError, RunDirError, printable
 from rlrun.runs.directory import SILENT, RunDir
-from rlrun.runs.files import duration, open_regular, reason
+from rlrun.runs.files import counted, duration, open_regular, reason
 
 TAIL = 16_384  # bytes
 LINE_BYTES = 1 << 18
@@ -182,6 +182,26 @@ def where_time_goes(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the kinds of work with their shares of the time, the largest first; those below a percent are left out."""
     shares = {work: record.get(f"time/{work}") or 0.0 for work in KINDS}
     return {work: share for work, share in sorted(shares.items(), key=lambda item: -item[1]) if share >= 0.01}
+
+
+def outcome(summary: Mapping[str, Any], metrics: Path, config: Mapping[str, Any]) -> str:
+    """Return how a run ended, in one line: by its summary, or by the newest metrics of its own callbacks."""
+    steps = f"{summary['updates']:,} updates, {summary['seconds']:.0f} s"
+    steps = steps if config.get("env") is None else f"{summary['env_steps']:,} env steps, {steps}"
+    text, stats, validated = "", summary["evaluation"], summary.get("validation")
+    if validated:
+        text = f"{_listed(validated)} on held-out data"
+    elif stats is not None:
+        mean, over = f"{stats['mean_return']:.2f} ± {stats['std_return']:.2f}", counted(stats["episodes"], "episode")
+        text = f"mean return {mean} over {over}"
+    elif config.get("env") is None:
+        own = tuple(f"{name}/" for name in config.get("callbacks") or {})
+        text = _listed({name: value for name, value in progress(metrics).items() if name.startswith(own)})
+    return f"{summary['status']}: {f'{text} ({steps})' if text else steps}"
+
+
+def _listed(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
 def counted_updates(summary: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from rlrun.core.errors import printable
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, duration
-from rlrun.runs.progress import progress, score_of
+from rlrun.runs.progress import VALIDATION, judged, progress, score_of
 from rlrun.sweep.job_store import Entry, State
 
 ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed", "pruned")
@@ -40,8 +40,8 @@ class Show:
                 place = f"[{number}/{len(entries)}] {entry.key} {entry.label}".rstrip()
                 details = f": {entry.error}" if entry.error is not None and entry.state != "completed" else ""
                 if entry.state == "completed":
-                    value = figures(self.folder, entry)[1]
-                    texts = (f"return {value}" if value else "", self._to_go(entries))
+                    _, name, value = figures(self.folder, entry)
+                    texts = (f"{name} {value}" if value else "", self._to_go(entries))
                     details = "".join(f", {text}" for text in texts if text)
                 self.say(f"{place}: {entry.state}{details}")
             self._printed[entry.key] = news
@@ -70,20 +70,22 @@ class Show:
         return f"{duration(seconds / min(self._workers, waiting + len(self._since)))} to go"
 
 
-def figures(folder: Path, entry: Entry) -> tuple[float, str]:
-    """Return steps and return of a job, as far as they are known."""
+def figures(folder: Path, entry: Entry) -> tuple[float, str, str]:
+    """Return steps of a job, the name of its objective or `return`, and the value, as far as they are known."""
     if entry.state in ("pending", "queued"):
-        return 0, ""
+        return 0, "return", ""
     metrics = progress(RunDir(folder / "jobs" / entry.key).metrics)
-    value = score_of(metrics)
-    return metrics.get("env_steps") or metrics.get("updates") or 0, "" if value is None else f"{value:.2f}"
+    name, value = judged(metrics) or "", score_of(metrics)
+    name, form = (name.removeprefix(VALIDATION), ".4g") if name.startswith(VALIDATION) else ("return", ".2f")
+    return metrics.get("env_steps") or metrics.get("updates") or 0, name, "" if value is None else f"{value:{form}}"
 
 
 def rows(folder: Path, entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """Return a table of jobs with a head: overrides, state, steps, return, and why one failed."""
-    table: list[tuple[str, ...]] = [("job", "overrides", "state", "steps", "return", "why")]
-    for entry in entries:
-        steps, value = figures(folder, entry)
+    """Return a table of jobs with a head: overrides, state, steps, return or objective, and why one failed."""
+    known = [(entry, *figures(folder, entry)) for entry in entries]
+    score = " / ".join(dict.fromkeys(name for _, _, name, value in known if value)) or "return"
+    table: list[tuple[str, ...]] = [("job", "overrides", "state", "steps", score, "why")]
+    for entry, steps, _, value in known:
         overrides = printable(entry.label or " ".join(entry.overrides))
         why = printable("" if entry.state == "completed" else entry.error or "")
         table.append((entry.key, overrides, entry.state, f"{steps:,}" if steps else "", value, why))

@@ -312,7 +312,10 @@ def data_flow(plan: Plan, path_of: Callable[[object], str] = lambda part: type(p
     """Return the hooks of one update in the order of their calls: event, callback, names read and provided, note."""
     events = ("begin_cycle", "begin_batch", "backward", "end_batch", "end_cycle")
     several = len(plan.names) > 1
-    return [_described(step, event, path_of, several) for event in events for step in plan.steps[event]]
+    rows = [_described(step, event, path_of, several) for event in events for step in plan.steps[event]]
+    if not any("step" in row["reads"] for row in rows):  # nothing is collected, so intervals count updates
+        rows = [{**row, "note": row["note"].replace(" steps", " updates")} for row in rows]
+    return rows
 
 
 def _described(step: HookCall, event: str, path_of: Callable[[object], str], several: bool) -> dict[str, Any]:
