@@ -68,6 +68,12 @@ def test_the_outcome_is_told_without_returns(trained, rlrun):
     assert outcome.err == "the run is finished at 60 updates; stop.updates=… beyond that extends it\n"
 
 
+def test_rules_of_environments_are_omitted(trained, rlrun):
+    diagnosis = json.loads(rlrun("why", trained, "--json").out)
+    assert [*diagnosis["unmade"]] == ["learning rate too low"]  # 60 updates are few
+    assert "dead units" in diagnosis["healthy"]
+
+
 def test_particles_end_with_their_metrics(rlrun, project):
     outcome = rlrun("train", "algorithm=particles", "stop.updates=5", "logger=[]", "--run-dir", "run")
     newest = json.loads((project / "run" / "metrics.jsonl").read_text().splitlines()[-1])

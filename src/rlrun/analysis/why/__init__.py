@@ -83,7 +83,10 @@ def why(run: Path | str) -> Diagnosis:
 def diagnose(facts: Facts) -> Diagnosis:
     """Apply all rules to a run's facts; rules that do not apply to its kind are left out."""
     findings, healthy, unmade = [], [], {}
+    without_env = "env" in facts.config and facts.config["env"] is None
     for rule in RULES:
+        if rule.of_env and without_env:
+            continue
         try:
             sign = rule.check(facts)
         except NotApplicable:

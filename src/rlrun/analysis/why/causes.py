@@ -35,16 +35,17 @@ class Rule(NamedTuple):
     fires: str
     helps: str
     check: Check
+    of_env: bool = False  # it means nothing without an environment
 
 
 RULES: list[Rule] = []
 
 
-def rule(name: str, fires: str, helps: str) -> Callable[[Check], Check]:
+def rule(name: str, fires: str, helps: str, *, of_env: bool = False) -> Callable[[Check], Check]:
     """Append the decorated check to `RULES`."""
 
     def append(check: Check) -> Check:
-        RULES.append(Rule(name, fires, helps, check))
+        RULES.append(Rule(name, fires, helps, check, of_env))
         return check
 
     return append
@@ -122,6 +123,7 @@ def one_rollout(facts: Facts) -> Cause | None:
     "no reward",
     "every reward that was learned from is 0, or every episode has the same return",
     "the environment's reward; `+with=rnd` where rewards are rare",
+    of_env=True,
 )
 def no_reward(facts: Facts) -> Cause | None:
     if any(any(facts.values(name)) for name in facts.series if name.startswith("intrinsic/")):
@@ -153,6 +155,7 @@ def no_reward(facts: Facts) -> Cause | None:
     "episodes never end",
     f"no episode ended within twice the time limit, or {ENDLESS:,} steps an env where none is known",
     "a `TimeLimit` in `env.wrappers`",
+    of_env=True,
 )
 def no_end(facts: Facts) -> Cause | None:
     if facts.values("episode/count")[-1] > 0:
@@ -264,6 +267,7 @@ def horizon(discount: float) -> float:
     "time limit reported as termination",
     "episodes terminate exactly at the time limit, or all at the same step, and none is truncated",
     "`truncated` in place of `terminated`",
+    of_env=True,
 )
 def termination_at_time_limit(facts: Facts) -> Cause | None:
     truncated, counted = facts.values("episode/truncated"), facts.values("episode/count")[-1]

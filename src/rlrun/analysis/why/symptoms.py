@@ -31,6 +31,7 @@ FALLEN, LASTING = 0.5, 0.1  # share of the rise to the peak that is lost; of the
     f"their root mean square is above {LARGE:g} or below {SMALL:g}; normalized ones: above {DRIFTED:g}, the "
     "normalizer has drifted",
     "`+with=observation_norm`; `normalizers.observation.mode=em`",
+    of_env=True,
 )
 def observations(facts: Facts) -> Cause | None:
     size = facts.late("observation/size")
@@ -290,6 +291,7 @@ def ratios(facts: Facts) -> Cause | None:
     "evaluation far below training",
     f"by {GAP:.0%} of the range of training's returns, and below the least of them",
     "`rlrun eval RUN --stochastic`",
+    of_env=True,
 )
 def evaluation(facts: Facts) -> Cause | None:
     played, trained = facts.values("evaluation/mean_return", 4), facts.values("episode/return", 4)
@@ -359,6 +361,7 @@ def dead_codes(facts: Facts) -> Cause | None:
     "returns fell after a peak",
     f"by {FALLEN:.0%} of the rise, for {LASTING:.0%} of the run and 3 evaluations at least",
     "`+with=anneal`, `algorithm.lr=…`, the checkpoint `best`",
+    of_env=True,
 )
 def fallen(facts: Facts) -> Cause | None:
     points = facts.returns
