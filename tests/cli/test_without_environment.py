@@ -279,6 +279,15 @@ def test_environments_are_refused(env, rlrun):
     refused(rlrun("check", "algorithm=vae", env), ["algorithm=vae learns from data alone; leave env= out"])
 
 
+FALLING = "algorithm.temperature={_target_: rlrun.core.schedules.Linear, first: 1.0, last: 0.0, steps: 2}"
+
+
+@pytest.mark.parametrize("temperature", ["algorithm.temperature=0", "algorithm.temperature=-1", FALLING])
+def test_temperatures_are_above_zero(temperature, rlrun):
+    outcome = rlrun("train", "algorithm=discrete_vae", "algorithm.mode=st-gumbel", *TINY, temperature)
+    refused(outcome, ["temperature: wanted a number above 0, got"])
+
+
 def test_columns_of_files_are_named(rlrun, project):
     np.savez(project / "names.npz", pixels=np.zeros((9, 4), np.float32), kind=np.zeros(9, int))
     file = ("data=file", "data.dataset=names.npz")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rlrun.core.errors import ConfigError
 from rlrun.core.schedules import Schedule as Function
 from rlrun.core.schedules import as_schedule
 from rlrun.training.callback import Callback
@@ -16,20 +17,30 @@ class Schedule(Callback):
     Args:
         provides: the name.
         value: a function of the environment step (of the update, where there is no collector), or a number.
+        positive: whether it has to be above 0.
+
+    Raises:
+        ConfigError: it has to be, and is not at this step.
     """
 
     only_provides = True
 
-    def __init__(self, provides: str, value: Function | float) -> None:
-        self.provides = (provides,)
+    def __init__(self, provides: str, value: Function | float, *, positive: bool = False) -> None:
+        self.provides, self.positive = (provides,), positive
         self.value = as_schedule(value)
-        self._last = float(self.value(0))
+        self._last = self._at(0)
+
+    def _at(self, step: int) -> float:
+        value = float(self.value(step))
+        if self.positive and not value > 0.0:
+            raise ConfigError(f"{self.provides[0]}: wanted a number above 0, got {value:g} at step {step:,}")
+        return value
 
     def begin_training(self) -> dict[str, float]:
         return {self.provides[0]: self._last}
 
     def begin_batch(self, update: int, step: int | None = None) -> dict[str, float]:
-        self._last = float(self.value(update if step is None else step))
+        self._last = self._at(update if step is None else step)
         return {self.provides[0]: self._last}
 
     @property
