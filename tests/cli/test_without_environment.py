@@ -13,7 +13,7 @@ from tests.identical import compare, differing
 from tests.resume.twins import copy_as_killed
 
 import rlrun
-from rlrun import load
+from rlrun import checkpointing, load
 from rlrun.config import compose
 from rlrun.export.play_onnx import Policy
 from rlrun.memory import Split, digits
@@ -163,6 +163,28 @@ def test_parts_of_networks_are_exported(options, inputs, width, encoder, rlrun, 
     assert rlrun("export-onnx", encoder, *options, "--output", path).code == 0
     about = json.loads((tmp_path / "part.onnx.json").read_text())
     assert (len(about["inputs"]), about["outputs"][0]["shape"][-1]) == (inputs, width)
+
+
+def test_generators_are_exported(rlrun, project):
+    pytest.importorskip("onnx")
+    small = ("algorithm.hidden=[4]", "algorithm.noise=1", "algorithm.scale=0.5", "stop.updates=3", "logger=[]")
+    assert rlrun("train", "algorithm=generator", *small, "--run-dir", "run").code == 0
+    assert rlrun("export-onnx", "run", "--network", "networks.particles", "--output", "noise.onnx").code == 0
+    noise = np.random.default_rng(0).standard_normal((5, 2), np.float32)
+    weights = checkpointing.load(RunDir.open("run").checkpoint("latest"), ["networks.particles"])["networks.particles"]
+    first, second = (weights[f"layers.{layer}.weight"].numpy() for layer in (0, 2))
+    hidden = noise[:, :1] @ first.T + weights["layers.0.bias"].numpy()
+    wanted = np.maximum(hidden, 0.0) @ second.T + weights["layers.2.bias"].numpy() + 0.5 * noise
+    np.testing.assert_allclose(load("noise.onnx").predict(noise)[0], wanted, atol=1e-5)
+    refused(rlrun("eval", "run", "--network", "networks.particles"), ["no callbacks.validation judges"])
+    refused(rlrun("export-onnx", "run", "--network", "networks.particles.layers"), ["no callbacks.validation judges"])
+
+
+def test_networks_of_several_columns_stay(rlrun, project):
+    small = ("data.dataset.rows=100", "algorithm.hidden=[4]", "stop.updates=2", "evaluation.every=2", "logger=[]")
+    assert rlrun("train", "algorithm=mutual_information", *small, "--run-dir", "run").code == 0
+    parts = ["networks.mutual_information: this network reads the columns x and y, and is not exported"]
+    refused(rlrun("export-onnx", "run"), parts)
 
 
 def test_missing_parts_are_named(encoder, rlrun):

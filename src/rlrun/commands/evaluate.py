@@ -199,14 +199,14 @@ def _file_report(file: Exported, stage: Stage) -> EvaluationReport:
 def _validated(run: Path, network: str | None, trust: Iterable[str], wanted: list[Path]) -> list[ValidationReport]:
     """Judge checkpoints of a network by held-out data."""
     with judged(run, network, trust) as parts:
-        if parts.validation.network not in (None, parts.network):
+        if (validation := parts.judge()).network not in (None, parts.network):
             raise RequestError(f"--network {parts.path}: callbacks.validation judges another network")
         directory, reports = parts.directory, []
         for where in wanted:
             parts.take_only(where)
             latest, best = (directory.pointed(name) == where.name for name in ("latest", "best"))
             about = (directory.path, where.name, checkpoint_key(where)[0], latest, best)
-            reports.append(ValidationReport(parts.validation.measure(), len(parts.validation.loader), *about))
+            reports.append(ValidationReport(validation.measure(), len(validation.loader), *about))
     return reports
 
 

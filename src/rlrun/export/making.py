@@ -19,6 +19,7 @@ from rlrun.collect.agents import to_arrays
 from rlrun.collect.modes import evaluation_mode
 from rlrun.config.expansion import identity
 from rlrun.core.errors import MissingExtra, RequestError, did_you_mean
+from rlrun.core.typing import Tree
 from rlrun.env import Env
 from rlrun.env.descriptions import containers
 from rlrun.export.checking import TOLERANCE, Columns, Reference, Run, compare, edges, played, recorded, rows_of, running
@@ -137,19 +138,35 @@ def export_onnx(
 
 def _network(parts: Judged, where: Path, about: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Return the bytes of a network's file, and what is known of it."""
-    validation, agent = parts.validation, NetworkAgent(parts.network)
-    rows = validation.rows(next(validation.loader.once()))
-    if isinstance(parts.network, Decoder):
-        rows = torch.randn(RECORDED, parts.network.latent, generator=torch.Generator().manual_seed(about["seed"]))
+    rows, agent = _inputs(parts, about["seed"]), NetworkAgent(parts.network)
     with evaluation_mode(parts.network):
         graph = Graph(agent, outer_of(parts.network, rows))
         about = {**_described(parts, where, graph), "network": parts.path, **about}
         data = _file_bytes(graph, about)
         run, reference = running(data, graph, about["format"]), Reference(agent, graph)
         about["parity"] = _parity(run, reference, rows_of(graph, to_arrays(rows))[:RECORDED], about["seed"])
-        if parts.network is validation.network:
-            about["validation"] = validated(run, reference, validation)
+        if parts.validation is not None and parts.network is parts.validation.network:
+            about["validation"] = validated(run, reference, parts.validation)
     return data, about
+
+
+def _inputs(parts: Judged, seed: int) -> Tree:
+    """Return what a network is exported with: the noise of a decoder or a generator, else held-out rows.
+
+    Raises:
+        RequestError: no data are held out, or the network reads several columns as arguments of their own.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(parts.network, Decoder):
+            return torch.randn(RECORDED, parts.network.latent)
+        if callable(noise := getattr(parts.network, "noise", None)) and (drawn := noise(RECORDED)) is not None:
+            return drawn
+    validation = parts.judge()
+    batch = next(validation.loader.once())
+    if isinstance(validation.input, str) and validation.input not in batch:
+        raise RequestError(f"{parts.path}: this network reads the columns {' and '.join(batch)}, and is not exported")
+    return validation.rows(batch)
 
 
 def _place(parts: Restored, output: Path | str | None, name: str) -> Path:

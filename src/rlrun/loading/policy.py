@@ -228,26 +228,28 @@ class Judged(Restored):
     Attributes:
         path: of the network in the config.
         network: it.
-        validation: `callbacks.validation` of the run.
+        validation: `callbacks.validation` of the run; None where there is none.
 
     Raises:
-        RequestError: there is no such network, several and none is named, or nothing judges by held-out data.
+        RequestError: there is no such network, several and none is named, or an agent acts and no data are held out.
     """
+
+    validation: Validation | None = None
 
     def __init__(self, arrival: Arrival, network: str | None, device: str | None = None) -> None:
         super().__init__(arrival)
         device = self._prepared(device)
         callbacks = plain(self.config).get("callbacks")
-        judges = callbacks.get("validation") if isinstance(callbacks, dict) else None
-        if not isinstance(judges, dict):
-            raise RequestError(f"{self.directory.path}: no callbacks.validation judges by held-out data in this run")
-        silent = {f"callbacks.validation.{name}": None for name in ("logger", "checkpointer")}
-        self.path = self._named(network, judges.get("network"))
+        judges = callbacks.get("validation") if isinstance(callbacks, dict) else "callbacks"
+        if not isinstance(judges, dict) and (judges is not None or self.config.get("agent") is not None):
+            self.judge()
+        silent = {f"callbacks.validation.{name}": None for name in ("logger", "checkpointer") if judges}
+        self.path = self._named(network, (judges or {}).get("network"))
         builder = builder_of(self.config, device=device, **silent)
         with torch.device(device):
-            self.validation: Validation = builder.get("callbacks.validation")
+            self.validation = builder.get("callbacks.validation") if judges else None
             self.network: Any = builder.get(top := ".".join(self.path.split(".")[:2]))
-        for path, kind in (("callbacks.validation", Validation), (top, torch.nn.Module)):
+        for path, kind in (("callbacks.validation", Validation), (top, torch.nn.Module))[not judges :]:
             if not isinstance(part := builder.get(path), kind):
                 raise ConfigError(f"{path}: wanted a {kind.__name__}, got a {type(part).__name__}")
         self._parts = stateful(builder.built)
@@ -256,6 +258,16 @@ class Judged(Restored):
         except AttributeError as error:
             names = ", ".join(name for name, _ in self.network.named_children())
             raise RequestError(f"--network {self.path}: {error}; {top} has the parts {names}") from None
+
+    def judge(self) -> Validation:
+        """Return what judges by held-out data.
+
+        Raises:
+            RequestError: nothing does.
+        """
+        if self.validation is None:
+            raise RequestError(f"{self.directory.path}: no callbacks.validation judges by held-out data in this run")
+        return self.validation
 
     def _named(self, network: str | None, validated: Any) -> str:
         """Return the path of the network that was named, of the only one, or of that which is validated."""
