@@ -106,8 +106,11 @@ def test_missing_scikit_learn_is_named(monkeypatch):
         ({"dataset": {"x": np.zeros(9)}, "stratify": "x"}, "'x' is no column of whole numbers"),
         ({"dataset": {"x": {"y": np.zeros(9, int)}}, "stratify": "x"}, "'x' is no column of whole numbers"),
         ({"dataset": Split(DATA, fraction=0.5).train}, "it is a part of another split"),
-        ({"dataset": {"x": np.array([0.0, np.nan, 1.0])}}, "column x: 1 row holds nan or inf"),
-        ({"dataset": {"x": {"y": np.array([[np.inf, np.nan], [1, 2], [-np.inf, 0]])}}}, "column x.y: 2 rows hold nan"),
+        ({"dataset": {"x": np.array([0.0, np.nan, 1.0])}}, "column x: nan or inf in 1 row"),
+        (
+            {"dataset": {"x": {"y": np.array([[np.inf, np.nan], [1, 2], [-np.inf, 0]])}}},
+            "x.y: nan or inf in 2 rows",
+        ),
     ],
 )
 def test_wrong_splits_are_refused(settings, message):

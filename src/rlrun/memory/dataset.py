@@ -79,8 +79,7 @@ class DatasetLoader:
         if not 0.0 <= hold_out < 1.0 or (held_out and not hold_out):
             raise ConfigError(f"loader.hold_out: wanted a share from 0 to 1, above 0 if held_out, got {hold_out}")
         self.source = source_of(dataset, columns)
-        self.batch = batch
-        self.epochs = epochs
+        self.batch, self.epochs = batch, epochs
         self.shuffle = shuffle
         self.adaptors = arrange(adaptors)
         self.seed = seed
@@ -247,9 +246,8 @@ def source_of(dataset: Any, columns: Sequence[str] | None = None) -> Columns | I
         return dataset if columns is None else dataclasses.replace(dataset, names=chosen(columns, dataset.names))
     if isinstance(dataset, str | Path):
         trust.admit_place(str(dataset), None if str(dataset).startswith(MINARI) else Path(dataset), "loader.dataset")
-        if str(dataset).endswith(".npz"):
-            return Columns(read_arrays(Path(dataset).expanduser()), columns)
-        dataset = table_of(str(dataset))
+        arrays = str(dataset).endswith(".npz")
+        dataset = read_arrays(Path(dataset).expanduser()) if arrays else table_of(str(dataset))
     if isinstance(dataset, Table):
         return TableRows(dataset, columns)
     if isinstance(dataset, Mapping):
@@ -292,8 +290,7 @@ class Columns:
             raise ConfigError(EMPTY)
         for name, leaf in flat(self.columns).items():
             if leaf.dtype.kind in "fc" and (bad := (~np.isfinite(leaf)).reshape(len(leaf), -1).any(1).sum()):
-                holds = "holds" if bad == 1 else "hold"
-                raise ConfigError(f"loader.dataset: column {name}: {counted(int(bad), 'row')} {holds} nan or inf")
+                raise ConfigError(f"loader.dataset: column {name}: nan or inf in {counted(int(bad), 'row')}")
 
     def __len__(self) -> int:
         return self._length
