@@ -240,7 +240,7 @@ class Judged(Restored):
         super().__init__(arrival)
         device = self._prepared(device)
         callbacks = plain(self.config).get("callbacks")
-        judges = callbacks.get("validation") if isinstance(callbacks, dict) else "callbacks"
+        judges: Any = callbacks.get("validation") if isinstance(callbacks, dict) else "callbacks"
         if not isinstance(judges, dict) and (judges is not None or self.config.get("agent") is not None):
             self.judge()
         silent = {f"callbacks.validation.{name}": None for name in ("logger", "checkpointer") if judges}
