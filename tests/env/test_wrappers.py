@@ -204,7 +204,7 @@ def test_continuous_goals_are_constant_and_uniform():
 
 @pytest.mark.parametrize("options", [{}, {"count": 3, "size": 2}])
 def test_goal_is_a_choice_or_numbers(options):
-    with pytest.raises(ConfigError, match="a count of goals or a size"):
+    with pytest.raises(ConfigError, match="wanted a count or a size"):
         RandomGoal(gymnasium.make("CartPole-v1"), **options)
 
 

@@ -347,4 +347,4 @@ def of_hint(hint: Any) -> Schema:
     parts = typing.get_args(hint) if origin in (typing.Union, types.UnionType) else (hint,)
     if hint is None or any(part not in PLAIN for part in parts):
         return _ref("anything")
-    return {"anyOf": [*(PLAIN[part] for part in parts), LINK]}
+    return {"anyOf": [*(PLAIN[part] for part in parts), LINK, OBJECT]}
