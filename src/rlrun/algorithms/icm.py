@@ -11,6 +11,7 @@ Differences from the paper: the forward model does not shape the features, as in
 Bonuses are divided by their root mean square. The inverse model predicts continuous actions by a squared distance.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,12 +28,16 @@ class Curiosity(InverseModel):
     """An inverse model that shapes the features, and a forward model that predicts them.
 
     Args:
-        spaces: of the environment.
+        spaces: of what policies observe.
+        stored: of the memory, whose actions it reads; None = `spaces`.
         forward: any module from features and the action [..., F + A] to features, in place of the forward model.
         options: of `InverseModel`.
     """
 
-    def __init__(self, spaces: Spaces, *, forward: nn.Module | None = None, **options: Any) -> None:
+    def __init__(
+        self, spaces: Spaces, *, stored: Spaces | None = None, forward: nn.Module | None = None, **options: Any
+    ) -> None:
+        spaces = spaces if stored is None else replace(spaces, action=stored.action)
         super().__init__(spaces, **options)
         self.foretell = self.model(self.size + spaces.action.size, self.size, forward)
 

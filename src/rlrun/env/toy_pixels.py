@@ -1,5 +1,6 @@
-"""A toy that is seen as pictures; import it from `rlrun.env.toys`."""
+"""Toys that are seen as pictures; import them from `rlrun.env.toys`."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -49,3 +50,66 @@ class CartPolePixels(Toy):
         cart = np.minimum(4.5 - abs(right), 2.5 - abs(up))
         image: Array = (255.0 * np.maximum(pole, cart).clip(0.0, 1.0)).astype(np.uint8)
         return image
+
+
+class Reacher(Toy):
+    """Bring the end of an arm of two links to a target and keep it there.
+
+    observation: [8]: cosine and sine of both angles, change of both, row and column of the target from the shoulder;
+    action: [2] in [-1, 1], what adds to the change of the angles. An angle counts from the link before. Both links
+    have the length 0.5. reward: minus the distance between end and target. Truncated after 50 steps.
+
+    Answer: angles by inverse kinematics, and a controller that damps, have the return -3.5 on average. Random actions
+    have -41, and doing nothing -42.
+    """
+
+    steps = 50
+    link, gain, kept = 0.5, 0.1, 0.7  # length; change of an angle by a full action; share of its change that lasts
+    nearest, farthest = 0.2, 0.9  # of the target from the shoulder
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-math.inf, math.inf, (8,))
+        self.action_space = Box(-1.0, 1.0, (2,))
+
+    def begin(self) -> None:
+        self.angles, self.change = self.np_random.uniform(-math.pi, math.pi, 2), np.zeros(2)
+        distance, angle = self.np_random.uniform(self.nearest, self.farthest), self.np_random.uniform(-math.pi, math.pi)
+        self.target = distance * np.array([math.sin(angle), math.cos(angle)])
+
+    def act(self, action: Any) -> tuple[float, bool]:
+        self.change = self.kept * self.change + self.gain * np.clip(action, -1.0, 1.0)
+        self.angles = self.angles + self.change
+        return -float(np.linalg.norm(self.joints()[1] - self.target)), False
+
+    def joints(self) -> Array:
+        """Return row and column of elbow and end from the shoulder: [2, 2]."""
+        angles = np.cumsum(self.angles)
+        return np.cumsum(self.link * np.stack((np.sin(angles), np.cos(angles)), 1), 0)
+
+    def observe(self) -> Array:
+        parts = (np.cos(self.angles), np.sin(self.angles), self.change, self.target)
+        return np.concatenate(parts).astype(np.float32)
+
+
+class ReacherPixels(Reacher):
+    """`Reacher` seen in a picture: uint8 [42, 42, 3], the links red and green, the target blue.
+
+    Changes of the angles need successive pictures, such as those of `rlrun.env.wrappers.FrameStack`.
+    """
+
+    middle, scale = 20.5, 19.0  # row and column of the shoulder; pixels of a unit
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(0, 255, (SIDE, SIDE, 3), np.uint8)
+
+    def observe(self) -> Array:
+        places = np.float32(self.middle + self.scale * np.stack((np.zeros(2), *self.joints(), self.target, self.target)))
+        image = np.empty((SIDE, SIDE, 3), np.float32)
+        for channel, (first, width) in enumerate(((0, 2.0), (1, 2.0), (3, 3.5))):  # a line from one place to the next
+            begin, line = places[first], places[first + 1] - places[first]
+            down, right = ROWS - begin[0], COLUMNS - begin[1]
+            share = ((down * line[0] + right * line[1]) / max(line @ line, 1.0)).clip(0.0, 1.0)
+            image[..., channel] = (width - np.hypot(down - share * line[0], right - share * line[1])).clip(0.0, 1.0)
+        picture: Array = (255.0 * image).astype(np.uint8)
+        return picture

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Array
-from rlrun.env.toy_pixels import CartPolePixels
+from rlrun.env.toy_pixels import CartPolePixels, Reacher, ReacherPixels
 from rlrun.env.toy_spaces import (
     DictObservation,
     DiscreteStart,
@@ -39,6 +39,8 @@ __all__ = [
     "MixedAction",
     "MultiDiscreteAction",
     "PointMass",
+    "Reacher",
+    "ReacherPixels",
     "Recall",
     "Road",
     "TMaze",

@@ -117,9 +117,9 @@ def _require_shares(name: str, *shares: float) -> None:
 
 def _picked(images: Tensor, rows: Array, columns: Array) -> Tensor:
     """Return images whose pixel (y, x) is that at rows [count, H] and columns [count, W]."""
-    image = torch.arange(len(images))[:, None, None]
-    moved = images.movedim(1, -1)  # [count, H, W, C, T]
-    return moved[image, torch.from_numpy(rows)[:, :, None], torch.from_numpy(columns)[:, None, :]].movedim(-1, 1)
+    pixels = torch.from_numpy(rows[:, :, None] * images.shape[3] + columns[:, None, :]).reshape(len(images), 1, -1, 1)
+    flat = images.flatten(2, 3)  # [count, T, H * W, C]
+    return flat.gather(2, pixels.expand(*flat.shape[:2], -1, flat.shape[-1])).reshape(images.shape)
 
 
 class RandomShift(Augmentation):
