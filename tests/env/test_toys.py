@@ -79,6 +79,50 @@ def test_pictures_have_a_known_answer():
     assert episode(env, lambda _: 1, 0)[1:] == (True, False)
 
 
+def controller(env):
+    """Return a policy that moves the nearer pair of the two by inverse kinematics."""
+
+    def policy(_):
+        distance, angle = np.hypot(*env.target), math.atan2(*env.target)
+        bend = math.acos(2 * distance**2 - 1)  # of both links, whose length is a half
+        pairs = np.array([[angle - bend / 2, bend], [angle + bend / 2, -bend]])
+        ways = (pairs - env.angles + math.pi) % (2 * math.pi) - math.pi
+        return np.clip(8 * ways[abs(ways).max(1).argmin()] - 7 * env.change, -1, 1)
+
+    return policy
+
+
+def test_reacher_has_a_known_answer():
+    env = toys.Reacher()
+    assert mean_return(env, controller(env), 200) == pytest.approx(-3.5, abs=0.2)
+    generator = np.random.default_rng(0)
+    assert mean_return(env, lambda _: generator.uniform(-1, 1, 2), 200) == pytest.approx(-41, abs=3)
+    assert mean_return(env, lambda _: np.zeros(2), 200) == pytest.approx(-42, abs=3)
+
+
+def test_reacher_moves_and_pays():
+    env = toys.Reacher()
+    env.reset(seed=0)
+    env.angles, env.change, env.target = np.array([0.0, np.pi / 2]), np.array([0.0, 0.1]), np.array([0.0, 0.3])
+    seen, paid, terminated, _, _ = env.step(np.array([2.0, 0.0], np.float32))
+    first, second = 0.1, 0.1 + np.pi / 2 + 0.07  # a full push, and 0.7 of the change before
+    end = 0.5 * np.array([np.sin(first) + np.sin(second), np.cos(first) + np.cos(second)])
+    assert (paid, terminated) == (pytest.approx(-np.linalg.norm(end - env.target)), False)
+    np.testing.assert_allclose(seen[:2], np.cos([0.1, np.pi / 2 + 0.07]), atol=1e-6)
+    np.testing.assert_allclose(seen[4:], [0.1, 0.07, 0.0, 0.3], atol=1e-6)
+
+
+def test_pictures_show_arm_and_target():
+    env = toys.ReacherPixels()
+    env.reset(seed=0)
+    env.angles, env.target = np.array([0.0, np.pi / 2]), np.array([-0.5, 0.0])  # to the right, then down
+    upper, lower, target = np.moveaxis(env.observe(), -1, 0)
+    assert upper[20].nonzero()[0].tolist() == [*range(19, 32)]  # from 20.5 to 30, and 1.5 pixels beyond
+    assert lower[:, 30].nonzero()[0].tolist() == [*range(19, 32)]
+    assert np.argwhere(target).mean(0).tolist() == [11.0, 20.5]
+    assert (upper.max(), lower.max(), target.max()) == (255, 255, 255)
+
+
 def test_bandit_pays_the_mean():
     for arm, mean in enumerate((0.1, 0.5, 0.9)):
         assert episode(toys.Bandit(), lambda o, arm=arm: arm, seed=0) == ([mean], True, False)

@@ -4,6 +4,7 @@ An image and the next one are changed separately. A stack of frames is changed a
 recurrent network reads a window and what follows it as one path, which is changed as one, too.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -117,9 +118,10 @@ def _require_shares(name: str, *shares: float) -> None:
 
 def _picked(images: Tensor, rows: Array, columns: Array) -> Tensor:
     """Return images whose pixel (y, x) is that at rows [count, H] and columns [count, W]."""
-    pixels = torch.from_numpy(rows[:, :, None] * images.shape[3] + columns[:, None, :]).reshape(len(images), 1, -1, 1)
-    flat = images.flatten(2, 3)  # [count, T, H * W, C]
-    return flat.gather(2, pixels.expand(*flat.shape[:2], -1, flat.shape[-1])).reshape(images.shape)
+    pixels = (rows[:, :, None] * images.shape[3] + columns[:, None, :]).reshape(len(images), 1, -1)
+    first = np.arange(images[..., 0, 0, 0].numel()).reshape(*images.shape[:2], 1) * math.prod(images.shape[2:4])
+    taken = np.take(images.reshape(-1, images.shape[-1]).numpy(), (first + pixels).ravel(), axis=0)
+    return torch.from_numpy(taken).reshape(images.shape)
 
 
 class RandomShift(Augmentation):

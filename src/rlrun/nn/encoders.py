@@ -329,7 +329,7 @@ class ImageEncoder(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         picture = self._picture(pixels)
         if pixels.dtype == torch.uint8:  # else they are scaled already
-            picture = picture.float() * (1.0 / 255.0)
+            picture = picture.float().mul_(1.0 / 255.0)
         lead = pixels.shape[: pixels.dim() - len(self.shape)]
         with products(picture, LARGE):  # a filter is applied at many places
             features = self.dense(self.convolutions(picture).flatten(1))
