@@ -74,6 +74,12 @@ def test_bonuses_see_features(tmp_path):
     assert [type(getattr(step, "__self__", step)).__name__ for step in preprocess] == ["Represent", "Normalizer"]
 
 
+@pytest.mark.parametrize("order", ["icm,representation", "representation,icm"])
+def test_curiosity_sees_features(order, tmp_path):
+    trainer = trained([*FAMILIES["sac"], f"+with=[{order}]"], tmp_path)
+    assert trainer.callbacks["icm"].network.features.encoded == 6
+
+
 SPACE = Box((3,), np.full(3, -1.0, np.float32), np.ones(3, np.float32))
 
 

@@ -83,7 +83,7 @@ OVERRIDES_OF_FILE = {
     "with/on_policy": ["algorithm=sarsa", "env=pendulum", "num_envs=8"],
     "with/shared_encoder": ["algorithm=sac", "env=pendulum", *DENSE],
     "with/autoencoder_shared": ["algorithm=sac", PICTURES],
-    "with/drq": ["algorithm=ddpg", "env=reacher_pixels", "algorithm.n_step=3"],
+    "with/drq": ["algorithm=sac", "env=reacher_pixels"],
     "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],

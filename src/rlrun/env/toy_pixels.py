@@ -105,7 +105,7 @@ class ReacherPixels(Reacher):
 
     def observe(self) -> Array:
         places = np.stack((np.zeros(2), *self.joints(), self.target, self.target))
-        places = np.float32(self.middle + self.scale * places)
+        places = (self.middle + self.scale * places).astype(np.float32)
         image = np.empty((SIDE, SIDE, 3), np.float32)
         for channel, (first, width) in enumerate(((0, 2.0), (1, 2.0), (3, 3.5))):  # a line from one place to the next
             begin, line = places[first], places[first + 1] - places[first]
