@@ -13,12 +13,11 @@ from rlrun.algorithms.autoencoder import (
     EncodingLoss,
     ReconstructionLoss,
     Representation,
-    SharedFeatures,
 )
 from rlrun.callbacks import CriticLoss, JointLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Discrete, Spaces
-from rlrun.nn import Critics, Decoder
+from rlrun.nn import Critics, Decoder, SharedFeatures
 
 VECTOR = Box((3,), np.full(3, -np.inf), np.full(3, np.inf))
 SGD = functools.partial(torch.optim.SGD, lr=0.05)

@@ -84,6 +84,7 @@ OVERRIDES_OF_FILE = {
     "with/shared_encoder": ["algorithm=sac", "env=pendulum", *DENSE],
     "with/autoencoder_shared": ["algorithm=sac", PICTURES],
     "with/drq": ["algorithm=sac", "env=reacher_pixels"],
+    "with/curl": ["algorithm=sac", PICTURES],
     "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],

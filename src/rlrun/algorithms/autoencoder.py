@@ -19,7 +19,7 @@ from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Space, Spaces, without_mask
 from rlrun.core.typing import Batch, Tree
-from rlrun.nn import Autoencoder, Encoded, flatten
+from rlrun.nn import Autoencoder, flatten
 
 Fields = str | Sequence[str] | None
 
@@ -67,21 +67,6 @@ class EncodingLoss(LossCallback):
             total = total + weight * losses[name]
         encoded = chosen(output, self.output_fields)
         return total, {"encoded": encoded}, {f"encoding/{name}": loss for name, loss in losses.items()}
-
-
-class SharedFeatures(nn.Module):
-    """The encoder of another network, such as critics, which a term of their joint loss trains, too."""
-
-    def __init__(self, network: Encoded) -> None:
-        super().__init__()
-        if not [*network.encoder.parameters()]:
-            kind = type(network).__name__
-            raise ConfigError(f"a {kind} has no layers in its encoder here; +with=autoencoder makes some")
-        self.encoder = network.encoder
-        self._owner = (network,)  # in a tuple: its other parameters are not those of the term
-
-    def forward(self, observation: Tree) -> Tensor:
-        return self._owner[0].encode(observation)
 
 
 class EncoderDecoder(nn.Module):

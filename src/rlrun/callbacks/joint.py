@@ -29,6 +29,7 @@ class JointLoss(LossCallback):
     Args:
         optimizer: a partial, completed with the parameters of all networks.
         terms: losses by name, each with `optimizer: null`; `data_group`, clipping and the like are settings of the sum.
+            A schedule of the first term is that of the sum, if it has none.
         loss_weight: of terms, by name; others have 1.
         options: of `LossCallback`.
 
@@ -46,8 +47,8 @@ class JointLoss(LossCallback):
     ) -> None:
         self.terms: dict[str, LossCallback] = dict(terms)  # type: ignore[assignment]
         self.term = SimpleNamespace(**self.terms)  # where paths of buffers begin
-        for name, term in self.terms.items():
-            _check(name, term)
+        for position, (name, term) in enumerate(self.terms.items()):
+            _check(name, term, scheduled=position == 0)
             term.name = name
         if not self.terms:
             raise ConfigError("terms: a JointLoss needs losses by name")
@@ -58,6 +59,7 @@ class JointLoss(LossCallback):
             if not isinstance(factor, int | float) or not isfinite(factor):
                 raise ConfigError(f"loss_weight.{name}: wanted a finite number, got {factor!r}")
         self._first = next(iter(self.terms.values()))
+        options["schedule"] = options.get("schedule") or self._first.schedule
         super().__init__(nn.ModuleDict({name: term.network for name, term in self.terms.items()}), optimizer, **options)
         self.provides = tuple(dict.fromkeys(name for term in self.terms.values() for name in term.provides))
         self._reads: dict[str, list[tuple[str, str]]] = {}  # term -> (argument, name that is read for it)
@@ -140,14 +142,14 @@ def replaced(callbacks: Mapping[str, Callback | None], *, by: Mapping[str, Callb
     return {name: by.get(name, callback) for name, callback in callbacks.items()}
 
 
-def _check(name: str, term: Any) -> None:
-    """Refuse a term that is no loss, or that has what belongs to the sum."""
+def _check(name: str, term: Any, *, scheduled: bool) -> None:
+    """Refuse a term that is no loss, or that has what belongs to the sum; scheduled: it may have a schedule."""
     place = f"terms.{name}"
     if not isinstance(term, LossCallback):
         raise ConfigError(f"{place}: wanted a loss, a rlrun.callbacks.LossCallback; got {term!r}")
     if term.optimizer is not None or term.by_turns:
         raise ConfigError(f"{place}.optimizer: the joint loss steps all terms; give the term optimizer: null")
-    if term.every != 1 or term.max_grad_norm is not None or term.schedule is not None:
+    if term.every != 1 or term.max_grad_norm is not None or not (scheduled or term.schedule is None):
         raise ConfigError(f"{place}: every, max_grad_norm and schedule are settings of the joint loss")
     hooks = [event for event in EVENTS if event != "backward" and term.hook(event) is not None]
     if hooks or type(term).backward is not LossCallback.backward:

@@ -10,6 +10,7 @@ before they are summed over steps:
     REWARDS    each step's reward
     RETURNS    rewards by the size of their returns
     AHEAD      several steps joined: n-step returns
+    VIEWS      further observations: changed at random, or of later steps
     VALUES     other changes of single steps: cast, scale, normalize; also adaptors without a tier
     EVALUATES_ACTIONS  outputs of networks for whole windows: advantages
     SHAPE      selection of parts
@@ -32,8 +33,9 @@ from rlrun.memory.episodes import nest
 from rlrun.memory.samplers import Rows
 from rlrun.memory.storage import leaf_of
 
-COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VALUES = range(8)
-EVALUATES_ACTIONS, SHAPE, PAST, NAMES = range(8, 12)
+COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VIEWS = range(8)
+VALUES, EVALUATES_ACTIONS, SHAPE, PAST, NAMES = range(8, 13)
+FURTHER = ("anchor", "positive")  # observations that views add, which change as `observation` does
 SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
 
 
@@ -212,7 +214,8 @@ class PerStep(ABC):
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         if rows is not None and self.tier < AHEAD:
             rows.through(self.column, self._read)
-        return batch | {name: self.apply(batch[name]) for name in self.provides if name in batch}
+        names = (*self.provides, *FURTHER) if self.column == "observation" else self.provides
+        return batch | {name: self.apply(batch[name]) for name in names if name in batch}
 
     def preprocess(self, observation: Tree) -> Tree:
         """Return an agent's observation, changed like samples; for `agent.preprocess`."""

@@ -6,7 +6,7 @@ recurrent network reads a window and what follows it as one path, which is chang
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from rlrun.core.errors import ConfigError, RlrunError, SpaceError, did_you_mean,
 from rlrun.core.generators import Seeded
 from rlrun.core.spaces import Box, Spaces, describe, leaves, map_tree
 from rlrun.core.typing import Array, Batch, Tree
+from rlrun.memory.adaptors import VIEWS
 from rlrun.memory.samplers import Rows
 from rlrun.training.metrics import Image
 
@@ -52,20 +53,21 @@ class Augmentation(Seeded):
         window = rows is not None and rows.index.ndim == 2
         if rows is not None and rows.parted:
             length, parts = rows.index.shape[1], (batch[name] for name in self.provides)
-            path = self._apply(map_tree(lambda *values: torch.cat(values, 1), *parts), window)
+            path = self.apply(map_tree(lambda *values: torch.cat(values, 1), *parts), window)
             return batch | {
                 "observation": map_tree(lambda value: value[:, :length], path),
                 "next_observation": map_tree(lambda value: value[:, length:], path),
             }
-        return batch | {name: self._apply(batch[name], window) for name in self.provides if name in batch}
+        return batch | {name: self.apply(batch[name], window) for name in self.provides if name in batch}
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
         """Return the batch as it is."""
         return batch
 
-    def _apply(self, tree: Tree, window: bool, path: str = "") -> Tree:
+    def apply(self, tree: Tree, window: bool, path: str = "") -> Tree:
+        """Return an observation, or its part at `path`, with changed images; window: [B, T, …], each changed alike."""
         if isinstance(tree, dict):
-            return {name: self._apply(part, window, f"{path}.{name}" if path else name) for name, part in tree.items()}
+            return {name: self.apply(part, window, f"{path}.{name}" if path else name) for name, part in tree.items()}
         if path not in self.images:
             return tree
         if tree.dtype != torch.uint8:
@@ -237,3 +239,70 @@ class ColorJitter(Augmentation):
 
     def _drawn(self, most: float, *shape: int) -> Tensor:
         return torch.from_numpy(self.generator.uniform(-most, most, shape).astype(np.float32))
+
+
+class Views:
+    """Adds two views of each observation, `anchor` and `positive`: its images are changed at random twice.
+
+    Args:
+        spaces: of the environment.
+        changes: recipes of augmentations, by name, in the order of their calls; they get `spaces`, `leaves` and `seed`.
+        augment_anchor: False: the anchor is the observation as it is.
+        leaves: paths of a dict observation; None = all images.
+        seed: of the draws, which are others than those of an adaptor with this seed.
+
+    Raises:
+        SpaceError, ConfigError: there are no changes, or the observation has no images, or not these.
+    """
+
+    tier = VIEWS
+    provides = ("anchor", "positive")
+    removes: tuple[str, ...] = ()
+    replaces: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        *,
+        changes: Mapping[str, Callable[..., Augmentation] | None],
+        augment_anchor: bool = True,
+        leaves: Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        recipes = {name: recipe for name, recipe in changes.items() if recipe is not None}
+        if not recipes:
+            raise ConfigError("memory.adaptors: Views.changes: without a change both views are the same")
+        own = np.random.SeedSequence(seed, spawn_key=tuple(b"Views")).generate_state(len(recipes)).tolist()
+        self.changes = {
+            name: recipe(spaces=spaces, leaves=leaves, seed=number)
+            for (name, recipe), number in zip(recipes.items(), own, strict=True)
+        }
+        self.requires = next(iter(self.changes.values())).requires
+        self.augment_anchor = augment_anchor
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        window = rows is not None and rows.index.ndim == 2
+        views = dict.fromkeys(self.provides, batch["observation"])
+        for name in self.provides if self.augment_anchor else self.provides[1:]:
+            for change in self.changes.values():
+                views[name] = change.apply(views[name], window)
+        return batch | views
+
+    def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
+        """Return the batch with views that are the observation as it is."""
+        return batch | dict.fromkeys(self.provides, batch["observation"])
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Return an image of the newest sample and what each change made of it, side by side."""
+        changes = self.changes.items()
+        return {f"augmentation/view_{name}": image for name, change in changes for image in change.metrics.values()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what influences the next draw."""
+        return {name: change.state_dict() for name, change in self.changes.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        for name, change in self.changes.items():
+            change.load_state_dict(state[name])

@@ -60,6 +60,7 @@ from rlrun.nn.decoders import Decoder, Deconvolutions, ResNetDecoder, SpatialBro
 from rlrun.nn.encoders import DetachedEncoder, Encoded, EncodedMLP, Encoder, ImageEncoder, Trunk, flatten
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.inverse_model import InverseModel
+from rlrun.nn.latent import Latent, SharedFeatures
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.parameter_groups import grouped
@@ -70,10 +71,10 @@ from rlrun.nn.stepper import Stepper, average_gradients
 from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
-__all__ = ["ActionCodec", "ActionHead", "ActorCritic", "Autoencoder", "Bins", "Convolutions", "Core", "Critics"]
+__all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Autoencoder", "Bins", "Convolutions", "Core", "Critics"]
 __all__ += ["Decoder", "Deconvolutions", "DetachedEncoder", "DeterministicPolicy", "Dueling", "Encoded", "EncodedMLP"]
 __all__ += ["Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder", "ImplicitCritics", "InverseModel"]
-__all__ += ["MLP", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles", "ResNet", "ResNetDecoder"]
-__all__ += ["ReturnNormalizer", "Rewards", "SoftPolicy", "SpatialBroadcast", "SquashedGaussian", "StatefulEncoder"]
-__all__ += ["Stepper", "Temperature", "Trunk", "UNet", "Value", "ValueHead", "average_gradients", "flatten"]
-__all__ += ["frozen_copy", "grouped", "normal_", "orthogonal_", "value_head_of", "xavier_uniform_"]
+__all__ += ["Latent", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles", "ResNet", "ResNetDecoder"]
+__all__ += ["ReturnNormalizer", "Rewards", "SharedFeatures", "SoftPolicy", "SpatialBroadcast", "SquashedGaussian"]
+__all__ += ["StatefulEncoder", "Stepper", "Temperature", "Trunk", "UNet", "Value", "ValueHead", "average_gradients"]
+__all__ += ["flatten", "frozen_copy", "grouped", "normal_", "orthogonal_", "value_head_of", "xavier_uniform_"]
