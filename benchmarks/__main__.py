@@ -40,7 +40,11 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "startup": lambda args: startup.measure(rounds=args.rounds),
     "dispatch": lambda args: dispatch.measure(),
     "learning": lambda args: learning.measure(
-        args.learning, seeds=args.seeds, workers=args.workers, overrides=args.override
+        args.learning,
+        seeds=args.seeds,
+        workers=args.workers,
+        overrides=args.override,
+        earlier=page.load("learning") if args.add else None,
     ),
     "memory": lambda args: memory.measure(args.memory, rivals=args.rivals, rounds=args.rounds),
     "chain": lambda args: priority_chain.measure([6, 8, 10, 12], range(5)),
@@ -78,6 +82,7 @@ def parser() -> argparse.ArgumentParser:
         parsers[name].add_argument("--rounds", type=int, default=5)
     for name in ("learning", "all"):
         parsers[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
+        parsers[name].add_argument("--add", action="store_true", help="keep earlier runs with other seeds")
     parsers["halfcheetah"].add_argument("--seeds", type=seeds_of, default=list(range(3)))
     parsers["defaults"].add_argument("--seeds", type=seeds_of, default=list(range(5)))
     for name in ("defaults", "all"):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks import claims, claims_of_particles
+from benchmarks import claims, claims_of_particles, claims_of_pixels
 from benchmarks.claims import Claim, fresh_return
 from benchmarks.process import Failed
 
-CLAIMS = claims.CLAIMS | claims_of_particles.CLAIMS
+CLAIMS = claims.CLAIMS | claims_of_particles.CLAIMS | claims_of_pixels.CLAIMS
 
 
 def measure(
@@ -23,6 +23,7 @@ def measure(
     seeds: Iterable[int] = range(5),
     workers: int = 2,
     overrides: Iterable[str] = (),
+    earlier: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what each claim came to.
 
@@ -31,15 +32,20 @@ def measure(
         seeds: one run each.
         workers: runs at a time.
         overrides: further ones for every run, such as a small budget to try this file.
+        earlier: results whose runs with other seeds and the same overrides are kept.
     """
-    seeds = list(seeds)
+    seeds, earlier = list(seeds), earlier or {}
     jobs = [(name, seed) for name in names or list(CLAIMS) for seed in seeds]
     with ThreadPoolExecutor(workers) as pool:
         results = list(pool.map(lambda job: one_run(*job, overrides=list(overrides)), jobs))
-    by_name: dict[str, Any] = {}
-    for (name, _), result in zip(jobs, results, strict=True):
-        by_name.setdefault(name, []).append(result)
-    return {name: summary(CLAIMS[name], runs, extra=list(overrides)) for name, runs in by_name.items()}
+    by_name: dict[str, dict[int, Any]] = {}
+    for name, _ in jobs:
+        same = earlier.get(name, {}).get("words") == [*CLAIMS[name].overrides, *overrides]
+        by_name[name] = {run["seed"]: run for run in earlier[name]["runs"]} if same else {}
+    for (name, seed), result in zip(jobs, results, strict=True):
+        by_name[name][seed] = result
+    sorted_runs = {name: [runs[seed] for seed in sorted(runs)] for name, runs in by_name.items()}
+    return {name: summary(CLAIMS[name], runs, extra=list(overrides)) for name, runs in sorted_runs.items()}
 
 
 def one_run(name: str, seed: int, *, overrides: list[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.claims_of_pixels import ENOUGH, GAIN, GOOD, PLAIN, met, scores
 from benchmarks.tables import Lines, table, verdict
 
 
@@ -21,7 +22,21 @@ def learning(result: dict[str, Any]) -> Lines:
             [name, claim["unit"], bar, seeds, claim["held"], values, f"{seconds:.0f}", claim["machine"]["date"]]
         )
     overrides = [f"* {name}: `{' '.join(claim['words'])}`" for name, claim in result.items()]
-    return [*table(heads, rows), "", *overrides]
+    return [*table(heads, rows), "", *overrides, *_pixels(result)]
+
+
+def _pixels(result: dict[str, Any]) -> Lines:
+    """Scores of control from pixels, if all of it was measured."""
+    score = scores(result)
+    if not score:
+        return []
+    bar = f"{GAIN:g} above plain SAC; or {ENOUGH:g}, where that has more than {GOOD:g}"
+    rows = [
+        [name, f"{value:.2f}", "" if name == PLAIN else f"{bar}: {'met' if met(score, name) else 'missed'}"]
+        for name, value in score.items()
+    ]
+    how = "Pictures: (mean return - random actions) / (SAC on the state - random actions)."
+    return ["", how, "", *table(["run", "score", "bar"], rows)]
 
 
 def _learned(run: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import defaults, halfcheetah, learning, page, search, surface, sweeps, why
+from benchmarks import claims_of_pixels, defaults, halfcheetah, learning, page, search, surface, sweeps, why
 from benchmarks.tests.small import SMALL
 
 from rlrun.analysis.why import RULES
@@ -31,6 +31,33 @@ def test_claim_about_a_return_is_measured(page_of):
     assert 0.0 <= run["evaluations"]["last"] <= run["evaluations"]["best"] <= 10.0
     text = page_of("learning", {"sac-mixedaction": case})
     assert f"{run['value']:.4g} (last evaluation {run['evaluations']['last']:.4g})" in text
+
+
+def test_runs_of_other_seeds_are_kept(monkeypatch):
+    monkeypatch.setattr(learning, "one_run", lambda name, seed, overrides: {"seed": seed, "value": 0.0, "holds": True})
+    earlier = learning.measure(["ppo-cartpole"], seeds=[0, 2])
+    kept = learning.measure(["ppo-cartpole"], seeds=[1], earlier=earlier)["ppo-cartpole"]
+    assert [run["seed"] for run in kept["runs"]] == [0, 1, 2]
+    other = learning.measure(["ppo-cartpole"], seeds=[1], earlier=earlier, overrides=["seed=1"])["ppo-cartpole"]
+    assert [run["seed"] for run in other["runs"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("plain", "helped", "met"), [(0.5, 0.66, True), (0.5, 0.64, False), (0.8, 0.91, True), (0.7, 0.84, False)]
+)
+def test_pixels_are_scored(plain, helped, met, monkeypatch, page_of):
+    monkeypatch.setattr(claims_of_pixels, "random_return", lambda: -40.0)
+    names = (claims_of_pixels.STATE, claims_of_pixels.PLAIN, *claims_of_pixels.HELPED)
+    results = {
+        name: learning.summary(learning.CLAIMS[name], [{"seed": 0, "value": value, "holds": True}], extra=[])
+        for name, value in zip(names, (0.0, 40 * plain - 40, 40 * helped - 40, 40 * helped - 40), strict=True)
+    }
+    for result in results.values():
+        result["runs"][0]["wall_seconds"], result["machine"] = 1.0, {"date": "today"}
+    score = claims_of_pixels.scores(results)
+    assert score[names[2]] == pytest.approx(helped)
+    assert claims_of_pixels.met(score, names[2]) is met
+    assert ("missed" in page_of("learning", results).split("Pictures:")[1]) is not met
 
 
 @pytest.mark.parametrize(("missed", "passed"), [(0, True), (1, True), (2, False)])
