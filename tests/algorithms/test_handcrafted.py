@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import rlrun
-from rlrun.algorithms.handcrafted import Balance, SwingUp, WaypointFollow
+from rlrun.algorithms.handcrafted import Balance, SwingUp, Thrust, WaypointFollow
 from rlrun.collect import PolicyAgent, evaluate
 from rlrun.core.spaces import Box, Spaces
 from rlrun.env import make
@@ -40,6 +40,17 @@ def test_balance_follows_the_weighted_sum():
         [[1.0, 0.0, 0.0, 0.0], [1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 0.1, -0.3], [0.0, 0.0, 0.1, -0.4]]
     )
     assert Balance().act(observation).tolist() == [1, 0, 1, 0]
+
+
+def test_thrusts_are_the_least_of_a_force():
+    observation = torch.tensor([[0.2, -0.1, 0.01, 0.02]])
+    force = -2.29 * observation[0, :2] - 9.66 * observation[0, 2:]
+    thrust = Thrust().act(observation)[0].double()
+    directions = torch.tensor([[1.0, 0.5**0.5, 0.0, -(0.5**0.5)], [0.0, 0.5**0.5, 1.0, 0.5**0.5]], dtype=torch.float64)
+    torch.testing.assert_close(thrust, torch.linalg.pinv(directions) @ force.double(), atol=1e-6, rtol=0)
+    torch.manual_seed(0)
+    noisy = Thrust().act(torch.zeros(20_000, 4), explore=True).double() @ directions.T
+    assert noisy.std(0).tolist() == pytest.approx([0.5, 0.5], rel=0.03)
 
 
 CAR = Box((3,), np.array([0.0, -1.0, 0.0], np.float32), np.ones(3, np.float32))

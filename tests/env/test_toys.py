@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from rlrun.algorithms.handcrafted import Thrust
+from rlrun.collect import PolicyAgent, RandomAgent, evaluate
 from rlrun.core.errors import ConfigError
-from rlrun.env import toys
+from rlrun.env import make, toys
 from rlrun.env.goals import BitFlip, PointReach
 
 ALL = [*(getattr(toys, name) for name in toys.__all__), BitFlip, PointReach]
@@ -269,3 +271,41 @@ def test_road_pays_metres_towards_the_goal():
     turned, *_ = env.step(np.array([0.0, 0.1, 0.0]))  # a tenth of half a turn to the left
     was, now = (np.arctan2(*part["goal"][::-1]) for part in (back, turned))
     assert was - now == pytest.approx(0.1 * np.pi, abs=1e-5)
+
+
+def test_thrusters_add_their_forces():
+    env = toys.Thrusters()
+    start = env.reset(seed=0)[0].astype(np.float64)
+    seen, reward, *_ = env.step(np.array([0.5, -1.0, 0.0, 2.0], np.float32))  # clipped to 1
+    force = np.array([0.5 - 2 * 0.5**0.5, 0.0])  # 45 degrees backwards and 135 degrees cancel upwards
+    position = start[:2] + 0.02 * force
+    np.testing.assert_allclose(seen, [*position, *(0.02 * force)], atol=1e-6)
+    assert reward == pytest.approx(-(position @ position) - 0.3 * 2.25, abs=1e-6)
+    np.testing.assert_allclose(env.step(np.zeros(4))[0][2:], 0.9 * 0.02 * force, atol=1e-6)
+
+
+def regulator(steps):
+    """Return gains of the best linear policy, and its mean return without bounds, by the Riccati recursion."""
+    motion, push, cost = np.array([[1.0, 0.9], [0.0, 0.9]]), np.full((2, 1), 0.02), np.zeros((2, 2))
+    for _ in range(steps):
+        after = cost + np.diag([1.0, 0.0])
+        gains = np.linalg.solve(0.15 + push.T @ after @ push, push.T @ after @ motion)  # 0.3 |u|² = 0.15 f²
+        closed = motion - push @ gains
+        cost = closed.T @ after @ closed + 0.15 * gains.T @ gains
+    return gains[0], -2.0 / 3.0 * cost[0, 0]  # two axes, each uniform in [-1, 1]
+
+
+def test_thrusters_have_a_known_answer():
+    gains, bound = regulator(toys.Thrusters.steps)
+    assert gains == pytest.approx([Thrust.stiffness, Thrust.damping], abs=5e-3)
+    assert bound == pytest.approx(-3.60, abs=5e-3)
+    variance, random = np.diag([1.0 / 3.0, 0.0]), 0.0  # of position and velocity along an axis
+    for _ in range(toys.Thrusters.steps):
+        motion = np.array([[1.0, 0.9], [0.0, 0.9]])
+        variance = motion @ variance @ motion.T + 2.0 / 3.0 * 0.02**2
+        random -= 2.0 * variance[0, 0] + 0.3 * 4.0 / 3.0
+    assert random == pytest.approx(-92.3, abs=0.05)
+    env = make(target="rlrun.env.toys.Thrusters", num_envs=16)
+    demonstrated = evaluate(env, PolicyAgent(Thrust()), episodes=400, seed=0).mean_return
+    assert -4.0 < demonstrated <= bound + 0.3  # the standard error is 0.12
+    assert evaluate(env, RandomAgent(env.spaces.action, seed=0), episodes=400, seed=0).mean_return < -80

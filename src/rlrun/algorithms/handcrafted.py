@@ -12,6 +12,8 @@ from torch import Tensor
 from rlrun.core.errors import SpaceError
 from rlrun.core.spaces import Box, Spaces, describe
 from rlrun.core.typing import Tree
+from rlrun.env.toy_thrusters import DIRECTIONS
+from rlrun.ops import normal_like
 
 
 class SwingUp:
@@ -45,6 +47,22 @@ class Balance:
 
     def act(self, observation: Tensor, explore: bool = False) -> Tensor:
         return (observation @ self.weights.to(observation) > 0.0).long()
+
+
+class Thrust:
+    """`rlrun.env.toys.Thrusters`: a linear quadratic regulator, by the least thrusts of its force.
+
+    Exploring, it adds normal noise to the force, so that demonstrations have forces of all directions.
+    """
+
+    stiffness, damping = 2.29, 9.66  # force for each unit of position and velocity
+    noise = 0.5  # standard deviation of each number
+
+    def act(self, observation: Tensor, explore: bool = False) -> Tensor:
+        force = -self.stiffness * observation[:, :2] - self.damping * observation[:, 2:]
+        if explore:
+            force = force + self.noise * normal_like(force)
+        return (0.5 * force @ torch.from_numpy(DIRECTIONS).to(force)).clamp(-1.0, 1.0)
 
 
 class WaypointFollow:

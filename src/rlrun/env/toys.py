@@ -23,6 +23,7 @@ from rlrun.env.toy_spaces import (
     Toy,
     TupleSpaces,
 )
+from rlrun.env.toy_thrusters import Thrusters
 
 __all__ = [
     "Bandit",
@@ -44,6 +45,7 @@ __all__ = [
     "Recall",
     "Road",
     "TMaze",
+    "Thrusters",
     "TupleSpaces",
 ]
 
