@@ -128,12 +128,37 @@ def test_priors_see_the_condition_alone():
     assert isinstance(network.encoder.observed, Composite)
     observation, label = torch.randn(3, 3), torch.tensor([0, 1, 2])
     loss = VAELoss(network, None, beta=Beta())
-    assert loss.inputs == {"condition": "label"}
+    assert loss.inputs == {"observation": "observation", "condition": "label"}
     before = network.prior(label)
     loss.loss(observation + 1.0, label)
     assert torch.equal(network.prior(label), before)
     joined, flipped = (network.encoder(network.joined(observation, labels)) for labels in (label, label.flip(0)))
     assert not torch.equal(joined, flipped)
+
+
+def test_decoders_read_the_condition_last():
+    columns = {"observation": "image", "condition": "observation"}
+    options = {"likelihood": "gaussian", "deviation": 1.0, "latent": 2, "hidden": [5]}
+    network = VAE(SPACES, **columns, condition_reader="decoder", **options)
+    assert network.prior is None
+    images, numbers = torch.randint(0, 256, (6, 8, 8), dtype=torch.uint8), torch.randn(6, 3)
+    decoded = network.decode(latent := torch.randn(6, 2), numbers)
+    torch.testing.assert_close(decoded, network.decoder.layers(torch.cat((latent, numbers), -1)))
+    mean, log_variance = network.encoder({"observation": images, "condition": numbers}).chunk(2, -1)
+    exact = D.kl_divergence(D.Normal(mean, (0.5 * log_variance).exp()), D.Normal(0.0, 1.0))
+    torch.testing.assert_close(network.posterior(network.joined(images, numbers))[2], exact)
+    loss = VAELoss(network, functools.partial(torch.optim.Adam, lr=1e-3), beta=Beta())
+    assert loss.inputs == columns
+    before = _mean_loss(loss, images, numbers)
+    torch.manual_seed(0)
+    loss.backward(observation=images, condition=numbers)
+    assert _mean_loss(loss, images, numbers) < before
+    assert not torch.equal(network(network.joined(images, numbers)), network(network.joined(images, -numbers)))
+
+
+def _mean_loss(loss, *columns):
+    torch.manual_seed(0)
+    return loss.loss(*columns)[0].mean().item()
 
 
 @pytest.mark.parametrize(("divergence", "rises"), [(3.0, True), (1.0, False)])
@@ -158,6 +183,7 @@ def test_active_variables_are_counted_over_batches():
         (lambda: VAE({"observation": PIXELS}, condition="lable"), "there is no column 'lable'"),
         (lambda: VAE(SPACES, condition="lable", likelihood="gaussian"), "did you mean 'label'"),
         (lambda: VAE(SPACES, likelihood="gauss"), "likelihood"),
+        (lambda: VAE(SPACES, condition="label", condition_reader="encoder", likelihood="gaussian"), "condition_reader"),
         (lambda: VAE(SPACES, likelihood="gaussian", deviation=0.0), "deviation: wanted a number above 0"),
         (lambda: VAE({"observation": PIXELS}, deviation=0.5), "deviation: .* with likelihood=gaussian"),
         (lambda: VAE(SPACES, latent=0, likelihood="gaussian"), "latent"),

@@ -9,8 +9,10 @@ The encoder proposes a distribution q of latents z, the decoder a distribution p
 
 With a condition c the prior is learned: p(z | c) = N(μ_p, σ_p²). The encoder outputs the difference from it, so the
 posterior has mean μ + μ_p and variance σ² σ_p². The KL is then ½ Σ (μ² / σ_p² + σ² - 1 - log σ²). Logits of choices
-add up likewise. Draws of choices are one-hot. Their gradient is that of the probabilities (straight-through, Bengio et
-al. 2013, arXiv 1308.3432), or of softmax((logits + Gumbel noise) / temperature) (Jang et al. 2017, arXiv 1611.01144).
+add up likewise. Or the decoder reads the condition, p(x | z, c), and the prior stays as it is without one.
+
+Draws of choices are one-hot. Their gradient is that of the probabilities (straight-through, Bengio et al. 2013, arXiv
+1308.3432), or of softmax((logits + Gumbel noise) / temperature) (Jang et al. 2017, arXiv 1611.01144).
 """
 
 import math
@@ -65,7 +67,7 @@ class VAE(Autoencoder):
 
     def forward(self, inputs: Tree) -> Tensor:
         """Return the mean of observations [B, N] at the mean of latents."""
-        return self.mean(self.decoder(self.posterior(inputs)[0]))
+        return self.decoded(self.posterior(inputs)[0], inputs)
 
 
 def _divergence(mean: Tensor, log_deviation: Tensor) -> Tensor:
@@ -122,7 +124,7 @@ class DiscreteVAE(Autoencoder):
 
     def forward(self, inputs: Tree) -> Tensor:
         """Return the mean of observations [B, N] at the most likely latents."""
-        return self.mean(self.decoder(self._one_hot(self.posterior(inputs)[0])))
+        return self.decoded(self._one_hot(self.posterior(inputs)[0]), inputs)
 
 
 class Beta(nn.Module):
@@ -165,8 +167,7 @@ class VAELoss(LossCallback):
     def __init__(self, network: VAE | DiscreteVAE, optimizer: Optimizer | None, *, beta: Beta, **options: Any) -> None:
         super().__init__(network, optimizer, **options)
         self.beta = beta
-        if network.condition is not None:
-            self.inputs = {"condition": network.condition}
+        self.inputs = network.inputs
 
     def loss(
         self,
@@ -179,7 +180,7 @@ class VAELoss(LossCallback):
         network, beta = self.network, self.beta.log.detach().exp()
         softmax = () if temperature is None else (temperature,)
         latent, divergences = network.draw(network.joined(observation, condition), *softmax)
-        reconstruction = -network.log_likelihood(network.decoder(latent), observation)
+        reconstruction = -network.log_likelihood(network.decode(latent, condition), observation)
         divergence = divergences.sum(-1)
         metrics: dict[str, Any] = {
             "vae/elbo": -(reconstruction + divergence),
@@ -217,11 +218,11 @@ class Bound:
     def __init__(self, network: VAE | DiscreteVAE, part: Part = "elbo") -> None:
         require_one_of("part", part, ("elbo", "log_likelihood", "divergence"))
         self.network, self.part = network, part
-        self.inputs = {} if network.condition is None else {"condition": network.condition}
+        self.inputs = network.inputs
 
     def __call__(self, observation: Tree, condition: Tree | None = None) -> Tensor:
         latent, divergences = self.network.draw(self.network.joined(observation, condition))
         if self.part == "divergence":
             return divergences.sum(-1)
-        likelihood = self.network.log_likelihood(self.network.decoder(latent), observation)
+        likelihood = self.network.log_likelihood(self.network.decode(latent, condition), observation)
         return likelihood if self.part == "log_likelihood" else likelihood - divergences.sum(-1)

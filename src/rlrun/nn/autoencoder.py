@@ -18,20 +18,22 @@ from rlrun.nn.mlp import Activation, Initializer
 from rlrun.ops.distributions import HALF_LOG_TWO_PI
 
 Likelihood = Literal["bernoulli", "gaussian"]
+ConditionReader = Literal["prior", "decoder"]
 
 
 class Autoencoder(nn.Module):
     """An encoder of observations, and a decoder of what it makes.
 
     Choices are one-hot numbers, and pixels lie in [0, 1]. With a `condition` the encoder reads a tree of two parts, the
-    observation and the condition, and a prior reads the condition alone.
+    observation and the condition. A prior reads the condition alone; or the decoder reads its numbers after the latent.
 
     Args:
         spaces: of columns, by name.
         latent: numbers that the decoder gets.
         outputs: numbers of the encoder and of the prior; None = as many.
         observation: the column that is encoded and decoded.
-        condition: a column that encoder and prior read; None = there is no prior.
+        condition: a column that the encoder reads, too; None = none.
+        condition_reader: what else reads it: prior, or decoder, and there is no prior.
         encoder, prior: of observations and of the condition, as `Encoded` takes them.
         hidden, prior_hidden: widths of the dense layers behind them; the decoder has those of `hidden` backwards.
         activation, init: of all layers.
@@ -41,6 +43,7 @@ class Autoencoder(nn.Module):
 
     Attributes:
         columns: what the encoder reads: a column, or several by the names of its parts.
+        inputs: the same for hooks and metrics that ask for `observation` and `condition`.
 
     Raises:
         ConfigError: there is no such column, or its numbers are not from 0 to 1.
@@ -54,6 +57,7 @@ class Autoencoder(nn.Module):
         outputs: int | None = None,
         observation: str = "observation",
         condition: str | None = None,
+        condition_reader: ConditionReader = "prior",
         encoder: nn.Module | Recipe | None = None,
         prior: nn.Module | Recipe | None = None,
         hidden: Sequence[int] = (256,),
@@ -71,8 +75,10 @@ class Autoencoder(nn.Module):
                     f"there is no column '{name}'; there are {', '.join(spaces)}{did_you_mean(name, spaces)}"
                 )
         require_one_of("likelihood", likelihood, ("bernoulli", "gaussian"))
+        require_one_of("condition_reader", condition_reader, ("prior", "decoder"))
         self.space, self.condition = spaces[observation], condition
-        self.columns: Any = observation if condition is None else {"observation": observation, "condition": condition}
+        self.inputs = {"observation": observation, **({} if condition is None else {"condition": condition})}
+        self.columns: Any = observation if condition is None else self.inputs
         self.latent, self.likelihood = latent, likelihood
         if likelihood == "bernoulli" and not all(_in_unit(leaf) for _, leaf in leaves(self.space)):
             there = f"{describe(self.space)} has no such bounds; likelihood=gaussian takes any"
@@ -82,9 +88,13 @@ class Autoencoder(nn.Module):
             self.space if condition is None else Composite({"observation": self.space, "condition": spaces[condition]})
         )
         self.encoder = layers(read, hidden=hidden, encoder=encoder)
-        self.prior = None if condition is None else layers(spaces[condition], hidden=prior_hidden, encoder=prior)
+        self.context = spaces[condition] if condition is not None and condition_reader == "decoder" else None
+        self.prior = None
+        if condition is not None and self.context is None:
+            self.prior = layers(spaces[condition], hidden=prior_hidden, encoder=prior)
         options: dict[str, Any] = {"hidden": [*reversed(hidden)], "activation": activation, "init": init}
-        self.decoder = Decoder(self.space, latent, network=decoder, **options)
+        read_by_decoder = latent + (0 if self.context is None else self.context.size)
+        self.decoder = Decoder(self.space, read_by_decoder, network=decoder, **options)
         if deviation is not None and (likelihood == "bernoulli" or not deviation > 0.0):
             raise ConfigError(f"deviation: wanted a number above 0 with likelihood=gaussian, or null; got {deviation}")
         log_deviation = torch.tensor(math.log(1.0 if deviation is None else deviation))
@@ -96,6 +106,17 @@ class Autoencoder(nn.Module):
     def joined(self, observation: Tree, condition: Tree | None) -> Tree:
         """Return what the encoder reads."""
         return observation if self.condition is None else {"observation": observation, "condition": condition}
+
+    def decode(self, latent: Tensor, condition: Tree | None = None) -> Tensor:
+        """Return outputs [B, N] of the decoder at latents [B, latent]."""
+        if self.context is not None:
+            latent = torch.cat((latent, flatten(self.context, condition)), -1)
+        numbers: Tensor = self.decoder(latent)
+        return numbers
+
+    def decoded(self, latent: Tensor, inputs: Tree) -> Tensor:
+        """Return the mean [B, N] of observations at latents, of what the encoder reads."""
+        return self.mean(self.decode(latent, None if self.condition is None else inputs["condition"]))
 
     def log_likelihood(self, numbers: Tensor, observation: Tree) -> Tensor:
         """Return the log-density [B] of observations at outputs [B, N] of the decoder."""
