@@ -44,14 +44,17 @@ PACKAGES = {
 DATASET = "dataset=demonstrations.zip"
 CONSTRAINED = ["env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]"]
 PICTURES = "env.target=rlrun.env.toys.ImageObservation"
+LATENT = ["algorithm=genrl", "env=thrusters", "init.from=null"]  # the autoencoder has initial values
 DENSE = ["encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=32"]
 FRAMES = "env.wrappers=[{_target_: rlrun.env.wrappers.FrameStack, count: 32}]"
 OVERRIDES_OF_FILE = {
     "algorithm/bc": ["env=cartpole", DATASET],
     "algorithm/causal_bc": ["env=pendulum", DATASET],
+    "algorithm/genrl": LATENT[1:],
     "algorithm/seditor": CONSTRAINED,
     "preset/bc_cartpole": [DATASET],
     "preset/bc_pendulum": [DATASET],
+    "preset/genrl_thrusters": LATENT[2:],
     "data/digits": ["algorithm=classifier", "env=none"],
     "data/file": ["algorithm=classifier", "data.dataset={observation: [0.5, 1.5, 2.5], label: [0, 1, 0]}"],
     "data/gaussians": ["algorithm=mutual_information", "env=none"],
@@ -77,6 +80,7 @@ OVERRIDES_OF_FILE = {
     "with/anneal": ["algorithm=ppo", "env=cartpole"],
     "with/entropy_target": ["algorithm=sac", "env=mixedaction"],
     "with/entropy_target_sgd": ["algorithm=ppo", "env=cartpole"],
+    "with/encoded_actions": LATENT,
     "with/hlgauss": ["algorithm=sac", "env=pendulum", "hlgauss.least=-800", "hlgauss.largest=100"],
     "with/hindsight": ["algorithm=sac", "env=pointreach"],
     "with/image_scale": ["algorithm=dqn", PICTURES],

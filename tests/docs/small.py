@@ -19,6 +19,7 @@ SIZES: dict[str, Any] = {
     "evaluation.episodes": 2,
     "evaluation.max_steps": 10,
     "algorithm.hidden": [4],
+    "algorithm.vae_hidden": [4],
     "algorithm.batch_size": 8,
     "algorithm.warmup_steps": 16,
     "algorithm.horizon": 16,

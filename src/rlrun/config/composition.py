@@ -262,7 +262,8 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
             OmegaConf.update(config, key, value, merge=False)
         read = reading.reached(config, roots)
         for key in reading.missing(read):
-            raise ConfigError(f"{key}: a value is needed: {key}=…")
+            part = key.removeprefix("init.from.")  # its name has dots of its own
+            raise ConfigError(f"{key}: a value is needed: {f'{key}=…' if part == key else f'init.from={{{part}: …}}'}")
         reading.resolve_texts(config, read)
     except LinkError as error:
         if "'${agent}' leads" in str(error) and plain(config).get("env"):
