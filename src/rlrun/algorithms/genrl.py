@@ -21,7 +21,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Space, Spaces, map_tree, require_continuous, row_count
 from rlrun.core.typing import Batch, Tree
 from rlrun.memory.samplers import Rows
-from rlrun.nn import ActionCodec
+from rlrun.nn import ActionCodec, flatten
 
 
 class Latents:
@@ -56,11 +56,11 @@ class Latents:
 
     @torch.no_grad()
     def encode(self, action: Tree, observation: Tree) -> Tensor:
-        """Return the most likely latent actions [..., L] of an action tree at observations, on the CPU."""
+        """Return the most likely latent actions [..., L] of an action tree at observations, where those are."""
         device = self.vae.log_deviation.device
         inputs = map_tree(lambda leaf: leaf.to(device), self.vae.joined(action, observation))
         latent: Tensor = self.vae.posterior(inputs)[0] / self.multiplier
-        return latent.clamp(-1.0, 1.0).cpu()
+        return latent.clamp(-1.0, 1.0).to(flatten(self.vae.space, action).device)
 
 
 class LatentAgent(PolicyAgent):
