@@ -16,6 +16,8 @@ from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import RandomShift, Views
 from rlrun.nn import Convolutions, Critics, Encoder, Latent
 
+from .pixels import LEARNERS, run_of
+
 VECTOR = Box((3,), np.full(3, -np.inf), np.full(3, np.inf))
 PICTURE = Box((16, 16, 1), np.zeros((16, 16, 1)), np.full((16, 16, 1), 255), dtype="uint8")
 LINEAR = functools.partial(nn.Linear, 3, 5)
@@ -132,6 +134,13 @@ def test_views_of_toy_images_are_told_apart():
     assert float(metrics["representation/contrast_accuracy"]) > 0.5
 
 
+@pytest.mark.parametrize("algorithm", LEARNERS)
+def test_critics_learn_it_in_one_step(algorithm, tmp_path):
+    metrics = run_of(algorithm, "curl", tmp_path)
+    assert {"loss/q_loss", "loss/curl", "target_distance/curl_target"} <= {*metrics}
+    assert 0.0 < metrics["loss/curl"] < 1.5 * math.log(16)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -139,7 +148,6 @@ def test_views_of_toy_images_are_told_apart():
         (lambda: Latent(critics(encoder=None, core="gru")), "has a state here.*leave algorithm.recurrent"),
         (lambda: Latent(critics(), projection=0), "projection"),
         (lambda: contrast(temperature=0.0), "curl.temperature: wanted a number above 0, got 0.0"),
-        (lambda: Views(Spaces(PICTURE, Discrete(2)), changes={"shift": None}), "without a change both views are"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(make, message):

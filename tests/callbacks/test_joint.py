@@ -11,6 +11,7 @@ from torch import nn
 from rlrun.callbacks import JointLoss, LossCallback, replaced
 from rlrun.callbacks.loss import BonusLoss
 from rlrun.core.errors import ConfigError, WiringError
+from rlrun.core.schedules import Linear
 from rlrun.nn import grouped
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
@@ -154,6 +155,16 @@ def test_a_loss_without_optimizer_is_evaluated():
     assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_first_schedule_is_that_of_the_sum(own):
+    options = {"schedule": lambda updates: 7.0} if own else {}
+    terms = {"a": Fit(nn.Linear(3, 1), None, schedule=Linear(1.0, 0.0, 10)), "b": Small(nn.Linear(3, 1), None)}
+    loss = JointLoss(SGD, terms=terms, **options)
+    for expected in (1.0, 0.9):
+        loss.backward(ROWS["x"], ROWS["y"])
+        assert loss.optimizer.param_groups[0]["lr"] == (7.0 if own else pytest.approx(expected))
+
+
 class Begins(Small):
     def begin_batch(self, x):
         pass
@@ -187,6 +198,8 @@ def test_terms_that_assign_are_refused():
         ({"a": 3}, {}, r"terms.a: wanted a loss, a rlrun.callbacks.LossCallback; got 3"),
         ({"a": lambda: Small(nn.Linear(1, 1), SGD)}, {}, "terms.a.optimizer: the joint loss steps all terms"),
         ({"a": lambda: Small(nn.Linear(1, 1), None, every=2)}, {}, "terms.a: every, max_grad_norm and schedule are"),
+        ({"fit": lambda: Fit(nn.Linear(3, 1), None),
+          "a": lambda: Small(nn.Linear(1, 1), None, schedule=Linear(1.0, 0.0, 9))}, {}, "terms.a: every, max_grad_norm and schedule are"),
         ({"a": lambda: Begins(nn.Linear(1, 1), None)}, {}, r"terms.a: a Begins does more than a loss \(begin_batch\)"),
         ({"a": lambda: Hand(nn.Linear(1, 1), None)}, {}, r"terms.a: a Hand does more than a loss \(backward\)"),
         ({"fit": lambda: Fit(nn.Linear(3, 1), None)}, {"loss_weight": {"fti": 2.0}},

@@ -89,6 +89,7 @@ OVERRIDES_OF_FILE = {
     "with/autoencoder_shared": ["algorithm=sac", PICTURES],
     "with/drq": ["algorithm=sac", "env=reacher_pixels"],
     "with/curl": ["algorithm=sac", PICTURES],
+    "with/spr": ["algorithm=sac", PICTURES],
     "with/smoothed_policy": ["algorithm=sarsa_ddpg", "env=pendulum"],
     "with/trust_region": ["algorithm=a2c", "env=cartpole"],
     "with/offline": ["algorithm=sac", "env=pendulum", DATASET],

@@ -1,6 +1,7 @@
 """Random changes of images: what becomes of pixels, what is changed alike, and exact resume."""
 
 from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,19 @@ from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Space, Spaces
-from rlrun.memory import ColorJitter, CutOut, NStep, Past, PixelNoise, RandomCrop, RandomShift, Table
+from rlrun.memory import (
+    ColorJitter,
+    CutOut,
+    ImageScale,
+    Later,
+    NStep,
+    Past,
+    PixelNoise,
+    RandomCrop,
+    RandomShift,
+    Table,
+    Views,
+)
 from rlrun.memory.augment import Augmentation
 
 from .tables import add_steps
@@ -186,6 +199,98 @@ def test_only_chosen_leaves_change():
     assert list(table.metrics["augmentation/CutOut"].pixels.shape) == [SIDE, 2 * SIDE, 1]
 
 
+SHIFT = {"shift": partial(RandomShift, pixels=3)}
+
+
+def views_of(*adaptors: Any, length: int = 1, count: int = 50) -> Mapping[str, Any]:
+    shape = SHAPES["gray"]
+    table = Table(length=20, spaces=spaces(image(shape)), adaptors=list(adaptors))
+    add_steps(table, 9, lambda step: {"observation": gradient(shape)[None], "action": [0], "reward": [0.0]})
+    return table.sample(count, length)
+
+
+@pytest.mark.parametrize("augment_anchor", [True, False])
+def test_views_differ_from_the_observation(augment_anchor):
+    gray = spaces(image(SHAPES["gray"]))
+    batch = views_of(
+        RandomShift(gray, pixels=3, seed=5), Views(gray, changes=SHIFT, augment_anchor=augment_anchor, seed=5)
+    )
+    plain = torch.from_numpy(gradient((SIDE, SIDE)))
+    same = {name: (batch[name] == plain).all((1, 2)).float().mean() for name in ("anchor", "positive", "observation")}
+    assert same["positive"] < 0.2  # 1 in 49 shifts is none
+    assert same["observation"] < 0.2
+    assert same["anchor"] < 0.2 if augment_anchor else same["anchor"] == 1.0
+    for first, second in (("anchor", "positive"), ("observation", "anchor")):
+        assert (batch[first] == batch[second]).all((1, 2)).float().mean() < 0.2  # each has draws of its own
+
+
+def test_views_pass_later_changes():
+    gray = spaces(image(SHAPES["gray"]))
+    batch = views_of(ImageScale(), Views(gray, changes=SHIFT), Later(gray, steps=2, changes=SHIFT))
+    for name in ("observation", "anchor", "positive", "origin", "later"):
+        assert batch[name].dtype == torch.float32
+        assert -0.3 < batch[name].min() < -0.2  # 100 of 255
+
+
+@pytest.mark.parametrize("name", ["anchor", "positive"])
+def test_views_of_windows_change_alike(name):
+    view = views_of(Views(spaces(image(SHAPES["gray"])), changes=SHIFT), length=3)[name]
+    assert view.shape == (50, 3, SIDE, SIDE)
+    assert (view == view[:, :1]).all()
+    assert not (view == view[:1]).all()
+
+
+@pytest.mark.parametrize("kind", [Views, Later])
+def test_views_resume_their_draws(kind):
+    gray = spaces(image(SHAPES["gray"]))
+    views = kind(gray, changes={**SHIFT, "cut": CutOut, "none": None})
+    table = Table(length=20, spaces=gray, adaptors=[views])
+    add_steps(table, 9, lambda step: {"observation": gradient(SHAPES["gray"])[None], "action": [0], "reward": [0.0]})
+    table.sample(8)
+    state, drawn = table.state_dict(), views.state_dict()
+    expected = table.sample(8)
+    assert {*table.metrics} >= {"augmentation/view_shift", "augmentation/view_cut"}
+    table.load_state_dict(state)
+    views.load_state_dict(drawn)
+    again = table.sample(8)
+    assert all(torch.equal(expected[name], again[name]) for name in kind.provides)
+
+
+def test_held_out_views_are_plain():
+    gray, plain = spaces(image(SHAPES["gray"])), torch.from_numpy(gradient(SHAPES["gray"]))[None]
+    views = Views(gray, changes=SHIFT)
+    state = views.state_dict()
+    batch = views.evaluate({"observation": plain}, None)
+    assert torch.equal(batch["anchor"], plain)
+    assert torch.equal(batch["positive"], plain)
+    assert views.state_dict() == state
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_later_steps_stop_at_the_end(end):
+    space = spaces(Box((1,), np.zeros(1), np.full(1, 99)))
+    table = Table(length=20, spaces=space, adaptors=[Later(space, steps=3, changes={})])
+    for first in (10, 20):  # two episodes, of four steps each
+        row = lambda step, first=first: {"observation": [[first + step]], "action": [step % 2], "reward": [0.0]}  # noqa: E731
+        add_steps(table, 4, row, end=end, last=np.float32([[first + 4]]))
+    batch = table.sample(60)
+    rows = zip(
+        *(batch[name].reshape(60, -1) for name in ("origin", "later", "later_action", "later_valid")), strict=True
+    )
+    for (origin,), later, action, valid in rows:
+        step, count = int(origin) % 10, int(valid.sum())
+        assert valid.tolist() == [step + ahead < 4 for ahead in range(3)]
+        assert later[:count].tolist() == [float(origin) + ahead + 1 for ahead in range(count)]
+        assert action[:count].tolist() == [(step + ahead) % 2 for ahead in range(count)]
+
+
+def test_later_steps_of_windows():
+    gray = spaces(image(SHAPES["gray"]))
+    batch = views_of(Later(gray, steps=2, changes=SHIFT), length=3, count=10)
+    assert batch["later"].shape == (10, 3, 2, SIDE, SIDE)
+    assert batch["later_action"].shape == batch["later_valid"].shape == (10, 3, 2)
+
+
 REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
     "no image": (RandomShift, {"spaces": spaces(Box((4,), np.zeros(4), np.ones(4)))}, SpaceError, "wants images"),
     "unknown leaf": (RandomShift, {"leaves": ["camera"]}, ConfigError, "'camera' is no image"),
@@ -196,6 +301,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
     "chance": (PixelNoise, {"chance": 1.5}, ConfigError, "chance"),
     "deviation that is no number": (PixelNoise, {"deviation": float("nan")}, ConfigError, "deviation"),
     "jitter": (ColorJitter, {"contrast": 2.0}, ConfigError, "contrast"),
+    "views without a change": (Views, {"changes": {"shift": None}}, ConfigError, "both views are the same"),
+    "no later step": (Later, {"changes": SHIFT, "steps": 0}, ConfigError, "Later.steps"),
 }
 
 
@@ -203,6 +310,11 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
 def test_refuses_settings(cls, options, error, message):
     with pytest.raises(error, match=message):
         cls(**{"spaces": spaces(image((SIDE, SIDE))), **options})
+
+
+def test_later_steps_want_a_table():
+    with pytest.raises(RlrunError, match="Later looks ahead in a table"):
+        Later(spaces(image((SIDE, SIDE))), changes={})({"observation": torch.zeros(2, SIDE, SIDE)}, None)
 
 
 def test_refuses_scaled_pixels():

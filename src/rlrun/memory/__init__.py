@@ -3,7 +3,7 @@
 from rlrun.env.by_id import DictObservation, DictResponse, EpisodeState, MetaData
 from rlrun.memory.adaptors import Adaptor, Cast, PerStep, Rename, Scale, Select, Untransformed
 from rlrun.memory.advantages import Advantages
-from rlrun.memory.augment import Augmentation, ColorJitter, CutOut, PixelNoise, RandomCrop, RandomShift, Views
+from rlrun.memory.augment import Augmentation, ColorJitter, CutOut, Later, PixelNoise, RandomCrop, RandomShift, Views
 from rlrun.memory.by_episode import Coverage, Sequential, Stratified
 from rlrun.memory.columns import Column
 from rlrun.memory.dataset import DatasetLoader, Lazy
@@ -47,5 +47,5 @@ __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "Pha
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
 __all__ += ["Previous", "Split", "Table", "classes", "digits", "spaces_in"]
-__all__ += ["Augmentation", "ColorJitter", "CutOut", "PixelNoise", "RandomCrop", "RandomShift", "Views"]
+__all__ += ["Augmentation", "ColorJitter", "CutOut", "Later", "PixelNoise", "RandomCrop", "RandomShift", "Views"]
 __all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

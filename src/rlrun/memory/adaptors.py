@@ -35,7 +35,7 @@ from rlrun.memory.storage import leaf_of
 
 COPIES, RELABEL, WEIGHTS, REPRESENTATIONS, REWARDS, RETURNS, AHEAD, VIEWS = range(8)
 VALUES, EVALUATES_ACTIONS, SHAPE, PAST, NAMES = range(8, 13)
-FURTHER = ("anchor", "positive")  # observations that views add, which change as `observation` does
+FURTHER = ("anchor", "positive", "origin", "later")  # observations that views add, which change as `observation` does
 SINGLE = (RELABEL, WEIGHTS, REPRESENTATIONS, RETURNS, AHEAD)  # two of them would undo one another
 
 

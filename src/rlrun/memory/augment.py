@@ -256,7 +256,7 @@ class Views:
     """
 
     tier = VIEWS
-    provides = ("anchor", "positive")
+    provides: tuple[str, ...] = ("anchor", "positive")
     removes: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
 
@@ -270,23 +270,29 @@ class Views:
         seed: int = 0,
     ) -> None:
         recipes = {name: recipe for name, recipe in changes.items() if recipe is not None}
-        if not recipes:
+        if not recipes and "positive" in self.provides:
             raise ConfigError("memory.adaptors: Views.changes: without a change both views are the same")
-        own = np.random.SeedSequence(seed, spawn_key=tuple(b"Views")).generate_state(len(recipes)).tolist()
+        kind = type(self).__name__.encode()
+        own = np.random.SeedSequence(seed, spawn_key=tuple(kind)).generate_state(len(recipes)).tolist()
         self.changes = {
             name: recipe(spaces=spaces, leaves=leaves, seed=number)
             for (name, recipe), number in zip(recipes.items(), own, strict=True)
         }
-        self.requires = next(iter(self.changes.values())).requires
+        self.requires: tuple[str, ...] = ("observation",)
+        self.requires = next((change.requires for change in self.changes.values()), self.requires)
         self.augment_anchor = augment_anchor
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         window = rows is not None and rows.index.ndim == 2
-        views = dict.fromkeys(self.provides, batch["observation"])
-        for name in self.provides if self.augment_anchor else self.provides[1:]:
-            for change in self.changes.values():
-                views[name] = change.apply(views[name], window)
-        return batch | views
+        anchor = positive = batch["observation"]
+        anchor = self.changed(anchor, window) if self.augment_anchor else anchor
+        return batch | {"anchor": anchor, "positive": self.changed(positive, window)}
+
+    def changed(self, tree: Tree, window: bool = False) -> Tree:
+        """Return observations [...] as all changes leave them; window: [B, T, …], each changed alike."""
+        for change in self.changes.values():
+            tree = change.apply(tree, window)
+        return tree
 
     def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
         """Return the batch with views that are the observation as it is."""
@@ -306,3 +312,47 @@ class Views:
         """Take back what `state_dict` returned."""
         for name, change in self.changes.items():
             change.load_state_dict(state[name])
+
+
+class Later(Views):
+    """Adds views of an observation and of those after the next steps, from which their latents may be predicted.
+
+    `origin` [B, …] is the observation, `later` [B, K, …] has the next ones, `later_action` [B, K, …] the actions
+    between them. `later_valid` [B, K] is False beyond the end of the episode and beyond the newest row. Of windows all
+    are [B, T, …].
+
+    Args:
+        spaces, changes, leaves, seed: of `Views`; without changes these are the observations as they are.
+        steps: K.
+    """
+
+    provides = ("origin", "later", "later_action", "later_valid")
+
+    def __init__(self, spaces: Spaces, *, steps: int = 5, **options: Any) -> None:
+        require_at_least("memory.adaptors: Later.steps", steps, 1)
+        super().__init__(spaces, **options)
+        self.steps = steps
+        self.requires = (*self.requires, "action")
+
+    def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
+        views = self._views(batch, rows)
+        window = rows is not None and rows.index.ndim == 2
+        changed = {"origin": self.changed(views["origin"], window), "later": self.changed(views["later"])}
+        return batch | views | changed
+
+    def evaluate(self, batch: Batch, rows: Rows | None) -> Batch:
+        """Return the batch with views that are observations as they are."""
+        return batch | self._views(batch, rows)
+
+    def _views(self, batch: Batch, rows: Rows | None) -> Batch:
+        if rows is None:
+            raise RlrunError("memory.adaptors: Later looks ahead in a table, and this batch comes from none")
+        slots, reach = rows.onward(self.steps)  # [B, K + 1], [B]
+        step, reach = np.arange(self.steps), reach[..., None]
+        acted, seen = np.minimum(step, reach - 1), np.minimum(step + 1, reach)
+        return {
+            "origin": batch["observation"],
+            "later": rows.gather("observation", np.take_along_axis(slots, seen, -1)),
+            "later_action": rows.gather("action", np.take_along_axis(slots, acted, -1)),
+            "later_valid": torch.from_numpy(step < reach),
+        }
