@@ -322,8 +322,9 @@ class Later(Views):
     are [B, T, …].
 
     Args:
-        spaces, changes, leaves, seed: of `Views`; without changes these are the observations as they are.
+        spaces: of the environment.
         steps: K.
+        options: of `Views`; without changes these are the observations as they are.
     """
 
     provides = ("origin", "later", "later_action", "later_valid")
