@@ -302,6 +302,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
     "deviation that is no number": (PixelNoise, {"deviation": float("nan")}, ConfigError, "deviation"),
     "jitter": (ColorJitter, {"contrast": 2.0}, ConfigError, "contrast"),
     "views without a change": (Views, {"changes": {"shift": None}}, ConfigError, "both views are the same"),
+    "no recipe": (Views, {"changes": {"cut": True}}, ConfigError, "changes.cut: wanted a recipe of a change, got True"),
     "no later step": (Later, {"changes": SHIFT, "steps": 0}, ConfigError, "Later.steps"),
 }
 

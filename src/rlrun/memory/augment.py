@@ -272,11 +272,14 @@ class Views:
         recipes = {name: recipe for name, recipe in changes.items() if recipe is not None}
         if not recipes and "positive" in self.provides:
             raise ConfigError("memory.adaptors: Views.changes: without a change both views are the same")
+        for name, recipe in recipes.items():
+            if not callable(recipe):
+                raise ConfigError(f"memory.adaptors: Views.changes.{name}: wanted a recipe of a change, got {recipe!r}")
         kind = type(self).__name__.encode()
-        own = np.random.SeedSequence(seed, spawn_key=tuple(kind)).generate_state(len(recipes)).tolist()
+        seeds = np.random.SeedSequence(seed, spawn_key=tuple(kind)).generate_state(len(recipes)).tolist()
         self.changes = {
             name: recipe(spaces=spaces, leaves=leaves, seed=number)
-            for (name, recipe), number in zip(recipes.items(), own, strict=True)
+            for (name, recipe), number in zip(recipes.items(), seeds, strict=True)
         }
         self.requires: tuple[str, ...] = ("observation",)
         self.requires = next((change.requires for change in self.changes.values()), self.requires)
@@ -284,9 +287,9 @@ class Views:
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:
         window = rows is not None and rows.index.ndim == 2
-        anchor = positive = batch["observation"]
-        anchor = self.changed(anchor, window) if self.augment_anchor else anchor
-        return batch | {"anchor": anchor, "positive": self.changed(positive, window)}
+        observation = batch["observation"]
+        anchor = self.changed(observation, window) if self.augment_anchor else observation
+        return batch | {"anchor": anchor, "positive": self.changed(observation, window)}
 
     def changed(self, tree: Tree, window: bool = False) -> Tree:
         """Return observations [...] as all changes leave them; window: [B, T, …], each changed alike."""
