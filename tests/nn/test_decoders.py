@@ -50,16 +50,40 @@ def test_broadcast_features_know_their_place():
     assert image[1, 0].tolist() == [-1.0, -0.5, 0.0, 0.5, 1.0]
 
 
+NORMED = {"convolutions": 1, "instance_norm": True}
+
+
+@pytest.mark.parametrize("options", [{}, NORMED, {**NORMED, "hidden": [7]}], ids=["plain", "normed", "dense"])
 @pytest.mark.parametrize("sides", [(16, 16), (13, 10)], ids=str)
-def test_a_u_net_keeps_the_sides_and_reads_both_ways(sides):
+def test_a_u_net_keeps_the_sides_and_reads_both_ways(sides, options):
     torch.manual_seed(0)
-    network, image = UNet(2, 3, channels=[4, 6, 8]), torch.randn(2, 2, *sides, requires_grad=True)
+    network = UNet(2, 3, channels=[3, 6, 8], shape=(2, *sides), activation="silu", **options)
+    image = torch.randn(2, 2, *sides, requires_grad=True)
     result = network(image)
     assert result.shape == (2, 3, *sides)
     result[0, :, 0, 0].sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in network.parameters())
     assert (image.grad[0, :, 8, 8].abs() > 0).any()  # by way of the bottom
     assert image.grad[1].abs().sum() == 0
+
+
+def test_dense_layers_of_a_u_net_read_everything():
+    torch.manual_seed(0)
+    far = {}
+    for hidden in ([], [7]):
+        network = UNet(1, 1, channels=[2, 2], hidden=hidden, shape=(1, 32, 32), activation="silu")
+        image = torch.zeros(1, 1, 32, 32, requires_grad=True)
+        network(image)[0, 0, 0, 0].backward()
+        far[len(hidden)] = bool(image.grad[0, 0, 31, 31] != 0)
+    assert far == {0: False, 1: True}
+
+
+def test_norms_of_a_u_net_are_of_a_channel():
+    torch.manual_seed(0)
+    convolution, norm, _ = UNet(1, 1, channels=[4], **NORMED).down[0]
+    normed = norm(convolution(torch.randn(2, 1, 9, 9)))
+    torch.testing.assert_close(normed.mean((2, 3)), torch.zeros(2, 4), atol=1e-6, rtol=0)
+    torch.testing.assert_close(normed.var((2, 3), correction=0), torch.ones(2, 4), atol=1e-3, rtol=0)
 
 
 class Picture(nn.Module):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, require_at_least
 from rlrun.core.spaces import Box, Space, describe
 from rlrun.nn.convolutions import ResidualBlock
 from rlrun.nn.encoders import Recipe, from_recipe
@@ -45,7 +45,7 @@ class Decoder(nn.Module):
         if network is None:
             self.layers: nn.Module = MLP(latent, space.size, hidden=hidden, activation=activation, init=init)
             return
-        shape = _channels_first(space) if isinstance(space, Box) else ()
+        shape = channels_first(space) if isinstance(space, Box) else ()
         self.layers = from_recipe(network, inputs=latent, outputs=space.size, shape=shape)
         outputs = outputs_of(self.layers, torch.zeros(2, latent), place="decoder")
         if outputs != space.size:
@@ -56,7 +56,8 @@ class Decoder(nn.Module):
         return (numbers.movedim(1, -1) if self.channels_last and numbers.dim() == 4 else numbers).flatten(1)
 
 
-def _channels_first(space: Box) -> Shape:
+def channels_first(space: Box) -> Shape:
+    """Return the shape (C, H, W) of an image or of numbers in three dimensions; a gray one has one channel."""
     if len(space.shape) == 2:
         return (1, *space.shape)
     return (space.shape[-1], *space.shape[:-1]) if space.channels_last else space.shape
@@ -188,27 +189,58 @@ class UNet(nn.Module):
         inputs, outputs: channels.
         channels: of each section on the way down; the last one is the bottom.
         activation: behind each convolution but the last.
+        convolutions: in a section.
+        instance_norm: whether each is followed by a norm over the pixels of a channel.
+        hidden: widths of dense layers over all numbers of the bottom (Burgess et al. 2019, arXiv 1901.11390); they
+            fix the sides, and want the `shape` of the image. Empty = there are none.
+
+    Raises:
+        ConfigError: there are dense layers and no shape, or no convolutions.
     """
 
     def __init__(
-        self, inputs: int, outputs: int, *, channels: Sequence[int] = (16, 32, 64), activation: Activation = "relu"
+        self,
+        inputs: int,
+        outputs: int,
+        *,
+        channels: Sequence[int] = (16, 32, 64),
+        activation: Activation = "relu",
+        convolutions: int = 2,
+        instance_norm: bool = False,
+        hidden: Sequence[int] = (),
+        shape: Shape = (),
     ) -> None:
         super().__init__()
+        require_at_least("convolutions", convolutions, 1)
+        if hidden and len(shape) != 3:
+            raise ConfigError(f"hidden: dense layers want the shape of the image (C, H, W), got {tuple(shape)}")
 
         def section(below: int, count: int) -> nn.Module:
-            convolutions = (nn.Conv2d(below, count, 3, padding=1), nn.Conv2d(count, count, 3, padding=1))
-            return nn.Sequential(*(part for layer in convolutions for part in (layer, activation_module(activation))))
+            layers: list[nn.Module] = []
+            for width in (below, *[count] * (convolutions - 1)):
+                layers.append(nn.Conv2d(width, count, 3, padding=1, bias=not instance_norm))
+                layers += [nn.InstanceNorm2d(count, affine=True)] if instance_norm else []
+                layers.append(activation_module(activation))
+            return nn.Sequential(*layers)
 
         self.down = nn.ModuleList(map(section, (inputs, *channels), channels))
         backwards = [*zip(channels[:0:-1], channels[-2::-1], strict=True)]
         self.up = nn.ModuleList(section(below + count, count) for below, count in backwards)
         self.last = nn.Conv2d(channels[0], outputs, 1)
+        self.bottom: nn.Module = nn.Identity()
+        if hidden:
+            step = 2 ** (len(channels) - 1)
+            bottom = (channels[-1], -(-shape[1] // step), -(-shape[2] // step))
+            size = bottom[0] * bottom[1] * bottom[2]
+            dense = MLP(size, size, hidden=hidden, activation=activation, output_activation=activation)
+            self.bottom = nn.Sequential(nn.Flatten(), dense, nn.Unflatten(1, bottom))
 
     def forward(self, image: Tensor) -> Tensor:
         passed: list[Tensor] = []
         for number, section in enumerate(self.down):
             image = section(image if number == 0 else nn.functional.max_pool2d(image, 2, ceil_mode=True))
             passed.append(image)
+        image = self.bottom(image)
         for section, beside in zip(self.up, passed[-2::-1], strict=True):
             image = nn.functional.interpolate(image, size=beside.shape[2:])
             image = section(torch.cat((image, beside), 1))
