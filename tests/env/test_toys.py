@@ -8,7 +8,7 @@ from gymnasium.utils.env_checker import check_env
 from rlrun.algorithms.handcrafted import Thrust
 from rlrun.collect import PolicyAgent, RandomAgent, evaluate
 from rlrun.core.errors import ConfigError
-from rlrun.env import make, toys
+from rlrun.env import make, sprites, toys
 from rlrun.env.goals import BitFlip, PointReach
 
 ALL = [*(getattr(toys, name) for name in toys.__all__), BitFlip, PointReach]
@@ -123,6 +123,37 @@ def test_pictures_show_arm_and_target():
     assert lower[:, 30].nonzero()[0].tolist() == [*range(19, 32)]
     assert np.argwhere(target).mean(0).tolist() == [11.0, 20.5]
     assert (upper.max(), lower.max(), target.max()) == (255, 255, 255)
+
+
+def test_sprites_have_a_known_answer():
+    env = toys.Sprites()
+    env.action_space.seed(0)
+    nearer = mean_return(env, lambda _: (env.centers[0] - env.centers[1]).clip(-1.0, 1.0))
+    assert nearer == pytest.approx(-2.0, abs=0.2)
+    assert mean_return(env, lambda _: env.action_space.sample()) == pytest.approx(-18.8, abs=1.5)
+    rewards, terminated, truncated = episode(env, lambda _: np.ones(2, np.float32), seed=0)
+    assert (len(rewards), terminated, truncated) == (50, False, True)
+    assert env.centers[1].tolist() == [26.0, 26.0]
+
+
+def test_sprites_move_as_they_are_drawn():
+    env = toys.Sprites()
+    env.reset(seed=0)
+    env.centers, env.shapes, env.colors = np.array([[6.0, 6.0], [20.0, 10.0]]), np.array([1, 0]), np.array([1, 2])
+    image, reward, *_ = env.step(np.array([-1.0, 0.5], np.float32))
+    rows, columns = (image == sprites.PALETTE[2]).all(-1).nonzero()
+    assert {*rows.tolist()} == {*range(14, 25)}  # the square around row 19
+    assert {*columns.tolist()} == {*range(6, 16)}  # and column 10.5
+    assert reward == pytest.approx(-math.hypot(13.0, 4.5) / math.hypot(21.0, 21.0))
+
+
+def test_segments_are_what_pixels_show():
+    image, segmentation = sprites.drawn(np.array([[12.0, 12.0], [16.0, 12.0]]), np.array([2, 0]), np.array([3, 5]))
+    np.testing.assert_array_equal(image, sprites.PALETTE[np.array([0, 3, 5])][segmentation])
+    assert (segmentation == 2).sum() == 11 * 11  # nothing is in front of the square
+    assert segmentation[6].nonzero()[0].tolist() == [12]  # the diamond's corner: 0.8 * 6 < 5 pixels away
+    assert segmentation[11, 12] == 2
+    assert (segmentation == 1).sum() == 1 + 3 + 5 + 7 + 9 + 2  # rows 6 to 10, and two corners beside the square
 
 
 def test_bandit_pays_the_mean():

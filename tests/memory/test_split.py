@@ -12,7 +12,7 @@ from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.core.spaces import Box, Discrete
 from rlrun.memory import Lazy, Split, Table, classes, digits, files
 from rlrun.memory.dataset import DatasetLoader
-from rlrun.memory.split import drawn
+from rlrun.memory.split import drawn, sprites
 from rlrun.security import trust
 
 from .tables import episode
@@ -146,3 +146,17 @@ def test_untrusted_runs_read_their_own_files(name, tmp_path):
                 use()
     with trust.limited([str(tmp_path / "data.npz")], run=run):
         assert len(Split(str(tmp_path / "data.npz"), fraction=0.2).train) == 80
+
+
+def test_pictures_of_sprites_depend_on_the_seed():
+    data = sprites(rows=30, seed=1)
+    assert {name: (column.shape, column.dtype.name) for name, column in data.items()} == {
+        "observation": ((30, 32, 32, 3), "uint8"),
+        "segmentation": ((30, 32, 32), "uint8"),
+    }
+    for image, segmentation in zip(*data.values(), strict=True):
+        colors = [np.unique(image[segmentation == part], axis=0) for part in range(3) if (segmentation == part).any()]
+        assert [len(color) for color in colors] == [1] * len(colors)
+        assert len(np.unique(np.concatenate(colors), axis=0)) == len(colors)  # sprites differ from each other
+    np.testing.assert_array_equal(sprites(rows=10, seed=1)["observation"], data["observation"][:10])
+    assert not np.array_equal(sprites(rows=30, seed=2)["segmentation"], data["segmentation"])

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from rlrun.core.errors import ConfigError
 from rlrun.core.typing import Array
-from rlrun.env.toy_pixels import CartPolePixels, Reacher, ReacherPixels
+from rlrun.env.toy_pixels import CartPolePixels, Reacher, ReacherPixels, Sprites
 from rlrun.env.toy_spaces import (
     DictObservation,
     DiscreteStart,
@@ -44,6 +44,7 @@ __all__ = [
     "ReacherPixels",
     "Recall",
     "Road",
+    "Sprites",
     "TMaze",
     "Thrusters",
     "TupleSpaces",

@@ -11,6 +11,7 @@ import numpy as np
 from rlrun.core.errors import ConfigError, MissingExtra, did_you_mean
 from rlrun.core.spaces import Composite, Discrete, Space, describe, map_tree
 from rlrun.core.typing import Array, Tree
+from rlrun.env import sprites as pictures
 from rlrun.memory.dataset import DatasetPart, TableRows, source_of
 from rlrun.memory.episodes import flat
 from rlrun.memory.sources import PIXELS, leaf_of, space_of
@@ -167,3 +168,14 @@ def gaussians(*, rows: int, size: int, correlation: float, seed: int = 0) -> dic
         raise ConfigError(f"data.dataset.correlation: wanted a number between -1 and 1, got {correlation}")
     x, noise = np.random.default_rng(seed).standard_normal((2, rows, size), np.float32)
     return {"x": x, "y": np.float32(correlation) * x + np.float32(1.0 - correlation**2) ** 0.5 * noise}
+
+
+def sprites(*, rows: int, seed: int = 0) -> dict[str, Array]:
+    """Return pictures of two sprites, which differ in shape and color, in front of a plain background.
+
+    `observation` is uint8 [rows, 32, 32, 3], `segmentation` uint8 [rows, 32, 32]: what each pixel shows, 0 the
+    background, 1 the sprite behind, 2 the one in front.
+    """
+    draw = np.random.default_rng(seed)
+    images, segmentations = zip(*(pictures.drawn(*pictures.placed(draw)) for _ in range(rows)), strict=True)
+    return {"observation": np.stack(images), "segmentation": np.stack(segmentations)}
