@@ -1,6 +1,7 @@
 """The mathematics: pure functions of tensors."""
 
 from rlrun.ops.classification import accuracy as accuracy
+from rlrun.ops.classification import adjusted_rand_index as adjusted_rand_index
 from rlrun.ops.classification import auroc as auroc
 from rlrun.ops.classification import log_likelihood as log_likelihood
 from rlrun.ops.distributions import bin_centres as bin_centres

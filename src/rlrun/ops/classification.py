@@ -1,5 +1,6 @@
-"""How well scores of classes fit labels."""
+"""How well scores of classes fit labels, and clusters the true ones."""
 
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -29,3 +30,24 @@ def auroc(score: Tensor, positive: Tensor) -> Tensor:
     positives = positive.sum()
     wins: Tensor = rank[positive].sum() - 0.5 * positives * (positives + 1)
     return wins / (positives * (~positive).sum())
+
+
+def adjusted_rand_index(cluster: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
+    """Return how far clusters of items agree with the true ones, float64 [B]: 1 if they are the same, 0 by chance.
+
+    The share of pairs of items that both put together, or both apart, relative to its expectation (Hubert and Arabie
+    1985, doi 10.1007/BF01908075).
+
+    Args:
+        cluster, truth: of each item, whole numbers from 0, [B, N].
+        counted: flags of the items that count, [B, N].
+    """
+    counts = F.one_hot(cluster.long()).mT.double() @ (F.one_hot(truth.long()) * counted.unsqueeze(-1)).double()
+
+    def pairs(sizes: Tensor) -> Tensor:
+        return 0.5 * (sizes * (sizes - 1.0)).flatten(1).sum(-1)
+
+    together, of_cluster, of_truth = pairs(counts), pairs(counts.sum(2)), pairs(counts.sum(1))
+    expected = of_cluster * of_truth / pairs(counts.sum((1, 2)).unsqueeze(-1)).clamp(min=1.0)
+    largest = 0.5 * (of_cluster + of_truth)
+    return ((together - expected) / (largest - expected)).where(largest > expected, 1.0)
