@@ -1,4 +1,4 @@
-"""Claims about particles: densities that are known, posteriors, and what networks say of data from elsewhere."""
+"""Claims about particles: densities that are known, posteriors, data from elsewhere. And about objects of images."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ REGRESSION = (
     *("algorithm.network.hidden=[]", "algorithm.network.output_bias=false", "algorithm.particles=100"),
     *("algorithm.batch_size=80", "algorithm.lr=0.02", "algorithm.width=4", "evaluation.every=0", "stop.updates=2_000"),
 )
+MONET = ("algorithm=monet", "encoder=small", "encoder.images.strides=[2,2]", *FALLING)
 HYPERNETWORK = ("algorithm=hypernetwork", "encoder=flat", "algorithm.entropy_weight=30", "stop.updates=2_000")
 
 
@@ -55,6 +56,9 @@ CLAIMS = {
         )
         for method in ("svgd", "gfsf")
     },
+    "monet-sprites": Claim(
+        MONET, 0.9, unit="adjusted Rand index of held-out sprites' pixels", measured=held_out("ari"), enough=4
+    ),
     "hypernetwork-digits": Claim(HYPERNETWORK, 0.96, unit=ACCURACY, measured=held_out("accuracy")),
     "hypernetwork-digits-outliers": Claim(HYPERNETWORK, 0.9, unit=AREA, measured=uncertain),
 }
