@@ -85,6 +85,7 @@ BALANCES = {  # PPO on a pole, learning
 }
 
 QUANTIZED = {"callbacks": {"vq_vae": {"optimizer": {"lr": 1e-3}, "revive": 0.0}}}
+SLOTS = {"algorithm": {"latent": 16}, "networks": {"monet": {"latent": "${algorithm.latent}"}}}
 ENCODING = {
     "algorithm": {"beta": 1.0},
     "networks": {"beta": {"initial": "${algorithm.beta}"}},
@@ -103,6 +104,7 @@ DIPPED = [20, 100, 300, 400, 400, 90, 80, 390, 400, 400]
         (["algorithm=ppo", "env=cartpole"], ROLLOUT),
         (["algorithm=vae"], ENCODING),
         (["algorithm=vq_vae"], QUANTIZED),
+        (["algorithm=monet"], SLOTS),
     ],
 )
 def test_examples_have_keys_of_real_runs(overrides, example):
@@ -161,11 +163,16 @@ def quantized(series=None, keys=None, **options):
     return diagnose(facts(changed(QUANTIZED, keys or {}), {"vq_vae/dead_codes": 0.0, **(series or {})}, **options))
 
 
+def divided(series=None, keys=None, **options):
+    return diagnose(facts(changed(SLOTS, keys or {}), {"monet/slots": 3.0, **(series or {})}, **options))
+
+
 COMMANDS = {
     replay: ["algorithm=sac", "env=pendulum"],
     rollout: ["algorithm=ppo", "env=cartpole"],
     encoding: ["algorithm=vae"],
     quantized: ["algorithm=vq_vae"],
+    divided: ["algorithm=monet"],
 }
 
 
@@ -250,9 +257,10 @@ SICK = {  # rule: who it is about, metrics and keys, a part of the remedy
         {"loader": {"horizon": 128, "minibatch": 256, "epochs": 4}},
         "loader.epochs=10 loader.minibatch=64",
     ),
+    "returns fell after a peak": (rollout, {"evaluation/mean_return": FELL}, {}, "--checkpoint best"),
     "posterior collapsed": (encoding, {"vae/divergence": (0.1, 0.02)}, {}, "algorithm.beta=0.1"),
     "dead codes": (quantized, {"vq_vae/dead_codes": (0.1, 0.9)}, {}, "algorithm.revive=0.1"),
-    "returns fell after a peak": (rollout, {"evaluation/mean_return": FELL}, {}, "--checkpoint best"),
+    "one slot takes everything": (divided, {"monet/slots": (3.0, 1.0)}, {}, "algorithm.latent=8"),
 }
 HEALTHY = {  # rule: metrics and keys just beside
     "failed run": ({}, {}),
@@ -280,9 +288,10 @@ HEALTHY = {  # rule: metrics and keys just beside
     "policy moves too far in an update": ({"policy/clipped": 0.3, "policy/approx_kl": 0.03}, {}),
     "evaluation far below training": ({"evaluation/mean_return": (20, 120)}, {}),
     "few updates a rollout": ({}, {"loader": {"horizon": 128, "minibatch": 64, "epochs": 10}}),
+    "returns fell after a peak": ({"evaluation/mean_return": DIPPED}, {}),
     "posterior collapsed": ({"vae/divergence": (0.02, 0.5)}, {}),
     "dead codes": ({"vq_vae/dead_codes": (0.9, 0.1)}, {}),
-    "returns fell after a peak": ({"evaluation/mean_return": DIPPED}, {}),
+    "one slot takes everything": ({"monet/slots": (1.0, 2.0)}, {}),
 }
 OPTIONS = {  # of a case, and of that beside it
     "failed run": ({"status": "failed", "failure": "ValueError: boom"}, {}),

@@ -6,7 +6,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import rlrun.analysis.why.symptoms  # noqa: F401 - appends its rules behind those of `causes`
+import rlrun.analysis.why.symptoms
+import rlrun.analysis.why.unused  # noqa: F401 - both append their rules behind those of `causes`, in this order
 from rlrun.analysis.why.causes import RULES, NotApplicable, ceiling, override, shown
 from rlrun.analysis.why.facts import ENOUGH, Facts, Unknown, read
 from rlrun.runs.directory import RunDir

@@ -22,7 +22,6 @@ FAR = 2.0  # times what rewards can add up to
 DIVERGED, CLIPPED = 0.04, 0.4  # nats, where 0.01 is usual; share of ratios
 GAP = 0.5  # of the range of returns
 FEW = 40  # updates a rollout; stable-baselines3 makes 320, CleanRL 32 or 320
-LEAST, UNUSED = 0.1, 0.5  # nats that latents carry about an observation; share of codes
 FALLEN, LASTING = 0.5, 0.1  # share of the rise to the peak that is lost; of the run, for which it is
 
 
@@ -320,41 +319,6 @@ def few_updates(facts: Facts) -> Cause | None:
     reason = f"a rollout of {shown(rows)} steps gets {shown(updates)} updates, and no preset chose that for this task"
     remedy = f"more and smaller batches: {override(epochs.key, 10)} {override(batch.key, 64)}"
     return reason, {"rollout": rows, "updates": updates}, remedy
-
-
-@rule(
-    "posterior collapsed",
-    f"latents carry less than {LEAST:g} nats about an observation",
-    "`algorithm.beta=…`, `algorithm.target_divergence=…`",
-)
-def posterior(facts: Facts) -> Cause | None:
-    if "vae/divergence" not in facts.series:
-        raise NotApplicable
-    divergence = facts.late("vae/divergence")
-    if divergence >= LEAST:
-        return None
-    beta = facts.figure("networks.beta.initial")
-    smaller = "" if beta is None else f"a smaller weight of the divergence: {override(beta.key, beta.value / 10)}, or "
-    reason = f"the latents of an observation are {shown(divergence)} nats from the prior: the decoder ignores them"
-    return reason, {"divergence": divergence}, f"{smaller}a target of it: algorithm.target_divergence=0.5"
-
-
-@rule(
-    "dead codes",
-    f"{UNUSED:.0%} of a codebook's codes stand for hardly any row",
-    "`algorithm.revive=…`, `algorithm.codes=…`",
-)
-def dead_codes(facts: Facts) -> Cause | None:
-    if "vq_vae/dead_codes" not in facts.series:
-        raise NotApplicable
-    share = facts.late("vq_vae/dead_codes")
-    if share < UNUSED:
-        return None
-    codes, revived = facts.figure("networks.vq_vae.codes"), facts.number("callbacks.vq_vae.revive")
-    remedy = "codes that move to where rows are: algorithm.ema=0.99 algorithm.revive=0.1"
-    if revived and codes is not None:
-        remedy = f"fewer codes: {override(codes.key, codes.value // 2)}"
-    return f"{share:.0%} of the codes stand for hardly any row", {"dead_codes": share}, remedy
 
 
 @rule(
