@@ -58,6 +58,7 @@ OVERRIDES_OF_FILE = {
     "data/digits": ["algorithm=classifier", "env=none"],
     "data/file": ["algorithm=classifier", "data.dataset={observation: [0.5, 1.5, 2.5], label: [0, 1, 0]}"],
     "data/gaussians": ["algorithm=mutual_information", "env=none"],
+    "data/sprites": ["algorithm=monet", "env=none"],
     "encoder/flat": ["algorithm=classifier"],
     "train": ["algorithm=sac", "env=cartpole"],
     "memory/rollout": ["algorithm=ppo", "env=cartpole"],

@@ -27,6 +27,7 @@ SIZES: dict[str, Any] = {
     "algorithm.round": 16,
     "memory.length": 1_000,
     "offline.updates": 2,
+    "data.dataset.rows": 400,
 }
 # Overrides that a search is given where it has none of the key.
 SEARCH = {"sweep.trials": 2, "sweep.top": 1, "sweep.fresh_seeds": 1}

@@ -50,6 +50,7 @@ SMALL = {  # of some updates
     "algorithm.unroll": 6,
     "algorithm.burn_in": 1,
     "offline.updates": 2,
+    "data.dataset.rows": 400,
     "evaluation.every": 1_000_000,  # only once, at the end
     "evaluation.episodes": 1,
     "evaluation.max_steps": 5,
