@@ -191,8 +191,9 @@ class UNet(nn.Module):
         activation: behind each convolution but the last.
         convolutions: in a section.
         instance_norm: whether each is followed by a norm over the pixels of a channel.
-        hidden: widths of dense layers over all numbers of the bottom (Burgess et al. 2019, arXiv 1901.11390); they
-            fix the sides, and want the `shape` of the image. Empty = there are none.
+        hidden: widths of dense layers over all numbers of the bottom (Burgess et al. 2019, arXiv 1901.11390), which fix
+            the sides. Empty = there are none.
+        shape: of the image, (C, H, W); dense layers want it.
 
     Raises:
         ConfigError: there are dense layers and no shape, or no convolutions.
