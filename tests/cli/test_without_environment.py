@@ -165,6 +165,40 @@ def test_parts_of_networks_are_exported(options, inputs, width, encoder, rlrun, 
     assert (len(about["inputs"]), about["outputs"][0]["shape"][-1]) == (inputs, width)
 
 
+@pytest.fixture(scope="module")
+def divided(tmp_path_factory):
+    """A short run that divides images among slots."""
+    small = ("stop.updates=3", "data.dataset.rows=50", "algorithm.hidden=[4]", "evaluation.every=2", "logger=[]")
+    return rlrun.train(["algorithm=monet", *small], run_dir=tmp_path_factory.mktemp("divided") / "run").run_dir
+
+
+@pytest.mark.parametrize(
+    ("part", "input", "outputs"),
+    [
+        ("", [32, 32, 3], {"action.image": [3072], "action.masks": [3, 32, 32]}),
+        (".encoder", [4, 32, 32], {"action": [32]}),
+        (".decoder", [16], {"action": [4096]}),
+    ],
+    ids=["whole", "encoder", "decoder"],
+)
+def test_slots_are_exported(part, input, outputs, divided, rlrun, tmp_path):
+    pytest.importorskip("onnx")
+    path = tmp_path / "part.onnx"
+    outcome = rlrun("export-onnx", divided, "--network", f"networks.monet{part}", "--output", path)
+    assert (outcome.code, outcome.err) == (0, "")
+    about = json.loads((tmp_path / "part.onnx.json").read_text())
+    assert [port["shape"] for port in about["inputs"]] == [input]
+    assert {port["name"]: port["shape"] for port in about["outputs"]} == outputs
+
+
+def test_data_without_segments_are_no_loss(rlrun, project):
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)
+    np.savez(project / "images.npz", observation=images)
+    file = ("algorithm=monet", "data=file", "data.dataset=images.npz", "stop.updates=1", "algorithm.hidden=[4]")
+    refused(rlrun("train", *file), ["validation.metrics.ari: the held-out data have no 'segmentation'"])
+    assert rlrun("train", *file, "callbacks.validation.metrics.ari=null", "--run-dir", "run").code == 0
+
+
 def test_generators_are_exported(rlrun, project):
     pytest.importorskip("onnx")
     small = ("algorithm.hidden=[4]", "algorithm.noise=1", "algorithm.scale=0.5", "stop.updates=3", "logger=[]")

@@ -40,9 +40,6 @@ USED = 0.01  # share of a batch's pixels from which a slot counts as used
 class SlotEncoder(EncodedMLP):
     """From images and the mask of a slot, [B, C + 1, H, W] from 0 to 1, to means and log-variances of its latents."""
 
-    def forward(self, observation: Tensor) -> Tensor:
-        return super().forward(observation.clamp(0.0, 1.0))  # type: ignore[no-any-return]
-
     def noise(self, count: int) -> Tensor:
         """Draw inputs [count, C + 1, H, W] for `rlrun export-onnx`: data have no masks."""
         return torch.rand(count, *self.observed.shape)  # type: ignore[union-attr]

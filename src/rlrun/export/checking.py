@@ -165,7 +165,7 @@ def _changed(inputs: Columns, generator: np.random.Generator) -> Columns:
 def differing(outputs: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> float:
     """Return the largest difference between outputs [N, …].
 
-    near: outputs for slightly changed inputs, which are as good.
+    near: outputs for slightly changed inputs, which are as good: numbers of a row may be as far off as one of these is.
 
     Raises:
         RlrunError: choices are not the same, or numbers differ by more than the tolerance.
@@ -184,7 +184,7 @@ def differing(outputs: Columns, wanted: Columns, near: Sequence[Columns] = ()) -
                     f"the exported policy disagrees: '{name}' is another in {wrong.sum()} of {len(wrong)} rows"
                 )
             continue
-        allowed = np.maximum(TOLERANCE, own)
+        allowed = np.maximum(TOLERANCE, own.max(tuple(range(1, own.ndim)), keepdims=True, initial=0.0))
         if not (apart <= allowed).all():
             raise RlrunError(
                 f"the exported policy disagrees: '{name}' is off by {np.nanmax(apart):.1e} ({TOLERANCE:g} is allowed)"
