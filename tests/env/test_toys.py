@@ -128,9 +128,9 @@ def test_pictures_show_arm_and_target():
 def test_sprites_have_a_known_answer():
     env = toys.Sprites()
     env.action_space.seed(0)
-    nearer = mean_return(env, lambda _: (env.centers[0] - env.centers[1]).clip(-1.0, 1.0))
+    nearer = mean_return(env, lambda _: (env.centers[0] - env.centers[1]).clip(-1.0, 1.0), 100)
     assert nearer == pytest.approx(-2.0, abs=0.2)
-    assert mean_return(env, lambda _: env.action_space.sample()) == pytest.approx(-18.8, abs=1.5)
+    assert mean_return(env, lambda _: env.action_space.sample(), 100) == pytest.approx(-18.8, abs=1.5)
     rewards, terminated, truncated = episode(env, lambda _: np.ones(2, np.float32), seed=0)
     assert (len(rewards), terminated, truncated) == (50, False, True)
     assert env.centers[1].tolist() == [26.0, 26.0]
@@ -145,6 +145,12 @@ def test_sprites_move_as_they_are_drawn():
     assert {*rows.tolist()} == {*range(14, 25)}  # the square around row 19
     assert {*columns.tolist()} == {*range(6, 16)}  # and column 10.5
     assert reward == pytest.approx(-math.hypot(13.0, 4.5) / math.hypot(21.0, 21.0))
+
+
+def test_shapes_have_their_pixels():
+    apart, colors = np.array([[8.0, 8.0], [23.0, 23.0]]), np.array([1, 2])
+    counts = [(sprites.drawn(apart, np.array([shape, 0]), colors)[1] == 1).sum() for shape in range(4)]
+    assert dict(zip(sprites.SHAPES, counts, strict=True)) == {"square": 121, "disk": 81, "diamond": 85, "cross": 57}
 
 
 def test_segments_are_what_pixels_show():
