@@ -21,6 +21,7 @@ from benchmarks import (
     memory,
     overhead,
     page,
+    particles,
     peers,
     priority_chain,
     resilience,
@@ -64,6 +65,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         args.defaults, seeds=args.seeds, sides=args.sides, workers=args.workers, again=args.again
     ),
     "values": lambda args: values.measure(),
+    "particles": lambda args: particles.measure(seeds=args.seeds),
 }
 
 
@@ -84,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
         parsers[name].add_argument("--seeds", type=seeds_of, default=list(range(5)))
         parsers[name].add_argument("--add", action="store_true", help="keep earlier runs with other seeds")
     parsers["halfcheetah"].add_argument("--seeds", type=seeds_of, default=list(range(3)))
+    parsers["particles"].add_argument("--seeds", type=seeds_of, default=list(range(5)))
     parsers["defaults"].add_argument("--seeds", type=seeds_of, default=list(range(5)))
     for name in ("defaults", "all"):
         parsers[name].add_argument("--sides", nargs="+", choices=defaults.SIDES, default=defaults.SIDES)

@@ -14,7 +14,7 @@ from benchmarks.rivals.environments import REQUIREMENTS as ALL
 from benchmarks.speed import spread
 
 SB3 = "stable-baselines3"
-REQUIREMENTS = [name for name in ALL if name != "sbx"]  # whose memory is stable-baselines3's
+REQUIREMENTS = [name for name in ALL if name not in ("sbx", "numpyro")]  # one shares its memory, the other has none
 EACH = dict.fromkeys(REQUIREMENTS, 1.0)
 BARS: dict[str, dict[str, float]] = {  # rlrun's speed is at least so many times a rival's
     "insert64": EACH,

@@ -44,6 +44,7 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "halfcheetah": outcomes.halfcheetah,
     "defaults": outcomes.defaults,
     "values": outcomes.values,
+    "particles": outcomes.particles,
 }
 
 

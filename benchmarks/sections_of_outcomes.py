@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 from benchmarks.claims_of_pixels import ENOUGH, GAIN, GOOD, PLAIN, met, scores
@@ -286,3 +287,51 @@ def values(result: dict[str, Any]) -> Lines:
         "",
         *table(["case", "learned", "true", "error", "bar"], rows),
     ]
+
+
+def particles(result: dict[str, Any]) -> Lines:
+    """Particle inference next to numpyro's."""
+    rows = []
+    for name, side in result["sides"].items():
+        runs = side["runs"]
+        parts = [[run[part] for run in runs] for part in ("all", "intervals", "gap")]
+        seconds = [run["seconds"] for run in runs]
+        cost = f"{statistics.median(seconds):.1f} ({min(seconds):.1f}–{max(seconds):.1f})"
+        overrides = f"`{' '.join(side['words'])}`" if side["words"] else ""
+        rows.append([name, overrides, f"{runs[0]['lr']:g}", *map(_mean_and_range, parts), cost])
+    heads = [
+        "side",
+        "further override",
+        "learning rate",
+        "all rows",
+        "in the intervals",
+        "in the gap",
+        "processor seconds",
+    ]
+    tried = [
+        f"* {name}: " + ", ".join(f"{lr}: {statistics.mean(values):.3f}" for lr, values in rates.items())
+        for name, rates in result["tried"].items()
+    ]
+    versions = ", ".join(
+        f"{name} {version}" for name, version in result["sides"]["numpyro"]["runs"][0]["versions"].items()
+    )
+    return [
+        "Mean predictive log-likelihood of a held-out row of a regression with a gap: the mean over "
+        f"{len(runs)} seeds of the first weights, with the least and the most; see `benchmarks/particles.py`. "
+        f"{result['updates']:,} updates by Adam on all sides. Processor seconds are the median over seeds; the "
+        f"most of numpyro's has its compilation. Load: {result['load']}. {versions}.",
+        "",
+        *table(heads, rows),
+        "",
+        f"* mean of rlrun's SVGD less that of numpyro's: {result['gain']:.3f}, standard error {result['error']:.3f}; "
+        f"bar ≥ 0: {verdict(result)}",
+        f"* `{' '.join(result['words'])}`",
+        "",
+        "Learning rates that were tried, with the mean over two other data sets:",
+        "",
+        *tried,
+    ]
+
+
+def _mean_and_range(values: list[float]) -> str:
+    return f"{statistics.mean(values):.3f} ({min(values):.3f}–{max(values):.3f})"

@@ -18,6 +18,7 @@ REQUIREMENTS = {
     "sheeprl": "sheeprl==0.8.4",
     "sbx": "sbx-rl==0.28.0",
     "cpprb": "cpprb==11.0.0",
+    "numpyro": "numpyro==0.22.0",
 }
 OWN = {"sheeprl": ("pillow",)}  # packages that a rival needs in another version than is tested here
 
