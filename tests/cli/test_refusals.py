@@ -65,6 +65,9 @@ VALUES = {
     (*DQN, "+with=uniform_prior"): [
         "callbacks.temperature: +with=uniform_prior needs it, and algorithm=dqn lacks it; uniform_prior: SAC,"
     ],
+    ("train", "algorithm=sac", "env=pendulum", "+with=encoded_actions"): [
+        "memory.adaptors.latent_actions: +with=encoded_actions needs it, and algorithm=sac lacks it; encoded_actions: ",
+    ],
     ("train", "algorithm=ddpg", "env=pendulum", "+with=policy_prior"): ["callbacks.temperature:", "ddpg lacks it; pol"],
     (*DQN, "seed=abc"): ["seed: wanted a whole number", "'abc'"],
     (*DQN, "algorithm.batch_size=-4"): ["algorithm.batch_size: wanted a whole number from 1", "-4"],
@@ -84,6 +87,11 @@ VALUES = {
     (*DQN, "algorithm=dqn,sac"): ["one run takes one value"],
     (*DQN, "num_envs=true"): ["num_envs: wanted a whole number from 1, got true"],
     (*DQN, "algorithm.hidden=[64,0]"): ["algorithm.hidden: wanted a list of whole numbers from 1"],
+    (*DQN, "+with=curl", "curl.tau=2"): ["curl.tau: wanted a number from 0 to 1, got 2"],
+    (*DQN, "+with=spr", "spr.leaves=camera"): ["spr.leaves: wanted a list of texts or null, got 'camera'"],
+    (*DQN, "+with=curl", "curl.views=cut_out"): ["curl.views: wanted keys with values, got 'cut_out'"],
+    (*DQN, "+with=spr", "spr.steps=2.5"): ["spr.steps: wanted a whole number from 1, got 2.5"],
+    (*DQN, "+with=spr", "spr.hidden=0"): ["spr.hidden: wanted a list of whole numbers from 1, got 0"],
     (*DQN, "env.id=null"): ["env: no environment is named"],
     (*DQN, "env.id=???"): ["env.id: a value is needed"],
     (*DQN, "algorithm.hidden=[8"): ["'algorithm.hidden=[8'", "'[' is not closed"],

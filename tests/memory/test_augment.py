@@ -294,6 +294,8 @@ def test_later_steps_of_windows():
 REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
     "no image": (RandomShift, {"spaces": spaces(Box((4,), np.zeros(4), np.ones(4)))}, SpaceError, "wants images"),
     "unknown leaf": (RandomShift, {"leaves": ["camera"]}, ConfigError, "'camera' is no image"),
+    "leaf of an image": (RandomShift, {"leaves": ["camera"]}, ConfigError, "it is an image itself; leaves=null takes"),
+    "no leaf": (RandomShift, {"leaves": []}, ConfigError, r"wanted paths of images, or null for all of them; got \[\]"),
     "negative shift": (RandomShift, {"pixels": -1}, ConfigError, "pixels"),
     "crop of nothing": (RandomCrop, {"least": 0.0}, ConfigError, "least"),
     "bounds in disorder": (CutOut, {"least": 0.5, "largest": 0.2}, ConfigError, "in order"),
@@ -303,6 +305,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
     "jitter": (ColorJitter, {"contrast": 2.0}, ConfigError, "contrast"),
     "views without a change": (Views, {"changes": {"shift": None}}, ConfigError, "both views are the same"),
     "no recipe": (Views, {"changes": {"cut": True}}, ConfigError, "changes.cut: wanted a recipe of a change, got True"),
+    "no change of images": (Views, {"changes": {"cut": Later}}, ConfigError, "cut: .*argument: 'changes'"),
+    "views as a change": (Views, {"changes": {"cut": partial(Later, changes={})}}, ConfigError, "cut: a Later is no"),
     "no later step": (Later, {"changes": SHIFT, "steps": 0}, ConfigError, "Later.steps"),
 }
 

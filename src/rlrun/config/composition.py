@@ -279,12 +279,13 @@ def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
 
 
 def _check_completed(composed: Composed) -> None:
-    """Refuse an addition to a callback that the algorithm lacks."""
+    """Refuse an addition to a callback or an adaptor that the algorithm lacks."""
     setters = origins(composed.config, composed.layers)
     for path, layer in setters.items():
-        lacking = path[0] == "callbacks" and len(path) > 2 and (*path[:2], "_target_") not in setters
+        depth = 2 if path[0] == "callbacks" else 3 if path[:2] == ("memory", "adaptors") else len(path)
+        lacking = len(path) > depth and (*path[:depth], "_target_") not in setters
         if lacking and (needing := _needing(composed, layer)):
-            raise ConfigError(f"{dotted(path[:2])}: {needing}")
+            raise ConfigError(f"{dotted(path[:depth])}: {needing}")
 
 
 def _needing(composed: Composed, layer: Layer | None) -> str:

@@ -112,6 +112,9 @@ def each(kind: Kind) -> Kind:
     def convert(value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError
+        for name, entry in value.items():
+            if isinstance(entry, Mapping):
+                raise ConfigError(f"'{name}': a name keeps its dots: wanted {{{name}.{next(iter(entry), '*')}: …}}")
         return {str(name): converted(f"'{name}'", entry, kind) for name, entry in value.items()}
 
     json = {"type": "object", "additionalProperties": kind.json}
@@ -215,6 +218,17 @@ KINDS: dict[str, Kind] = {
     "algorithm.ensemble": whole(1),
     "algorithm.n_step": whole(1),
     "algorithm.tau": number(0, 1),
+    "algorithm.vae_hidden": list_of("a list of whole numbers from 1", whole(1), or_one=True),
+    "curl.tau": number(0, 1),
+    "curl.leaves": either(TEXTS, NULL),
+    "curl.projection": either(whole(1), NULL),
+    "curl.views": BLOCK,
+    "spr.tau": number(0, 1),
+    "spr.steps": whole(1),
+    "spr.projection": either(whole(1), NULL),
+    "spr.views": BLOCK,
+    "spr.leaves": either(TEXTS, NULL),
+    "spr.hidden": list_of("a list of whole numbers from 1", whole(1), or_one=True),
     "algorithm.policy_every": whole(1),
     "algorithm.target_every": whole(1),
     "algorithm.max_grad_norm": either(number(0, above=True), NULL),

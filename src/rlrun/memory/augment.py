@@ -102,11 +102,14 @@ def images_of(owner: str, spaces: Spaces, chosen: Sequence[str] | None) -> dict[
     images = {path: leaf for path, leaf in leaves(spaces.observation) if isinstance(leaf, Box) and leaf.image}
     if not images:
         raise SpaceError(f"{owner} wants images (uint8, 8 pixels a side) in {describe(spaces.observation)}")
+    if chosen is not None and not chosen:
+        raise ConfigError(f"memory.adaptors: {owner}.leaves: wanted paths of images, or null for all of them; got []")
+    there = "it is an image itself; leaves=null takes it" if "" in images else f"there are {', '.join(images)}"
     for path in chosen or ():
         if path not in images:
             raise ConfigError(
-                f"memory.adaptors: {owner}.leaves: '{path}' is no image of the observation; there are "
-                f"{', '.join(images) or 'none'}{did_you_mean(path, images)}"
+                f"memory.adaptors: {owner}.leaves: '{path}' is no image of the observation; {there}"
+                f"{did_you_mean(path, images)}"
             )
     return images if chosen is None else {path: images[path] for path in chosen}
 
@@ -277,10 +280,15 @@ class Views:
                 raise ConfigError(f"memory.adaptors: Views.changes.{name}: wanted a recipe of a change, got {recipe!r}")
         kind = type(self).__name__.encode()
         seeds = np.random.SeedSequence(seed, spawn_key=tuple(kind)).generate_state(len(recipes)).tolist()
-        self.changes = {
-            name: recipe(spaces=spaces, leaves=leaves, seed=number)
-            for (name, recipe), number in zip(recipes.items(), seeds, strict=True)
-        }
+        self.changes: dict[str, Augmentation] = {}
+        for (name, recipe), number in zip(recipes.items(), seeds, strict=True):
+            try:
+                self.changes[name] = change = recipe(spaces=spaces, leaves=leaves, seed=number)
+            except TypeError as error:  # it lacks an argument, or takes none of these
+                raise ConfigError(f"memory.adaptors: Views.changes.{name}: {error}") from error
+            if not isinstance(change, Augmentation):
+                kind = type(change).__name__
+                raise ConfigError(f"memory.adaptors: Views.changes.{name}: a {kind} is no rlrun.memory.Augmentation")
         self.requires: tuple[str, ...] = ("observation",)
         self.requires = next((change.requires for change in self.changes.values()), self.requires)
         self.augment_anchor = augment_anchor
