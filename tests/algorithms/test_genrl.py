@@ -9,7 +9,7 @@ from rlrun.algorithms.genrl import LatentActions, LatentAgent, Latents
 from rlrun.algorithms.vae import VAE
 from rlrun.checkpointing import load
 from rlrun.collect import Collector
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, RequestError, SpaceError
 from rlrun.core.spaces import Box, Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import Table
@@ -170,14 +170,16 @@ def test_decoders_load_alone_from_an_autoencoder(vae_run, tmp_path):
     ("overrides", "message"),
     [
         (("init.from={networks.vae: ../expert}",), "'networks.vae: load' finds nothing to load in "),
-        (("init.from={networks.vae: ../vae}", "algorithm.latent=3"), r"not fit: .*\[4, 8\] there, \[6, 8\] here"),
+        (("init.from={networks.vae: ../vae}", "algorithm.latent=3"), r"\[4, 8\] there, \[6, 8\] here.*; give this run"),
         (("init.from={networks.vae: ../vae}", "algorithm.condition=null"), r"not fit: .*\[8, 6\] there, \[8, 2\] here"),
+        (("init.from={networks.vae: ../nowhere}",), "^init.from: .*nowhere does not exist"),
+        (("init.from.networks.vae=../vae",), r"^init.from: 'networks': .*: wanted \{networks.vae: …\}"),
         ((), r"init.from.networks.vae: a value is needed: init.from=\{networks.vae: …\}"),
     ],
 )
 def test_weights_of_something_else_are_refused(vae_run, monkeypatch, overrides, message):
     (folder := vae_run.parent / "work").mkdir(exist_ok=True)
     monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(RequestError, match=message):
         rlrun.train([*GENRL, *SHORT, *overrides], run_dir="run")
     assert [*folder.iterdir()] == []

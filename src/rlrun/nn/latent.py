@@ -15,7 +15,8 @@ class SharedFeatures(nn.Module):
         super().__init__()
         if not [*network.encoder.parameters()]:
             kind = type(network).__name__
-            raise ConfigError(f"a {kind} has no layers in its encoder here; +with=autoencoder makes some")
+            way_out = "encoder._target_=torch.nn.LazyLinear +encoder.out_features=32 makes one"
+            raise ConfigError(f"a {kind} has no layers in its encoder here, which this loss could train; {way_out}")
         self.encoder = network.encoder
         self.size = network.encoded
         self._owner = (network,)  # in a tuple: its other parameters are not those of the term

@@ -127,7 +127,10 @@ def transfer(composed: Composed, parts: Mapping[str, Stateful], trainer: Trainer
     if settings is None:
         return None
     selection = _Selection(settings, parts)
-    parents = {text: find(text) for text in settings.sources.values()}
+    try:
+        parents = {text: find(text) for text in settings.sources.values()}
+    except RunDirError as error:
+        raise RunDirError(f"init.from: {error}") from error
     sources = {text: read(parent, partial(selection.wants, text)) for text, parent in parents.items()}
     report = selection.decide(sources)
     selection.load()
@@ -259,7 +262,7 @@ class _Selection:
         misfits = self.report.of("misfit")
         if misfits and not self.settings.lenient:
             names = some(misfits, MISFITS)
-            way_out = "init.mismatch=skip initializes these"
+            way_out = "give this run the sizes of that one; or init.mismatch=skip initializes these"
             raise ConfigError(f"init.from: {place} does not fit: {names}; {way_out}")
         for pattern, loads in self.settings.parts.items():
             if loads and not any(matches(pattern, name) for name in self.loaded):
