@@ -89,6 +89,8 @@ VALUES = {
     (*DQN, "algorithm.hidden=[64,0]"): ["algorithm.hidden: wanted a list of whole numbers from 1"],
     (*DQN, "+with=curl", "curl.tau=2"): ["curl.tau: wanted a number from 0 to 1, got 2"],
     (*DQN, "+with=spr", "spr.leaves=camera"): ["spr.leaves: wanted a list of texts or null, got 'camera'"],
+    (*DQN, "init=old"): ["init: wanted keys with values, got 'old'; init.from=RUN names a run"],
+    (*DQN, "load=old"): ["load: wanted keys with values, got 'old'; init.from=RUN names a run"],
     (*DQN, "+with=curl", "curl.views=cut_out"): ["curl.views: wanted keys with values, got 'cut_out'"],
     (*DQN, "+with=spr", "spr.steps=2.5"): ["spr.steps: wanted a whole number from 1, got 2.5"],
     (*DQN, "+with=spr", "spr.hidden=0"): ["spr.hidden: wanted a list of whole numbers from 1, got 0"],

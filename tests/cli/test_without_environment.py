@@ -325,7 +325,7 @@ def test_commands_of_agents_are_refused(command, parts, trained, rlrun, monkeypa
 
 def test_runs_with_agents_have_no_network(tiny_run, rlrun, monkeypatch):
     folder = tiny_run("algorithm=dqn", "env=bandit").out.splitlines()[-1]
-    refused(rlrun("eval", folder, "--network", "networks.critics"), ["no callbacks.validation judges"])
+    refused(rlrun("eval", folder, "--network", "networks.critics"), ["networks.critics: this run has an agent"])
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     refused(rlrun("eval", folder, "--video", "films"), ["--video", "[video]'"])
 

@@ -305,6 +305,8 @@ def _check_closed(tree: Any) -> None:
             off = f"; {block}.every=0 turns it off" if f"{block}.every" in KINDS else ""
             raise ConfigError(f"{block}: wanted keys with values, got {shown(tree[block])}{off}")
     for block in CLOSED:
+        if not isinstance(tree.get(block) or {}, Mapping):
+            raise ConfigError(f"{block}: wanted keys with values, got {shown(tree[block])}; init.from=RUN names a run")
         for key, _ in children(child(tree, block)):
             if key not in known(block):
                 raise ConfigError(f"{block}.{key}: no such key{instead(block, key)}")

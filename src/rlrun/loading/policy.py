@@ -242,6 +242,8 @@ class Judged(Restored):
         callbacks = plain(self.config).get("callbacks")
         judges: Any = callbacks.get("validation") if isinstance(callbacks, dict) else "callbacks"
         if not isinstance(judges, dict) and (judges is not None or self.config.get("agent") is not None):
+            if network is not None:
+                raise RequestError(f"--network {network}: this run has an agent, which acts; leave the option out")
             self.judge()
         silent = {f"callbacks.validation.{name}": None for name in ("logger", "checkpointer") if judges}
         self.path = self._named(network, (judges or {}).get("network"))
