@@ -110,3 +110,7 @@ def test_critics_learn_it_in_one_step(algorithm, tmp_path):
     metrics = run_of(algorithm, "spr", tmp_path)
     assert {"loss/q_loss", "loss/spr", "representation/prediction_similarity"} <= {*metrics}
     assert 0.0 < metrics["loss/spr"] < 10.0
+
+
+def test_stored_actions_are_read(tmp_path):  # decisions have a number of steps, too
+    assert 0.0 < run_of("sac", "action_repeat,spr", tmp_path)["loss/spr"] < 10.0
