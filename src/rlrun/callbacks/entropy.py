@@ -225,7 +225,7 @@ class Targets:
 
     def __init__(self, spaces: Spaces, target: Given, *, min_prob: float = 0.1, leaves: bool = False) -> None:
         codec = ActionCodec(spaces)
-        self.kinds = codec.names(leaves=leaves)
+        self.space, self.kinds = spaces.action, codec.names(leaves=leaves)
         default = ops.target_entropy(spaces.action, min_prob=min_prob, masked=codec.masked)._asdict()
         if leaves:
             default |= {

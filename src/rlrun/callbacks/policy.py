@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, WiringError, require_one_of
+from rlrun.core.spaces import describe
 from rlrun.core.typing import Tree
 from rlrun.nn import (
     ActionHead,
@@ -79,6 +80,10 @@ class SoftPolicyLoss(LossCallback):
             if kinds != parts:
                 wrong, wanted = ", ".join(kinds), ", ".join(parts)
                 raise WiringError(f"callbacks.{source.name} weighs {wrong}; here there is a temperature of {wanted}")
+            space, own = getattr(getattr(source, "targets", None), "space", None), self.policy.codec.space
+            if space is not None and describe(space) != describe(own):
+                wrong = f"callbacks.{source.name}.spaces: its targets are for {describe(space)}"
+                raise WiringError(f"{wrong}, the policy chooses {describe(own)}; give ${{networks.policy.spaces}}")
             self.temperature.log.requires_grad_(False)  # no loss learns it
 
     def loss(
