@@ -128,6 +128,14 @@ def test_soft_policies_have_trust_regions(distribution):
         assert region._ratio(None) <= 1.0 < region.ratio
 
 
+def test_latent_actions_have_trust_regions(tmp_path):
+    overrides = ["algorithm=genrl", "env=thrusters", "preset=null", "init.from=null", "+with=trust_region"]
+    small = ["algorithm.hidden=[8]", "algorithm.warmup_steps=10", "stop.env_steps=20", "logger=[]"]
+    region = train([*overrides, *small], run_dir=tmp_path / "run").trainer.callbacks["trust_region"]
+    assert region.codec.sizes == (2,)  # of four thrusts
+    assert 0.0 < region.ratio <= 1.0
+
+
 def test_recurrent_policies_have_trust_regions():
     """Replayed windows bring their state with the observation; the column `state` is not another one."""
     spaces = Spaces(SEEN, TWO)

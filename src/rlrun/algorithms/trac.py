@@ -70,9 +70,9 @@ class TrustRegion(Callback):
             )
         self.network = network
         modules = network.modules() if isinstance(network, nn.Module) else ()
-        kinds = [module.distribution for module in modules if isinstance(module, SquashedGaussian | ActionHead)]
-        self.distance = (*kinds, GAUSSIANS["squashed"])[0].distance
-        self.codec = ActionCodec(spaces)
+        parts = [module for module in modules if isinstance(module, SquashedGaussian | ActionHead)]
+        self.distance = (*(part.distribution for part in parts), GAUSSIANS["squashed"])[0].distance
+        self.codec = (*(part.codec for part in parts), ActionCodec(spaces))[0]
         self.data_group = data_group
         self.per_dim = per_dim
         self.ratio, self.updates, self.shrunk = 0.0, 0, 0  # change to limit of the newest update; numbers of updates
