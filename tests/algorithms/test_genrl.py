@@ -10,6 +10,8 @@ from rlrun.algorithms.vae import VAE
 from rlrun.checkpointing import load
 from rlrun.collect import Collector
 from rlrun.core.errors import ConfigError, RequestError, SpaceError
+from rlrun.commands.check import check
+from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import Table
@@ -164,6 +166,13 @@ def test_decoders_load_alone_from_an_autoencoder(vae_run, tmp_path):
     trained, left = map(vae_of, (vae_run, tmp_path / "run"))
     equal = {name: torch.equal(left[name], tensor) for name, tensor in trained.items() if "weight" in name}
     assert equal == {name: "decoder" in name for name in equal}
+
+
+@pytest.mark.parametrize("latent", [2, 6])  # fewer numbers than four thrusts, and more
+def test_preceding_actions_are_no_prior(latent):
+    overrides = ["algorithm=genrl", "env=thrusters", "init.from=null", "+with=same_action_prior"]
+    with pytest.raises(ConfigError, match=r"networks\.policy\.prior: memory stores decoded actions"):
+        check([*overrides, f"algorithm.latent={latent}"])
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,18 @@ class LatentAgent(PolicyAgent):
         policy: the network, over latent actions.
         latents: decodes them.
         options: of `PolicyAgent`.
+
+    Raises:
+        ConfigError: the policy's prior compares latent actions with those that memory stores.
     """
 
     def __init__(self, policy: Any, *, latents: Latents, **options: Any) -> None:
         super().__init__(policy, **options)
+        if getattr(getattr(policy, "prior", None), "reads_previous", False):
+            raise ConfigError(
+                "networks.policy.prior: memory stores decoded actions, and the policy's are latent; leave "
+                "+with=same_action_prior away"
+            )
         self.latents = latents
         self.outputs = (*self.outputs, "latent")
 

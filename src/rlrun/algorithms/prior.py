@@ -37,6 +37,7 @@ class Prior(nn.Module):
     """
 
     branches: tuple[int, ...] = ()  # of `ActionCodec`, where choices have a prior
+    reads_previous = False  # whether it wants the action before, as memory stores it
 
     def choices(self, observation: Tree) -> Tensor | float:
         """Return log p(k | s) [B, K] of choices; 0 where they have no prior."""
@@ -78,6 +79,8 @@ class SameActionPrior(Prior):
         SpaceError: the action space has no Box.
         ConfigError: the share is none, or the deviation not above 0.
     """
+
+    reads_previous = True
 
     def __init__(self, spaces: Spaces, *, share: float = 0.9, deviation: float = 0.1) -> None:
         super().__init__()
