@@ -141,6 +141,12 @@ def test_critics_learn_it_in_one_step(algorithm, tmp_path):
     assert 0.0 < metrics["loss/curl"] < 1.5 * math.log(16)
 
 
+def test_joint_losses_are_known_to_others(tmp_path):
+    more = ["callbacks.parameter_logs.outputs=true", "value_bias.every=20", "value_bias.episodes=2"]
+    metrics = run_of("sac", "target_scale,parameter_logs,value_bias,curl", tmp_path, *more)
+    assert {"target/deviation", "value_bias/mean", "output/q_loss_q_loss_layers/q50"} <= {*metrics}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rlrun import ops
+from rlrun.callbacks.joint import with_terms
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, RlrunError, WiringError, did_you_mean
 from rlrun.core.typing import Tree
@@ -114,7 +115,7 @@ class TargetScale(Callback):
 
     def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
         for callback in callbacks.values():
-            if callback is self.loss or callback.data_group != self.data_group:
+            if self.loss in with_terms(callback) or callback.data_group != self.data_group:
                 continue
             hook = callback.hook("backward")
             if hook is not None and "target_scale" in hook.arguments:

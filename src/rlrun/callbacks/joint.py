@@ -76,8 +76,8 @@ class JointLoss(LossCallback):
         self._required = [name for name, needed in self._wanted.items() if needed]
 
     def loss(self, *values: Any, **optional: Any) -> LossResult:
-        """Return the weighted sum, a scalar; values: of required arguments, in their order."""
-        inputs = dict(zip(self._required, values, strict=True)) | optional
+        """Return the weighted sum, a scalar; values: of required arguments, in their order, unless they have names."""
+        inputs = dict(zip(self._required, values, strict=False)) | optional
         weight = inputs.get("weight")
         total: Any = 0.0
         outputs: dict[str, Any] = {}
@@ -124,6 +124,11 @@ class JointLoss(LossCallback):
         paths = dict.fromkeys(path_of(term.network) for term in self.terms.values())
         total = " + ".join(f"{self.loss_weight[name]:g} × {name}" for name in self.terms)
         return super().note(lambda part: " and ".join(paths)) + f" by {total}"
+
+
+def with_terms(callback: Callback) -> list[Callback]:
+    """Return a callback, and the terms behind it if it is a joint loss."""
+    return [callback, *(callback.terms.values() if isinstance(callback, JointLoss) else ())]
 
 
 def replaced(callbacks: Mapping[str, Callback | None], *, by: Mapping[str, Callback]) -> dict[str, Callback | None]:

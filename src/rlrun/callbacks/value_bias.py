@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from rlrun.callbacks.critic import CriticLoss
+from rlrun.callbacks.joint import with_terms
 from rlrun.callbacks.log import Logger
 from rlrun.callbacks.schedule import following
 from rlrun.collect.agents import Agent, Response, initial_state, prepared, to_arrays, to_tensors
@@ -81,7 +82,8 @@ class ValueBias(Callback):
         self._loss: CriticLoss | None = None
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
-        losses = [callback for callback in callbacks.values() if isinstance(callback, CriticLoss)]
+        parts = [part for callback in callbacks.values() for part in with_terms(callback)]
+        losses = [part for part in parts if isinstance(part, CriticLoss)]
         if not losses:
             raise WiringError(f"callbacks.{self.name}: no critics are trained; sac, td3, ddpg and dqn have some")
         self._loss = losses[0]
