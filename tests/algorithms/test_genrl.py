@@ -9,9 +9,8 @@ from rlrun.algorithms.genrl import LatentActions, LatentAgent, Latents
 from rlrun.algorithms.vae import VAE
 from rlrun.checkpointing import load
 from rlrun.collect import Collector
-from rlrun.core.errors import ConfigError, RequestError, SpaceError
 from rlrun.commands.check import check
-from rlrun.core.errors import ConfigError, SpaceError
+from rlrun.core.errors import ConfigError, RequestError, SpaceError
 from rlrun.core.spaces import Box, Composite, Spaces
 from rlrun.env import make
 from rlrun.memory import Table
