@@ -20,10 +20,10 @@ from rlrun.env.toy_spaces import (
     MaskedChain,
     MixedAction,
     MultiDiscreteAction,
+    Thrusters,
     Toy,
     TupleSpaces,
 )
-from rlrun.env.toy_thrusters import Thrusters
 
 __all__ = [
     "Bandit",
