@@ -192,7 +192,7 @@ VALUES = (CONSTRAINED, "+with=[reward_weights,reward_values]")
         (
             "sac",
             (CONSTRAINED, "+with=reward_critics"),
-            r"memory.adaptors.reward_weights.weights.*leads nowhere.*add \+with=reward_weights, lagrangian or",
+            r"memory.adaptors.reward_weights: \+with=reward_critics needs it.*add \+with=reward_weights, lagrangian or",
         ),
         ("sac", (*CRITICS, "+with=target_scale"), "no common deviation"),
         ("sac", (*CRITICS, "+with=rnd"), "Intrinsic adds to one reward a step, and they stay 2"),
