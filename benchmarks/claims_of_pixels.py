@@ -33,12 +33,12 @@ def random_return(episodes: int = 1_000) -> float:
     return total / episodes
 
 
-def scores(found: Mapping[str, Any]) -> dict[str, float]:
+def scores(results: Mapping[str, Any]) -> dict[str, float]:
     """Return the mean return of each run in pictures, where 0 is random and 1 SAC on the state; {} without all runs."""
     names = (STATE, PLAIN, *HELPED)
-    if not {*names} <= {*found}:
+    if not {*names} <= {*results}:
         return {}
-    returns = {name: fmean(run["value"] for run in found[name]["runs"]) for name in names}
+    returns = {name: fmean(run["value"] for run in results[name]["runs"]) for name in names}
     least = random_return()
     return {name: (value - least) / (returns[STATE] - least) for name, value in returns.items() if name != STATE}
 

@@ -1,6 +1,6 @@
 """Contrastive representations (CURL, Srinivas et al. 2020, arXiv 2004.04136), next to the loss of critics.
 
-Two views of each image differ by random changes. The latent of the one tells the other from those of the whole batch:
+Two views of each image differ by random changes. The latent of the one identifies that of the other in the whole batch:
 
     l_ij = z(anchor_i) · W z̄(positive_j) / temperature
     L_i  = log Σ_j exp(l_ij) - l_ii

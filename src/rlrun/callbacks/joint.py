@@ -77,7 +77,7 @@ class JointLoss(LossCallback):
 
     def loss(self, *values: Any, **optional: Any) -> LossResult:
         """Return the weighted sum, a scalar; values: of required arguments, in their order, unless they have names."""
-        inputs = dict(zip(self._required, values, strict=False)) | optional
+        inputs = dict(zip(self._required, values, strict=bool(values))) | optional
         weight = inputs.get("weight")
         total: Any = 0.0
         outputs: dict[str, Any] = {}

@@ -65,7 +65,7 @@ class Reacher(Toy):
     """
 
     steps = 50
-    link, gain, kept = 0.5, 0.1, 0.7  # length; change of an angle by a full action; share of its change that lasts
+    link, gain, keep = 0.5, 0.1, 0.7  # length; change of an angle by a full action; share of its change that lasts
     nearest, farthest = 0.2, 0.9  # of the target from the shoulder
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Reacher(Toy):
         self.target = distance * np.array([math.sin(angle), math.cos(angle)])
 
     def act(self, action: Any) -> tuple[float, bool]:
-        self.change = self.kept * self.change + self.gain * np.clip(action, -1.0, 1.0)
+        self.change = self.keep * self.change + self.gain * np.clip(action, -1.0, 1.0)
         self.angles = self.angles + self.change
         return -float(np.linalg.norm(self.joints()[1] - self.target)), False
 

@@ -289,8 +289,7 @@ class Views:
             if not isinstance(change, Augmentation):
                 kind = type(change).__name__
                 raise ConfigError(f"memory.adaptors: Views.changes.{name}: a {kind} is no rlrun.memory.Augmentation")
-        self.requires: tuple[str, ...] = ("observation",)
-        self.requires = next((change.requires for change in self.changes.values()), self.requires)
+        self.requires = next((change.requires for change in self.changes.values()), ("observation",))
         self.augment_anchor = augment_anchor
 
     def __call__(self, batch: Batch, rows: Rows | None) -> Batch:

@@ -86,7 +86,7 @@ def diagnose(facts: Facts) -> Diagnosis:
     findings, healthy, unmade = [], [], {}
     without_env = "env" in facts.config and facts.config["env"] is None
     for rule in RULES:
-        if rule.of_env and without_env:
+        if (rule.of_env and without_env) or (rule.reads and rule.reads not in facts.series):
             continue
         try:
             sign = rule.check(facts)

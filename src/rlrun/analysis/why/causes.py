@@ -7,7 +7,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rlrun.analysis.why.facts import Facts, Setting, Unknown, median_of_newer_half
 
@@ -36,16 +36,17 @@ class Rule(NamedTuple):
     helps: str
     check: Check
     of_env: bool = False  # it means nothing without an environment
+    reads: str | None = None  # a metric without which it does not apply
 
 
 RULES: list[Rule] = []
 
 
-def rule(name: str, fires: str, helps: str, *, of_env: bool = False) -> Callable[[Check], Check]:
+def rule(name: str, fires: str, helps: str, **options: Any) -> Callable[[Check], Check]:
     """Append the decorated check to `RULES`."""
 
     def append(check: Check) -> Check:
-        RULES.append(Rule(name, fires, helps, check, of_env))
+        RULES.append(Rule(name, fires, helps, check, **options))
         return check
 
     return append

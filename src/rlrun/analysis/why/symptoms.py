@@ -271,10 +271,9 @@ def overestimation(facts: Facts) -> Cause | None:
     "policy moves too far in an update",
     f"{CLIPPED:.0%} of ratios are clipped, or the divergence is {DIVERGED:g} nats",
     "`algorithm.kl_limit=…`, `algorithm.epochs=…`",
+    reads="policy/clipped",
 )
 def ratios(facts: Facts) -> Cause | None:
-    if "policy/clipped" not in facts.series:
-        raise NotApplicable
     clipped, divergence = facts.values("policy/clipped", 3), facts.values("policy/approx_kl", 3)
     if not any(clipped) and not any(divergence):
         raise Unknown("policy/clipped beyond the first minibatch of a rollout")

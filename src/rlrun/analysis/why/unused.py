@@ -1,6 +1,6 @@
 """Rules about what a representation of data leaves unused: latents, codes and slots."""
 
-from rlrun.analysis.why.causes import Cause, NotApplicable, override, rule, shown
+from rlrun.analysis.why.causes import Cause, override, rule, shown
 from rlrun.analysis.why.facts import Facts
 
 LEAST, UNUSED = 0.1, 0.5  # nats that latents carry about an observation; share of codes
@@ -11,10 +11,9 @@ ALONE = 1.5  # slots
     "posterior collapsed",
     f"latents carry less than {LEAST:g} nats about an observation",
     "`algorithm.beta=…`, `algorithm.target_divergence=…`",
+    reads="vae/divergence",
 )
 def posterior(facts: Facts) -> Cause | None:
-    if "vae/divergence" not in facts.series:
-        raise NotApplicable
     divergence = facts.late("vae/divergence")
     if divergence >= LEAST:
         return None
@@ -28,10 +27,9 @@ def posterior(facts: Facts) -> Cause | None:
     "dead codes",
     f"{UNUSED:.0%} of a codebook's codes stand for hardly any row",
     "`algorithm.revive=…`, `algorithm.codes=…`",
+    reads="vq_vae/dead_codes",
 )
 def dead_codes(facts: Facts) -> Cause | None:
-    if "vq_vae/dead_codes" not in facts.series:
-        raise NotApplicable
     share = facts.late("vq_vae/dead_codes")
     if share < UNUSED:
         return None
@@ -46,10 +44,9 @@ def dead_codes(facts: Facts) -> Cause | None:
     "one slot takes everything",
     "the other slots of a MONet have hardly any pixel",
     "`algorithm.latent=…`",
+    reads="monet/slots",
 )
 def slots(facts: Facts) -> Cause | None:
-    if "monet/slots" not in facts.series:
-        raise NotApplicable
     count = facts.late("monet/slots")
     if count >= ALONE:
         return None
