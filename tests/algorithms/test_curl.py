@@ -59,6 +59,13 @@ def test_loss_is_the_formula(projection, options):
     torch.testing.assert_close(metrics["representation/contrast_accuracy"], right)
 
 
+def test_every_part_learns():
+    network = contrast(projection=4)
+    ContrastLoss(network, None).loss(torch.randn(6, 3), torch.randn(6, 4))[0].sum().backward()
+    gradients = {name: weights.grad for name, weights in network.named_parameters()}
+    assert [name for name, gradient in gradients.items() if gradient is None or not gradient.any()] == []
+
+
 def test_large_scores_stay_finite():
     network = contrast(temperature=1e-4)
     elements, _, _ = ContrastLoss(network, None).loss(torch.randn(4, 3), 1e3 * torch.randn(4, 5))

@@ -26,10 +26,10 @@ READERS = [None, "observation"]
 
 
 class Fixed(torch.nn.Module):
-    """Act by half of the first two numbers."""
+    """Act by half of the first two numbers, or of the last two if it does not explore."""
 
     def act(self, observation, explore=True):
-        return 0.5 * observation[:, :2]
+        return 0.5 * (observation[:, :2] if explore else observation[:, 2:])
 
 
 def latents_of(condition=None, **options):
@@ -66,6 +66,9 @@ def test_policy_does_what_is_decoded(condition, scale):
     np.testing.assert_array_equal(response["latent"], latent)
     np.testing.assert_allclose(response["action"], action, atol=1e-6)
     np.testing.assert_array_equal(agent.respond(observation, None, True)[0], response["action"])
+    greedy = by_hand(latents, 0.5 * observation[:, 2:], observation)
+    np.testing.assert_allclose(agent(observation.numpy(), explore=False)["action"], greedy, atol=1e-6)
+    np.testing.assert_allclose(agent.respond(observation, None, False)[0], greedy, atol=1e-6)
 
 
 def test_random_latent_actions_are_decoded():

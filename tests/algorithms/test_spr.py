@@ -48,6 +48,24 @@ def test_loss_is_known_by_hand():
     torch.testing.assert_close(similarity, torch.tensor((0.6 + 0.0 + 1.0) / 3), rtol=0.0, atol=1e-6)
 
 
+def test_features_are_projected_and_then_predicted():
+    network = prediction(projection=3)
+    for layer in (network.latent.projection, network.predictor):
+        nn.init.normal_(layer.bias)
+    nn.init.normal_(network.predictor.weight)
+    features = torch.tensor([[[3.0, 1.0], [2.0, 0.0], [1.0, -1.0]], [[-1.0, 0.0], [0.0, 1.0], [1.0, 2.0]]])
+    latent = F.linear(features, network.latent.projection.weight, network.latent.projection.bias)
+    expected = F.linear(latent, network.predictor.weight, network.predictor.bias)
+    torch.testing.assert_close(network(ROWS["origin"], ROWS["later_action"]), expected)
+
+
+def test_every_part_learns():
+    network = prediction(projection=3)
+    PredictionLoss(network, None).loss(**ROWS, later_latent=torch.randn(2, 3, 3))[0].sum().backward()
+    gradients = {name: weights.grad for name, weights in network.named_parameters()}
+    assert [name for name, gradient in gradients.items() if gradient is None or not gradient.any()] == []
+
+
 def test_steps_beyond_the_end_teach_nothing():
     gradients = []
     for beyond in (-7.0, 50.0):

@@ -224,6 +224,13 @@ def test_views_differ_from_the_observation(augment_anchor):
         assert (batch[first] == batch[second]).all((1, 2)).float().mean() < 0.2  # each has draws of its own
 
 
+def test_changes_of_a_kind_draw_apart():
+    changes = Views(spaces(image(SHAPES["gray"])), changes={"first": SHIFT["shift"], "second": SHIFT["shift"]}).changes
+    images = torch.from_numpy(gradient(SHAPES["gray"]))[None].repeat(50, 1, 1)
+    first, second = (change.apply(images, False) for change in changes.values())
+    assert (first == second).all((1, 2)).float().mean() < 0.2
+
+
 def test_views_pass_later_changes():
     gray = spaces(image(SHAPES["gray"]))
     batch = views_of(ImageScale(), Views(gray, changes=SHIFT), Later(gray, steps=2, changes=SHIFT))
@@ -289,6 +296,14 @@ def test_later_steps_of_windows():
     batch = views_of(Later(gray, steps=2, changes=SHIFT), length=3, count=10)
     assert batch["later"].shape == (10, 3, 2, SIDE, SIDE)
     assert batch["later_action"].shape == batch["later_valid"].shape == (10, 3, 2)
+
+
+def test_later_steps_change_apart():
+    batch = views_of(Later(spaces(image(SHAPES["gray"])), steps=2, changes=SHIFT), length=3)
+    origin, later, plain = batch["origin"], batch["later"].flatten(1, 2), torch.from_numpy(gradient((SIDE, SIDE)))
+    assert (origin == origin[:, :1]).all()  # a window is changed alike
+    for views, others in ((origin[:, 0], plain), (later[:, 0], later[:, 1]), (later[:, 0], origin[:, 0])):
+        assert (views == others).all((1, 2)).float().mean() < 0.2
 
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], type[RlrunError], str]] = {
