@@ -26,7 +26,7 @@ def test_rows_differ_as_they_move(off, moved, refused, single):
         changed[moved] = 0.2
     wanted, outputs, changed = ({"action": part.max(1) if single else part} for part in (WANTED, outputs, changed))
     if refused:
-        with pytest.raises(RlrunError, match="'action' is off by 1.0e-01"):
+        with pytest.raises(RlrunError, match=r"'action' is off by 1\.0e-01"):
             differing(outputs, wanted, [wanted, changed])
     else:
         assert differing(outputs, wanted, [wanted, changed]) == pytest.approx(0.1)

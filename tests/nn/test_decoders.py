@@ -67,6 +67,21 @@ def test_a_u_net_keeps_the_sides_and_reads_both_ways(sides, options):
     assert image.grad[1].abs().sum() == 0
 
 
+def test_details_pass_by_the_bottom():
+    network, image = UNet(1, 1, channels=[2, 3], activation="silu"), torch.randn(1, 1, 8, 8, requires_grad=True)
+    for parameter in network.down[1].parameters():
+        nn.init.zeros_(parameter)
+    network(image)[0, 0, 4, 4].backward()
+    assert image.grad[0, 0, 4, 4] != 0
+
+
+@pytest.mark.parametrize("convolutions", [1, 2, 3])
+def test_sections_have_their_convolutions(convolutions):
+    network = UNet(1, 1, channels=[2, 3], convolutions=convolutions)
+    for section in (*network.down, *network.up):
+        assert sum(isinstance(layer, nn.Conv2d) for layer in section) == convolutions
+
+
 def test_dense_layers_of_a_u_net_read_everything():
     torch.manual_seed(0)
     far = {}
