@@ -172,6 +172,14 @@ def test_inverse_model_begins_at_zero():
     assert network.inverse_error(features, action, features).tolist() == [0.0, 0.25, 0.5]
 
 
+def test_actions_are_those_of_memory():
+    network = Curiosity(Spaces(LINE, box(3)), stored=Spaces(box(4), LINE))
+    step = step_of(Spaces(LINE, LINE), 6)
+    before, after = network.features(step["observation"]), network.features(step["next_observation"])
+    assert network.inverse_error(before, step["action"], after).shape == (6,)
+    assert network.forward_error(before, step["action"], after).shape == (6,)
+
+
 def test_forward_error_halves_the_square():
     network = Curiosity(Spaces(LINE, LINE), hidden=(4,), model=())
     fill(network.foretell[0], 1.0, 0.0, 0.0, 0.0)

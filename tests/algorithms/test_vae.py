@@ -157,6 +157,28 @@ def test_decoders_read_the_condition_last():
     torch.testing.assert_close(network(joined), network.decode(network.posterior(joined)[0], numbers))
 
 
+def test_bounds_read_the_condition():
+    options = {"condition": "label", "condition_reader": "decoder", "likelihood": "gaussian", "deviation": 1.0}
+    network, label = VAE(SPACES, latent=2, hidden=[5], **options), torch.tensor([1, 2, 3])
+    observation = torch.randn(3, 3)
+    torch.manual_seed(0)
+    latent, divergences = network.draw(network.joined(observation, label))
+    likelihood = D.Normal(network.decode(latent, label), 1.0).log_prob(observation).sum(-1)
+    for part, wanted in {"log_likelihood": likelihood, "elbo": likelihood - divergences.sum(-1)}.items():
+        torch.manual_seed(0)
+        torch.testing.assert_close(Bound(network, part)(observation, label), wanted)
+
+
+@pytest.mark.parametrize("reader", ["prior", "decoder"])
+def test_choices_decode_at_the_likeliest(reader):
+    options = {"condition": "label", "condition_reader": reader, "likelihood": "gaussian"}
+    network, label = DiscreteVAE(SPACES, latent=2, choices=3, hidden=[5], **options), torch.tensor([1, 2, 3])
+    read = network.joined(torch.randn(3, 3), label)
+    best = network.posterior(read)[0].argmax(-1)
+    latent = nn.functional.one_hot(best, 3).flatten(1).float()
+    torch.testing.assert_close(network(read), network.decode(latent, label))
+
+
 def _mean_loss(loss, *columns):
     torch.manual_seed(0)
     return loss.loss(*columns)[0].mean().item()

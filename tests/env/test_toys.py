@@ -147,6 +147,11 @@ def test_sprites_move_as_they_are_drawn():
     assert reward == pytest.approx(-math.hypot(13.0, 4.5) / math.hypot(21.0, 21.0))
 
 
+def test_sprites_differ_in_both():
+    draws = (sprites.placed(np.random.default_rng(seed)) for seed in range(50))
+    assert not any(shapes[0] == shapes[1] or colors[0] == colors[1] or 0 in colors for _, shapes, colors in draws)
+
+
 def test_shapes_have_their_pixels():
     apart, colors = np.array([[8.0, 8.0], [23.0, 23.0]]), np.array([1, 2])
     counts = [(sprites.drawn(apart, np.array([shape, 0]), colors)[1] == 1).sum() for shape in range(4)]

@@ -273,6 +273,18 @@ def test_held_out_views_are_plain():
     assert views.state_dict() == state
 
 
+def test_held_out_later_steps_are_plain():
+    gray, plain = spaces(image(SHAPES["gray"])), torch.from_numpy(gradient((SIDE, SIDE)))
+    later = Later(gray, steps=2, changes=SHIFT)
+    table = Table(length=20, spaces=gray, adaptors=[later])
+    add_steps(table, 9, lambda step: {"observation": gradient(SHAPES["gray"])[None], "action": [0], "reward": [0.0]})
+    state = later.state_dict()
+    batch = table.look_up(table.sampler.pick(50, 1), evaluation=True)
+    assert (batch["origin"] == plain).all()
+    assert (batch["later"] == plain).all()
+    assert later.state_dict() == state
+
+
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_later_steps_stop_at_the_end(end):
     space = spaces(Box((1,), np.zeros(1), np.full(1, 99)))

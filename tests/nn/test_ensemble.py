@@ -121,9 +121,10 @@ def test_xavier_weights_stay_in_their_range():
     assert 0.3 < weight.detach().abs().max() <= (6 / 50) ** 0.5
 
 
-def test_output_gain_scales_the_last_layer():
-    network = MLP(4, 2, hidden=(4,), init="orthogonal", output_gain=0.01)
-    torch.testing.assert_close(network[-1].weight @ network[-1].weight.T, 1e-4 * torch.eye(2))
+@pytest.mark.parametrize("options", [{}, {"output_norm": True, "output_activation": "tanh"}], ids=["plain", "behind"])
+def test_output_gain_scales_the_last_layer(options):
+    network = MLP(4, 2, hidden=(4,), init="orthogonal", output_gain=0.01, **options)
+    torch.testing.assert_close(network[2].weight @ network[2].weight.T, 1e-4 * torch.eye(2))
     torch.testing.assert_close(network[0].weight @ network[0].weight.T, 2.0 * torch.eye(4))
 
 
