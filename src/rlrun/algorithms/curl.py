@@ -8,7 +8,7 @@ Two views of each image differ by random changes. The latent of the one identifi
 
 W is learned. It begins as the identity, so that scores are inner products. If latents are normalized to length 1, that
 is the normalized cross entropy of SimCLR (arXiv 2002.05709). The largest l_ij of a row is subtracted before exp, by
-torch's cross entropy.
+torch's cross entropy. The critics' loss sees no changed images, unless an adaptor changes them.
 """
 
 from typing import Any

@@ -6,8 +6,8 @@ A model predicts the latents of the next K steps from that of an observation and
     L   = Σ_k valid_k (1 - cos(q(g(f_k)), ḡ(features(o_k))))
 
 g is the projection, q a linear predictor, and ḡ and its features are a target network's. A step beyond the end of the
-episode is not valid. Differences from the paper: h is dense, since features of encoders here are one row of numbers,
-and these are not scaled to [0, 1]. The critics' loss sees no changed images, unless an adaptor changes them.
+episode is not valid. Differences from the paper: h is dense, as features are one row of numbers, not scaled to [0, 1].
+The target follows slowly; there it is the encoder (tau 1). The critics' loss sees changed images only by an adaptor.
 """
 
 from collections.abc import Sequence
