@@ -220,6 +220,7 @@ def _require(place: str, columns: list[str], known: tuple[str, ...]) -> None:
     for column in columns:
         if column not in known:
             there = f"there are {', '.join(known)}{did_you_mean(column, known)}"
+            there += f"; callbacks.validation.{place}=null leaves the metric out" if place != "input" else ""
             raise ConfigError(f"validation.{place}: the held-out data have no '{column}'; {there}")
 
 
