@@ -182,6 +182,19 @@ def test_the_background_does_not_count():
     assert ari({"masks": masks[:, [0]]}, segmentation).tolist() == [0.0]
 
 
+@pytest.mark.parametrize(
+    ("segmentation", "got"),
+    [
+        (torch.zeros(1, 1, 3, dtype=torch.uint8), r"got torch.uint8 \[1, 3\]; .*metrics.ari=null omits it"),
+        (torch.zeros(1, 2, 3), r"got torch.float32 \[2, 3\]"),
+    ],
+    ids=["sides", "fractions"],
+)
+def test_segments_that_are_none(segmentation, got):
+    with pytest.raises(ConfigError, match=rf"segmentation: wanted whole numbers \[2, 3\] of an image, {got}"):
+        ari({"masks": torch.ones(1, 2, 2, 3)}, segmentation)
+
+
 def test_slots_with_pixels_are_used():
     masks = torch.zeros(2, 3, 10, 10)
     masks[:, 0] = 1.0
@@ -194,14 +207,15 @@ def test_slots_with_pixels_are_used():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shape": (12,)}, "MONet wants images of bytes, at least 8 pixels a side; it is"),
+        ({"shape": (12,)}, "MONet wants images of bytes \\(uint8\\), at least 8 pixels a side; it is"),
         ({"slots": 1}, "slots must be at least 2"),
         ({"latent": 0}, "latent must be at least 1"),
         ({"deviation": 0.0}, "deviation: wanted a number above 0"),
         ({"background_deviation": math.nan}, "background_deviation: wanted a number above 0"),
-        ({"attention": functools.partial(UNet, outputs=3)}, r"attention: it makes 216 logits .* wanted 2 × 8 × 9"),
+        ({"attention": functools.partial(UNet, outputs=3)}, r"attention: 216 logits .* wanted are 2 × 8 × 9"),
         ({"attention": functools.partial(UNet, hidden=[4], shape=())}, "hidden: dense layers want the shape"),
         ({"attention": functools.partial(UNet, convolutions=0)}, "convolutions must be at least 1"),
+        ({"attention": functools.partial(UNet, channels=[])}, "the number of channels must be at least 1, not 0"),
         ({"decoder": functools.partial(SpatialBroadcast, shape=(3, 8, 9))}, "decoder: it makes 216 numbers"),
     ],
 )

@@ -92,7 +92,7 @@ class MONet(nn.Module):
         space = spaces.get("observation")
         if not isinstance(space, Box) or not space.image:
             there = "there is none" if space is None else f"it is {describe(space)}"
-            raise ConfigError(f"observation: MONet wants images of bytes, at least 8 pixels a side; {there}")
+            raise ConfigError(f"observation: MONet wants images of bytes (uint8), at least 8 pixels a side; {there}")
         self.space, self.slots, self.latent, self.recurrent = space, slots, latent, recurrent_attention
         self.shape = tuple(channels_first(space))
         channels, height, width = self.shape
@@ -101,8 +101,7 @@ class MONet(nn.Module):
         self.attention = from_recipe(attention, inputs=read[0], outputs=outputs, shape=read)
         logits = outputs_of(self.attention, torch.zeros(2, *read), place="attention")
         if logits != outputs * height * width:
-            wanted = f"{outputs} × {height} × {width}"
-            raise ConfigError(f"attention: it makes {logits:,} logits of an image, wanted {wanted}")
+            raise ConfigError(f"attention: {logits:,} logits of an image; wanted are {outputs} × {height} × {width}")
         with_mask = (channels + 1, height, width)
         seen = Box(with_mask, np.zeros(with_mask), np.full(with_mask, 255), "uint8")  # encoders take bytes as an image
         self.encoder = SlotEncoder(seen, outputs=2 * latent, hidden=hidden, encoder=encoder)
@@ -155,9 +154,8 @@ class MONet(nn.Module):
         log_masks = self.log_masks(image)
         pictures, _ = self.decode(self.posterior(image, log_masks)[0])
         mean = (log_masks.exp().unsqueeze(2) * pictures).sum(1)
-        if self.space.channels_last:
-            mean = mean.movedim(1, -1)
-        return {"image": mean.flatten(1), "masks": log_masks.exp()}
+        image = mean.movedim(1, -1) if self.space.channels_last else mean
+        return {"image": image.flatten(1), "masks": log_masks.exp()}
 
 
 class MONetLoss(LossCallback):
@@ -213,9 +211,15 @@ def ari(output: Mapping[str, Tensor], segmentation: Tensor) -> Tensor:
     Args:
         output: of a `MONet`.
         segmentation: whole numbers [B, H, W]; 0 is the background.
+
+    Raises:
+        ConfigError: the segmentation has other sides than the image, or fractions.
     """
-    truth = segmentation.flatten(1)
-    return ops.adjusted_rand_index(output["masks"].argmax(1).flatten(1), truth, truth > 0)
+    slots, truth = output["masks"].argmax(1), segmentation.flatten(1)
+    if truth.shape != slots.flatten(1).shape or truth.is_floating_point():
+        got = f"{segmentation.dtype} {[*segmentation.shape[1:]]}; callbacks.validation.metrics.ari=null omits it"
+        raise ConfigError(f"segmentation: wanted whole numbers {[*slots.shape[1:]]} of an image, got {got}")
+    return ops.adjusted_rand_index(slots.flatten(1), truth, truth > 0)
 
 
 class ImageError(SquaredError):

@@ -196,7 +196,7 @@ class UNet(nn.Module):
         shape: of the image, (C, H, W); dense layers want it.
 
     Raises:
-        ConfigError: there are dense layers and no shape, or no convolutions.
+        ConfigError: there are dense layers and no shape, or no convolutions or channels.
     """
 
     def __init__(
@@ -213,6 +213,7 @@ class UNet(nn.Module):
     ) -> None:
         super().__init__()
         require_at_least("convolutions", convolutions, 1)
+        require_at_least("the number of channels", len(channels), 1)
         if hidden and len(shape) != 3:
             raise ConfigError(f"hidden: dense layers want the shape of the image (C, H, W), got {tuple(shape)}")
 
@@ -245,5 +246,4 @@ class UNet(nn.Module):
         for section, beside in zip(self.up, passed[-2::-1], strict=True):
             image = nn.functional.interpolate(image, size=beside.shape[2:])
             image = section(torch.cat((image, beside), 1))
-        result: Tensor = self.last(image)
-        return result
+        return self.last(image)  # type: ignore[no-any-return]
