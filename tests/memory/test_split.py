@@ -148,6 +148,12 @@ def test_untrusted_runs_read_their_own_files(name, tmp_path):
         assert len(Split(str(tmp_path / "data.npz"), fraction=0.2).train) == 80
 
 
+def test_countless_sprites_are_refused_at_once():
+    """10**18 pictures fit nowhere: that is an error before the first is drawn."""
+    with pytest.raises((ValueError, MemoryError)):
+        sprites(rows=10**18)
+
+
 def test_pictures_of_sprites_depend_on_the_seed():
     data = sprites(rows=30, seed=1)
     assert {name: (column.shape, column.dtype.name) for name, column in data.items()} == {

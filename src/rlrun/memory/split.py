@@ -176,6 +176,8 @@ def sprites(*, rows: int, seed: int = 0) -> dict[str, Array]:
     `observation` is uint8 [rows, 32, 32, 3], `segmentation` uint8 [rows, 32, 32]: what each pixel shows, 0 the
     background, 1 the sprite behind, 2 the one in front.
     """
-    draw = np.random.default_rng(seed)
-    images, segmentations = zip(*(pictures.drawn(*pictures.placed(draw)) for _ in range(rows)), strict=True)
-    return {"observation": np.stack(images), "segmentation": np.stack(segmentations)}
+    draw, side = np.random.default_rng(seed), pictures.SIDE
+    images, segmentations = np.empty((rows, side, side, 3), np.uint8), np.empty((rows, side, side), np.uint8)
+    for image, segmentation in zip(images, segmentations, strict=True):
+        image[:], segmentation[:] = pictures.drawn(*pictures.placed(draw))
+    return {"observation": images, "segmentation": segmentations}
