@@ -165,7 +165,8 @@ def _changed(inputs: Columns, generator: np.random.Generator) -> Columns:
 def differing(outputs: Columns, wanted: Columns, near: Sequence[Columns] = ()) -> float:
     """Return the largest difference between outputs [N, …].
 
-    near: outputs for slightly changed inputs, which are as good: numbers of a row may be as far off as one of these is.
+    near: outputs for slightly changed inputs, which are as good. The tolerance is then relative to the largest number
+        of a row, as numbers round as the terms do whose sums they are.
 
     Raises:
         RlrunError: choices are not the same, or numbers differ by more than the tolerance.
@@ -184,7 +185,9 @@ def differing(outputs: Columns, wanted: Columns, near: Sequence[Columns] = ()) -
                     f"the exported policy disagrees: '{name}' is another in {wrong.sum()} of {len(wrong)} rows"
                 )
             continue
-        allowed = np.maximum(TOLERANCE, own.max(tuple(range(1, own.ndim)), keepdims=True, initial=0.0))
+        size = np.maximum(1.0, np.abs(value.astype(np.float64)))
+        largest_of_row = size.max(tuple(range(1, size.ndim)), keepdims=True, initial=1.0) if near else size
+        allowed = np.maximum(TOLERANCE * largest_of_row / size, own)
         if not (apart <= allowed).all():
             raise RlrunError(
                 f"the exported policy disagrees: '{name}' is off by {np.nanmax(apart):.1e} ({TOLERANCE:g} is allowed)"

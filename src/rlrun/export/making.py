@@ -160,7 +160,7 @@ def _inputs(parts: Judged, seed: int) -> Tree:
         torch.manual_seed(seed)
         if isinstance(parts.network, Decoder):
             return torch.randn(RECORDED, parts.network.latent)
-        if callable(noise := getattr(parts.network, "noise", None)) and (drawn := noise(RECORDED)) is not None:
+        if hasattr(type(parts.network), "noise") and (drawn := parts.network.noise(RECORDED)) is not None:
             return drawn
     validation = parts.judge()
     batch = next(validation.loader.once())
