@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from rlrun.compile import matmul
 from rlrun.nn import Follow, fast_linear
 from rlrun.runs.machine_cache import folder
 from rlrun.runs.manifest import instructions
@@ -298,7 +299,7 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
     sized: inputs always have these sizes.
     """
     if device == "cpu" and fast_linear.in_use() == "onednn":
-        use_onednn(module.graph)
+        matmul.use_onednn(module.graph)
     module.recompile()
     try:
         from torch._inductor import standalone_compile
@@ -336,34 +337,3 @@ def _tanh(x: Tensor) -> Any:
 def _norms(tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
     """Return norms one by one, which the compiler fuses; it leaves those of a list apart."""
     return [torch.linalg.vector_norm(tensor, order, dtype=dtype) for tensor in tensors]
-
-
-def use_onednn(nodes: fx.Graph) -> None:
-    """Have oneDNN make large products of single precision, which torch's compiler hands to MKL."""
-    product = _operator()
-    for node in list(nodes.nodes):
-        if node.op != "call_function" or node.target not in (ATEN.mm.default, ATEN.addmm.default) or node.kwargs:
-            continue
-        bias, (x, weight) = (node.args[0], node.args[1:]) if node.target is ATEN.addmm.default else (None, node.args)
-        left, right = x.meta["val"], weight.meta["val"]
-        if left.dtype != torch.float32 or left.shape[0] * left.shape[1] * right.shape[1] < fast_linear.LARGE:
-            continue
-        with nodes.inserting_before(node):
-            turned = nodes.call_function(ATEN.t.default, (weight,))
-            turned.meta["val"] = right.t()
-        node.target, node.args = product, (x, turned, bias)
-
-
-@functools.cache
-def _operator() -> Any:
-    """Return oneDNN's product under a name of ours: torch's compiler wants constant weights for its own."""
-    library: Any = torch.library.Library("rlrun", "DEF")  # type: ignore[no-untyped-call]
-    library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-    onednn = torch.ops.mkldnn._linear_pointwise.default
-    library.impl("product", lambda x, weight, bias: onednn(x, weight, bias, "none", [], ""), "CPU")
-    library.impl("product", lambda x, weight, bias: x.new_empty(x.shape[0], weight.shape[0]), "Meta")
-    _libraries.append(library)
-    return torch.ops.rlrun.product.default
-
-
-_libraries: list[Any] = []  # with its last reference a library is gone
