@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.compile import graph
+from rlrun.compile import backend
 
 
 @pytest.fixture
@@ -12,12 +12,12 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Call graphs as they were traced, since to compile one takes seconds; return those that were made."""
     modules: list[Any] = []
 
-    def compiled(module: Any, inputs: Sequence[Any], device: str, *, sized: bool) -> Callable[..., Any]:
+    def compiled(module: Any, inputs: Sequence[Any], device: str, *, sized: bool, own: int) -> Callable[..., Any]:
         module.recompile()
         modules.append(module)
         return module
 
-    monkeypatch.setattr(graph, "compiled", compiled)
+    monkeypatch.setattr(backend, "compiled", compiled)
     return modules
 
 

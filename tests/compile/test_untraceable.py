@@ -139,6 +139,6 @@ def test_failing_compiler_stops_nothing(monkeypatch, warnings):
     def fails(*args: Any, **named: Any) -> Any:
         raise RuntimeError("no such header\nand much more")
 
-    monkeypatch.setattr("rlrun.compile.graph.compiled", fails)
+    monkeypatch.setattr("rlrun.compile.backend.compiled", fails)
     both(lambda: {"loss": Distance(layer(), ADAM)})
     assert warnings() == ["compile: not callbacks.loss.loss: torch's compiler fails: no such header"]

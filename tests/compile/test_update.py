@@ -11,7 +11,7 @@ from tests.compile.comparison import ADAM, SGD, Batches, Distance, Target, both,
 from torch import Tensor, nn
 
 from rlrun.callbacks import JointLoss, Schedule
-from rlrun.compile import FusedUpdate, graph
+from rlrun.compile import FusedUpdate, backend
 from rlrun.core.errors import ConfigError
 from rlrun.core.schedules import Linear
 from rlrun.memory import JointLoader
@@ -212,7 +212,7 @@ def test_missing_compiler_is_refused(compiler, message, monkeypatch):
 
 def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):
     """Code made for one that has more instructions would be the end of a run on one that has less."""
-    monkeypatch.setattr("rlrun.compile.graph.folder", lambda: tmp_path)
+    monkeypatch.setattr("rlrun.compile.backend.folder", lambda: tmp_path)
     folders = []
     for flags in ("avx2 avx512f avx512_bf16", "avx2 avx512f", "avx2 avx512f"):
         monkeypatch.setattr(
@@ -220,7 +220,7 @@ def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):
         )
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
         monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-        graph.keep_compiled()
+        backend.keep_compiled()
         folders.append(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
     assert folders[0] != folders[1] == folders[2]
     assert {folder.parent for folder in folders} == {tmp_path / "compiled"}

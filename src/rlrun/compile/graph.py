@@ -1,22 +1,17 @@
-"""A graph of what functions do with tensors, and what a compiler makes of it."""
+"""A graph of what functions do with tensors."""
 
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
-from rlrun.compile import matmul
-from rlrun.nn import Follow, fast_linear
-from rlrun.runs.machine_cache import folder
-from rlrun.runs.manifest import instructions
+from rlrun.nn import Follow
 
-Compiled = Callable[..., Sequence[Tensor]]
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
 Place = tuple[dict[str, Any], str]  # a module's parameters or buffers, and a name
 ATEN = torch.ops.aten
@@ -43,6 +38,10 @@ def first_line(error: Exception) -> str:
 class Inputs:
     """Values that hooks read in one update: tensors, numbers, texts, None, and dicts of these.
 
+    Args:
+        values: what is read.
+        device: of numbers that become tensors.
+
     Attributes:
         form: values of the same form go through the same graph.
         tensors: those among the values; numbers are tensors, too, so that schedules change no graph.
@@ -51,9 +50,10 @@ class Inputs:
         Untraceable: a value is something else.
     """
 
-    def __init__(self, values: Sequence[Any]) -> None:
+    def __init__(self, values: Sequence[Any], device: str = "cpu") -> None:
         form: list[Any] = []
         self.tensors: list[Tensor] = []
+        self._device = device
         for value in values:
             self._take(value, form)
         self.form = tuple(form)
@@ -66,7 +66,7 @@ class Inputs:
             self.tensors.append(value.contiguous())  # a graph takes strides for granted
         elif isinstance(value, float):
             form.append(float)
-            self.tensors.append(torch.tensor(value))
+            self.tensors.append(torch.tensor(value, device=self._device))
         elif isinstance(value, dict):
             form.append(tuple(value))
             for entry in value.values():
@@ -175,15 +175,6 @@ def swapped(places: Sequence[Place], stand_in: Mapping[int, Tensor]) -> Iterator
             holder[name] = tensor
 
 
-def keep_compiled() -> None:
-    """Have torch's compiler keep what it makes among the user's caches, so that the next run starts sooner.
-
-    It makes code for this very processor and tells others apart but roughly, and machines may share a home.
-    """
-    with suppress(RuntimeError):  # there is no home
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled" / instructions()))
-
-
 class Sizes:
     """Sizes of inputs that may be others the next time.
 
@@ -252,6 +243,61 @@ def _bare(tensor: Tensor) -> Tensor:
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
+class Draw(NamedTuple):
+    """Random numbers that are an input of a graph.
+
+    Attributes:
+        like: a tensor of their shape and kind.
+        function: draws them.
+    """
+
+    like: Tensor
+    function: Callable[[], Tensor]
+
+
+def draws(module: fx.GraphModule) -> list[Draw]:
+    """Make random numbers of a graph its last inputs, in the order in which the hooks draw them.
+
+    Within a graph, a compiler chooses the order of draws. Numbers whose probabilities depend on data stay there, and so
+    do all numbers of a graph that has such ones, as the order would change between them and the others.
+    """
+    random = torch.Tag.nondeterministic_seeded
+    nodes = [node for node in module.graph.nodes if random in getattr(node.target, "tags", ())]
+    drawn = [draw for draw in map(_draw, nodes) if draw is not None]
+    if len(drawn) < len(nodes):
+        return []
+    inputs = module.graph.find_nodes(op="placeholder")
+    for number, node in enumerate(nodes):
+        with module.graph.inserting_after(inputs[-1]):
+            inputs.append(module.graph.placeholder(f"noise_{number}"))
+        inputs[-1].meta.update(node.meta)
+        filled = [node.args[0]] if node.target._schema.is_mutable else []
+        for old in (node, *filled):
+            old.replace_all_uses_with(inputs[-1], lambda user, node=node: user is not node)
+        module.graph.erase_node(node)
+    module.graph.eliminate_dead_code()
+    return drawn
+
+
+def _draw(node: fx.Node) -> Draw | None:
+    """Return the numbers that a node draws; None if they depend on other numbers of the graph."""
+    operator: Any = node.target
+    value = node.meta["val"]
+    inputs, rest = node.all_input_nodes, node.args
+    if not isinstance(value, Tensor) or not all(isinstance(size, int) for size in value.shape):
+        return None
+    like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    if not inputs:
+        return Draw(like, functools.partial(operator, *rest, **node.kwargs))
+    if inputs != [rest[0]]:
+        return None
+    if operator._schema.is_mutable:
+        if inputs[0].target not in (ATEN.empty_like.default, ATEN.empty.memory_format):
+            return None
+        return Draw(like, lambda: operator(torch.empty_like(like), *rest[1:], **node.kwargs))
+    return Draw(like, lambda: operator(like, *rest[1:], **node.kwargs)) if "_like" in operator.__name__ else None
+
+
 def used(module: fx.GraphModule) -> list[int]:
     """Take out the inputs that the graph does not read, and return the numbers of the others."""
     numbers = []
@@ -291,36 +337,6 @@ def _written(node: fx.Node) -> bool:
             if argument.alias_info.is_write or _written(user):
                 return True
     return False
-
-
-def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, sized: bool) -> Compiled:
-    """Return the graph as a function of its inputs, compiled for a device.
-
-    sized: inputs always have these sizes.
-    """
-    if device == "cpu" and fast_linear.in_use() == "onednn":
-        matmul.use_onednn(module.graph)
-    module.recompile()
-    try:
-        from torch._inductor import standalone_compile
-    except ImportError:
-        raise Untraceable(None, f"torch {torch.__version__} is too old (pip install -U torch)") from None
-    # drawn as ever, so that a run is the same as without compiling but for rounding
-    settings: Mapping[str, Any] = {
-        "fallback_random": True,
-        "cpp_wrapper": device == "cpu",  # calls between kernels in C++, too: 5 to 15 % of an update of small networks
-        "cpp.threads": torch.get_num_threads(),
-        "size_asserts": False,  # our operators keep to what they promise
-        "alignment_asserts": False,
-    }
-    with torch.no_grad():
-        function: Compiled = standalone_compile(
-            module,
-            list(inputs),
-            dynamic_shapes="from_example_inputs" if sized else "from_graph",
-            options={"config_patches": settings},
-        )
-    return function
 
 
 def _refuse_number(x: Tensor) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback, dead_units, weighted
 from rlrun.callbacks.target import TargetCallback
-from rlrun.compile import graph
+from rlrun.compile import backend, graph
 from rlrun.compile.graph import Place, Untraceable, first_line, modules_of, parts_of, swapped
 from rlrun.compile.optimizers import OptimizerRule, is_hooked, rule_of
 from rlrun.core.errors import ConfigError, RlrunError, printable
@@ -61,7 +61,7 @@ class FusedUpdate:
                 "CXX may name another one, such as clang++; compile=false needs none"
             )
         if compile:
-            graph.keep_compiled()
+            backend.keep_compiled()
 
     def fits(self, step: HookCall) -> bool:
         """Return True if a hook can be compiled, as far as one sees before it is called."""
@@ -130,7 +130,7 @@ class Region:
         if self._plain is None:
             batch = groups[self.group]
             try:
-                inputs = graph.Inputs([batch[name] for name in self.names])
+                inputs = graph.Inputs([batch[name] for name in self.names], self.compiler.device)
                 compiled = self._graphs.get(inputs.form)
                 if compiled is None or not compiled.is_current():
                     compiled = self._graphs[inputs.form] = self._new(inputs, batch)
@@ -218,9 +218,12 @@ class CompiledGraph:
             values = [batch[name] for name in region.names]
             module = graph.traced(lambda *now: self._trace(tensors[:count], now, values), tensors, free)
             self._constants = graph.constants(module)
+            self._draws = graph.draws(module)
+            tensors += [draw.like for draw in self._draws]
             used = graph.used(module)
             read = [tensors[number].detach() for number in used]
-            self._run = graph.compiled(module, read, self._device, sized=varying is None)
+            own_count = sum(number < count for number in used)
+            self._run = backend.compiled(module, read, self._device, sized=varying is None, own=own_count)
         except (Untraceable, RlrunError):
             raise
         except Exception as error:  # of torch's compiler, which has many
@@ -273,10 +276,11 @@ class CompiledGraph:
             loss.set_rate(batch["learning_rate"] if "learning_rate" in step.framework else None)
             self._array[self._rows[id(loss)]] = self._rules[id(loss)].sizes()
         read = [*self._read(), self._sizes.to(self._device)] if self._sizes_used else self._read()
+        given = [*inputs.tensors, *(draw.function() for draw in self._draws)]
         torch.set_flush_denormal(True)  # an Adam step takes half as long again where averages have become that small
         try:
             with torch.no_grad():
-                outputs = self._run(*read, *[inputs.tensors[number] for number in self._inputs_used])
+                outputs = self._run(*read, *[given[number] for number in self._inputs_used])
         finally:
             torch.set_flush_denormal(False)
         for callback, results in self._results:

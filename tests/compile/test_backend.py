@@ -1,5 +1,7 @@
 """Large products of a compiled graph go to oneDNN, with results that differ by rounding."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlrun.compile import graph, matmul
+from rlrun.compile import backend, graph
 from rlrun.nn import fast_linear
 
 SIDE = 120  # a product of three such sides is large
@@ -62,11 +64,11 @@ def agrees(function: Any, inputs: list[Tensor], *, products: int) -> None:
     """Compare a function with its graph, in which so many products are oneDNN's and no large one is left."""
     module = graph.traced(function, inputs)
     kept = calls(module)
-    matmul.use_onednn(module.graph)
+    backend.use_onednn(module.graph)
     module.recompile()
-    assert calls(module).count(matmul._operator()) == products
+    assert calls(module).count(backend._operator()) == products
     if products:
-        assert not {*calls(module)} & {*matmul.PRODUCTS}
+        assert not {*calls(module)} & {*backend.PRODUCTS}
     else:
         assert calls(module) == kept
     for result, exact in zip(module(*inputs), function(*inputs), strict=True):
@@ -81,8 +83,74 @@ def test_compiled_code_calls_onednn_directly(onednn, monkeypatch, tmp_path):
         return [torch.baddbmm(bias, x, weight).relu().bmm(weight.transpose(1, 2))]
 
     module = graph.traced(function, inputs)
-    run = graph.compiled(module, inputs, "cpu", sized=True)
+    run = backend.compiled(module, inputs, "cpu", sized=True, own=0)
     torch.testing.assert_close(run(*inputs)[0], function(*inputs)[0], rtol=1e-4, atol=1e-3)
     code = "".join(path.read_text() for path in Path(tmp_path).rglob("*.cpp"))
     assert code.count("aoti_torch_cpu__linear_pointwise(") == 4
     assert "custom_op_wrapper" not in code.split("call_impl")[-1]
+
+
+class Recording:
+    """Stands in for a CUDA graph: it repeats what was called while it was recorded, in the same tensors."""
+
+    calls: list[Callable[[], None]]
+
+    def replay(self) -> None:
+        for call in self.calls:
+            call()
+
+
+@pytest.fixture
+def recorder(monkeypatch) -> Callable[[Any], Any]:
+    """Return a function that makes a function of (weight, x) as a GPU records it: it adds up x and the weight."""
+    current: list[Recording] = []
+
+    @contextmanager
+    def record(recording: Recording, **options: Any) -> Iterator[None]:
+        recording.calls = []
+        current.append(recording)
+        yield
+        current.pop()
+
+    def function(weight: Tensor, x: Tensor) -> list[Tensor]:
+        result = torch.zeros_like(x)
+
+        def kernel() -> None:
+            weight.add_(1.0)
+            torch.add(weight, x, out=result)
+
+        current[-1].calls.append(kernel) if current else kernel()
+        return [result]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recording)
+    monkeypatch.setattr(torch.cuda, "graph", record)
+    return function
+
+
+def test_recording_is_replayed(recorder):
+    update, weight = backend.Recorded(recorder, own=1), torch.zeros(2)
+    results = [update(weight, torch.full((2,), float(x)))[0] for x in (10, 20, 30, 40)]
+    assert [result.tolist() for result in results] == [[11.0] * 2, [22.0] * 2, [33.0] * 2, [44.0] * 2]
+    assert weight.tolist() == [4.0, 4.0]
+
+
+def test_moved_weights_are_recorded_again(recorder):
+    update, x = backend.Recorded(recorder, own=1), torch.zeros(1)
+    first, second = torch.zeros(1), torch.full((1,), 100.0)
+    results = [update(weight, x)[0].item() for weight in (first, first, second, second, second, first)]
+    assert results == [1.0, 2.0, 101.0, 102.0, 103.0, 3.0]
+    assert (first.item(), second.item()) == (3.0, 103.0)
+
+
+def test_refused_recording_runs_plainly(recorder, monkeypatch, caplog):
+    def refuse(*args: Any, **options: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    update, weight = backend.Recorded(recorder, own=1), torch.zeros(1)
+    with caplog.at_level("WARNING", "rlrun"):
+        results = [update(weight, torch.zeros(1))[0].item() for _ in range(4)]
+    assert results == [1.0, 2.0, 3.0, 4.0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "compile: kernels are started one by one: operation not permitted when stream is capturing"
+    ]
