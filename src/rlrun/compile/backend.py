@@ -80,7 +80,7 @@ class Recorded:
         self._recording: Any = None
         self._refused = False
         self._inputs: list[Tensor] = []
-        self._results: Sequence[Tensor] = ()
+        self._results: list[Tensor] = []
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         """Return the results of the function, which later calls leave as they are."""
@@ -92,10 +92,13 @@ class Recorded:
             self._record(inputs)
         if self._recording is None:
             return self._function(*inputs)
-        for place, value in zip(self._inputs, inputs[self._own :], strict=True):
-            place.copy_(value)
+        if self._inputs:
+            torch._foreach_copy_(self._inputs, inputs[self._own :])
         self._recording.replay()
-        return [result.clone() for result in self._results]
+        results = list(map(torch.empty_like, self._results))
+        if results:
+            torch._foreach_copy_(results, self._results)  # by one kernel
+        return results
 
     def _record(self, inputs: Sequence[Tensor]) -> None:
         """Record the function, which moves nothing yet."""
@@ -103,7 +106,7 @@ class Recorded:
         recording = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(recording, capture_error_mode="thread_local"):  # other threads load batches
-                self._results = self._function(*inputs[: self._own], *self._inputs)
+                self._results = [*self._function(*inputs[: self._own], *self._inputs)]
         except RuntimeError as error:
             self._refused = True
             _messages.warning("compile: kernels are started one by one: %s", first_line(error))
