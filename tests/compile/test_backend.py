@@ -128,14 +128,14 @@ def recorder(monkeypatch) -> Callable[[Any], Any]:
 
 
 def test_recording_is_replayed(recorder):
-    update, weight = backend.Recorded(recorder, own=1), torch.zeros(2)
+    update, weight = backend.CudaGraph(recorder, own=1), torch.zeros(2)
     results = [update(weight, torch.full((2,), float(x)))[0] for x in (10, 20, 30, 40)]
     assert [result.tolist() for result in results] == [[11.0] * 2, [22.0] * 2, [33.0] * 2, [44.0] * 2]
     assert weight.tolist() == [4.0, 4.0]
 
 
 def test_moved_weights_are_recorded_again(recorder):
-    update, x = backend.Recorded(recorder, own=1), torch.zeros(1)
+    update, x = backend.CudaGraph(recorder, own=1), torch.zeros(1)
     first, second = torch.zeros(1), torch.full((1,), 100.0)
     results = [update(weight, x)[0].item() for weight in (first, first, second, second, second, first)]
     assert results == [1.0, 2.0, 101.0, 102.0, 103.0, 3.0]
@@ -147,7 +147,7 @@ def test_refused_recording_runs_plainly(recorder, monkeypatch, caplog):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     monkeypatch.setattr(torch.cuda, "graph", refuse)
-    update, weight = backend.Recorded(recorder, own=1), torch.zeros(1)
+    update, weight = backend.CudaGraph(recorder, own=1), torch.zeros(1)
     with caplog.at_level("WARNING", "rlrun"):
         results = [update(weight, torch.zeros(1))[0].item() for _ in range(4)]
     assert results == [1.0, 2.0, 3.0, 4.0]

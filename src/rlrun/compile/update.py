@@ -276,11 +276,11 @@ class CompiledGraph:
             loss.set_rate(batch["learning_rate"] if "learning_rate" in step.framework else None)
             self._array[self._rows[id(loss)]] = self._rules[id(loss)].sizes()
         read = [*self._read(), self._sizes.to(self._device)] if self._sizes_used else self._read()
-        given = [*inputs.tensors, *(draw.function() for draw in self._draws)]
+        arguments = [*inputs.tensors, *(draw.function() for draw in self._draws)]
         torch.set_flush_denormal(True)  # an Adam step takes half as long again where averages have become that small
         try:
             with torch.no_grad():
-                outputs = self._run(*read, *[given[number] for number in self._inputs_used])
+                outputs = self._run(*read, *[arguments[number] for number in self._inputs_used])
         finally:
             torch.set_flush_denormal(False)
         for callback, results in self._results:
