@@ -50,6 +50,19 @@ def test_members_are_multiplied_one_by_one(onednn, members, bias):
     agrees(function, inputs, products=members)
 
 
+@pytest.mark.parametrize(("outputs", "inputs", "turned"), [(8, 3, True), (3, 8, False), (8, 8, False)])
+def test_gradients_of_few_inputs_are_turned(outputs, inputs, turned):
+    gradient, x = numbers(16, outputs), numbers(16, inputs)
+    module = graph.traced(lambda gradient, x: [gradient.t().mm(x)], [gradient, x])
+    backend.turn_narrow(module.graph)
+    module.recompile()
+    product = next(node for node in module.graph.nodes if node.target is torch.ops.aten.mm.default)
+    assert [*product.meta["val"].shape] == ([inputs, outputs] if turned else [outputs, inputs])
+    result = module(gradient, x)[0]
+    torch.testing.assert_close(result, gradient.t().mm(x))
+    assert result.is_contiguous()  # as views that follow expect
+
+
 def test_small_products_stay(onednn):
     small = [numbers(8, 8), numbers(8, 8), numbers(2, 8, 8)]
     agrees(lambda x, weight, stacked: [x.mm(weight), stacked.bmm(stacked)], small, products=0)

@@ -37,8 +37,10 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
     sized: inputs always have these sizes.
     own: how many of the inputs, from the first on, are the same tensors in every call.
     """
-    if device == "cpu" and fast_linear.in_use() == "onednn":
-        use_onednn(module.graph)
+    if device == "cpu":
+        turn_narrow(module.graph)
+        if fast_linear.in_use() == "onednn":
+            use_onednn(module.graph)
     module.recompile()
     try:
         from torch._inductor import standalone_compile
@@ -112,6 +114,26 @@ class CudaGraph:
             _messages.warning("compile: kernels are started one by one: %s", first_line(error))
         else:
             self._recording = recording
+
+
+def turn_narrow(nodes: fx.Graph) -> None:
+    """Have gradients of weights with fewer inputs than outputs be multiplied the other way around.
+
+    Autograd multiplies gᵀ [out, B] by x [B, in]. MKL takes 52 µs for 256, 256 and 3 of these, and 9 for (xᵀ g)ᵀ.
+    """
+    for node in list(nodes.nodes):
+        if node.op != "call_function" or node.target is not ATEN.mm.default:
+            continue
+        left, right = (part.meta["val"] for part in node.args)
+        if not (left.stride(0) == 1 and right.stride(1) == 1 and right.shape[1] < left.shape[0]):
+            continue
+        with nodes.inserting_before(node):
+            sides = [_call(nodes, ATEN.t.default, part) for part in node.args]
+            turned = _call(nodes, ATEN.t.default, _call(nodes, ATEN.mm.default, *sides[::-1]))
+            result = nodes.call_function(ATEN.clone.default, (turned,), {"memory_format": torch.contiguous_format})
+        result.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(result)
+        nodes.erase_node(node)
 
 
 def use_onednn(nodes: fx.Graph) -> None:
