@@ -379,6 +379,8 @@ def _part(name: str, entry: Mapping[str, Any]) -> _Part:
     _require_known(f"loader.parts.{name}", entry, ("table", "share", "every"))
     if not hasattr(entry.get("table"), "sample") or "share" not in entry:
         raise ConfigError(f"loader.parts.{name}: wanted a table and its share, given {', '.join(entry) or 'nothing'}")
+    if entry["table"].sampler.by_burst:
+        raise ConfigError(f"loader.parts.{name}: a Mix draws samples singly; it wants memory.sampler.feedback=update")
     every = entry.get("every", 1)
     require_at_least(f"loader.parts.{name}.every", every, 1)
     return _Part(name, entry["table"], positive(f"parts.{name}.share", entry["share"]), every)

@@ -1,12 +1,13 @@
 """Prioritized experience replay (Schaul et al. 2015, arXiv 1511.05952): windows by their errors."""
 
-from typing import Any
+from collections import deque
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, RlrunError, require_counts
+from rlrun.core.errors import ConfigError, RlrunError, require_counts, require_one_of
 from rlrun.core.generators import Seeded
 from rlrun.core.schedules import Linear, Schedule, as_schedule
 from rlrun.core.typing import Array
@@ -38,10 +39,12 @@ class Prioritized(Seeded, Sampler):
         epsilon: added to every priority, so that every row can be drawn.
         mix: share of the largest priority of a window; None = each row has its own.
         stratified: draw one window from each of B equal parts of the sum.
+        feedback: `update` writes priorities at once. `burst` draws all samples of a burst of updates by the priorities
+            and beta at its begin, and writes the new ones together at its end. Of one row the newest counts.
         seed: of the draws.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: a number is out of range, or no such feedback.
     """
 
     provides = ("weight",)
@@ -56,6 +59,7 @@ class Prioritized(Seeded, Sampler):
         epsilon: float = 1e-6,
         mix: float | None = None,
         stratified: bool = True,
+        feedback: Literal["update", "burst"] = "update",
         seed: int = 0,
     ) -> None:
         self.alpha = as_schedule(alpha)
@@ -65,7 +69,9 @@ class Prioritized(Seeded, Sampler):
             raise ConfigError(f"memory.sampler: Prioritized.epsilon must be above 0 and below 1, not {epsilon}")
         if mix is not None and not 0 <= mix <= 1:
             raise ConfigError(f"memory.sampler: Prioritized.mix must be between 0 and 1, or null, not {mix}")
+        require_one_of("memory.sampler: Prioritized.feedback", feedback, ("update", "burst"))
         super().__init__(seed)
+        self.by_burst = feedback == "burst"
         self.beta = as_schedule(beta)
         self.normalize_weights = normalize_weights
         self.epsilon = epsilon
@@ -73,39 +79,61 @@ class Prioritized(Seeded, Sampler):
         self.stratified = stratified
         self.picks = 0
         self.highest = self.largest = 1.0  # the largest priority so far, and its power
-        self._parts = np.arange(0.0)  # where the parts of a sample begin
+        self._parts = np.zeros((0, 0))  # where the parts of a sample begin
+        self._drawn: deque[Rows] = deque()  # of the burst, not picked yet; those that were gathered are in `ahead`
+        self._pending: list[tuple[Array, Array]] = []  # slots and priorities that are not written yet
 
     def bind(self, index: EpisodeIndex) -> None:
         super().bind(index)
         self.tree = SumTree(index.size)
 
     def on_add(self, slots: Any) -> None:
+        self._write_pending()
         self.tree.set(slots, self.largest)
 
+    def begin_burst(self, times: int, count: int, length: int) -> None:
+        self._write_pending()
+        self.ahead, self._drawn = (), deque(self._draw(times, count, length))
+
     def pick(self, count: int, length: int) -> Rows:
+        drawn = self._drawn
+        if drawn and drawn[0].version == self.index.version and drawn[0].index.shape == (count, length)[:length]:
+            return drawn.popleft()
+        self._write_pending()
+        return self._draw(1, count, length)[0]
+
+    def _draw(self, times: int, count: int, length: int) -> list[Rows]:
+        """Draw several samples by the priorities of now."""
         if self.tree.total <= 0.0:
             raise self.none(count, length)
-        parts = self.generator.random(count)  # of the total, ascending; the windows of a batch are in no order
+        shape = times, count
+        parts = self.generator.random(times * count)  # of the total, ascending; windows of a batch are in no order
         if self.stratified:
-            if len(self._parts) != count:
-                self._parts = np.arange(float(count))
-            parts += self._parts
+            if self._parts.shape != shape:
+                self._parts = np.tile(np.arange(float(count)), (times, 1))
+            parts += self._parts.reshape(-1)
             parts *= self.tree.total / count
         else:
-            parts.sort()
+            parts.reshape(shape).sort()
             parts *= self.tree.total
         start = self.tree.find(parts)
         power = self.tree.get(start)
         least = power.min()
-        if least == 0.0 or np.count_nonzero(self._fits(start, length)) < count:
-            start = self._replace(start, length)
+        if least == 0.0 or np.count_nonzero(self._fits(start, length)) < len(start):
+            start = np.concatenate([self._replace(sample, length) for sample in start.reshape(shape)])
             power = self.tree.get(start)
             least = power.min()
+        least = least if times == 1 else power.reshape(shape).min(1).repeat(count)
         # 1 / (N · P) is the mean power of all windows / power; divided by the largest weight the mean cancels
         weight = ((least if self.normalize_weights else self._mean(length)) / power) ** self.beta(self.picks)
-        rows = self.rows(start, length, weight.astype(np.float32))
-        self.picks += 1
-        return rows.mark()
+        weight = weight.astype(np.float32)
+        self.picks += times
+        if times == 1:
+            return [self.rows(start, length, weight).mark()]
+        return self._samples(start.reshape(shape), length, weight.reshape(shape))
+
+    def _samples(self, start: Array, length: int, weight: Array) -> list[Rows]:
+        return [self.rows(*sample).mark() for sample in zip(start, [length] * len(start), weight, strict=True)]
 
     def _fits(self, start: Array, length: int) -> Array:
         """Return which rows begin a window."""
@@ -186,11 +214,22 @@ class Prioritized(Seeded, Sampler):
         keep = self._still(rows, slots)
         if keep is not None:
             slots, value = slots[keep], value[keep]
-        priorities = np.append(value.reshape(-1) + self.epsilon, self.highest)
+        if self.by_burst:
+            self._pending.append((slots.reshape(-1), value.reshape(-1)))
+        else:
+            self._set(slots.reshape(-1), value.reshape(-1))
+
+    def _set(self, slots: Array, value: Array) -> None:
+        priorities = np.append(value + self.epsilon, self.highest)
         powers = priorities ** self.alpha(self.picks)
-        self.tree.set(slots.reshape(-1), powers[:-1])
+        self.tree.set(slots, powers[:-1])
         largest = priorities.argmax()
         self.highest, self.largest = float(priorities[largest]), float(powers[largest])
+
+    def _write_pending(self) -> None:
+        if self._pending:
+            pending, self._pending = zip(*self._pending, strict=True), []
+            self._set(*map(np.concatenate, pending))
 
     def _still(self, rows: Rows, slots: Array) -> Array | None:
         """Return which slots have the same rows as when they were picked, without padding; None for all."""
@@ -205,12 +244,35 @@ class Prioritized(Seeded, Sampler):
         tree = SumTree(self.index.size)
         tree.set(new, self.tree.get(old))
         self.tree = tree
+        self.ahead, self._drawn, self._pending = (), deque(), []  # their rows are at other slots now
 
     def state_dict(self) -> dict[str, Any]:
-        numbers = {"picks": self.picks, "largest": self.largest}
+        numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest}
         if self.highest != self._highest_of_power():
             numbers["highest"] = self.highest
+        if self.by_burst:
+            drawn = [*(rows for _, (rows, _) in self.ahead), *self._drawn]
+            drawn = drawn if drawn and drawn[0].version == self.index.version else []
+            numbers["burst"] = {
+                "start": np.array([rows.start for rows in drawn], np.int64, ndmin=2),
+                "length": drawn[0].index[0].size if drawn else 1,
+                "weight": np.array([rows.weight for rows in drawn], np.float32, ndmin=2),
+                "pending": [np.concatenate(part) for part in zip(*self._pending, strict=True)],
+            }
         return super().state_dict() | numbers | {"tree": self.tree.state_dict()}
+
+    def _load_burst(self, start: Array, length: int, weight: Array, pending: list[Array]) -> None:
+        slots = np.concatenate([start.reshape(-1), *pending[:1]])
+        value, shapes = np.concatenate([weight.reshape(-1), *pending[1:]]), [part.shape for part in pending]
+        sound = start.shape == weight.shape and shapes in ([], 2 * shapes[:1]) and length > 0
+        sound = (
+            sound and slots.dtype == np.int64 and 0 <= slots.min(initial=0) <= slots.max(initial=0) < self.index.size
+        )
+        sound = sound and 0 <= value.min(initial=0) <= value.max(initial=0) <= HIGHEST
+        if not (sound and self._fits(start, length).all()):
+            raise RlrunError("memory: the saved sampler is damaged: its burst does not fit the table")
+        self._drawn = deque(self._samples(start, length, weight) if start.size else ())
+        self._pending = [(slots[start.size :], value[weight.size :])] if pending else []
 
     def _highest_of_power(self) -> float:
         """Return the largest priority as its power says it, to rounding; earlier versions saved the power alone."""
@@ -226,6 +288,9 @@ class Prioritized(Seeded, Sampler):
         super().load_state_dict(state)
         self.picks, self.largest = state["picks"], state["largest"]
         self.highest = state.get("highest", self._highest_of_power())
+        self.ahead, self._drawn, self._pending = (), deque(), []
+        if "burst" in state:
+            self._load_burst(**state["burst"])
 
 
 PENDING = 1024  # changes before sums are updated without being asked for

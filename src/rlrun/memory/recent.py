@@ -32,6 +32,8 @@ class Recent(Seeded, Sampler):
         if not 0 < share <= 1:
             raise ConfigError(f"memory.sampler: Recent.share must be above 0 and at most 1, not {share}")
         require_at_least("memory.sampler: Recent.newest", newest, 1)
+        if sampler.by_burst:
+            raise ConfigError("memory.sampler: Recent draws samples singly; it wants feedback=update")
         self.sampler = sampler
         self.share = share
         self.newest = newest

@@ -146,6 +146,7 @@ class Sampler(Strategy):
     """Draws the windows of a sample."""
 
     provides: tuple[str, ...] = ()  # "weight" where `pick` sets it
+    by_burst = False  # True: draws all samples of a burst of updates at its begin, when `begin_burst` is called
     # of picks that were drawn ahead and not taken: what they depend on, and what the table serves of them
     ahead: deque[tuple[Any, tuple[Rows, Batch]]] | tuple[()] = ()
 
@@ -159,6 +160,13 @@ class Sampler(Strategy):
         Raises:
             RlrunError: there is no such window.
         """
+
+    def begin_burst(self, times: int, count: int, length: int) -> None:
+        """Draw the windows of the next `times` picks, which return them; only called if `by_burst`."""
+
+    def draw_ahead(self, times: int, count: int, length: int) -> list[tuple[Any, Rows]]:
+        """Return the next picks, each with what it depends on; one that stays in `ahead` counts as not drawn."""
+        return [(None, self.pick(count, length)) for _ in range(times)]
 
     def rows(self, start: Array, length: int, weight: Array | None = None) -> Rows:
         """Return the rows of windows of `length` that begin at the slots `start` [B]."""
@@ -215,7 +223,6 @@ class Uniform(Seeded, Sampler):
         self._rate = 1.0  # share of draws that begin a window; learnt, so that one round is mostly enough
 
     def draw_ahead(self, times: int, count: int, length: int) -> list[tuple[Any, Rows]]:
-        """Return the next picks, each with what it depends on; one that stays in `ahead` counts as not drawn."""
         self._give_back()
         picks = []
         for _ in range(times):

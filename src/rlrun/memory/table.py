@@ -146,7 +146,8 @@ class Table(Recorder):
         self._observers = tuple(observe for observe in hooks if observe is not None)
         rowwise = all(getattr(adaptor, "rowwise", False) for adaptor in self.adaptors)
         small = not self.frames and len(self.storage.blocks) == 1  # large columns gain nothing, and take memory
-        self._draws_ahead = rowwise and small and not self._beside and self._on_sample is None
+        plain = not (len(self.tags) or self.virtual) and self._on_sample is None
+        self._draws_ahead = rowwise and small and plain and (type(self.sampler) is Uniform or self.sampler.by_burst)
 
     def _names(self, length: int = 1) -> list[str]:
         """Return the names of a batch of windows of this length before adaptors."""
@@ -183,18 +184,21 @@ class Table(Recorder):
         """Make the next samples at once; `sample` returns them, unless rows are written or others are asked for.
 
         They are those that `sample` makes one by one, and the state is as if they were not drawn. Nothing is done where
-        a sample depends on the one before, or where it takes no less time.
+        a sample depends on the one before, or where it takes no less time. A sampler `by_burst` always picks at once.
         """
-        times = min(times, AHEAD // (count * max(self.storage.layout.itemsize, 1)))
-        if times < 2 or length > 1 or not self._draws_ahead or type(self.sampler) is not Uniform:
-            return
         begin = time.perf_counter()
+        if self.sampler.by_burst:
+            self.sampler.begin_burst(times, count, 1 if self._pads(length) else length)
+        times = min(times, AHEAD // (count * max(self.storage.layout.itemsize, 1)))
+        if times < 2 or length > 1 or not self._draws_ahead:
+            return
         positions, picks = zip(*self.sampler.draw_ahead(times, count, length), strict=True)
         picked = time.perf_counter() - begin
         for rows in picks:
             rows.fetch = self._read
         before, version = self._picked, self.index.version
-        batch = self.serve(Rows(np.concatenate([rows.index for rows in picks]), None, self.index))
+        weight = np.concatenate([rows.weight for rows in picks]) if self.sampler.provides else None
+        batch = self.serve(Rows(np.concatenate([rows.index for rows in picks]), None, self.index, weight))
         self._picked, self._ahead_for = before, (count, length, version)
         served = zip(picks, _split(batch, count), strict=True)
         self.sampler.ahead = deque(zip(positions, served, strict=True))
