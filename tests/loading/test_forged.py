@@ -19,9 +19,10 @@ TINY = (
     *("evaluation.every=20", "evaluation.episodes=1", "evaluation.max_steps=20"),
 )
 DQN = ("algorithm=dqn", "algorithm.warmup_steps=20", "algorithm.batch_size=4", "memory.length=200")
+BURST = ("memory.sampler.feedback=burst", "algorithm.collect_steps=8")  # the run ends within one
 RUNS = {
     "dqn": (*DQN, "env=cartpole", "memory.storage=ram"),
-    "prioritized": (*DQN, "env=cartpole", "+with=prioritized"),
+    "prioritized": (*DQN, "env=cartpole", "+with=prioritized", *BURST),
     "ppo": (
         *("algorithm=ppo", "env=recall", "num_envs=2", "algorithm.horizon=10", "algorithm.batch_size=10"),
         *("algorithm.recurrent=lstm", "algorithm.unroll=5", "algorithm.core_size=4"),
@@ -67,6 +68,15 @@ def test_states_of_a_run_are_restored(load, name):
         restore_part(part, states[path], path)
 
 
+SLOTS = np.arange(4)
+BURSTS = {  # 7 samples of 4 rows that are drawn, and priorities of 4 rows that are not written
+    ("start",): (*(np.full((7, 4), slot) for slot in (9999, -1, 0.0)), np.zeros((7, 3), np.int64), np.zeros(28), "x"),
+    ("weight",): tuple(np.full((7, 4), value, np.float32) for value in (NAN, float("inf"), -1.0)),
+    ("length",): (0, -1, NAN, "x", 1 << 40),
+    ("pending",): ([NOTHING], 3 * [NOTHING], "xy", None, [SLOTS, np.ones(3)]),
+    ("pending", 0): (SLOTS + 9999, SLOTS - 9999, SLOTS * 1.0, SLOTS[None]),
+    ("pending", 1): tuple(np.full(4, value) for value in (NAN, float("inf"), -1.0, 1e200)),
+}
 FORGED = {
     "dqn": [
         *(("loader", (key,), value) for key in ("updates", "start", "since") for value in (NAN, -1, "x", 0.5, True)),
@@ -96,6 +106,7 @@ FORGED = {
         *(("memory", ("sampler", "picks"), value) for value in (-1, NAN, None)),
         *(("memory", ("sampler", key), value) for key in ("largest", "highest") for value in (NAN, -1.0, "x", 0)),
         *(("memory", ("sampler", "tree", "leaves"), torch.tensor([value, 1.0])) for value in (NAN, -1.0, float("inf"))),
+        *(("memory", ("sampler", "burst", *path), value) for path, values in BURSTS.items() for value in values),
         ("memory", ("index", "too_short"), "x"),
     ],
     "ppo": [

@@ -11,6 +11,7 @@ from tests.command import code_of
 from tests.identical import compare, differing
 
 import rlrun
+from rlrun import checkpointing
 from rlrun.callbacks import Checkpointer, Evaluator, Logger
 from rlrun.callbacks.loss import LossCallback
 from rlrun.collect import Collector
@@ -158,3 +159,24 @@ def test_a_burst_whose_samples_are_made_at_once_changes_nothing(task, assert_sam
     assert_same(run, tmp_path / "killed")
     monkeypatch.setattr(Table, "draw_ahead", lambda *_: None)
     assert_same(run, rlrun.train(request, run_dir=tmp_path / "one by one").run_dir)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        ("env=cartpole", "memory=prioritized"),
+        ("env=cartpole", "+with=[prioritized,reward_norm,observation_norm]", "num_envs=3"),
+        ("env=cartpole", "memory=prioritized", "algorithm.recurrent=gru", "algorithm.unroll=6", "algorithm.burn_in=2"),
+    ],
+)
+def test_priorities_of_a_burst_outlive_a_kill(task, assert_same, tmp_path):
+    request = ["algorithm=dqn", *task, *SHORT, *REPLAY, *BURSTS, "logger=[]", "memory.sampler.feedback=burst"]
+    run = rlrun.train(request, run_dir=tmp_path / "run").run_dir
+    checkpoints = RunDir(run).checkpoint_dirs()
+    checkpoint = checkpoints[len(checkpoints) // 2]
+    burst = checkpointing.load(checkpoint)["memory"]["sampler"]["burst"]
+    assert burst["start"].size > 0
+    assert burst["pending"][0].size > 0
+    copy_as_killed(run, tmp_path / "killed", at=checkpoint_key(checkpoint)[0])
+    rlrun.resume(tmp_path / "killed")
+    assert_same(run, tmp_path / "killed")
