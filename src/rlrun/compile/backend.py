@@ -41,6 +41,9 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
         turn_narrow(module.graph)
         if fast_linear.in_use() == "onednn":
             use_onednn(module.graph)
+    if sized:  # the compiler has stand-ins of its own, and torch 2.8 refuses two kinds
+        for node in module.graph.nodes:
+            node.meta.pop("val", None)
     module.recompile()
     try:
         from torch._inductor import standalone_compile

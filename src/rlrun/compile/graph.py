@@ -3,7 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -226,16 +226,26 @@ def traced(
         ATEN._local_scalar_dense.default: _refuse_number,
     }
     mode: Any = "fake" if sizes is None else "symbolic"
-    session = getattr(torch.compiler, "_compile_session_context", nullcontext)  # earlier versions have none
     # else torch prints a traceback where a stand-in does not fit; its message is reported
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     # a stand-in draws nothing; what is not one must not draw for it
-    with torch.random.fork_rng(devices=[]), session():
+    with torch.random.fork_rng(devices=[]), _compiling():
         module = make_fx(function, table, tracing_mode=mode, _allow_non_fake_inputs=True)(
             *(map(_bare, inputs) if sizes is None else sizes.stand_ins)
         )
     module.graph.eliminate_dead_code()
     return module
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Have `torch.compiler.is_compiling` say so, which versions before 2.12 do in `torch.compile` alone."""
+    compiler: Any = torch.compiler
+    before, compiler._is_compiling_flag = compiler._is_compiling_flag, True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag = before
 
 
 def _bare(tensor: Tensor) -> Tensor:
