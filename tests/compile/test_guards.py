@@ -52,6 +52,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {  # and how many grap
     ),
     "betas": (lambda loss: loss.optimizer.param_groups[0].update(betas=(0.5, 0.9)), 2),
     "optimizer state": (reload_optimizer, 2),
+    "cleared optimizer state": (lambda loss: loss.optimizer.state.clear(), 2),
     # these end the use of graphs
     "parameter": (lambda loss: setattr(loss.network.inner, "weight", nn.Parameter(torch.ones(1, 3))), 1),
     "optimizer option": (lambda loss: loss.optimizer.param_groups[0].update(maximize=True), 1),

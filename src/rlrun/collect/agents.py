@@ -24,6 +24,7 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
 from rlrun.memory.adaptors import VALUES
 from rlrun.nn import ActionCodec
+from rlrun.nn.overhead import NoGrad
 from rlrun.nn.recurrent import with_state
 from rlrun.nn.remembering import Remembering
 from rlrun.ops import gumbel_argmax
@@ -171,10 +172,6 @@ class PolicyAgent(Agent):
         if log_prob:
             self.add_log_prob()
 
-    def _act(self, observation: Tree, *more: Any) -> Any:
-        act: Callable[..., Any] = cast(RecurrentPolicy, self.policy).advance if self.recurrent else self.policy.act
-        return act(prepared(observation, self.preprocess), *more)
-
     def add_log_prob(self) -> None:
         """Add the log probability of each action to responses: off-policy corrections need it.
 
@@ -190,14 +187,14 @@ class PolicyAgent(Agent):
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
         """Return an action and the state after it, all trees of tensors; this is exported."""
-        if not self.recurrent:
-            return self._act(observation, explore), None
-        return self._act(observation, state, explore)  # type: ignore[no-any-return]
+        policy: Any = self.policy
+        inputs = prepared(observation, self.preprocess)
+        return policy.advance(inputs, state, explore) if self.recurrent else (policy.act(inputs, explore), None)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if self.recurrent and state is None:
             raise RequestError("agent: a recurrent policy acts on the state before each step; see `initial_state`")
-        with torch.no_grad(), self.acting():  # a decorator for the first takes twice the time
+        with NoGrad(), self.acting():
             return self._response(observation, state, explore)
 
     def _response(self, observation: Tree, state: Tree | None, explore: bool) -> Response:
@@ -350,21 +347,22 @@ class EpsilonGreedy(PolicyAgent):
         self._codec = ActionCodec(spaces, joint_limit=0)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
-        greedy: Callable[[], Response] = partial(super().__call__, observation, state, explore=False)
         if not explore:
-            return greedy()
+            return super().__call__(observation, state, explore=False)
         envs = row_count(observation)
         epsilon = self.epsilon(self.steps)
         self.steps += envs * learners.count()
         if envs == 1 and not self.recurrent:  # a float costs a tenth of an array with one element
-            return self.uniform(observation) if self.uniform.rng.random() < epsilon else greedy()
+            if self.uniform.rng.random() < epsilon:
+                return self.uniform(observation)
+            return super().__call__(observation, explore=False)
         exploring = self.uniform.rng.random(envs) < epsilon
         if exploring.all() and not self.recurrent:
             return self.uniform(observation)
-        if not exploring.any():
-            return greedy()
-        random, response = self.uniform(observation)["action"], greedy()  # in this order: networks may draw, too
-        return response | {"action": where(exploring, random, response["action"])}
+        # random ones first: networks may draw, too
+        random = self.uniform(observation)["action"] if exploring.any() else None
+        response = super().__call__(observation, state, explore=False)
+        return response if random is None else response | {"action": where(exploring, random, response["action"])}
 
     @torch.no_grad()
     def values(self, observation: Tree) -> Any:

@@ -1,6 +1,7 @@
 """Steps of optimizers as arithmetic on tensors, with the sizes of steps made on the host."""
 
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -57,6 +58,7 @@ class OptimizerRule:
         self._moved = {number for number, parameter in enumerate(self.parameters) if self.state.get(parameter)}
         self._taken = 0
         self._count = torch.zeros(())
+        self._one = torch.ones(())  # a number would be made a tensor at each step
         self.settle()
 
     def _begun(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -79,6 +81,7 @@ class OptimizerRule:
         moved = sorted(self._moved) if self._names else []
         for number in moved:
             self.state[self.parameters[number]] = self._entries[number]
+        self._kept = [*self.state.values()]
         if self.kind is torch.optim.SGD or not moved:
             return  # SGD counts no steps
         entries = [self._entries[number] for number in moved]
@@ -99,15 +102,17 @@ class OptimizerRule:
         same = self._now() == self._settings
         if any(map(is_hooked, self.parameters)) or not (same or rule_of(self.optimizer) is self.kind):
             raise Untraceable(None, "somebody sees gradients, or the optimizer has other settings by now")
-        kept = not self._names or all(
-            self.state.get(self.parameters[number]) is self._entries[number] for number in self._moved
+        if not same or self.optimizer.state is not self.state:
+            return False
+        # not by parameter: the hash of a tensor takes longer than all else here
+        return not self._names or (
+            len(self.state) == len(self._kept) and all(map(is_, self.state.values(), self._kept))
         )
-        return same and kept and self.optimizer.state is self.state
 
     def sizes(self) -> list[tuple[float, float, float]]:
         """Count a step; return, by group, its size, the factor of roots of squares, and the share of weights kept."""
         if self.kind is not torch.optim.SGD:
-            self._count.add_(1.0)
+            self._count.add_(self._one)
             self._taken += 1
         return [self._size(group) for group in self.groups]
 
@@ -154,6 +159,4 @@ class OptimizerRule:
 
     def _now(self) -> tuple[Any, ...]:
         hooks = bool(self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks)
-        settings = [(name, value) for group in self.groups for name, value in group.items() if name != "params"]
-        fixed = [isinstance(value, Tensor) if name == "lr" else value for name, value in settings]
-        return hooks, *fixed
+        return hooks, *[group | {"params": None, "lr": isinstance(group["lr"], Tensor)} for group in self.groups]

@@ -22,6 +22,7 @@ from rlrun.compile.graph import Place, Untraceable, first_line, modules_of, part
 from rlrun.compile.optimizers import OptimizerRule, is_hooked, rule_of
 from rlrun.core.errors import ConfigError, RlrunError, printable
 from rlrun.core.typing import Groups
+from rlrun.nn.overhead import NoGrad
 from rlrun.runs import learners
 from rlrun.training.metrics import detached
 from rlrun.training.update import Checked, Function, Update, of_loss, of_target
@@ -191,6 +192,9 @@ class CompiledGraph:
         self._trained = [step for step in self.steps if step.label == "loss" and step.callback.trained()]
         self._rules = {id(step.callback): region.compiler.rule(step) for step in self._trained}
         self._modules = modules_of(step.callback for step in self.steps)
+        self._hook_dicts = [
+            hooks for module in self._modules for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        ]
         self._places: list[Place] = [
             (holder, name)
             for module in self._modules
@@ -233,11 +237,11 @@ class CompiledGraph:
                 rule.settle()
         self._free = free
         self._kept = own
+        self._read_tensors = [own[numbers[number]] for number in used if number < count]
         self._pointers: list[int] = []
         self._tensors: list[Tensor] = []
         self._states = self._module_states()
         self._versions = [tensor._version for tensor in self._constants]
-        self._own_used = [numbers[number] for number in used if number < count]
         self._sizes_used = count in used
         self._inputs_used = [number - count - 1 for number in used if number > count]
         self._shapes = tuple(tensor.shape for tensor in tensors[: count + 1])
@@ -264,10 +268,8 @@ class CompiledGraph:
             return False
         return all(map(is_, self._own(), self._kept))
 
-    def _module_states(self) -> list[Any]:
-        return [
-            (module.training, len(module._forward_hooks), len(module._forward_pre_hooks)) for module in self._modules
-        ]
+    def _module_states(self) -> list[int]:
+        return [*map(len, self._hook_dicts), *[module.training for module in self._modules]]
 
     def __call__(self, batch: dict[str, Any], inputs: graph.Inputs) -> None:
         """Do what the hooks do."""
@@ -279,7 +281,7 @@ class CompiledGraph:
         arguments = [*inputs.tensors, *(draw.function() for draw in self._draws)]
         torch.set_flush_denormal(True)  # an Adam step takes half as long again where averages have become that small
         try:
-            with torch.no_grad():
+            with NoGrad():
                 outputs = self._run(*read, *[arguments[number] for number in self._inputs_used])
         finally:
             torch.set_flush_denormal(False)
@@ -294,10 +296,10 @@ class CompiledGraph:
 
     def _read(self) -> list[Tensor]:
         """Return the tensors of modules and optimizers that the graph reads, at their addresses of now."""
-        pointers = list(map(Tensor.data_ptr, self._kept))
+        pointers = list(map(Tensor.data_ptr, self._read_tensors))
         if pointers != self._pointers:
             self._pointers = pointers
-            self._tensors = [self._kept[number].detach() for number in self._own_used]
+            self._tensors = [tensor.detach() for tensor in self._read_tensors]
         return self._tensors
 
     def _trace(self, own: Sequence[Tensor], now: Sequence[Tensor], before: Sequence[Any]) -> list[Tensor]:

@@ -12,6 +12,7 @@ from rlrun.core.spaces import describe
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.fast_linear import in_use, is_large, linear
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
+from rlrun.nn.overhead import forwards
 from rlrun.nn.precision import products, widest
 
 # Multiplications in a member's widest layer from which members apart take less time than a batched product on a CPU,
@@ -114,8 +115,7 @@ class Ensemble(nn.Module):
             below = [value.unsqueeze(0)]  # a quarter of the time of `expand`
         else:
             below = [value.expand(members, *value.shape) if shared else value]
-        *hidden, last = modules["layers"]._modules.values()
-        activation = modules["activation"]
+        activation, *hidden, last = forwards((modules["activation"], *modules["layers"]._modules.values()))
         drops = self.training and (self.drops_always or torch.is_grad_enabled())
         with products(value, self.work):
             for layer in hidden:

@@ -17,6 +17,7 @@ from rlrun.core.spaces import Space, leaves, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn import precision
 from rlrun.nn.fast_linear import Linear, Tanh
+from rlrun.nn.overhead import forwards
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     # in place is safe: no layer of ours needs its own output for its gradient
@@ -95,7 +96,9 @@ class Dense(nn.Sequential):
 
     def forward(self, value: Tensor) -> Tensor:
         if not precision.is_mixed():
-            return super().forward(value)  # type: ignore[no-untyped-call,no-any-return]
+            for layer in forwards(self._modules.values()):
+                value = layer(value)
+            return value
         layers: list[Any] = [*self]
         last = layers.pop() if layers and isinstance(layers[-1], nn.Linear) else None
         below = value

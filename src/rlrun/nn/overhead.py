@@ -1,0 +1,40 @@
+"""What torch does around small operations, in less time: calls of modules, and contexts without gradients."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def forwards(modules: Iterable[nn.Module]) -> list[Callable[..., Any]]:
+    """Return `forward` of each module, or the module itself where something is hooked to it.
+
+    The call of a module takes a microsecond more, which is a fifth of the time of a small network with one row.
+    """
+    if torch.nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
+        return [*modules]
+    return [module if _is_hooked(module) else module.forward for module in modules]
+
+
+def _is_hooked(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or module._compiled_call_impl
+    )
+
+
+class NoGrad:
+    """`torch.no_grad()` as a context, in a third of its time."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        torch._C._set_grad_enabled(self._before)

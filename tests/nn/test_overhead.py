@@ -1,0 +1,43 @@
+"""Whatever is hooked to a module is called, and gradients are off as long as they shall be."""
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.nn.ensemble import Ensemble
+from rlrun.nn.mlp import MLP
+from rlrun.nn.overhead import NoGrad
+
+NETWORKS = {"mlp": lambda: MLP(3, 2, hidden=(4,)), "ensemble": lambda: Ensemble(3, 2, members=2, hidden=(4,))}
+HOOKS = {
+    "forward": lambda module, call: module.register_forward_hook(call),
+    "before": lambda module, call: module.register_forward_pre_hook(call),
+    "backward": lambda module, call: module.register_full_backward_hook(call),
+    "before backward": lambda module, call: module.register_full_backward_pre_hook(call),
+    "of all modules": lambda module, call: nn.modules.module.register_module_forward_hook(call),
+}
+
+
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+@pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS)
+def test_hooks_of_inner_modules_are_called(make, hook):
+    network, seen = make(), []
+    inner = next(module for module in network.modules() if isinstance(module, nn.ReLU))
+    inner.inplace = False  # which backward hooks want
+    handle = hook(inner, lambda module, *_: seen.append(module))
+    network(torch.ones(5, 3)).sum().backward()
+    handle.remove()
+    calls = len(seen)
+    network(torch.ones(5, 3)).sum().backward()
+    assert inner in seen
+    assert len(seen) == calls
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_gradients_return_after_an_error(outside):
+    seen = []
+    with torch.set_grad_enabled(outside):
+        with pytest.raises(ZeroDivisionError), NoGrad(), NoGrad():
+            seen.append(1 / torch.is_grad_enabled())
+        assert torch.is_grad_enabled() is outside
+    assert not seen
