@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from rlrun.core.spaces import Discrete, Spaces
+from rlrun.nn import Critics, Policy
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.mlp import MLP
 from rlrun.nn.overhead import NoGrad
@@ -31,6 +33,18 @@ def test_hooks_of_inner_modules_are_called(make, hook):
     network(torch.ones(5, 3)).sum().backward()
     assert inner in seen
     assert len(seen) == calls
+
+
+NETWORKS_OF_SPACES = {"policy": (Policy, ("trunk", "head")), "critics": (Critics, ("layers",))}
+
+
+@pytest.mark.parametrize(("kind", "parts"), NETWORKS_OF_SPACES.values(), ids=NETWORKS_OF_SPACES)
+def test_hooks_of_parts_are_called(kind, parts):
+    network, seen = kind(Spaces(Discrete(3), Discrete(2))), []
+    for name in parts:
+        getattr(network, name).register_forward_hook(lambda *_, name=name: seen.append(name))
+    network(torch.zeros(2, dtype=torch.int64))
+    assert tuple(seen) == parts
 
 
 @pytest.mark.parametrize("outside", [True, False])

@@ -27,6 +27,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, value_head_of
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.mlp import outputs_of, zeros
+from rlrun.nn.overhead import forwards
 from rlrun.nn.remembering import Remembering
 
 
@@ -71,7 +72,8 @@ class QNetwork(Critics, Remembering):
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
         """Return the action of the largest value, the smallest of the members' counting."""
-        values = self.codec.restrict(self.value_head.guiding(self(observation)), observation)
+        (forward,) = forwards((self,))
+        values = self.codec.restrict(self.value_head.guiding(forward(observation)), observation)
         return self.codec.join(None, self.codec.best(values))
 
 

@@ -11,6 +11,7 @@ from rlrun.core.spaces import ACTION_MASK, Box, Discrete, Space, Spaces, describ
 from rlrun.core.typing import Tree
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import orthogonal_
+from rlrun.nn.overhead import part_of
 from rlrun.nn.recurrent import present
 from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumbel_argmax, normal_like
 
@@ -53,8 +54,7 @@ class ActionCodec:
         self.joint = len(self.decisions) > 1 and combinations <= joint_limit
         self.branches = (combinations,) if self.joint else self.decisions
         self.width = sum(self.branches)
-        # a lone leaf needs no cutting and no putting together
-        self.single = self.parts[0] if len(self.parts) == 1 else None
+        self.single = self.parts[0] if len(self.parts) == 1 else None  # a lone leaf needs no cutting and no joining
         self.masked, self._mask_dims = False, 1
         if isinstance(spaces, Spaces):
             self._require_mask(spaces.observation)
@@ -293,7 +293,7 @@ class ActionHead(nn.Module):
 
     def forward(self, features: Tensor, observation: Tree = None) -> Heads:
         """Return the distribution; `observation` [...] is looked at for its action mask alone."""
-        raw = self.layer(features)
+        raw = part_of(self, "layer")(features)
         if not self.codec.continuous:
             return Heads(None, None, self.codec.log_softmax(self.codec.restrict(raw, observation)))
         mean, log_std, logits = torch.split(raw, list(self.widths), -1)

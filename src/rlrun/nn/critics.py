@@ -16,6 +16,7 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoded, Recipe
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
+from rlrun.nn.overhead import part_of
 from rlrun.nn.precision import products
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.value_heads import Numbers, Quantiles, RewardQuantiles, Rewards, ValueHead
@@ -84,7 +85,8 @@ class Critics(Encoded):
 
     def raw_output(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the numbers behind the values, which `value_head` gives their meaning."""
-        return self.value_head.laid_out(self.layers(self._inputs(observation, c)), self.codec)
+        output = part_of(self, "layers")(self._inputs(observation, c))
+        return self.value_head.laid_out(output, self.codec)
 
     def doubled(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values as a call does, but by products in double precision, where close ones are compared."""
@@ -141,7 +143,7 @@ class Value(Encoded):
         self.layers = MLP(features, size, init=init, output_gain=output_gain, **options)
 
     def forward(self, observation: Tree) -> Tensor:
-        value: Tensor = self.layers(self.encode(observation))
+        value: Tensor = part_of(self, "layers")(self.encode(observation))
         return value.squeeze(-1) if self.rewards is None else value
 
 

@@ -14,6 +14,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of, zeros
+from rlrun.nn.overhead import part_of
 from rlrun.nn.precision import LARGE, products
 from rlrun.nn.recurrent import Core, Kind, StatefulEncoder, encoded, has_state, present
 from rlrun.ops.distributions import one_hot
@@ -277,7 +278,7 @@ class EncodedMLP(Encoded):
         self.layers = MLP(features, outputs, hidden=hidden, output_gain=output_gain, bias=bias, **options)
 
     def forward(self, observation: Tree) -> Any:
-        return self.layers(self.encode(observation))
+        return part_of(self, "layers")(self.encode(observation))
 
 
 class ImageEncoder(nn.Module):
@@ -385,5 +386,5 @@ class Trunk(Encoded):
         return (features, state) if self.core is None else self.core.step(features, state)
 
     def _features(self, observation: Tree) -> Tensor:
-        features: Tensor = self.layers(self.encode(observation))
+        features: Tensor = part_of(self, "layers")(self.encode(observation))
         return features

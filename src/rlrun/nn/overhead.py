@@ -17,6 +17,12 @@ def forwards(modules: Iterable[nn.Module]) -> list[Callable[..., Any]]:
     return [module if _is_hooked(module) else module.forward for module in modules]
 
 
+def part_of(module: nn.Module, name: str) -> Callable[..., Any]:
+    """Return a direct submodule to be called, as `forwards` has it; torch itself finds an attribute slowly."""
+    (call,) = forwards((module._modules[name],))  # type: ignore[arg-type]
+    return call
+
+
 def _is_hooked(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks

@@ -14,6 +14,7 @@ from rlrun.nn.actions import LOG_STD, ActionCodec, ActionHead, Heads, Spread, ga
 from rlrun.nn.critics import Critics
 from rlrun.nn.encoders import EncodedMLP, Recipe, Trunk
 from rlrun.nn.mlp import Activation, Initializer
+from rlrun.nn.overhead import part_of
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.remembering import Remembering
 from rlrun.nn.value_heads import value_head_of
@@ -65,7 +66,7 @@ class SquashedGaussian(EncodedMLP):
 
     def normal(self, observation: Tree) -> tuple[Tensor, Tensor]:
         """Return mean and log_std [B, A] of the normal; the mean is that before the tanh."""
-        mean, log_std = self.layers(self.encode(observation)).chunk(2, -1)
+        mean, log_std = part_of(self, "layers")(self.encode(observation)).chunk(2, -1)
         return mean, log_std.clamp(self.lowest, self.highest)
 
     def heads(self, observation: Tree) -> Heads:
@@ -101,7 +102,7 @@ class DeterministicPolicy(EncodedMLP, Remembering):
         self.codec = codec
 
     def forward(self, observation: Tree) -> Tensor:
-        c: Tensor = self.layers(self.encode(observation)).tanh()
+        c: Tensor = part_of(self, "layers")(self.encode(observation)).tanh()
         return c
 
     def heads(self, observation: Tree) -> Heads:
@@ -184,7 +185,8 @@ class Policy(Remembering):
 
     def heads(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Heads:
         """Return the parameters of the distribution at each observation; see `Core` for state and episode_end."""
-        heads: Heads = self.head(self.trunk(observation, state, episode_end), observation)
+        features = part_of(self, "trunk")(observation, state, episode_end)
+        heads: Heads = part_of(self, "head")(features, observation)
         return heads
 
     def act(self, observation: Tree, explore: bool = True) -> Tree:
