@@ -64,7 +64,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "defaults": lambda args: defaults.measure(
         args.defaults, seeds=args.seeds, sides=args.sides, workers=args.workers, again=args.again
     ),
-    "values": lambda args: values.measure(),
+    "values": lambda args: values.measure(overrides=args.override),
     "particles": lambda args: particles.measure(seeds=args.seeds),
 }
 
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         parsers[name].add_argument("--again", action="store_true", help="forget earlier runs of these tasks")
     for name in ("search", "all"):
         parsers[name].add_argument("--studies", type=seeds_of, default=list(range(5)), help="their seeds")
-    for name in ("learning", "search", "halfcheetah", "all"):
+    for name in ("learning", "search", "halfcheetah", "values", "all"):
         parsers[name].add_argument("--override", action="append", default=[], help="a further override for every run")
     for name in ("learning", "resilience", "search", "halfcheetah", "defaults", "all"):
         parsers[name].add_argument("--workers", type=int, default=2)

@@ -24,6 +24,7 @@ PARTED = (
     "why",
     "halfcheetah",
     "defaults",
+    "values",
 )  # results of which parts can be measured alone
 SECTIONS: dict[str, Callable[[dict[str, Any]], Lines]] = {
     "speed": cost.speed,

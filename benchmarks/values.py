@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,11 +32,16 @@ def _numbers(case: Case) -> dict[str, Any]:
     return {**numbers, **(many if own is WINDOWS else {})}
 
 
-def measure(cases: Iterable[Case] | None = None) -> dict[str, Any]:
-    """Return what each case came to, by name; None = the full product."""
+def measure(cases: Iterable[Case] | None = None, *, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what each case came to, by its name and the overrides.
+
+    cases: None = the full product.
+    overrides: further ones of every run, such as `compile=true`.
+    """
     results = {}
     for case in everything() if cases is None else cases:
+        name = " ".join((case.name, *overrides))
         with TemporaryDirectory() as place:
-            results[case.name] = learned(case, Path(place) / "run", LONG, _numbers(case))
-        print(f"{case.name}: {results[case.name]['error']:.2%}", flush=True)
+            results[name] = learned(case, Path(place) / "run", LONG, _numbers(case), overrides)
+        print(f"{name}: {results[name]['error']:.2%}", flush=True)
     return results

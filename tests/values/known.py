@@ -6,7 +6,7 @@ that learn from a memory learn from one that random actions filled; the others f
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -248,13 +248,18 @@ def overrides(case: Case) -> list[str]:
 
 
 def learned(
-    case: Case, run_dir: Path, updates: int | None = None, numbers: Mapping[str, Any] | None = None
+    case: Case,
+    run_dir: Path,
+    updates: int | None = None,
+    numbers: Mapping[str, Any] | None = None,
+    further: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the learned and the true value of each state, and the largest error as a share.
 
     updates: None = as many as are enough; fewer for the smallest of several critics, whose bar is higher.
+    further: overrides of the run.
     """
-    composed = configuration.compose(overrides(case))
+    composed = configuration.compose([*overrides(case), *further])
     in_mode = f"{case.algorithm}-{case.mode}"
     own = {**NUMBERS.get(case.algorithm, {}), **NUMBERS.get(in_mode, {})}
     config = shrink(composed, numbers or {**SMALL, **own}).config
