@@ -36,6 +36,33 @@ def test_scheduled_numbers_are_no_constants(interpreted):
     assert fused["loss"].metrics["learning_rate/loss"] == pytest.approx(0.1 - 0.1 * 6 / 8)
 
 
+def test_counts_are_no_constants(interpreted, warnings):
+    class Fading(Distance):
+        def loss(self, x: Tensor, y: Tensor, update: int) -> Any:  # type: ignore[override]
+            return (1.0 - 0.9999**update) * super().loss(x, y)
+
+    both(lambda: {"loss": Fading(layer(), SGD)}, (8,) * 20)
+    assert len(interpreted) == 1
+    assert warnings() == []
+
+
+def test_count_may_be_a_size(interpreted, warnings):
+    class Rows(Callback):
+        data_group = "default"
+        provides = ("rows",)
+
+        def begin_batch(self, update: int) -> dict[str, int]:  # type: ignore[override]
+            return {"rows": 3 if update < 4 else 5}
+
+    class First(Distance):
+        def loss(self, x: Tensor, y: Tensor, rows: int) -> Any:  # type: ignore[override]
+            return super().loss(x[:rows], y[:rows])
+
+    both(lambda: {"rows": Rows(), "loss": First(layer(), ADAM)})
+    assert len(interpreted) == 2
+    assert warnings() == []
+
+
 @pytest.mark.parametrize(
     ("sizes", "graphs"),
     [

@@ -123,6 +123,7 @@ class Region:
         self._shapes: dict[Any, list[list[torch.Size]]] = {}  # of inputs that were seen, by their pattern
         self._any_size: dict[Any, CompiledGraph] = {}  # graphs that take more than one size
         self._plain: Callable[[Groups, State], None] | None = None
+        self._as_is = False  # a hook needs whole numbers, such as sizes and indices, as constants
 
     def __call__(self, groups: Groups, state: State) -> None:
         """Do what the hooks do."""
@@ -130,12 +131,17 @@ class Region:
             self._plain = Update(self.steps, self.compiler)
         if self._plain is None:
             batch = groups[self.group]
+            values = self._values(batch)
             try:
-                inputs = graph.Inputs([batch[name] for name in self.names], self.compiler.device)
+                inputs = graph.Inputs(values, self.compiler.device)
                 compiled = self._graphs.get(inputs.form)
                 if compiled is None or not compiled.is_current():
-                    compiled = self._graphs[inputs.form] = self._new(inputs, batch)
+                    compiled = self._graphs[inputs.form] = self._new(inputs, values)
             except Untraceable as error:
+                if not self._graphs and not self._as_is and any(type(batch[name]) is int for name in self.names):
+                    self._as_is = True
+                    self(groups, state)
+                    return
                 self._refuse(error)
             else:
                 compiled(batch, inputs)
@@ -145,7 +151,14 @@ class Region:
         assert self._plain is not None
         self._plain(groups, state)
 
-    def _new(self, inputs: graph.Inputs, batch: Mapping[str, Any]) -> CompiledGraph:
+    def _values(self, batch: Mapping[str, Any]) -> list[Any]:
+        """Return what hooks read; counts as tensors, so that each has not a graph of its own."""
+        values = [batch[name] for name in self.names]
+        if self._as_is:
+            return values
+        return [torch.tensor(value, dtype=torch.float64) if type(value) is int else value for value in values]
+
+    def _new(self, inputs: graph.Inputs, values: Sequence[Any]) -> CompiledGraph:
         """Return a graph; one for any size of what comes in more than one size."""
         general = self._any_size.get(inputs.pattern)
         if general is not None and general.allows(inputs) and general.is_current():
@@ -160,8 +173,8 @@ class Region:
         ]
         small = any(t.shape[axis] < 2 for t, axes in zip(inputs.tensors, varying, strict=True) for axis in axes)
         if small or not any(varying):  # one row or none is not what several are
-            return CompiledGraph(self, inputs, batch, None)
-        self._any_size[inputs.pattern] = CompiledGraph(self, inputs, batch, varying)
+            return CompiledGraph(self, inputs, values, None)
+        self._any_size[inputs.pattern] = CompiledGraph(self, inputs, values, varying)
         return self._any_size[inputs.pattern]
 
     def _refuse(self, error: Untraceable) -> None:
@@ -184,7 +197,7 @@ class CompiledGraph:
         self,
         region: Region,
         inputs: graph.Inputs,
-        batch: Mapping[str, Any],
+        values: Sequence[Any],
         varying: Sequence[Sequence[int]] | None,
     ) -> None:
         self.steps = region.active
@@ -219,7 +232,6 @@ class CompiledGraph:
         self._results: list[tuple[Any, list[graph.Result]]] = []
         try:
             free = None if varying is None else graph.Sizes(tensors, [*[()] * (count + 1), *varying])
-            values = [batch[name] for name in region.names]
             module = graph.traced(lambda *now: self._trace(tensors[:count], now, values), tensors, free)
             self._constants = graph.constants(module)
             self._draws = graph.draws(module)
