@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.values.known import ENDINGS, MODES, NUMBERS, SMALL, WINDOWS, Case, algorithms, learned
+from tests.values.known import ENDINGS, MODES, NUMBERS, SMALL, WINDOWS, Case, algorithms, learned, own_numbers
 
 LONG = 2_000  # updates: enough for values that many steps add up to, at a third of the learning rate
 MANY_ROWS = 20_000  # of recurrent networks: of few rows they learn which actions were lucky
@@ -25,11 +25,11 @@ def everything() -> Iterator[Case]:
 
 
 def _numbers(case: Case) -> dict[str, Any]:
-    own = NUMBERS.get(case.algorithm, {})
+    own = own_numbers(case)
     numbers = {**SMALL, **own}
     numbers["algorithm.lr"] /= 3.0
     many = {"algorithm.warmup_steps": MANY_ROWS - 10, "memory.length": 2 * MANY_ROWS}
-    return {**numbers, **(many if own is WINDOWS else {})}
+    return {**numbers, **(many if NUMBERS.get(case.algorithm) is WINDOWS else {})}
 
 
 def measure(cases: Iterable[Case] | None = None, *, overrides: Sequence[str] = ()) -> dict[str, Any]:

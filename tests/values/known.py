@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import gymnasium
 import numpy as np
@@ -195,6 +196,7 @@ NUMBERS: dict[str, dict[str, Any]] = {
     "sarsa_recurrent": WINDOWS,
     "sarsa_ddpg_recurrent": WINDOWS,
     "iql-recurrent": {"algorithm.lr": 0.005},  # large steps make critics sway, and an expectile follows what is high
+    **{f"{algorithm}-bf16": DEEP for algorithm in MODES["bf16"].algorithms},
     "taac": FEW,
     "taac_l": FEW,
     "taac_q": FEW,
@@ -247,6 +249,11 @@ def overrides(case: Case) -> list[str]:
     return [*task, *(MODES[case.mode].overrides if case.mode else ()), *OWN.get(case.algorithm, ()), *QUIET]
 
 
+def own_numbers(case: Case) -> dict[str, Any]:
+    """Return the numbers of a case that differ from those of others: of its algorithm, and of its mode."""
+    return {**NUMBERS.get(case.algorithm, {}), **NUMBERS.get(f"{case.algorithm}-{case.mode}", {})}
+
+
 def learned(
     case: Case,
     run_dir: Path,
@@ -261,15 +268,15 @@ def learned(
     """
     composed = configuration.compose([*overrides(case), *further])
     in_mode = f"{case.algorithm}-{case.mode}"
-    own = {**NUMBERS.get(case.algorithm, {}), **NUMBERS.get(in_mode, {})}
-    config = shrink(composed, numbers or {**SMALL, **own}).config
+    config = shrink(composed, numbers or {**SMALL, **own_numbers(case)}).config
     several = (OmegaConf.select(config, "algorithm.ensemble") or 1) > 1
     few = several and case.states > 1 and case.mode != "normalized" and case.algorithm not in SLOW
     updates = updates or MORE_UPDATES.get(in_mode, FEWER_UPDATES if few else UPDATES)
     reading = {"_target_": "tests.values.known.Reading", "states": case.states, "first": updates // 2}
     OmegaConf.update(config, "callbacks.reading", reading, force_add=True)
     config.stop.updates = updates
-    result = rlrun.train(composed, run_dir=run_dir)
+    with mock.patch("rlrun.nn.precision.LARGE", 0):  # narrow layers would stay float32
+        result = rlrun.train(composed, run_dir=run_dir)
     trainer: Any = result.trainer
     values = [value / _reward_scale(trainer.loader) for value in trainer.callbacks["reading"].values]
     true = Known(case.states, ending=case.ending).value()
