@@ -167,3 +167,18 @@ def test_refused_recording_runs_plainly(recorder, monkeypatch, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "compile: kernels are started one by one: operation not permitted when stream is capturing"
     ]
+
+
+class OnGpu:
+    is_cuda = True
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sized", "recorded"),
+    [([OnGpu()], True, True), ([OnGpu(), torch.zeros(1)], True, False), ([OnGpu()], False, False), ([], True, False)],
+)
+def test_numbers_of_the_host_are_not_recorded(inputs, sized, recorded, monkeypatch):
+    monkeypatch.setattr("torch._inductor.standalone_compile", lambda module, values, **options: module)
+    module = graph.traced(lambda x: [x + 1.0], [torch.zeros(1)])
+    run = backend.compiled(module, inputs, "cuda", sized=sized, own=0)
+    assert isinstance(run, backend.CudaGraph) == recorded

@@ -65,7 +65,8 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
             dynamic_shapes="from_example_inputs" if sized else "from_graph",
             options={"config_patches": settings},
         )
-    return CudaGraph(function, own) if sized and torch.device(device).type == "cuda" else function
+    recordable = sized and all(tensor.is_cuda for tensor in inputs)  # a number of the host would become a constant
+    return CudaGraph(function, own) if recordable and inputs else function
 
 
 class CudaGraph:

@@ -156,7 +156,8 @@ class Region:
         values = [batch[name] for name in self.names]
         if self._as_is:
             return values
-        return [torch.tensor(value, dtype=torch.float64) if type(value) is int else value for value in values]
+        kind: dict[str, Any] = {"dtype": torch.float64, "device": self.compiler.device}
+        return [torch.tensor(value, **kind) if type(value) is int else value for value in values]
 
     def _new(self, inputs: graph.Inputs, values: Sequence[Any]) -> CompiledGraph:
         """Return a graph; one for any size of what comes in more than one size."""
