@@ -140,6 +140,14 @@ def recorder(monkeypatch) -> Callable[[Any], Any]:
     return function
 
 
+def test_recording_keeps_strides(recorder):
+    update, x = backend.CudaGraph(recorder, own=1), torch.ones(2, 3)[:, :1]
+    weight = torch.zeros(1)
+    results = [update(weight, x)[0].tolist() for _ in range(3)]
+    assert update._inputs[0].stride() == (3, 1)
+    assert results == [[[2.0]] * 2, [[3.0]] * 2, [[4.0]] * 2]
+
+
 def test_recording_is_replayed(recorder):
     update, weight = backend.CudaGraph(recorder, own=1), torch.zeros(2)
     results = [update(weight, torch.full((2,), float(x)))[0] for x in (10, 20, 30, 40)]

@@ -1,6 +1,7 @@
 """An update as one graph gives what its hooks give one by one."""
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tests.compile.comparison import ADAM, SGD, Batches, Distance, Target, both,
 from torch import Tensor, nn
 
 from rlrun.callbacks import JointLoss, Schedule
-from rlrun.compile import FusedUpdate, backend
+from rlrun.compile import FusedUpdate, backend, graph
 from rlrun.core.errors import ConfigError
 from rlrun.core.schedules import Linear
 from rlrun.memory import JointLoader
@@ -74,6 +75,32 @@ def test_count_may_be_a_size(interpreted, warnings):
 def test_one_graph_serves_many_sizes(sizes, graphs, interpreted):
     both(lambda: {"loss": Distance(layer(), ADAM, max_grad_norm=0.1)}, sizes)
     assert len(interpreted) == graphs
+
+
+class Packed(Batches):
+    """Yields columns of packed rows, and every other time columns of their own."""
+
+    def __iter__(self) -> Iterator[dict[str, dict[str, Tensor]]]:
+        for number, batch in enumerate(super().__iter__()):
+            x, y = batch["default"].values()
+            rows = torch.cat((x, torch.zeros(len(x), 2), y[:, None]), 1)
+            yield {"default": {"x": rows[:, :3], "y": rows[:, -1]}} if number % 2 else batch
+
+
+def test_strides_need_no_graph_of_their_own(interpreted, monkeypatch):
+    monkeypatch.setattr("tests.compile.comparison.Batches", Packed)
+    both(lambda: {"loss": Distance(layer(), ADAM)})
+    assert len(interpreted) == 1
+
+
+def test_inputs_have_strides_of_the_graph():
+    rows = torch.arange(12.0).reshape(3, 4)
+    part, wide = rows[:, 1:3], rows[:, :1].expand(3, 2)
+    tensors = graph.laid_out([part, part, part.contiguous(), wide, wide], [(4, 1), None, (4, 1), (4, 0), (2, 1)])
+    assert tensors[0] is part
+    assert [tensor.stride() for tensor in tensors] == [(4, 1), (2, 1), (4, 1), (4, 0), (2, 1)]
+    assert all(tensor.equal(part) for tensor in tensors[:3])
+    assert all(tensor.equal(wide) for tensor in tensors[3:])
 
 
 @pytest.mark.parametrize("tau", [0.1, 1.0])

@@ -108,7 +108,10 @@ class CudaGraph:
 
     def _record(self, inputs: Sequence[Tensor]) -> None:
         """Record the function, which moves nothing yet."""
-        self._inputs = [value.clone() for value in inputs[self._own :]]
+        self._inputs = [  # a clone of rows with gaps has none
+            torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(value)
+            for value in inputs[self._own :]
+        ]
         recording = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(recording, capture_error_mode="thread_local"):  # other threads load batches

@@ -63,7 +63,7 @@ class Inputs:
             if value.requires_grad:
                 raise Untraceable(None, "they read a tensor with a gradient, which ends where a graph does")
             form += (value.shape, value.dtype, value.device)
-            self.tensors.append(value.contiguous())  # a graph takes strides for granted
+            self.tensors.append(value)
         elif isinstance(value, float):
             form.append(float)
             self.tensors.append(torch.tensor(value, device=self._device))
@@ -80,6 +80,28 @@ class Inputs:
     def pattern(self) -> tuple[Any, ...]:
         """The form but for sizes."""
         return tuple(len(part) if isinstance(part, torch.Size) else part for part in self.form)
+
+
+def varying(shapes: Sequence[Sequence[torch.Size]]) -> list[list[int]]:
+    """Return the dimensions of each input that had more than one size; shapes: of all inputs, each time."""
+    return [
+        [axis for axis, sizes in enumerate(zip(*sides, strict=True)) if len({*sizes}) > 1]
+        for sides in zip(*shapes, strict=True)
+    ]
+
+
+def laid_out(tensors: Sequence[Tensor], strides: Sequence[tuple[int, ...] | None]) -> list[Tensor]:
+    """Return tensors with these strides, which a graph takes for granted; None = contiguous."""
+    return [
+        tensor if tensor.stride() == wanted else _copied(tensor, wanted)
+        for tensor, wanted in zip(tensors, strides, strict=True)
+    ]
+
+
+def _copied(tensor: Tensor, strides: tuple[int, ...] | None) -> Tensor:
+    if strides is None:
+        return tensor.contiguous()
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def rebuilt(value: Any, tensors: Iterator[Tensor]) -> Any:

@@ -168,10 +168,7 @@ class Region:
         if sum(map(len, self._shapes.values())) >= LIMIT:
             raise Untraceable(None, f"{LIMIT} graphs of them were not enough")
         seen.append([tensor.shape for tensor in inputs.tensors])
-        varying = [
-            [axis for axis, sizes in enumerate(zip(*shapes, strict=True)) if len({*sizes}) > 1]
-            for shapes in zip(*seen, strict=True)
-        ]
+        varying = graph.varying(seen)
         small = any(t.shape[axis] < 2 for t, axes in zip(inputs.tensors, varying, strict=True) for axis in axes)
         if small or not any(varying):  # one row or none is not what several are
             return CompiledGraph(self, inputs, values, None)
@@ -226,7 +223,9 @@ class CompiledGraph:
         first = {id(tensor): number for number, tensor in reversed(list(enumerate(own)))}
         numbers = sorted(first.values())
         self._device = region.compiler.device
-        tensors = [*[own[number] for number in numbers], self._sizes.to(self._device), *inputs.tensors]
+        self._strides = [None if varying or 0 in tensor.stride() else tensor.stride() for tensor in inputs.tensors]
+        tensors = [*[own[number] for number in numbers], self._sizes.to(self._device)]
+        tensors += graph.laid_out(inputs.tensors, self._strides)
         if any(id(tensor) in first for tensor in inputs.tensors):
             raise Untraceable(None, "they are given a tensor that they hold")
         count = len(numbers)
@@ -239,8 +238,8 @@ class CompiledGraph:
             tensors += [draw.like for draw in self._draws]
             used = graph.used(module)
             read = [tensors[number].detach() for number in used]
-            own_count = sum(number < count for number in used)
-            self._run = backend.compiled(module, read, self._device, sized=varying is None, own=own_count)
+            fixed = sum(number < count for number in used)
+            self._run = backend.compiled(module, read, self._device, sized=varying is None, own=fixed)
         except (Untraceable, RlrunError):
             raise
         except Exception as error:  # of torch's compiler, which has many
@@ -291,7 +290,8 @@ class CompiledGraph:
             loss.set_rate(batch["learning_rate"] if "learning_rate" in step.framework else None)
             self._array[self._rows[id(loss)]] = self._rules[id(loss)].sizes()
         read = [*self._read(), self._sizes.to(self._device)] if self._sizes_used else self._read()
-        arguments = [*inputs.tensors, *(draw.function() for draw in self._draws)]
+        arguments = graph.laid_out(inputs.tensors, self._strides)
+        arguments += [draw.function() for draw in self._draws]
         torch.set_flush_denormal(True)  # an Adam step takes half as long again where averages have become that small
         try:
             with NoGrad():
