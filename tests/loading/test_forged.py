@@ -70,12 +70,18 @@ def test_states_of_a_run_are_restored(load, name):
 
 SLOTS = np.arange(4)
 BURSTS = {  # 7 samples of 4 rows that are drawn, and priorities of 4 rows that are not written
-    ("start",): (*(np.full((7, 4), slot) for slot in (9999, -1, 0.0)), np.zeros((7, 3), np.int64), np.zeros(28), "x"),
-    ("weight",): tuple(np.full((7, 4), value, np.float32) for value in (NAN, float("inf"), -1.0)),
+    ("start",): (
+        *(np.full((7, 4), slot) for slot in (9999, -1, 0.0, np.int8(0))),
+        *(np.zeros((7, 3), np.int64), np.zeros(28), "x"),
+    ),
+    ("weight",): (
+        *(np.full((7, 4), value, np.float32) for value in (NAN, float("inf"), -1.0)),
+        *(np.ones((7, 4), kind) for kind in (np.float64, np.longdouble)),
+    ),
     ("length",): (0, -1, NAN, "x", 1 << 40),
     ("pending",): ([NOTHING], 3 * [NOTHING], "xy", None, [SLOTS, np.ones(3)]),
     ("pending", 0): (SLOTS + 9999, SLOTS - 9999, SLOTS * 1.0, SLOTS[None]),
-    ("pending", 1): tuple(np.full(4, value) for value in (NAN, float("inf"), -1.0, 1e200)),
+    ("pending", 1): tuple(np.full(4, value) for value in (NAN, float("inf"), -1.0, 1e200, 1j)),
 }
 FORGED = {
     "dqn": [

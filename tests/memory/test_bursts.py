@@ -3,10 +3,11 @@
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.schedules import Linear
 from rlrun.core.spaces import map_tree
 from rlrun.memory import Fifo, Mix, NStep, Prioritized, Recent, Table
@@ -149,6 +150,32 @@ def test_interrupted_burst_goes_on_as_it_was(kind):
             table.draw_ahead(2, 5, length)
     assert_same(whole.sampler.tree.state_dict(), parted.sampler.tree.state_dict())
     assert whole.sampler.generator.bit_generator.state == parted.sampler.generator.bit_generator.state
+
+
+def test_fork_without_bursts_keeps_priorities():
+    table = table_of(4)
+    table.draw_ahead(2, 4)
+    table.sample(4)
+    table.feedback(torch.tensor([9.0, 1.0, 1.0, 1.0]))
+    for _ in range(2):  # a fork that was killed before its first sample is one, too
+        state = table.state_dict()
+        table = Table(length=40, columns=COLUMNS, sampler=sampler_of(feedback="update"))
+        table.load_state_dict(state)
+    table.sample(4)
+    assert powers(table) == pytest.approx({0: 9.0, 1: 1.0, 2: 1.0, 3: 1.0})
+    assert "burst" not in table.state_dict()["sampler"]
+
+
+@pytest.mark.parametrize("kind", [np.uint8, bool])
+def test_forged_burst_is_refused_without_bursts(kind):
+    table = table_of(4)
+    table.draw_ahead(2, 4)
+    table.sample(4)
+    table.feedback(torch.ones(4))
+    state = table.state_dict()
+    state["sampler"]["burst"]["start"] = state["sampler"]["burst"]["start"].astype(kind)
+    with pytest.raises(RlrunError, match="its burst does not fit the table"):
+        Table(length=40, columns=COLUMNS, sampler=sampler_of(feedback="update")).load_state_dict(state)
 
 
 @pytest.mark.parametrize("tables", ["alone", "shared"])

@@ -250,7 +250,7 @@ class Prioritized(Seeded, Sampler):
         numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest}
         if self.highest != self._highest_of_power():
             numbers["highest"] = self.highest
-        if self.by_burst:
+        if self.by_burst or self._pending:  # of a fork of a run with bursts
             drawn = [*(rows for _, (rows, _) in self.ahead), *self._drawn]
             drawn = drawn if drawn and drawn[0].version == self.index.version else []
             numbers["burst"] = {
@@ -264,14 +264,13 @@ class Prioritized(Seeded, Sampler):
     def _load_burst(self, start: Array, length: int, weight: Array, pending: list[Array]) -> None:
         slots = np.concatenate([start.reshape(-1), *pending[:1]])
         value, shapes = np.concatenate([weight.reshape(-1), *pending[1:]]), [part.shape for part in pending]
-        sound = start.shape == weight.shape and shapes in ([], 2 * shapes[:1]) and length > 0
-        sound = (
-            sound and slots.dtype == np.int64 and 0 <= slots.min(initial=0) <= slots.max(initial=0) < self.index.size
-        )
+        sound = f"{start.dtype} {slots.dtype} {weight.dtype} {value.dtype.kind}" == "int64 int64 float32 f"
+        sound = sound and start.shape == weight.shape and start.ndim == 2 and shapes in ([], 2 * shapes[:1])
+        sound = sound and length > 0 and 0 <= slots.min(initial=0) <= slots.max(initial=0) < self.index.size
         sound = sound and 0 <= value.min(initial=0) <= value.max(initial=0) <= HIGHEST
         if not (sound and self._fits(start, length).all()):
             raise RlrunError("memory: the saved sampler is damaged: its burst does not fit the table")
-        self._drawn = deque(self._samples(start, length, weight) if start.size else ())
+        self._drawn = deque(self._samples(start, length, weight) if start.size and self.by_burst else ())
         self._pending = [(slots[start.size :], value[weight.size :])] if pending else []
 
     def _highest_of_power(self) -> float:
