@@ -125,12 +125,14 @@ def did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
     return f" (did you mean '{prefix}{match}'?)" if match else ""
 
 
-def require_one_of(place: str, value: str, choices: Collection[str]) -> None:
+def require_one_of(place: str, value: object, choices: Collection[str]) -> None:
     """Refuse a value that is none of the choices.
 
     Raises:
         ConfigError: naming all choices, and the nearest.
     """
+    if not isinstance(value, str):
+        raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got {'null' if value is None else value}")
     if value not in choices:
         raise ConfigError(f"{place}: wanted one of {', '.join(choices)}, got '{value}'{did_you_mean(value, choices)}")
 
