@@ -266,7 +266,7 @@ def test_missing_compiler_is_refused(compiler, message, monkeypatch):
 
 def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):
     """Code made for one that has more instructions would be the end of a run on one that has less."""
-    monkeypatch.setattr("rlrun.compile.backend.folder", lambda: tmp_path)
+    monkeypatch.setattr("rlrun.runs.machine_cache.folder", lambda: tmp_path)
     folders = []
     for flags in ("avx2 avx512f avx512_bf16", "avx2 avx512f", "avx2 avx512f"):
         monkeypatch.setattr(
@@ -278,3 +278,42 @@ def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):
         folders.append(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
     assert folders[0] != folders[1] == folders[2]
     assert {folder.parent for folder in folders} == {tmp_path / "compiled"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no modes of files")
+@pytest.mark.parametrize("fault", [None, "writable", "full", "no home"])
+def test_compiled_code_stays_private(fault, monkeypatch, tmp_path, warnings):
+    def folder() -> Path:
+        if fault == "no home":
+            raise RuntimeError(fault)
+        return tmp_path / "rlrun"
+
+    clean_up: list[Any] = []
+    monkeypatch.setattr("rlrun.runs.machine_cache.folder", folder)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(
+        "rlrun.compile.backend.Finalize", lambda _, call, args, exitpriority: clean_up.append((call, args))
+    )
+    (tmp_path / "tmp").mkdir()
+    if fault == "writable":
+        (tmp_path / "rlrun").mkdir()
+        (tmp_path / "rlrun").chmod(0o777)
+    if fault == "full":
+        (tmp_path / "rlrun").write_text("")  # no folder can be made there
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    backend.keep_compiled()
+    place = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert place.is_relative_to(tmp_path / ("tmp" if fault else "rlrun"))
+    lines = warnings()
+    assert [line.split(":")[1].strip() for line in lines] == ["compiled code is not kept"] * bool(fault)
+    for call, args in clean_up:
+        call(*args)
+    assert place.exists() != bool(fault)
+
+
+def test_own_folder_of_compiled_code_counts(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    backend.keep_compiled()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)

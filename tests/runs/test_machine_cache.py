@@ -6,7 +6,7 @@ import os
 import pytest
 
 from rlrun.runs import machine_cache as module
-from rlrun.runs.machine_cache import remembered
+from rlrun.runs.machine_cache import private_folder, remembered
 
 KNOWN = ("a", "b").__contains__
 
@@ -76,3 +76,34 @@ def raising(error):
 def test_answer_without_a_cache(fault, cache, monkeypatch):
     fault(cache, monkeypatch)
     assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "aba"] == ["a", "b", "a"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no modes of files")
+class TestPrivateFolder:
+    @pytest.fixture(autouse=True)
+    def umask(self):
+        """Let a group write what is made, as on machines where each user has a group."""
+        before = os.umask(0o002)
+        yield
+        os.umask(before)
+
+    def test_nobody_else_may_write(self, cache):
+        remembered("best", {}, lambda: "a", KNOWN)
+        assert private_folder("code", "cpu") == cache / "code" / "cpu"
+        assert private_folder("code", "cpu") == cache / "code" / "cpu"
+        assert [path.stat().st_mode & 0o777 for path in (cache, *cache.rglob("code/**"))] == [0o700] * 3
+
+    @pytest.mark.parametrize("place", [".", "code", "code/cpu"])
+    @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777, 0o1777])
+    def test_folder_that_others_write_is_refused(self, place, mode, cache):
+        private_folder("code", "cpu")
+        (cache / place).chmod(mode)
+        with pytest.raises(PermissionError, match=f"others may write to {cache / place}; "):
+            private_folder("code", "cpu")
+
+    def test_folder_of_another_user_is_refused(self, cache, monkeypatch):
+        private_folder("code")
+        other = os.geteuid() + 1
+        monkeypatch.setattr(os, "geteuid", lambda: other)
+        with pytest.raises(PermissionError, match=f"others may write to {cache}; "):
+            private_folder("code")

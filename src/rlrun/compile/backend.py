@@ -3,16 +3,20 @@
 import functools
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from rlrun.compile.graph import Untraceable, first_line
+from rlrun.core.errors import printable
 from rlrun.nn import fast_linear
-from rlrun.runs.machine_cache import folder
+from rlrun.runs.machine_cache import private_folder
 from rlrun.runs.manifest import instructions
 
 Compiled = Callable[..., Sequence[Tensor]]
@@ -25,10 +29,18 @@ _messages = logging.getLogger("rlrun")
 def keep_compiled() -> None:
     """Have torch's compiler keep what it makes among the user's caches, so that the next run starts sooner.
 
-    It makes code for this very processor and tells others apart but roughly, and machines may share a home.
+    It makes code for this very processor and tells others apart but roughly, and machines may share a home. A run
+    executes what is there. So without a folder of the user's own, the code is removed when the process ends.
     """
-    with suppress(RuntimeError):  # there is no home
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder() / "compiled" / instructions()))
+    if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
+        return
+    try:
+        place = str(private_folder("compiled", instructions()))
+    except (OSError, RuntimeError) as error:
+        _messages.warning("compile: compiled code is not kept: %s", printable(first_line(error)))
+        place = tempfile.mkdtemp(prefix="rlrun-compiled-")  # torch's own is where others can make one before
+        Finalize(None, shutil.rmtree, (place, True), exitpriority=0)  # also in the processes of a sweep
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
 
 
 def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, sized: bool, own: int) -> Compiled:

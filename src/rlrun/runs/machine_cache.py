@@ -7,6 +7,7 @@ seed is one run there: side by side, one after the other, or begun again.
 import hashlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -42,7 +43,7 @@ def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], f
     damaged = os.path.exists(path)  # unlike the path's own, it takes what is out of reach for missing
     answer = find()
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
         if damaged:
             path.unlink()
         mine = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
@@ -55,6 +56,24 @@ def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], f
         cached = known(path).get("answer")
         answer = cached if fits(cached) else answer
     return answer
+
+
+def private_folder(*names: str) -> Path:
+    """Return a folder among the user's caches, of files that only this user may write; it is made if there is none.
+
+    Raises:
+        RuntimeError: the user has no home.
+        OSError: it cannot be made, or others may write to it, or to one above it among these caches.
+    """
+    path = folder()
+    for name in ("", *names):
+        path /= name
+        path.mkdir(0o700, parents=True, exist_ok=True)
+        if sys.platform != "win32":
+            status = path.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                raise PermissionError(f"others may write to {path}; `chmod go-w` forbids it if it is yours")
+    return path
 
 
 def folder() -> Path:
