@@ -40,6 +40,26 @@ def test_product_of_matrices(onednn, bias):
     agrees(function, [numbers(SIDE, SIDE), numbers(SIDE, SIDE) + 1.0, numbers(*bias)], products=1)
 
 
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row": lambda x: x[5],
+    "column": lambda x: x[:, 2],
+    "number for all": lambda x: x[:1, 0],
+    "number repeated": lambda x: x[:1, 0].expand(SIDE),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_bias_may_be_a_view(onednn, view):
+    inputs = [numbers(SIDE, SIDE), numbers(SIDE, SIDE) + 1.0]
+    agrees(lambda x, weight: [torch.addmm(view(weight), x, weight)], inputs, products=1)
+
+
+@pytest.mark.parametrize("bias", [(SIDE,), (SIDE, SIDE), (1, SIDE, SIDE)])
+def test_members_may_share_a_bias(onednn, bias):
+    inputs = [numbers(3, SIDE, SIDE), numbers(3, SIDE, SIDE) + 1.0, numbers(*bias)]
+    agrees(lambda x, weight, added: [torch.baddbmm(added, x, weight)], inputs, products=0)
+
+
 @pytest.mark.parametrize("members", [1, 3])
 @pytest.mark.parametrize("bias", [(), (1, SIDE), (SIDE, SIDE)])
 def test_members_are_multiplied_one_by_one(onednn, members, bias):
@@ -93,13 +113,15 @@ def test_compiled_code_calls_onednn_directly(onednn, monkeypatch, tmp_path):
     inputs = [numbers(2, SIDE, SIDE), numbers(2, SIDE, SIDE), numbers(2, 1, SIDE)]
 
     def function(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
-        return [torch.baddbmm(bias, x, weight).relu().bmm(weight.transpose(1, 2))]
+        stacked = torch.baddbmm(bias, x, weight).relu().bmm(weight.transpose(1, 2))
+        return [stacked, torch.addmm(x[0, :, 2], x[0], weight[0])]
 
     module = graph.traced(function, inputs)
     run = backend.compiled(module, inputs, "cpu", sized=True, own=0)
-    torch.testing.assert_close(run(*inputs)[0], function(*inputs)[0], rtol=1e-4, atol=1e-3)
+    for result, exact in zip(run(*inputs), function(*inputs), strict=True):
+        torch.testing.assert_close(result, exact, rtol=1e-4, atol=1e-3)
     code = "".join(path.read_text() for path in Path(tmp_path).rglob("*.cpp"))
-    assert code.count("aoti_torch_cpu__linear_pointwise(") == 4
+    assert code.count("aoti_torch_cpu__linear_pointwise(") == 5
     assert "custom_op_wrapper" not in code.split("call_impl")[-1]
 
 

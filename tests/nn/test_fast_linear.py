@@ -123,6 +123,11 @@ def test_any_input_is_accepted(name, backend):
     assert_equals_torch(MLP(4, 2, hidden=(8, 8), activation="tanh"), INPUTS[name]())
 
 
+def test_bias_may_be_a_column(backend):
+    x, weight, bias = torch.randn(5, 4), torch.randn(3, 4), torch.randn(3, 7)[:, 2]
+    torch.testing.assert_close(fast_linear.linear(x, weight, bias), nn.functional.linear(x, weight, bias))
+
+
 def test_double_precision_stays_double(backend):
     assert_equals_torch(MLP(4, 2, hidden=(8,), activation="tanh").double(), torch.randn(5, 4).double())
 

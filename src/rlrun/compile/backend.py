@@ -166,6 +166,8 @@ def use_onednn(nodes: fx.Graph) -> None:
         left, right = (part.meta["val"] for part in node.args[-2:])
         if left.dtype != torch.float32 or left.shape[-2] * left.shape[-1] * right.shape[-1] < fast_linear.LARGE:
             continue
+        if left.dim() == 3 and any(part.meta["val"].shape[:-2] != left.shape[:1] for part in node.args):
+            continue  # members share what is added
         with nodes.inserting_before(node):
             if left.dim() == 2:
                 result = _product(nodes, *node.args)
@@ -180,7 +182,7 @@ def use_onednn(nodes: fx.Graph) -> None:
 def _product(nodes: fx.Graph, *parts: Any) -> fx.Node:
     """Return a new node: x times weight, with the last two of the parts; a first one is added."""
     *bias, x, weight = parts
-    added = bias[0] if bias and bias[0].meta["val"].dim() == 1 else None
+    added = bias[0] if bias and bias[0].meta["val"].shape == weight.meta["val"].shape[-1:] else None
     result = _call(nodes, _operator(), x, _call(nodes, ATEN.t.default, weight), added)
     return result if added is not None or not bias else _call(nodes, ATEN.add.Tensor, result, bias[0])
 
@@ -198,7 +200,11 @@ def _operator() -> Any:
     library: Any = torch.library.Library("rlrun", "DEF")  # type: ignore[no-untyped-call]
     library.define("dense(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
     onednn = torch.ops.mkldnn._linear_pointwise.default
-    library.impl("dense", lambda x, weight, bias: onednn(x, weight, bias, "none", [], ""), "CPU")
+
+    def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+        return onednn(x, weight, None if bias is None else bias.contiguous(), "none", [], "")  # it ignores strides
+
+    library.impl("dense", dense, "CPU")
     library.impl("dense", lambda x, weight, bias: x.new_empty(x.shape[0], weight.shape[0]), "Meta")
     _libraries.append(library)
     with suppress(ImportError, AttributeError):  # without it a graph calls the product by way of Python
@@ -211,9 +217,9 @@ def _lower(operator: Any) -> None:
     from torch._inductor import ir, lowering, mkldnn_ir
 
     def lowered(x: Any, weight: Any, bias: Any) -> Any:
-        inputs: list[Any] = [
-            ir.ExternKernel.realize_input(tensor) for tensor in (x, weight, bias) if tensor is not None
-        ]
+        inputs: list[Any] = [ir.ExternKernel.realize_input(tensor) for tensor in (x, weight)]
+        if bias is not None:  # oneDNN ignores its strides
+            inputs.append(ir.ExternKernel.require_contiguous(bias))
         for tensor in inputs:
             tensor.freeze_layout()
         size = [inputs[0].get_size()[0], inputs[1].get_size()[0]]

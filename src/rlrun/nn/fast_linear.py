@@ -136,6 +136,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()  # the operator ignores its strides
     product: Tensor = _operator(x, weight, bias, "none", [], "")
     return product
 
