@@ -21,6 +21,11 @@ LIFTED: dict[str, Function] = {
     "filled": lambda x: [torch.empty_like(x).exponential_().log_().neg_(), torch.empty(4).uniform_(-1.0, 3.0)],
     "read twice": lambda x: [(noise := torch.empty_like(x).normal_()) + x, noise * 2.0],
     "dropout": lambda x: [nn.functional.dropout(x + 1.0, 0.5), torch.randn_like(x)],
+    "transposed": lambda x: [
+        torch.rand_like(x.t()).t().view(-1),
+        torch.empty_like(x.t()).exponential_(),
+        nn.functional.dropout((x + 1.0).t(), 0.5),
+    ],
     "unread": lambda x: [torch.randn_like(x)[:0], torch.randn_like(x)],
 }
 KEPT: dict[str, Function] = {

@@ -318,7 +318,8 @@ def _draw(node: fx.Node) -> Draw | None:
     inputs, rest = node.all_input_nodes, node.args
     if not isinstance(value, Tensor) or not all(isinstance(size, int) for size in value.shape):
         return None
-    like = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    # numbers are drawn in the order of memory
+    like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     if not inputs:
         return Draw(like, functools.partial(operator, *rest, **node.kwargs))
     if inputs != [rest[0]]:
