@@ -73,6 +73,15 @@ def test_new_rows_get_the_largest_error_of_the_burst():
     assert powers(table) == pytest.approx({3: 4.0, 100: 9.0, 101: 9.0})
 
 
+def test_errors_of_a_burst_outlive_growth():
+    table = table_of(4, size=4)
+    table.draw_ahead(2, 4)
+    table.sample(4)
+    table.feedback(torch.tensor([9.0, 2.0, 3.0, 4.0]))
+    table.resize(8)
+    assert powers(table) == pytest.approx({0: 9.0, 1: 2.0, 2: 3.0, 3: 4.0})
+
+
 def test_weights_of_a_burst_are_those_of_its_begin():
     """Without normalization a weight is (mean / priority)^beta, and beta is 0.25 after one pick and 1 after four."""
     table = table_of(2, beta=Linear(first=0.0, last=1.0, steps=4), normalize_weights=False)

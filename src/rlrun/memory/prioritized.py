@@ -241,10 +241,11 @@ class Prioritized(Seeded, Sampler):
         return same if keep is None else same & keep
 
     def moved(self, old: Array, new: Array) -> None:
+        self._write_pending()
         tree = SumTree(self.index.size)
         tree.set(new, self.tree.get(old))
         self.tree = tree
-        self.ahead, self._drawn, self._pending = (), deque(), []  # their rows are at other slots now
+        self.ahead, self._drawn = (), deque()  # their rows are at other slots now
 
     def state_dict(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest}
