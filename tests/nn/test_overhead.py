@@ -47,6 +47,17 @@ def test_hooks_of_parts_are_called(kind, parts):
     assert tuple(seen) == parts
 
 
+def test_own_call_of_a_class_is_made():
+    class Doubled(Ensemble):
+        def __call__(self, *inputs):
+            return 2.0 * super().__call__(*inputs)
+
+    network, x = Critics(Spaces(Discrete(3), Discrete(2))), torch.zeros(2, dtype=torch.int64)
+    plain = network(x)
+    network.layers.__class__ = Doubled
+    torch.testing.assert_close(network(x), 2.0 * plain)
+
+
 @pytest.mark.parametrize("outside", [True, False])
 def test_gradients_return_after_an_error(outside):
     seen = []
