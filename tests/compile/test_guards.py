@@ -40,6 +40,10 @@ def reload_optimizer(loss: Any) -> None:
     loss.optimizer.load_state_dict(loss.optimizer.state_dict())
 
 
+def restride(weight: Tensor) -> None:
+    weight.data = weight.data.clone().as_strided(weight.shape, (1, 1))
+
+
 CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {  # and how many graphs there are then
     "storage": (lambda loss: nn.utils.vector_to_parameters(torch.full((4,), 0.5), loss.network.parameters()), 1),
     "outputs of modules": (lambda loss: module_outputs(loss, {"x": torch.ones(2, 3), "y": torch.ones(2)}), 1),
@@ -53,6 +57,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], int]] = {  # and how many grap
     "betas": (lambda loss: loss.optimizer.param_groups[0].update(betas=(0.5, 0.9)), 2),
     "optimizer state": (reload_optimizer, 2),
     "cleared optimizer state": (lambda loss: loss.optimizer.state.clear(), 2),
+    "strides": (lambda loss: restride(loss.network.inner.weight), 2),
     # these end the use of graphs
     "parameter": (lambda loss: setattr(loss.network.inner, "weight", nn.Parameter(torch.ones(1, 3))), 1),
     "optimizer option": (lambda loss: loss.optimizer.param_groups[0].update(maximize=True), 1),

@@ -247,11 +247,10 @@ class CompiledGraph:
         finally:
             for rule in self._rules.values():
                 rule.settle()
-        self._free = free
-        self._kept = own
+        self._free, self._kept = free, own
         self._read_tensors = [own[numbers[number]] for number in used if number < count]
         self._pointers: list[int] = []
-        self._tensors: list[Tensor] = []
+        self._tensors = read[:fixed]
         self._states = self._module_states()
         self._versions = [tensor._version for tensor in self._constants]
         self._sizes_used = count in used
@@ -278,7 +277,7 @@ class CompiledGraph:
             raise Untraceable(None, "they read a tensor that changes, and that is no buffer of a module")
         if self._module_states() != self._states or not all(rule.is_current() for rule in self._rules.values()):
             return False
-        return all(map(is_, self._own(), self._kept))
+        return all(map(is_, self._own(), self._kept)) and self._has_strides()
 
     def _module_states(self) -> list[int]:
         return [*map(len, self._hook_dicts), *[module.training for module in self._modules]]
@@ -289,7 +288,7 @@ class CompiledGraph:
             loss: Any = step.callback
             loss.set_rate(batch["learning_rate"] if "learning_rate" in step.framework else None)
             self._array[self._rows[id(loss)]] = self._rules[id(loss)].sizes()
-        read = [*self._read(), self._sizes.to(self._device)] if self._sizes_used else self._read()
+        read = [*self._tensors, self._sizes.to(self._device)] if self._sizes_used else self._tensors
         arguments = graph.laid_out(inputs.tensors, self._strides)
         arguments += [draw.function() for draw in self._draws]
         torch.set_flush_denormal(True)  # an Adam step takes half as long again where averages have become that small
@@ -307,13 +306,15 @@ class CompiledGraph:
             loss, callback.norm, callback.dead, callback.elements = learned
             batch.update(callback.learned(loss, named, metrics))
 
-    def _read(self) -> list[Tensor]:
-        """Return the tensors of modules and optimizers that the graph reads, at their addresses of now."""
+    def _has_strides(self) -> bool:
+        """Return True if modules' and optimizers' tensors have the graph's strides; read them at their addresses."""
         pointers = list(map(Tensor.data_ptr, self._read_tensors))
         if pointers != self._pointers:
-            self._pointers = pointers
-            self._tensors = [tensor.detach() for tensor in self._read_tensors]
-        return self._tensors
+            tensors = [tensor.detach() for tensor in self._read_tensors]
+            if list(map(Tensor.stride, tensors)) != list(map(Tensor.stride, self._tensors)):
+                return False
+            self._pointers, self._tensors = pointers, tensors
+        return True
 
     def _trace(self, own: Sequence[Tensor], now: Sequence[Tensor], before: Sequence[Any]) -> list[Tensor]:
         """Call the hooks with stand-ins; return the tensors that they leave."""
