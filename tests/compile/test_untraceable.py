@@ -28,6 +28,20 @@ class Drawing(Distance):
         return super().loss(x, y) * float(self.generator.random())
 
 
+class Randomized(Distance):
+    def __init__(self, draw: Any, *given: Any) -> None:
+        super().__init__(*given)
+        self.draw = draw
+
+    def loss(self, x: Tensor, y: Tensor) -> Any:
+        return super().loss(x, y) * self.draw()
+
+
+def seeded() -> Tensor:
+    torch.manual_seed(5)
+    return torch.rand(())
+
+
 class Numbering(Distance):
     def loss(self, x: Tensor, y: Tensor) -> Any:
         loss = super().loss(x, y)
@@ -64,13 +78,21 @@ UNTRACEABLE = {
     "branch": (alone(Branching), "loss: it reads a number of a tensor"),
     "number": (alone(Numbering), "loss: it reads a number of a tensor"),
     "skipped batch": (alone(Skipping), "SkipBatch"),
+    "seed": (alone(Randomized, seeded), "loss: it seeds a generator"),
+    "number of Python": (alone(Randomized, lambda: random.random()), "loss: it seeds a generator"),
+    "number of NumPy": (alone(Randomized, lambda: np.random.rand()), "loss: it seeds a generator"),
     "array": (arrays, "they read a ndarray"),
 }
 
 
 @pytest.mark.parametrize(("make", "why"), UNTRACEABLE.values(), ids=UNTRACEABLE)
 def test_untraceable_hook_runs_without_graph(make, why, interpreted, warnings):
-    both(make, (8,) * 20)
+    def make_seeded() -> Any:
+        random.seed(3)
+        np.random.seed(3)
+        return make()
+
+    both(make_seeded, (8,) * 20)
     (message,) = warnings()
     assert message.startswith("compile: not callbacks.one.")
     assert why in message

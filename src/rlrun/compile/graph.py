@@ -2,13 +2,17 @@
 
 import functools
 import logging
+import pickle
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import NoneType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from rlrun.nn import Follow
 
@@ -257,6 +261,28 @@ def traced(
         )
     module.graph.eliminate_dead_code()
     return module
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Restore random generators of the host afterwards.
+
+    Raises:
+        Untraceable: numbers were drawn, which a graph would repeat, or a seed was set, which it would leave out.
+    """
+    python, arrays, before = random.getstate(), np.random.get_state(), _random_states()
+    try:
+        yield
+        if _random_states() != before:
+            raise Untraceable(None, "it seeds a generator, or draws numbers that are no tensors")
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)
+
+
+def _random_states() -> bytes:
+    with _disable_current_modes():  # else the last is a stand-in
+        return pickle.dumps((random.getstate(), np.random.get_state(), torch.get_rng_state().numpy()))
 
 
 @contextmanager

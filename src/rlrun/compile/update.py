@@ -253,8 +253,7 @@ class CompiledGraph:
         self._tensors = read[:fixed]
         self._states = self._module_states()
         self._versions = [tensor._version for tensor in self._constants]
-        self._sizes_used = count in used
-        self._inputs_used = [number - count - 1 for number in used if number > count]
+        self._sizes_used, self._inputs_used = count in used, [number - count - 1 for number in used if number > count]
         self._shapes = tuple(tensor.shape for tensor in tensors[: count + 1])
 
     def _own(self) -> list[Tensor]:
@@ -338,6 +337,7 @@ class CompiledGraph:
                 self._results.append((step.callback, [results.of(tree) for tree in result]))
         return results.tensors
 
+    @graph.repeatable()
     def _call(self, step: HookCall, values: Mapping[str, Any], stand_in: Mapping[int, Tensor], sizes: Tensor) -> Any:
         """Return a hook's outputs, its metrics, and for a loss what its step leaves; None for a target network."""
         callback: Any = step.callback
