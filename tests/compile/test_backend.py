@@ -88,6 +88,11 @@ def test_small_products_stay(onednn):
     agrees(lambda x, weight, stacked: [x.mm(weight), stacked.bmm(stacked)], small, products=0)
 
 
+def test_factors_stay(onednn):
+    inputs = [numbers(SIDE, SIDE), numbers(SIDE, SIDE) + 1.0, numbers(SIDE)]
+    agrees(lambda x, weight, added: [torch.addmm(added, x, weight, beta=2.0, alpha=0.5)], inputs, products=0)
+
+
 def test_double_precision_stays(onednn):
     inputs = [numbers(SIDE, SIDE).double(), numbers(SIDE, SIDE).double()]
     agrees(lambda x, weight: [x.mm(weight)], inputs, products=0)
@@ -172,7 +177,9 @@ def test_recording_keeps_strides(recorder):
 
 def test_recording_is_replayed(recorder):
     update, weight = backend.CudaGraph(recorder, own=1), torch.zeros(2)
-    results = [update(weight, torch.full((2,), float(x)))[0] for x in (10, 20, 30, 40)]
+    inputs = [torch.full((2,), x) for x in (10.0, 20.0, 30.0, 40.0)]
+    results = [update(weight, x)[0] for x in inputs]
+    assert [x.tolist() for x in inputs] == [[10.0] * 2, [20.0] * 2, [30.0] * 2, [40.0] * 2]
     assert [result.tolist() for result in results] == [[11.0] * 2, [22.0] * 2, [33.0] * 2, [44.0] * 2]
     assert weight.tolist() == [4.0, 4.0]
 

@@ -97,13 +97,21 @@ def test_weights_of_a_burst_are_those_of_its_begin():
 
 
 def test_weights_are_divided_by_their_samples_largest():
-    table = table_of(2)
-    table.sample(2)
-    table.feedback(torch.tensor([1.0, 15.0]))
-    table.draw_ahead(40, 1)
-    samples = [served(table, 1) for _ in range(40)]
-    assert {row for rows, _ in samples for row in rows} == {0, 1}
-    assert all(weight == [1.0] for _, weight in samples)
+    table = table_of(2, stratified=False)
+    table.sample(16)
+    table.feedback(torch.tensor([1.0, 15.0])[table._picked.start])
+    table.draw_ahead(40, 3)
+    samples = [served(table, 3) for _ in range(40)]
+    assert {frozenset(rows) for rows, _ in samples} >= {frozenset({0.0, 1.0}), frozenset({1.0})}
+    for rows, weight in samples:
+        priority = [1.0 + 14.0 * row for row in rows]
+        assert weight == pytest.approx([min(priority) / value for value in priority])
+
+
+def test_each_sample_of_a_burst_is_of_all_rows():
+    table = table_of(4, stratified=False)
+    table.draw_ahead(5, 40)
+    assert all({*served(table, 40)[0]} == {0, 1, 2, 3} for _ in range(5))
 
 
 def test_without_bursts_each_update_is_one():

@@ -47,6 +47,14 @@ def test_hooks_of_parts_are_called(kind, parts):
     assert tuple(seen) == parts
 
 
+def test_compiled_layers_are_called():
+    network, seen = MLP(3, 2, hidden=(4,)), []
+    inner = next(module for module in network.modules() if isinstance(module, nn.ReLU))
+    inner._compiled_call_impl = lambda x: seen.append(inner) or inner.forward(x)
+    network(torch.ones(5, 3))
+    assert seen == [inner]
+
+
 def test_own_call_of_a_class_is_made():
     class Doubled(Ensemble):
         def __call__(self, *inputs):
