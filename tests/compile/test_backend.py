@@ -1,5 +1,9 @@
 """Large products of a compiled graph go to oneDNN, with results that differ by rounding."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -219,3 +223,23 @@ def test_numbers_of_the_host_are_not_recorded(inputs, sized, recorded, monkeypat
     module = graph.traced(lambda x: [x + 1.0], [torch.zeros(1)])
     run = backend.compiled(module, inputs, "cuda", sized=sized, own=0)
     assert isinstance(run, backend.CudaGraph) == recorded
+
+
+def test_signals_wait_for_the_compiler(monkeypatch):
+    events: list[str] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: events.append("signal"))
+
+    def compile(module: Any, values: Any, **options: Any) -> Any:
+        code = "import signal; print(signal.SIGUSR1 in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+        events.append(subprocess.check_output([sys.executable, "-c", code], text=True).strip())
+        os.kill(os.getpid(), signal.SIGUSR1)
+        events.append("compiled")
+        return module
+
+    monkeypatch.setattr("torch._inductor.standalone_compile", compile)
+    module = graph.traced(lambda x: [x + 1.0], [torch.zeros(1)])
+    try:
+        backend.compiled(module, [torch.zeros(1)], "cpu", sized=True, own=0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert events == ["True", "compiled", "signal"]

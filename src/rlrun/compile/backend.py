@@ -4,9 +4,10 @@ import functools
 import logging
 import os
 import shutil
+import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -22,6 +23,7 @@ from rlrun.runs.manifest import instructions
 Compiled = Callable[..., Sequence[Tensor]]
 ATEN = torch.ops.aten
 PRODUCTS = (ATEN.mm.default, ATEN.addmm.default, ATEN.bmm.default, ATEN.baddbmm.default)
+SIGNALS = [number for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if (number := getattr(signal, name, None))]
 _libraries: list[Any] = []  # with its last reference a library is gone
 _messages = logging.getLogger("rlrun")
 
@@ -70,7 +72,7 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
         "alignment_asserts": False,
         "loop_ordering_after_fusion": False,  # torch 2.11 fails on clipped gradients of a GPU with it
     }
-    with torch.no_grad():
+    with torch.no_grad(), _signals_waiting():
         function: Compiled = standalone_compile(
             module,
             list(inputs),
@@ -79,6 +81,20 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
         )
     recordable = sized and all(tensor.is_cuda for tensor in inputs)  # a number of the host would become a constant
     return CudaGraph(function, own) if recordable and inputs else function
+
+
+@contextmanager
+def _signals_waiting() -> Iterator[None]:
+    """Let signals wait, as Ctrl-C in a terminal would end the C++ compiler, too, and leave the update uncompiled."""
+    block = getattr(signal, "pthread_sigmask", None)  # Windows has none
+    if block is None:
+        yield
+        return
+    before = block(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        block(signal.SIG_SETMASK, before)
 
 
 class CudaGraph:

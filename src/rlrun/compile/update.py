@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rlrun.callbacks.loss import LossCallback, dead_units, weighted
 from rlrun.callbacks.target import TargetCallback
-from rlrun.compile import backend, graph
+from rlrun.compile import backend, graph, noise
 from rlrun.compile.graph import Place, Untraceable, first_line, modules_of, parts_of, swapped
 from rlrun.compile.optimizers import OptimizerRule, is_hooked, rule_of
 from rlrun.core.errors import ConfigError, RlrunError, printable
@@ -234,7 +234,7 @@ class CompiledGraph:
             free = None if varying is None else graph.Sizes(tensors, [*[()] * (count + 1), *varying])
             module = graph.traced(lambda *now: self._trace(tensors[:count], now, values), tensors, free)
             self._constants = graph.constants(module)
-            self._draws = graph.draws(module)
+            self._draws = noise.draws(module)
             tensors += [draw.like for draw in self._draws]
             used = graph.used(module)
             read = [tensors[number].detach() for number in used]
@@ -337,7 +337,7 @@ class CompiledGraph:
                 self._results.append((step.callback, [results.of(tree) for tree in result]))
         return results.tensors
 
-    @graph.repeatable()
+    @noise.repeatable()
     def _call(self, step: HookCall, values: Mapping[str, Any], stand_in: Mapping[int, Tensor], sizes: Tensor) -> Any:
         """Return a hook's outputs, its metrics, and for a loss what its step leaves; None for a target network."""
         callback: Any = step.callback

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlrun.compile import graph
+from rlrun.compile import graph, noise
 
 Function = Callable[[Tensor], list[Tensor]]
 LIFTED: dict[str, Function] = {
@@ -19,7 +19,7 @@ LIFTED: dict[str, Function] = {
         torch.randint(0, 4, (2,)),
     ],
     "filled": lambda x: [torch.empty_like(x).exponential_().log_().neg_(), torch.empty(4).uniform_(-1.0, 3.0)],
-    "read twice": lambda x: [(noise := torch.empty_like(x).normal_()) + x, noise * 2.0],
+    "read twice": lambda x: [(drawn := torch.empty_like(x).normal_()) + x, drawn * 2.0],
     "dropout": lambda x: [nn.functional.dropout(x + 1.0, 0.5), torch.randn_like(x)],
     "transposed": lambda x: [
         torch.rand_like(x.t()).t().view(-1),
@@ -34,10 +34,10 @@ KEPT: dict[str, Function] = {
 }
 
 
-def traced(function: Function, x: Tensor) -> tuple[torch.fx.GraphModule, list[graph.Draw]]:
+def traced(function: Function, x: Tensor) -> tuple[torch.fx.GraphModule, list[noise.Draw]]:
     module = graph.traced(function, [x])
     state = torch.get_rng_state()
-    drawn = graph.draws(module)
+    drawn = noise.draws(module)
     assert torch.equal(state, torch.get_rng_state())
     module.recompile()
     return module, drawn
@@ -57,11 +57,11 @@ def test_noise_is_an_input(name):
     torch.manual_seed(3)
     plain = LIFTED[name](x)
     torch.manual_seed(3)
-    noise = [draw.function() for draw in drawn]
-    for number, draw in zip(noise, drawn, strict=True):
+    inputs = [draw.function() for draw in drawn]
+    for number, draw in zip(inputs, drawn, strict=True):
         assert (number.shape, number.dtype) == (draw.like.shape, draw.like.dtype)
         assert number is not draw.like  # a graph may write to it
-    for result, expected in zip(module(x, *noise), plain, strict=True):
+    for result, expected in zip(module(x, *inputs), plain, strict=True):
         assert torch.equal(result, expected)
 
 
