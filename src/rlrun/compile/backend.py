@@ -72,7 +72,7 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
         "alignment_asserts": False,
         "loop_ordering_after_fusion": False,  # torch 2.11 fails on clipped gradients of a GPU with it
     }
-    with torch.no_grad(), _signals_waiting():
+    with torch.no_grad(), _signals_blocked():
         function: Compiled = standalone_compile(
             module,
             list(inputs),
@@ -84,8 +84,8 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
 
 
 @contextmanager
-def _signals_waiting() -> Iterator[None]:
-    """Let signals wait, as Ctrl-C in a terminal would end the C++ compiler, too, and leave the update uncompiled."""
+def _signals_blocked() -> Iterator[None]:
+    """Block signals of this thread and its children: Ctrl-C in a terminal would end the C++ compiler, too."""
     block = getattr(signal, "pthread_sigmask", None)  # Windows has none
     if block is None:
         yield
