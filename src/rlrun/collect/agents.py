@@ -187,9 +187,13 @@ class PolicyAgent(Agent):
 
     def respond(self, observation: Tree, state: Tree | None, explore: bool) -> tuple[Tree, Tree | None]:
         """Return an action and the state after it, all trees of tensors; this is exported."""
+        if not self.recurrent:
+            return self._act(observation, explore), None
+        return self._act(observation, state, explore)  # type: ignore[no-any-return]
+
+    def _act(self, observation: Tree, *more: Any) -> Any:
         policy: Any = self.policy
-        inputs = prepared(observation, self.preprocess)
-        return policy.advance(inputs, state, explore) if self.recurrent else (policy.act(inputs, explore), None)
+        return (policy.advance if self.recurrent else policy.act)(prepared(observation, self.preprocess), *more)
 
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if self.recurrent and state is None:
@@ -349,13 +353,11 @@ class EpsilonGreedy(PolicyAgent):
     def __call__(self, observation: Tree, state: Tree | None = None, *, explore: bool = True) -> Response:
         if not explore:
             return super().__call__(observation, state, explore=False)
-        envs = row_count(observation)
-        epsilon = self.epsilon(self.steps)
+        envs, epsilon = row_count(observation), self.epsilon(self.steps)
         self.steps += envs * learners.count()
         if envs == 1 and not self.recurrent:  # a float costs a tenth of an array with one element
-            if self.uniform.rng.random() < epsilon:
-                return self.uniform(observation)
-            return super().__call__(observation, explore=False)
+            explores = self.uniform.rng.random() < epsilon
+            return self.uniform(observation) if explores else super().__call__(observation, explore=False)
         exploring = self.uniform.rng.random(envs) < epsilon
         if exploring.all() and not self.recurrent:
             return self.uniform(observation)
