@@ -50,7 +50,7 @@ class Inputs:
         Untraceable: a value is something else.
     """
 
-    def __init__(self, values: Sequence[Any], device: str = "cpu") -> None:
+    def __init__(self, values: Sequence[Any], device: str) -> None:
         form: list[Any] = []
         self.tensors: list[Tensor] = []
         self._device = device
