@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlrun.callbacks import JointLoss, Schedule
 from rlrun.compile import FusedUpdate, backend, graph
+from rlrun.compile.update import Region
 from rlrun.core.errors import ConfigError
 from rlrun.core.schedules import Linear
 from rlrun.memory import JointLoader
@@ -20,6 +21,7 @@ from rlrun.nn import grouped
 from rlrun.training.callback import Callback
 from rlrun.training.metrics import Histogram, Image, Text, as_numbers
 from rlrun.training.trainer import Trainer
+from rlrun.training.wiring import HookCall
 
 
 def test_scheduled_numbers_are_no_constants(interpreted):
@@ -45,6 +47,15 @@ def test_counts_are_no_constants(interpreted, warnings):
     both(lambda: {"loss": Fading(layer(), SGD)}, (8,) * 20)
     assert len(interpreted) == 1
     assert warnings() == []
+
+
+@pytest.mark.parametrize(("device", "kind"), [("cpu", torch.float64), ("mps:0", torch.float32)])
+def test_counts_are_of_a_kind_of_the_device(device, kind, monkeypatch):
+    monkeypatch.setattr(torch, "tensor", lambda value, **options: (value, options))
+    callback = Distance(layer(), ADAM)
+    step = HookCall(callback, "backward", "loss", {"update": "update"}, {}, callback.loss)
+    region = Region([step], {id(callback): True}, FusedUpdate(False, device))
+    assert region._values({"update": 7}) == [(7, {"dtype": kind, "device": device})]
 
 
 def test_count_may_be_a_size(interpreted, warnings):

@@ -153,8 +153,9 @@ class Region:
         values = [batch[name] for name in self.names]
         if self._as_is:
             return values
-        kind: dict[str, Any] = {"dtype": torch.float64, "device": self.compiler.device}
-        return [torch.tensor(value, **kind) if type(value) is int else value for value in values]
+        device = self.compiler.device
+        kind = torch.float32 if device.startswith("mps") else torch.float64  # the former has no doubles
+        return [torch.tensor(value, dtype=kind, device=device) if type(value) is int else value for value in values]
 
     def _new(self, inputs: graph.Inputs, values: Sequence[Any]) -> CompiledGraph:
         """Return a graph; one for any size of what comes in more than one size."""
