@@ -71,7 +71,7 @@ def test_states_of_a_run_are_restored(load, name):
 SLOTS = np.arange(4)
 BURSTS = {  # 7 samples of 4 rows that are drawn, and priorities of 4 rows that are not written
     ("start",): (
-        *(np.full((7, 4), slot) for slot in (9999, -1, 0.0, np.int8(0))),
+        *(np.full((7, 4), slot) for slot in (9999, 199, -1, 0.0, np.int8(0))),  # row 199 is not written yet
         *(np.zeros((7, 3), np.int64), np.zeros(28), "x"),
     ),
     ("weight",): (

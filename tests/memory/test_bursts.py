@@ -114,6 +114,28 @@ def test_each_sample_of_a_burst_is_of_all_rows():
     assert all({*served(table, 40)[0]} == {0, 1, 2, 3} for _ in range(5))
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_new_rows_end_a_burst(at_once, monkeypatch):
+    """Rows 0, 100 and 101 have priority 9, rows 1, 2 and 3 have 1: a stratified sample of ten has these in one part."""
+    if not at_once:
+        monkeypatch.setattr("rlrun.memory.table.AHEAD", 0)  # bytes
+    table = table_of(4)
+    table.draw_ahead(3, 10)
+    table.feedback(1.0 + 8.0 * (table.sample(10)["reward"] == 0.0))
+    episode(table, 2, 100)
+    assert table.state_dict()["sampler"]["burst"]["start"].size == 0
+    rows, _ = served(table, 10)
+    assert rows[:3] + rows[4:] == [0] * 3 + [100] * 3 + [101] * 3
+
+
+def test_replaced_windows_stay_in_their_sample():
+    """A quarter of rows begin no window of two, and each sample gets its own others for them."""
+    table = fill(Table(length=60, columns=COLUMNS, sampler=sampler_of()), [4] * 10)
+    table.draw_ahead(3, 400, 2)
+    for _ in range(3):
+        assert np.mean(np.array(served(table, 400, 2)[0]) < 500) == pytest.approx(0.5, abs=0.05)
+
+
 def test_without_bursts_each_update_is_one():
     burst, update = table_of(30), table_of(30, feedback="update")
     for _ in range(6):
