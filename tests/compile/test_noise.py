@@ -31,6 +31,7 @@ LIFTED: dict[str, Function] = {
 KEPT: dict[str, Function] = {
     "probabilities": lambda x: [torch.bernoulli(x.sigmoid())],
     "probabilities beside noise": lambda x: [torch.randn_like(x), torch.bernoulli(x.sigmoid())],
+    "filled by probabilities": lambda x: [torch.empty_like(x).bernoulli_(x.sigmoid())],
     "part of a tensor": lambda x: [(filled := x * 2.0)[:2].normal_(), filled],
 }
 

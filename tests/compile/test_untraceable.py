@@ -42,10 +42,26 @@ def seeded() -> Tensor:
     return torch.rand(())
 
 
+def reseeded() -> Tensor:
+    torch.manual_seed(torch.initial_seed() + 1)
+    return torch.rand(())
+
+
 class Numbering(Distance):
     def loss(self, x: Tensor, y: Tensor) -> Any:
         loss = super().loss(x, y)
         return loss, {}, {"size": loss.mean().item()}
+
+
+class Counter:
+    """Counts its calls in a tensor that belongs to no module."""
+
+    def __init__(self, count: Any) -> None:
+        self.calls, self.count = torch.zeros(2), count
+
+    def __call__(self) -> Tensor:
+        self.count(self.calls)
+        return self.calls[0]
 
 
 class Skipping(Distance):
@@ -70,6 +86,10 @@ def alone(kind: Any, *arguments: Any) -> Any:
     return lambda: {"one": kind(*arguments, layer(), ADAM), "other": Distance(layer(), ADAM)}
 
 
+def counted(count: Any) -> Any:
+    return lambda: alone(Randomized, Counter(count))()
+
+
 def arrays() -> dict[str, Callback]:
     return {"arrays": Arrays(), "one": OfArrays(layer(), ADAM)}
 
@@ -81,6 +101,9 @@ UNTRACEABLE = {
     "seed": (alone(Randomized, seeded), "loss: it seeds a generator"),
     "number of Python": (alone(Randomized, lambda: random.random()), "loss: it seeds a generator"),
     "number of NumPy": (alone(Randomized, lambda: np.random.rand()), "loss: it seeds a generator"),
+    "next seed": (alone(Randomized, reseeded), "loss: it seeds a generator"),
+    "view of a tensor": (counted(lambda calls: calls[:1].add_(1.0)), "or write to some"),
+    "list of tensors": (counted(lambda calls: torch._foreach_add_([calls], 1.0)), "or write to some"),
     "array": (arrays, "they read a ndarray"),
 }
 

@@ -88,6 +88,37 @@ def test_one_graph_serves_many_sizes(sizes, graphs, interpreted):
     assert len(interpreted) == graphs
 
 
+class Mixed(Batches):
+    """Yields whole numbers of another type every other time."""
+
+    def __iter__(self) -> Iterator[dict[str, dict[str, Tensor]]]:
+        for number, batch in enumerate(super().__iter__()):
+            x, y = batch["default"].values()
+            yield {"default": {"x": x, "y": y.long() if number % 2 else y}}
+
+
+def test_types_need_graphs_of_their_own(interpreted, monkeypatch):
+    monkeypatch.setattr("tests.compile.comparison.Batches", Mixed)
+    both(lambda: {"loss": Distance(layer(), ADAM)})
+    assert len(interpreted) == 2
+
+
+@pytest.mark.parametrize(
+    ("shapes", "allowed"),
+    [
+        (((8, 3), (8,)), True),
+        (((9, 3), (8,)), False),  # they were of one size
+        (((8, 4), (8,)), False),  # which never varied
+        (((1, 3), (1,)), False),  # torch broadcasts it
+        (((30, 3), (30,)), False),  # the function's other case
+    ],
+)
+def test_graph_is_for_sizes_like_its_own(shapes, allowed):
+    sizes = graph.Sizes([torch.zeros(4, 3), torch.zeros(4)], [[0], [0]])
+    graph.traced(lambda x, y: [x.sum(-1) + y if x.shape[0] < 20 else y], [], sizes)
+    assert sizes.allow(tuple(map(torch.Size, shapes))) is allowed
+
+
 class Packed(Batches):
     """Yields columns of packed rows, and every other time columns of their own."""
 
