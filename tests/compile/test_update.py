@@ -113,7 +113,7 @@ def test_types_need_graphs_of_their_own(interpreted, monkeypatch):
         (((30, 3), (30,)), False),  # the function's other case
     ],
 )
-def test_graph_is_for_sizes_like_its_own(shapes, allowed):
+def test_graph_keeps_to_its_sizes(shapes, allowed):
     sizes = graph.Sizes([torch.zeros(4, 3), torch.zeros(4)], [[0], [0]])
     graph.traced(lambda x, y: [x.sum(-1) + y if x.shape[0] < 20 else y], [], sizes)
     assert sizes.allow(tuple(map(torch.Size, shapes))) is allowed
@@ -133,6 +133,12 @@ def test_strides_need_no_graph_of_their_own(interpreted, monkeypatch):
     monkeypatch.setattr("tests.compile.comparison.Batches", Packed)
     both(lambda: {"loss": Distance(layer(), ADAM)})
     assert len(interpreted) == 1
+
+
+def test_tanh_of_a_graph_is_exact():
+    x = torch.linspace(-12.0, 12.0, 2001)
+    (result,) = graph.traced(lambda x: [x.tanh()], [x])(x)
+    torch.testing.assert_close(result.double(), x.double().tanh(), rtol=0.0, atol=3e-7)
 
 
 def test_inputs_have_strides_of_the_graph():

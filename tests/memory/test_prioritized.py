@@ -155,11 +155,13 @@ def test_new_rows_get_the_largest_priority():
         ("episodes", [4, 4], 10, 4, dict.fromkeys(range(100, 104), 5.0) | dict.fromkeys(range(200, 204), 1.0)),
     ],
 )
-def test_feedback_for_lost_rows_is_ignored(kind, lengths, size, rows, wanted):
-    table = table_of(lengths, size=size, kind=kind, alpha=1.0, epsilon=1e-12)
+@pytest.mark.parametrize("feedback", ["update", "burst"])
+def test_feedback_for_lost_rows_is_ignored(feedback, kind, lengths, size, rows, wanted):
+    table = table_of(lengths, size=size, kind=kind, alpha=1.0, epsilon=1e-12, feedback=feedback)
     assert len(set(table.sample(90)["reward"].tolist())) == sum(lengths)
     episode(table, rows, 200)
     table.feedback(torch.full((90,), 5.0))
+    table.draw_ahead(1, 1)  # what a burst left is written when the next begins
     assert powers(table) == pytest.approx(wanted)
 
 
