@@ -245,7 +245,6 @@ class Prioritized(Seeded, Sampler):
         tree = SumTree(self.index.size)
         tree.set(new, self.tree.get(old))
         self.tree = tree
-        self.ahead, self._drawn = (), deque()  # their rows are at other slots now
 
     def state_dict(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest}
