@@ -15,7 +15,9 @@ ALGORITHMS = ("ppo", "dqn", "sac", "td3", "qrsac")
 
 @pytest.fixture(scope="module")
 def configs():
-    return [plain(compose([f"algorithm={name}", "env=cartpole"], check=False).config) for name in ALGORITHMS]
+    memories = {"dqn": ["memory=prioritized"]}
+    overrides = [[f"algorithm={name}", "env=cartpole", *memories.get(name, ())] for name in ALGORITHMS]
+    return [plain(compose(override, check=False).config) for override in overrides]
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.override)
@@ -29,6 +31,13 @@ def test_a_row_fits_an_algorithm_and_each_of_its_names_leads_there(row, configs)
 @pytest.mark.parametrize("name", ["tau", "sac.tau", "algorithm.policy_kwargs.tau"])
 def test_a_name_counts_wherever_it_stands(name, configs):
     assert hint(tuple(name.split(".")), configs[ALGORITHMS.index("sac")]) == " (did you mean 'algorithm.tau'?)"
+
+
+@pytest.mark.parametrize("place", ["prioritized.", "memory.", ""])
+@pytest.mark.parametrize("name", ["feedback", "alpha", "beta0"])
+def test_a_samplers_key_is_named(name, place, configs):
+    answer = hint(tuple(f"{place}{name}".split(".")), configs[ALGORITHMS.index("dqn")])
+    assert answer.startswith(f" (did you mean 'memory.sampler.{name.rstrip('0')}'?)")
 
 
 def test_a_name_that_nobody_knows_gets_the_nearest(configs):
@@ -52,6 +61,9 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
         ("ppo", "policy_kwargs={activation_fn: relu}", r" \(did you mean 'algorithm\.hidden'\?\); .*"),
         ("ppo", "wandb.project=mine", r" \(did you mean 'logger=\[terminal,\{wandb:\{project:NAME\}\}\]'\?\); .*"),
         ("sac", "colored_noise.length=9", r"; it is a key of \+with=colored_noise"),
+        ("dqn", "compile.mode=max-autotune", r"; 'compile' itself is true or false"),
+        ("dqn", "cudagraphs=true", r" \(did you mean 'compile'\?\); true or false.*"),
+        ("dqn", "per=true", r" \(did you mean 'memory=prioritized'\?\)"),
         ("ppo", "normalizers.reward.clip=9", r"; it is a key of \+with=reward_norm"),
     ],
 )

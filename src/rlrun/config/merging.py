@@ -139,6 +139,8 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
         if key not in names:
             if isinstance(node, str) and node.startswith("${"):
                 raise ConfigError(f"{override.key}: '{dotted(path[:index])}' is a link to {node}: change that instead")
+            if isinstance(node, bool):
+                raise ConfigError(f"{override.key}: no such key; '{dotted(path[:index])}' itself is true or false")
             prefix = "".join(f"{part}." for part in path[:index])
             near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
             what = "no such key" if index or len(path) > 1 else "no such key or group"

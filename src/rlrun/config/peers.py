@@ -14,7 +14,7 @@ from rlrun.config.places import packaged_dir
 from rlrun.config.schema import KINDS, shown
 
 GYM_ID = re.compile(r".+-v\d+|.+/.+")  # of an environment
-BLOCKS = ("algorithm", "memory", "stop", "evaluation", "checkpoint", "env", "log")
+BLOCKS = ("algorithm", "memory", "memory.sampler", "stop", "evaluation", "checkpoint", "env", "log")
 SHOWN = 6  # algorithms that a hint names
 
 
