@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.command import code_of
 import rlrun
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.export import making
-from rlrun.export.checking import Parity
+from rlrun.export.checking import Parity, action_difference
 
 onnx = pytest.importorskip("onnx")
 WORDS = (
@@ -20,6 +21,7 @@ WORDS = (
 )
 ALONE = """
 import sys
+from contextlib import nullcontext
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("rlrun", "torch", "onnx", "omegaconf"):
@@ -110,6 +112,18 @@ def test_an_action_that_differs_in_an_episode_is_found(run, tmp_path, monkeypatc
     with pytest.raises(RlrunError, match="disagrees in an episode: 'action' is"):
         rlrun.export_onnx(run, tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("position", "accepted"), [(0.0, True), (2.0e-6, False), (0.5, False)])
+def test_a_choice_may_differ_in_ties(position, accepted):
+    def policy(inputs):
+        return {"action": (inputs["observation"][:, 0] > 5.0e-7).astype(np.int64)}
+
+    inputs = {"observation": np.array([[position]], np.float32)}
+    expectation = nullcontext() if accepted else pytest.raises(RlrunError, match="disagrees in an episode")
+    with expectation:
+        action = {"action": 1 - policy(inputs)["action"]}
+        assert action_difference(action, inputs, policy, np.random.default_rng(0)) == 0.0
 
 
 def slightly_other(make):
