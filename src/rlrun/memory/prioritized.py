@@ -40,7 +40,7 @@ class Prioritized(Seeded, Sampler):
         mix: share of the largest priority of a window; None = each row has its own.
         stratified: draw one window from each of B equal parts of the sum.
         feedback: `update` writes priorities at once. `burst` draws all samples of a burst of updates by the priorities
-            and beta at its begin, and writes the new ones together at its end. Of one row the newest counts.
+            and beta at its start, and writes the new ones together at its end. Of one row the newest counts.
         seed: of the draws.
 
     Raises:

@@ -146,7 +146,7 @@ class Sampler(Strategy):
     """Draws the windows of a sample."""
 
     provides: tuple[str, ...] = ()  # "weight" where `pick` sets it
-    by_burst = False  # True: draws all samples of a burst of updates at its begin, when `begin_burst` is called
+    by_burst = False  # True: draws all samples of a burst of updates at its start, when `begin_burst` is called
     # of picks that were drawn ahead and not taken: what they depend on, and what the table serves of them
     ahead: deque[tuple[Any, tuple[Rows, Batch]]] | tuple[()] = ()
 
