@@ -139,6 +139,24 @@ def test_compiled_code_calls_onednn_directly(onednn, monkeypatch, tmp_path):
     assert "custom_op_wrapper" not in code.split("call_impl")[-1]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="torch compiles no headers in advance there")
+@pytest.mark.parametrize("mode", [0o700, 0o770, 0o707])
+def test_headers_of_others_stay_out(mode, monkeypatch, tmp_path):
+    """Torch keeps compiled headers where others can make a folder first; one that they write is code of theirs."""
+    monkeypatch.setattr("torch._inductor.codecache._HEADER_DIR", str(tmp_path / "torch" / "headers"))
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch").chmod(mode)
+    settings = []
+
+    def compile(*arguments: Any, options: Any, **others: Any) -> Any:
+        settings.append(options["config_patches"])
+
+    monkeypatch.setattr("torch._inductor.standalone_compile", compile)
+    module = graph.traced(lambda x: [x + x], [numbers(3)])
+    backend.compiled(module, [numbers(3)], "cpu", sized=True, own=0)
+    assert settings[0].get("cpp_cache_precompile_headers", True) == (mode == 0o700)
+
+
 class Recording:
     """Stands in for a CUDA graph: it repeats what was called while it was recorded, in the same tensors."""
 

@@ -47,6 +47,13 @@ def reseeded() -> Tensor:
     return torch.rand(())
 
 
+def colored() -> Tensor:
+    """Fail only for a stand-in, with an error whose text would color a terminal."""
+    if not torch.is_grad_enabled() or torch._C._len_torch_dispatch_stack():
+        raise ValueError("\x1b[31mred")
+    return torch.ones(())
+
+
 class Numbering(Distance):
     def loss(self, x: Tensor, y: Tensor) -> Any:
         loss = super().loss(x, y)
@@ -105,6 +112,7 @@ UNTRACEABLE = {
     "view of a tensor": (counted(lambda calls: calls[:1].add_(1.0)), "or write to some"),
     "list of tensors": (counted(lambda calls: torch._foreach_add_([calls], 1.0)), "or write to some"),
     "array": (arrays, "they read a ndarray"),
+    "foreign text": (alone(Randomized, colored), "loss: ?[31mred"),
 }
 
 

@@ -329,12 +329,12 @@ def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no modes of files")
-@pytest.mark.parametrize("fault", [None, "writable", "full", "no home"])
+@pytest.mark.parametrize("fault", [None, "writable", "full", "no home", "a space", "a quote'", "a\nline"])
 def test_compiled_code_stays_private(fault, monkeypatch, tmp_path, warnings):
     def folder() -> Path:
         if fault == "no home":
             raise RuntimeError(fault)
-        return tmp_path / "rlrun"
+        return tmp_path / (fault if fault and fault.startswith("a") else "rlrun")
 
     clean_up: list[Any] = []
     monkeypatch.setattr("rlrun.runs.machine_cache.folder", folder)

@@ -3,21 +3,22 @@
 import functools
 import logging
 import os
+import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from rlrun.compile.graph import Untraceable, first_line
-from rlrun.core.errors import printable
 from rlrun.nn import fast_linear
-from rlrun.runs.machine_cache import private_folder
+from rlrun.runs import machine_cache
 from rlrun.runs.manifest import instructions
 
 Compiled = Callable[..., Sequence[Tensor]]
@@ -37,9 +38,11 @@ def keep_compiled() -> None:
     if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
         return
     try:
-        place = str(private_folder("compiled", instructions()))
+        place = str(machine_cache.private_folder(machine_cache.folder(), "compiled", instructions()))
+        if re.search(r"[\s'\"]", place):
+            raise OSError(f"C++ compilers of torch take no folder with spaces or quotes: {place}")
     except (OSError, RuntimeError) as error:
-        _messages.warning("compile: compiled code is not kept: %s", printable(first_line(error)))
+        _messages.warning("compile: compiled code is not kept: %s", first_line(error))
         place = tempfile.mkdtemp(prefix="rlrun-compiled-")  # torch's own is where others can make one before
         Finalize(None, shutil.rmtree, (place, True), exitpriority=0)  # also in the processes of a sweep
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
@@ -64,7 +67,7 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
     except ImportError:
         raise Untraceable(None, f"torch {torch.__version__} is too old (pip install -U torch)") from None
     # drawn as ever, so that a run is the same as without compiling but for rounding
-    settings: Mapping[str, Any] = {
+    settings: dict[str, Any] = {
         "fallback_random": True,
         "cpp_wrapper": device == "cpu",  # calls between kernels in C++, too: 5 to 15 % of an update of small networks
         "cpp.threads": torch.get_num_threads(),
@@ -72,6 +75,8 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
         "alignment_asserts": False,
         "loop_ordering_after_fusion": False,  # torch 2.11 fails on clipped gradients of a GPU with it
     }
+    if not _headers_are_private():
+        settings["cpp_cache_precompile_headers"] = False
     with torch.no_grad(), _signals_blocked():
         function: Compiled = standalone_compile(
             module,
@@ -81,6 +86,18 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
         )
     recordable = sized and all(tensor.is_cuda for tensor in inputs)  # a number of the host would become a constant
     return CudaGraph(function, own) if recordable and inputs else function
+
+
+def _headers_are_private() -> bool:
+    """Return True if nobody else can write where torch keeps compiled headers: below /tmp, wherever the code is."""
+    from torch._inductor import codecache
+
+    try:
+        place = Path(codecache._HEADER_DIR)
+        machine_cache.private_folder(place.parent, place.name)
+    except (AttributeError, OSError, RuntimeError):
+        return False
+    return True
 
 
 @contextmanager

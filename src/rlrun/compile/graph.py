@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from rlrun.core.errors import printable
 from rlrun.nn import Follow
 
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
@@ -31,8 +32,8 @@ class Untraceable(Exception):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """Return the first line of an error's message, without control characters."""
+    return printable(next(iter(str(error).strip().splitlines()), type(error).__name__))
 
 
 class Inputs:

@@ -7,6 +7,7 @@ seed is one run there: side by side, one after the other, or begun again.
 import hashlib
 import json
 import os
+import stat
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -58,21 +59,26 @@ def remembered(question: str, about: Mapping[str, Any], find: Callable[[], T], f
     return answer
 
 
-def private_folder(*names: str) -> Path:
-    """Return a folder among the user's caches, of files that only this user may write; it is made if there is none.
+def private_folder(place: Path, *names: str) -> Path:
+    """Return a folder below a place, of files that only this user may write; both are made if there is none.
+
+    The path leads through no link, as the owner of a link may let it lead elsewhere later.
 
     Raises:
-        RuntimeError: the user has no home.
-        OSError: it cannot be made, or others may write to it, or to one above it among these caches.
+        OSError: it cannot be made, others may write to it or up to the place, or may put another one in its place.
+        RuntimeError: links lead in a circle.
     """
-    path = folder()
+    path = place
     for name in ("", *names):
-        path /= name
+        path = (path / name).resolve()
         path.mkdir(0o700, parents=True, exist_ok=True)
         if sys.platform != "win32":
-            status = path.stat()
+            status = path.lstat()
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 raise PermissionError(f"others may write to {path}; `chmod go-w` forbids it if it is yours")
+    for above in path.parents if sys.platform != "win32" else ():
+        if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            raise PermissionError(f"others may rename what is in {above}; `chmod +t` forbids it if it is yours")
     return path
 
 
