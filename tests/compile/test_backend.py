@@ -73,7 +73,7 @@ def test_members_are_multiplied_one_by_one(onednn, members, bias):
     agrees(function, inputs, products=members)
 
 
-@pytest.mark.parametrize(("outputs", "inputs", "turned"), [(8, 3, True), (3, 8, False), (8, 8, False)])
+@pytest.mark.parametrize(("outputs", "inputs", "turned"), [(40, 20, True), (20, 40, False), (40, 40, False)])
 def test_gradients_of_few_inputs_are_turned(outputs, inputs, turned):
     gradient, x = numbers(16, outputs), numbers(16, inputs)
     module = graph.traced(lambda gradient, x: [gradient.t().mm(x)], [gradient, x])
@@ -87,13 +87,57 @@ def test_gradients_of_few_inputs_are_turned(outputs, inputs, turned):
 
 
 def test_products_of_rows_are_not_turned():
-    module = graph.traced(lambda x, weight: [x.mm(weight)], [numbers(16, 8), numbers(8, 3)])
+    module = graph.traced(lambda x, weight: [x.mm(weight)], [numbers(40, 30), numbers(30, 20)])
     backend.turn_narrow(module.graph)
     assert calls(module) == [torch.ops.aten.mm.default]
 
 
+NARROW = {  # shapes of x and of the weight
+    "input": ((40, 1), (1, 30)),
+    "inputs": ((40, 8), (8, 30)),
+    "output": ((40, 30), (30, 1)),
+    "outputs": ((40, 30), (30, 8)),
+    "rows": ((8, 30), (30, 40)),
+    "inputs of members": ((2, 40, 3), (2, 3, 30)),
+    "outputs of members": ((2, 40, 30), (2, 30, 3)),
+    "rows of members": ((2, 3, 30), (2, 30, 40)),
+}
+
+
+@pytest.mark.parametrize("stored", ["by rows", "by columns", "weight by columns"])
+@pytest.mark.parametrize(("left", "right"), NARROW.values(), ids=NARROW)
+def test_narrow_products_are_sums(left, right, stored):
+    x, weight, bias = numbers(*left), numbers(*right) + 1.0, numbers(*left[:-2], 1, right[-1])
+    x = x.mT.contiguous().mT if stored == "by columns" else x
+    weight = weight if stored == "by rows" else weight.mT.contiguous().mT
+
+    def function(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+        return [x @ weight, torch.addmm(bias, x, weight) if x.dim() == 2 else torch.baddbmm(bias, x, weight)]
+
+    module = graph.traced(function, [x, weight, bias])
+    few_rows = left[-2] < 10 and stored != "by rows"  # of weights by columns, which sums would read with gaps
+    assert few_rows == bool({*calls(module)} & {*backend.PRODUCTS})
+    reference = function(x.double(), weight.double(), bias.double())
+    for result, exact in zip(module(x, weight, bias), reference, strict=True):
+        torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5)
+        assert result.is_contiguous()
+
+
+@pytest.mark.parametrize("sides", [(9, 9, 9), (40, 0, 30)])
+def test_other_products_are_no_sums(sides):
+    rows, inner, columns = sides
+    module = graph.traced(lambda x, weight: [x.mm(weight)], [numbers(rows, inner), numbers(inner, columns)])
+    assert calls(module) == [torch.ops.aten.mm.default]
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_sums_are_single_precision(kind):
+    module = graph.traced(lambda x: [x.mm(x)], [numbers(4, 4).to(kind)])
+    assert calls(module) == [torch.ops.aten.mm.default]
+
+
 def test_small_products_stay(onednn):
-    small = [numbers(8, 8), numbers(8, 8), numbers(2, 8, 8)]
+    small = [numbers(20, 20), numbers(20, 20), numbers(2, 20, 20)]
     agrees(lambda x, weight, stacked: [x.mm(weight), stacked.bmm(stacked)], small, products=0)
 
 

@@ -104,7 +104,7 @@ class LossCallback(Callback):
         self._places: Sequence[Tensor] = ()  # of each of them
         self._unseen = 0  # number of updates in `_losses`
         self.norm: Tensor | None = None  # of the newest gradients, where it is computed
-        self.dead: Tensor | None = None  # share of hidden units without a gradient, if parameters have no `grad`
+        self.gradients: Sequence[Tensor | None] | None = None  # of hidden layers' weights, if these have no `grad`
         self.rate: float | None = None  # learning rate of the newest update, where it was given
 
     def loss(self, *names: Any) -> Tensor | LossResult:
@@ -151,7 +151,7 @@ class LossCallback(Callback):
         torch.autograd.backward(loss, inputs=self.parameters)
         average_gradients(self.parameters)
         pairs = [(parameter, gradient) for parameter in self.parameters if (gradient := parameter.grad) is not None]
-        self.norm, self.dead = self.clipped([pair[1] for pair in pairs], [pair[0] for pair in pairs]), None
+        self.norm, self.gradients = self.clipped([pair[1] for pair in pairs], [pair[0] for pair in pairs]), None
         self.set_rate(learning_rate)
         self._stepper()
         return self.learned(loss.detach(), outputs, metrics)
@@ -236,7 +236,7 @@ class LossCallback(Callback):
         metrics |= learning_rates(self.optimizer, self.name)
         if self.by_turns:
             return metrics
-        dead = dead_units(self.hidden) if self.dead is None else self.dead
+        dead = dead_units(self.hidden, self.gradients)
         vitals = {"update_ratio": update_ratio(self.optimizer), "dead_units": dead}
         return metrics | {f"{name}/{self.name}": value for name, value in vitals.items() if value is not None}
 
@@ -335,14 +335,17 @@ def update_ratio(optimizer: torch.optim.Optimizer) -> Tensor | None:
 
 
 @torch.no_grad()
-def dead_units(layers: Sequence[nn.Module]) -> Tensor | None:
+def dead_units(layers: Sequence[nn.Module], gradients: Sequence[Tensor | None] | None = None) -> Tensor | None:
     """Return the share of hidden units without any gradient in the newest update.
 
     Such a unit is a rectifier that is off, or a saturated tanh, for every row of the batch.
 
     layers: hidden ones, as `hidden_layers` finds them.
+    gradients: of their weights; None = those that these hold.
     """
-    moved = [reached for layer in layers if (reached := _reached(layer)) is not None]
+    if gradients is None:
+        gradients = [layer.weight.grad if isinstance(layer.weight, Tensor) else None for layer in layers]
+    moved = [_reached(layer, part) for layer, part in zip(layers, gradients, strict=True) if part is not None]
     return 1.0 - torch.cat(moved).float().mean() if moved else None
 
 
@@ -367,11 +370,8 @@ def _before_activations(layers: nn.Sequential) -> Iterator[nn.Module]:
             before = None
 
 
-def _reached(layer: nn.Module) -> Tensor | None:
-    """Return which units of a layer [M × out] a gradient reached; None where the layer has none."""
-    weight = layer.weight
-    if not isinstance(weight, Tensor) or weight.grad is None:
-        return None
+def _reached(layer: nn.Module, gradient: Tensor) -> Tensor:
+    """Return which units of a layer [M × out] the gradient of its weight reached."""
     if isinstance(layer, StackedLinear):  # [M, in, out]
-        return weight.grad.ne(0).any(1).flatten()
-    return weight.grad.ne(0).flatten(1).any(1)
+        return gradient.ne(0).any(1).flatten()
+    return gradient.ne(0).flatten(1).any(1)

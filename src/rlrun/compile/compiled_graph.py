@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rlrun.callbacks.loss import LossCallback, dead_units, weighted
+from rlrun.callbacks.loss import LossCallback, weighted
 from rlrun.callbacks.target import TargetCallback
 from rlrun.compile import backend, graph, noise
 from rlrun.compile.graph import Place, Untraceable, first_line, modules_of, swapped
@@ -144,7 +144,7 @@ class CompiledGraph:
                 batch.update(named)
                 callback.store.put(metrics)
                 continue
-            loss, callback.norm, callback.dead, callback.elements = learned
+            loss, callback.norm, callback.gradients, callback.elements = learned
             batch.update(callback.learned(loss, named, metrics))
 
     def _has_strides(self) -> bool:
@@ -205,11 +205,11 @@ class CompiledGraph:
         with torch.no_grad():
             present = {key: gradient for key, gradient in by_id.items() if gradient is not None}
             norm = callback.clipped(list(present.values()), [stand_in[key] for key in present])
-            dead = _dead_units(callback, by_id, stand_in)
             rule = self._rules[id(callback)]
             rows = sizes[self._rows[id(callback)]]
             rule.step(stand_in, [by_id[id(parameter)] for parameter in rule.parameters], rows)
-        return outputs, metrics, loss.detach(), norm, dead, errors
+            hidden = _of_hidden(callback, by_id, stand_in)
+        return outputs, metrics, loss.detach(), norm, hidden, errors
 
     def _gradients(self, loss: LossCallback, value: Tensor, stand_in: Mapping[int, Tensor]) -> dict[int, Tensor | None]:
         """Return the gradient of each parameter, by the parameter's id; no two share their numbers."""
@@ -223,16 +223,10 @@ class CompiledGraph:
         return result
 
 
-def _dead_units(loss: LossCallback, gradients: Mapping[int, Tensor | None], stand_in: Mapping[int, Tensor]) -> Any:
-    """Return the share of hidden units that no gradient reached, where it is logged."""
-    if loss.by_turns:
-        return None
-    for key, gradient in gradients.items():
-        stand_in[key].grad = gradient
-    share = dead_units(loss.hidden)
-    for key in gradients:
-        stand_in[key].grad = None
-    return share
+def _of_hidden(loss: LossCallback, gradients: Mapping[int, Tensor | None], stand_in: Mapping[int, Tensor]) -> Any:
+    """Return the gradients of hidden layers' weights, of which metrics tell the share of dead units."""
+    by_weight = {id(stand_in[key]): gradient for key, gradient in gradients.items()}
+    return [by_weight.get(id(layer.weight)) for layer in loss.hidden] if not loss.by_turns else None
 
 
 def _move(callback: TargetCallback) -> None:

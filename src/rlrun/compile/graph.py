@@ -16,6 +16,7 @@ from rlrun.nn import Follow
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
 Place = tuple[dict[str, Any], str]  # a module's parameters or buffers, and a name
 ATEN = torch.ops.aten
+NARROW = 8  # size of a product's operand up to which sums on a CPU take less time
 OUTSIDE = ("rlrun.memory", "rlrun.collect", "rlrun.env", "rlrun.core", "torch.optim", "torch.utils")
 
 
@@ -247,6 +248,10 @@ def traced(
         ATEN._foreach_norm.Scalar: _norms,
         ATEN.tanh.default: _tanh,
         ATEN._local_scalar_dense.default: _refuse_number,
+        ATEN.mm.default: _narrow_product,
+        ATEN.bmm.default: _narrow_product,
+        ATEN.addmm.default: _narrow_layer,
+        ATEN.baddbmm.default: _narrow_layer,
     }
     mode: Any = "fake" if sizes is None else "symbolic"
     # else torch prints a traceback where a stand-in does not fit; its message is reported
@@ -326,6 +331,43 @@ def _tanh(x: Tensor) -> Any:
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return NotImplemented  # then it is not taken apart
     return 2.0 * torch.sigmoid(2.0 * x) - 1.0
+
+
+def _narrow_layer(bias: Tensor, x: Tensor, weight: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    product = _narrow_product(x, weight) if beta == alpha == 1 else NotImplemented
+    return product if product is NotImplemented else product + bias
+
+
+def _narrow_product(x: Tensor, weight: Tensor) -> Any:
+    """Return x [..., B, in] times weight [..., in, out] as sums if one size is NARROW; else leave it as a product.
+
+    The compiler fuses sums with the operations around them. MKL takes 3 to 12 µs more for 256 × 256 × (1 to 8).
+    """
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return NotImplemented
+    rows, inner, columns = [type(size) is int and 0 < size <= NARROW for size in (*x.shape[-2:], weight.shape[-1])]
+    if inner:
+        x, weight = _by_rows(x), _by_rows(weight)
+        return sum(x[..., n : n + 1] * weight[..., n : n + 1, :] for n in range(x.shape[-1]))
+    if columns and x.stride(-1) == 1:
+        x = _by_rows(x)
+        return torch.stack([(x * weight[..., None, :, n]).sum(-1) for n in range(weight.shape[-1])], -1)
+    if rows and weight.stride(-1) == 1:
+        weight = _by_rows(weight)
+        return torch.stack([(x[..., n, :, None] * weight).sum(-2) for n in range(x.shape[-2])], -2)
+    if columns and x.stride(-2) == 1:
+        product = _narrow_product(weight.mT, x.mT)
+        return product if product is NotImplemented else product.mT.contiguous()
+    return NotImplemented
+
+
+def _by_rows(x: Tensor) -> Tensor:
+    """Return x computed once and stored by rows; else every use would compute it again, or read it with gaps."""
+    from torch._inductor import inductor_prims
+
+    strides = torch.empty(x.shape, device="meta").stride()
+    forced: Tensor = inductor_prims.force_stride_order(x, strides)
+    return forced
 
 
 def _norms(tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:
