@@ -201,6 +201,18 @@ def test_headers_of_others_stay_out(mode, monkeypatch, tmp_path):
     assert settings[0].get("cpp_cache_precompile_headers", True) == (mode == 0o700)
 
 
+def test_cached_code_is_of_this_version(monkeypatch):
+    tags = []
+    keep: Any = lambda *arguments, **others: tags.append(torch.compiler.config.cache_key_tag)  # noqa: E731
+    monkeypatch.setattr("torch._inductor.standalone_compile", keep)
+    module = graph.traced(lambda x: [x + x], [numbers(3)])
+    for source in (b"x = 1", b"x = 2", b"x = 2"):
+        monkeypatch.setattr(Path, "read_bytes", lambda path, source=source: source)
+        backend.compiled(module, [numbers(3)], "cpu", sized=True, own=0)
+    assert tags[0] != tags[1] == tags[2]
+    assert torch.compiler.config.cache_key_tag == ""
+
+
 class Recording:
     """Stands in for a CUDA graph: it repeats what was called while it was recorded, in the same tensors."""
 

@@ -1,6 +1,7 @@
 """What torch's compiler makes of a graph: large products by oneDNN on a CPU, one CUDA graph on a GPU."""
 
 import functools
+import hashlib
 import logging
 import os
 import re
@@ -78,7 +79,10 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
     }
     if not _headers_are_private():
         settings["cpp_cache_precompile_headers"] = False
-    with torch.no_grad(), _signals_blocked():
+    # the key of torch's cache knows the graph, but not what is made of our operators
+    compiler: Any = torch.compiler.config
+    own_code = compiler.patch(cache_key_tag=hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
+    with torch.no_grad(), _signals_blocked(), own_code:
         function: Compiled = standalone_compile(
             module,
             list(inputs),
@@ -252,8 +256,9 @@ def _lower(operator: Any) -> None:
     from torch._inductor import ir, lowering, mkldnn_ir
 
     def lowered(x: Any, weight: Any, bias: Any) -> Any:
-        inputs: list[Any] = [ir.ExternKernel.realize_input(tensor) for tensor in (x, weight)]
-        if bias is not None:  # oneDNN ignores its strides
+        # oneDNN would copy columns of x, and ignores the strides of a bias
+        inputs: list[Any] = [ir.ExternKernel.require_contiguous(x), ir.ExternKernel.realize_input(weight)]
+        if bias is not None:
             inputs.append(ir.ExternKernel.require_contiguous(bias))
         for tensor in inputs:
             tensor.freeze_layout()
