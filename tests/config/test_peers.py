@@ -73,6 +73,12 @@ def test_an_override_is_answered_for_the_chosen_algorithm(algorithm, override, e
     assert re.fullmatch(r"\S+: no such key(?: or group)?" + expected, str(caught.value))
 
 
+@pytest.mark.parametrize(("option", "meant"), [("per", "memory=prioritized"), ("drqq", "drq")])
+def test_an_addition_may_be_something_else_here(option, meant):
+    with pytest.raises(ConfigError, match=f"with: there is no '{option}' .did you mean '{meant}'"):
+        compose(["algorithm=dqn", "env=cartpole", f"+with={option}"])
+
+
 @pytest.mark.parametrize(
     ("option", "value", "algorithm", "expected"),
     [

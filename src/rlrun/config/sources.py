@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rlrun.config import renames
 from rlrun.config.files import one_line, read_yaml
 from rlrun.config.overrides import Override, hydra_overrides
-from rlrun.config.peers import GYM_ID
+from rlrun.config.peers import GYM_ID, override_of
 from rlrun.config.places import ConfigFolder
 from rlrun.config.reading import admit_resolvers
 from rlrun.core.errors import ConfigError, did_you_mean, nearest
@@ -258,7 +258,8 @@ def settle(repository: Repository, override: Override, listed: dict[str, Any]) -
 def unknown_option(repository: Repository, group: str, option: str) -> str:
     """Say that an option does not exist, with the nearest one or all."""
     options = repository.get_group_options(group)
-    near = did_you_mean(option, options)
+    meant = override_of(option, "") if group == "with" else None  # a name of another library, such as per
+    near = f" (did you mean '{meant}'?)" if meant else did_you_mean(option, options)
     if group == "env" and GYM_ID.fullmatch(option):
         near += f"; an id of Gymnasium is given by env.id={option}"
     return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")
