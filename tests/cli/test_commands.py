@@ -103,12 +103,6 @@ def test_config_takes_less_than_a_second():
     assert within(lambda: processor_seconds("config", "algorithm=sac", "env=cartpole"), 1.0)
 
 
-def test_the_end_of_a_command_collects_no_garbage():
-    last = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))"
-    command = "import sys; from rlrun.cli.main import main; sys.argv = ['rlrun', '--version']; main()"
-    assert spawn("-c", f"{last}\n{command}").splitlines()[-1] == "True"
-
-
 def test_no_command_prints_the_help(rlrun):
     outcome = rlrun()
     assert (outcome.code, outcome.err) == (0, "")

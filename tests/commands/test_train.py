@@ -1,5 +1,7 @@
 """A run from config to files: what it leaves behind, and that it can be repeated."""
 
+import ctypes
+import gc
 import logging
 import os
 import random
@@ -9,6 +11,7 @@ import sys
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -221,7 +224,7 @@ CALLS = {
 
 def test_python_calls_leave_the_process_as_it_was(tmp_path, monkeypatch):
     allocators = []
-    monkeypatch.setattr(assembly, "keep_freed_memory", lambda: allocators.append("set"))
+    monkeypatch.setattr(assembly, "tune_process", lambda: allocators.append("set"))
     threads, run = torch.get_num_threads(), tmp_path / "run"
     try:
         torch.set_num_threads(3)
@@ -237,12 +240,14 @@ def test_python_calls_leave_the_process_as_it_was(tmp_path, monkeypatch):
     assert allocators == []
 
 
-def test_the_command_keeps_freed_memory(tmp_path, monkeypatch):
+def test_the_command_looks_for_garbage_of_its_own_alone(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(assembly, "keep_freed_memory", lambda: calls.append("kept"))
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("frozen"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=lambda *option: calls.append(option)))
     assert code_of("train", *DQN, *TINY, "--run-dir", str(tmp_path / "run")) == 0
+    assert calls == ["frozen", (-1, 1 << 28), (-3, 1 << 25)]  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
     assert code_of("resume", str(tmp_path / "run"), "stop.env_steps=110") == 0
-    assert calls == ["kept", "kept"]
+    assert calls[3:] == calls[:3]
 
 
 # --- the package

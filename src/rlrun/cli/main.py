@@ -1,8 +1,6 @@
 """The `rlrun` command: one file a command, nothing heavy imported before a command needs it."""
 
-import atexit
 import functools
-import gc
 import importlib
 import os
 import select
@@ -71,7 +69,6 @@ def _command() -> Any:
 
 def main() -> None:
     """Run a command; every failure is one line and an exit code (0 done, 1 failed, 2 wrong request, 75 resumable)."""
-    atexit.register(gc.freeze)  # else Python looks through all of torch several times when the process ends
     overrides = sys.argv[1:]
     debug = "--debug" in overrides
     overrides = [override for override in overrides if override != "--debug"]

@@ -46,9 +46,9 @@ def resume(
     refuse(f"a sweep, and {run} is none", **of_sweeps, **options)
 
     from rlrun.commands import resume as resuming
-    from rlrun.loading.assembly import keep_freed_memory
+    from rlrun.loading.assembly import tune_process
 
-    keep_freed_memory()
+    tune_process()
     show("rlrun.output")
     try:
         result = resuming.resume(run, overrides or [], trust=trust or [])

@@ -74,9 +74,9 @@ def train(
         bounds = promises(composed.config) if expect else {}
         # This import loads torch, so errors in overrides are reported before.
         from rlrun.commands import train as experiment
-        from rlrun.loading.assembly import keep_freed_memory
+        from rlrun.loading.assembly import tune_process
 
-        keep_freed_memory()
+        tune_process()
         show("rlrun.commands.fork", "rlrun.output")
         if dry_run:
             print_data_flow(composed, as_json=as_json)

@@ -12,7 +12,7 @@ from rlrun import checkpointing as storage
 from rlrun.callbacks.budget import SIGNALS
 from rlrun.commands.train import Experiment
 from rlrun.core.errors import LearnerError
-from rlrun.loading.assembly import keep_freed_memory
+from rlrun.loading.assembly import tune_process
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir
 from rlrun.runs.heartbeat import tokens
@@ -50,7 +50,7 @@ def serve(handle: int, parent: int) -> None:
 def follow(job: LearnerJob, connection: Connection) -> None:
     """Train as one of several learners, in the run directory that the first one has started."""
     learners.be(job.number)
-    keep_freed_memory()
+    tune_process()
     run = RunDir(job.run)
     if job.token is not None:
         tokens[run.path] = job.token

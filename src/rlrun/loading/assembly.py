@@ -1,6 +1,7 @@
 """What every command that builds parts does first: set up the process, and find what has a state."""
 
 import ctypes
+import gc
 import math
 import pickle
 import random
@@ -211,12 +212,14 @@ def process_restored() -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def keep_freed_memory() -> None:
-    """Have the C library keep what networks free for what they ask for next, not give it back to the system.
+def tune_process() -> None:
+    """Keep freed memory, and look for no garbage among the modules that are loaded so far.
 
-    Otherwise the pages of every large result are fetched again in each update. Without glibc nothing happens.
-    It cannot be undone, so it is for processes that are rlrun's own.
+    The C library would give memory of networks back to the system, and fetch the pages of every large result again in
+    each update. Python would look through all of torch now and then, and several times when the process ends.
+    Neither can be undone, so this is for processes that are rlrun's own.
     """
+    gc.freeze()
     with suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, _KEPT)

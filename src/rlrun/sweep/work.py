@@ -10,7 +10,7 @@ from rlrun.commands import train as experiment
 from rlrun.config.expansion import changeable, composed_of, identity
 from rlrun.config.places import add_to_path
 from rlrun.core.errors import ConfigError, Left, RlrunError
-from rlrun.loading.assembly import keep_freed_memory
+from rlrun.loading.assembly import tune_process
 from rlrun.runs import processes
 from rlrun.runs.directory import RunDir, is_run
 from rlrun.runs.lock import locked
@@ -24,7 +24,7 @@ LEFT_BY_A_START = ("checkpoints", "config.yaml", "overrides.txt", "status.json",
 def carry_out(task: Task) -> int:
     """Run a job; return the exit code of its process, 75 also if another process has the job."""
     processes.listen()
-    keep_freed_memory()
+    tune_process()
     try:
         if not _is_claimed(task):
             return STOPPED
