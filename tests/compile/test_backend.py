@@ -123,6 +123,17 @@ def test_narrow_products_are_sums(left, right, stored):
         assert result.is_contiguous()
 
 
+@pytest.mark.parametrize("sides", [(8, 512, 512), (40, 8, 2100)])
+def test_large_narrow_products_are_left_to_onednn(sides, onednn):
+    rows, inner, columns = sides
+    inputs = [numbers(rows, inner), numbers(inner, columns)]
+    kept = []
+    for name in ("onednn", "torch"):
+        fast_linear.use(name)
+        kept.append(torch.ops.aten.mm.default in calls(graph.traced(lambda x, weight: [x.mm(weight)], inputs)))
+    assert kept == [True, False]
+
+
 @pytest.mark.parametrize("sides", [(9, 9, 9), (40, 0, 30)])
 def test_other_products_are_no_sums(sides):
     rows, inner, columns = sides

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from rlrun.compile import graph
 from rlrun.compile.graph import Untraceable, first_line
 from rlrun.nn import fast_linear
 from rlrun.runs import machine_cache
@@ -25,7 +26,6 @@ from rlrun.runs.manifest import instructions
 Compiled = Callable[..., Sequence[Tensor]]
 ATEN = torch.ops.aten
 PRODUCTS = (ATEN.mm.default, ATEN.addmm.default, ATEN.bmm.default, ATEN.baddbmm.default)
-LARGE = 1_000_000  # multiplications from which compiled calls of oneDNN take less time than those of MKL
 SIGNALS = [number for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if (number := getattr(signal, name, None))]
 _libraries: list[Any] = []  # with its last reference a library is gone
 _messages = logging.getLogger("rlrun")
@@ -202,7 +202,7 @@ def use_onednn(nodes: fx.Graph) -> None:
         if node.op != "call_function" or node.target not in PRODUCTS or node.kwargs:
             continue
         left, right = (part.meta["val"] for part in node.args[-2:])
-        least = LARGE if left.stride(-1) == 1 else fast_linear.LARGE  # oneDNN copies turned rows first
+        least = graph.LARGE if left.stride(-1) == 1 else fast_linear.LARGE  # oneDNN copies turned rows first
         if left.dtype != torch.float32 or left.shape[-2] * left.shape[-1] * right.shape[-1] < least:
             continue
         if left.dim() == 3 and any(part.meta["val"].shape[:-2] != left.shape[:1] for part in node.args):
