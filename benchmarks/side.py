@@ -21,7 +21,7 @@ import rlrun
 from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, plain
 from benchmarks.clock import Clock
 from rlrun import config as configuration
-from rlrun.loading.assembly import keep_freed_memory, set_backend
+from rlrun.loading.assembly import set_backend, tune_process
 from rlrun.memory.columns import LENGTH
 
 LOOPS: dict[str, bare.Loop] = {
@@ -101,7 +101,7 @@ CASES = {
 def measure_rlrun(case: Case, *, first: int, last: int) -> dict[str, float]:
     """Train as the command does, with a probe next to the algorithm's own callbacks."""
     probe = [f"+callbacks.probe={{_target_:benchmarks.probe.Probe,first:{first},last:{last}}}"]
-    keep_freed_memory()
+    tune_process()
     with TemporaryDirectory() as folder:
         result = rlrun.train([*case.overrides, *QUIET, *probe], run_dir=Path(folder) / "run")
     clock: Clock = result.trainer.callbacks["probe"].clock  # type: ignore[attr-defined]

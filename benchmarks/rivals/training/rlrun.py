@@ -6,12 +6,12 @@ from pathlib import Path
 
 import rlrun
 from benchmarks.rivals.training.work import Work
-from rlrun.loading.assembly import keep_freed_memory
+from rlrun.loading.assembly import tune_process
 
 PACKAGES = ("rlrun",)
 
 
 def train(work: Work) -> None:
     """Train on, past any budget of the config, in a process as the command sets it up."""
-    keep_freed_memory()
+    tune_process()
     rlrun.train([*work.overrides, f"stop.env_steps={10 * work.last}"], run_dir=Path("run"))
