@@ -141,6 +141,15 @@ def test_other_products_are_no_sums(sides):
     assert calls(module) == [torch.ops.aten.mm.default]
 
 
+@pytest.mark.parametrize(("beta", "alpha"), [(2.0, 1.0), (1.0, 0.5)])
+def test_narrow_layers_keep_their_factors(beta, alpha):
+    def function(bias: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
+        return [torch.addmm(bias, x, weight, beta=beta, alpha=alpha)]
+
+    inputs = [numbers(30), numbers(40, 3), numbers(3, 30)]
+    torch.testing.assert_close(graph.traced(function, inputs)(*inputs), function(*inputs))
+
+
 @pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
 def test_sums_are_single_precision(kind):
     module = graph.traced(lambda x: [x.mm(x)], [numbers(4, 4).to(kind)])

@@ -79,7 +79,7 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
     }
     if not _headers_are_private():
         settings["cpp_cache_precompile_headers"] = False
-    # the key of torch's cache knows the graph, but not what is made of our operators
+    # torch's cache identifies code by the graph; it does not see how `_lower` compiles our operator
     compiler: Any = torch.compiler.config
     own_code = compiler.patch(cache_key_tag=hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
     with torch.no_grad(), _signals_blocked(), own_code:
@@ -176,7 +176,8 @@ class CudaGraph:
 def turn_narrow(nodes: fx.Graph) -> None:
     """Have gradients of weights with fewer inputs than outputs be multiplied the other way around.
 
-    Autograd multiplies gᵀ [out, B] by x [B, in]. MKL takes 52 µs for 256, 256 and 3 of these, and 9 for (xᵀ g)ᵀ.
+    Autograd multiplies gᵀ [out, B] by x [B, in]. MKL takes 51 µs for 256, 256 and 17 of these, and 30 for (xᵀ g)ᵀ.
+    Products with up to 8 inputs are sums by then.
     """
     for node in list(nodes.nodes):
         if node.op != "call_function" or node.target is not ATEN.mm.default:
