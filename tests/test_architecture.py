@@ -123,12 +123,12 @@ def test_architecture_page_names_each_package():
     assert "\n".join(lines) in (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
 
 
-def test_files_have_at_most_400_lines():
-    assert [path for path in FILES if len(path.read_text().splitlines()) > 400] == []
+def test_files_have_at_most_500_lines():
+    assert [path for path in FILES if len(path.read_text().splitlines()) > 500] == []
 
 
 def test_functions_are_short():
-    assert [item for path in FILES for item in functions(path) if item[1] > 60] == []
+    assert [item for path in FILES for item in functions(path) if item[1] > 80] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
