@@ -1,0 +1,203 @@
+"""The states of wrappers and environments that remember across episodes: taken, loaded, frozen and pooled.
+
+A layer of an environment, a wrapper or the environment itself, takes part by `state_dict()` and
+`load_state_dict(state)`. Gymnasium's NormalizeObservation and NormalizeReward take part as they are.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import wrappers
+from gymnasium.vector import VectorWrapper
+from gymnasium.wrappers import vector
+
+from rlrun.core.errors import RlrunError
+from rlrun.runs.processes import describe_error
+
+MOMENTS = ("mean", "var", "count")
+FREEZABLE = "update_running_mean"  # Gymnasium's attribute: False keeps the statistics as they are
+# Gymnasium's wrappers that learn: the attribute with their moments, and the one with the open discounted return.
+_NORMALIZERS: tuple[tuple[type[Any], str, str | None], ...] = (
+    (wrappers.NormalizeObservation, "obs_rms", None),
+    (wrappers.NormalizeReward, "return_rms", "discounted_reward"),
+    (vector.NormalizeObservation, "obs_rms", None),
+    (vector.NormalizeReward, "return_rms", "accumulated_reward"),
+)
+
+Layer = Any  # a gymnasium.Env or VectorEnv
+States = dict[str, dict[str, Any]]  # a layer's name -> its state
+
+
+def layers_of(env: Layer) -> Iterator[Layer]:
+    """Yield the wrappers around an environment, the outermost first, and the environment itself."""
+    while isinstance(env, gymnasium.Wrapper | VectorWrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+class LayerStates:
+    """The states of all layers of one environment that offer any; it has a state itself, layer by layer.
+
+    A layer offers its state by `state_dict` and `load_state_dict`. Of Gymnasium's Normalize wrappers, and of classes
+    derived from them, the moments and the open discounted return are taken in addition.
+
+    Args:
+        env: with all its wrappers.
+        wrappers_only: leave out the environment itself, unless it holds running moments.
+
+    Attributes:
+        layers: name -> layer, the outermost first; a name is the layer's number and class.
+    """
+
+    def __init__(self, env: Layer, *, wrappers_only: bool = False) -> None:
+        self.layers: dict[str, Layer] = {}
+        for number, layer in enumerate(layers_of(env)):
+            inner = not isinstance(layer, gymnasium.Wrapper | VectorWrapper)
+            if offers_state(layer) and not (wrappers_only and inner and not has_moments(layer)):
+                self.layers[f"{number}.{type(layer).__name__}"] = layer
+
+    def __bool__(self) -> bool:
+        """Return True if any layer offers a state."""
+        return bool(self.layers)
+
+    def state_dict(self) -> States:
+        """Return a copy of the state of each layer.
+
+        Raises:
+            RlrunError: a layer's own `state_dict` fails.
+        """
+        return {name: _call(name, "state_dict", _take, layer) for name, layer in self.layers.items()}
+
+    def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Give each layer its state.
+
+        Raises:
+            RlrunError: the states are of other layers, or a layer refuses its own.
+        """
+        if states.keys() != self.layers.keys():
+            has, wanted = (", ".join(names) or "no layer" for names in (states, self.layers))
+            raise RlrunError(f"the state is of {has}, and this environment remembers by {wanted}")
+        for name, layer in self.layers.items():
+            _call(name, "load_state_dict", _load, layer, deepcopy({**states[name]}))
+
+    def freeze(self) -> None:
+        """Stop the updates of every layer that has `update_running_mean`."""
+        for layer in self.layers.values():
+            if is_freezable(layer):
+                layer.update_running_mean = False
+
+
+def offers_state(layer: Layer) -> bool:
+    """Return True if the state of a layer can be taken and loaded."""
+    own = all(callable(getattr(type(layer), name, None)) for name in ("state_dict", "load_state_dict"))
+    return own or any(isinstance(layer, kind) for kind, _, _ in _NORMALIZERS)
+
+
+def is_freezable(layer: Layer) -> bool:
+    """Return True if a layer has the attribute `update_running_mean` of its own."""
+    return hasattr(type(layer), FREEZABLE) or FREEZABLE in attributes_of(layer)
+
+
+def has_moments(layer: Layer) -> bool:
+    """Return True if an attribute of a layer, or a part of one, is a running mean and variance with a count."""
+    return any(map(_is_moments, attributes_of(layer).values()))
+
+
+def _is_moments(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_is_moments, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_moments, value))
+    numbers = (getattr(value, name, None) for name in MOMENTS)  # functions of a table's columns are no numbers
+    return callable(getattr(type(value), "update", None)) and not any(n is None or callable(n) for n in numbers)
+
+
+def attributes_of(layer: Layer) -> dict[str, Any]:
+    """Return the attributes of a layer by name, without making its steps slower.
+
+    Up to Python 3.12 the first `vars` of an object moves its attributes to a slower dict: CartPole's step takes a tenth
+    longer. Replacing it by an ordinary dict restores the speed.
+    """
+    attributes = vars(layer)
+    if sys.version_info < (3, 13) and sys.getrefcount(attributes) <= 3:  # this one, the argument and the object's own
+        object.__setattr__(layer, "__dict__", {**attributes})
+    return {**attributes}
+
+
+def pool(states: Sequence[States]) -> States:
+    """Return one state for the layers of several environments that were equal at first.
+
+    Moments, each a dict with `mean`, `var` and `count`, are those of all samples together. Any other value is that of
+    the first environment.
+    """
+    return {} if not states else _pooled(list(states))
+
+
+def _pooled(values: list[Any]) -> Any:
+    first = values[0]
+    if len(values) == 1 or not all(isinstance(value, dict) and value.keys() == first.keys() for value in values):
+        return first
+    pooled = {name: _pooled([value[name] for value in values]) for name in first}
+    return pooled | joint_moments(values) if first.keys() >= {*MOMENTS} else pooled
+
+
+def joint_moments(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean, variance and count of all samples together, from those of each part (Chan et al., 1979)."""
+    counts = [float(part["count"]) for part in parts]
+    total = sum(counts)
+    if total <= 0.0:
+        return {name: parts[0][name] for name in MOMENTS}
+    weights = [count / total for count in counts]
+    means, variances = ([np.asarray(part[name], np.float64) for part in parts] for name in ("mean", "var"))
+    mean = sum(weight * part for weight, part in zip(weights, means, strict=True))
+    spread = zip(weights, means, variances, strict=True)
+    variance = sum(weight * (within + (part - mean) ** 2) for weight, part, within in spread)
+    joint = zip(MOMENTS, (mean, variance, total), strict=True)
+    return {name: _like(value, parts[0][name]) for name, value in joint}
+
+
+def _like(value: Any, model: Any) -> Any:
+    """Return numbers in the type of others: an array, a tensor or a plain number."""
+    if hasattr(model, "new_tensor"):
+        return model.new_tensor(value)
+    return np.asarray(value, model.dtype) if isinstance(model, np.ndarray) else type(model)(value)
+
+
+def _take(layer: Layer) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    for kind, moments, total in _NORMALIZERS:
+        if isinstance(layer, kind):
+            statistics = getattr(layer, moments)
+            state[moments] = {name: getattr(statistics, name) for name in MOMENTS}
+            state |= {} if total is None else {total: getattr(layer, total)}
+    if state:
+        state[FREEZABLE] = layer.update_running_mean
+    if hasattr(type(layer), "state_dict"):
+        state["own"] = layer.state_dict()
+    return deepcopy(state)
+
+
+def _load(layer: Layer, state: dict[str, Any]) -> None:
+    for kind, moments, total in _NORMALIZERS:
+        if isinstance(layer, kind):
+            statistics = getattr(layer, moments)
+            for name in MOMENTS:
+                setattr(statistics, name, state[moments][name])
+            if total is not None:
+                setattr(layer, total, state[total])
+            layer.update_running_mean = state[FREEZABLE]
+    if "own" in state:
+        layer.load_state_dict(state["own"])
+
+
+def _call(name: str, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:
+        layer = name.partition(".")[2]
+        raise RlrunError(f"env: {what} of {layer} failed: {describe_error(error)}") from error
