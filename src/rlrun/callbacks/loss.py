@@ -51,7 +51,7 @@ class LossCallback(Callback):
             each number, adaptive each gradient's norm relative to its parameter's; none only logs the norm.
         data_group: name of the batches that are learned from.
         every: the network learns in every n-th update of the data group; other updates lack the tensors that this loss
-            provides, so callbacks that read them learn as rarely.
+            provides, so hooks that require them are called as rarely.
         schedule: learning rate of this loss alone, as a function of its updates; it replaces `learning_rate`.
 
     Raises:
@@ -247,7 +247,8 @@ class LossCallback(Callback):
         sizes = [(group.get("name"), sum(map(Tensor.numel, group["params"]))) for group in self.optimizer.param_groups]
         groups = "".join(f", {name} {size:,}" for name, size in sizes if name)
         kind = type(self.optimizer).__name__.lower()
-        return f"trains {path_of(self.network)} ({kind}, {count:,} parameters{groups})"
+        pace = "" if self.every == 1 else f", every {self.every} updates"
+        return f"trains {path_of(self.network)} ({kind}, {count:,} parameters{groups}){pace}"
 
     def hook(self, event: str) -> Hook | None:
         if event != "backward" or type(self).backward is not LossCallback.backward:

@@ -105,6 +105,7 @@ class Region:
 
     def __init__(self, steps: Sequence[HookCall], due: Mapping[int, bool], compiler: FusedUpdate) -> None:
         self.steps = steps
+        self.due = due
         self.compiler = compiler
         self.group = steps[0].callback.data_group or ""
         self.active = [step for step in steps if step.label == "target" or due[id(step.callback)]]
@@ -125,7 +126,7 @@ class Region:
     def __call__(self, groups: Groups, state: State) -> None:
         """Do what the hooks do."""
         if self._plain is None and not self.compiler.refused.isdisjoint(self._keys):
-            self._plain = Update(self.steps, self.compiler)
+            self._plain = Update(self.steps, self.compiler, self.due)
         if self._plain is None:
             batch = groups[self.group]
             values = self._values(batch)
@@ -179,4 +180,4 @@ class Region:
         names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in steps)
         _messages.warning("compile: not %s: %s", printable(names), error)
         self.compiler.refused |= {(id(step.callback), step.label) for step in steps}
-        self._plain = Update(self.steps, self.compiler)  # which other regions find out for themselves
+        self._plain = Update(self.steps, self.compiler, self.due)  # which other regions find out for themselves

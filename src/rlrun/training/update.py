@@ -9,6 +9,7 @@ import linecache
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from keyword import iskeyword
 from typing import Any, Protocol
 
@@ -40,12 +41,16 @@ class Update:
     Args:
         steps: hooks in calling order.
         compiler: compiles hooks; None = nothing is compiled.
+        due: by the id of a callback, whether its loss learns or its target network moves; None = as each says itself.
     """
 
-    def __init__(self, steps: Sequence[HookCall], compiler: Compiler | None = None) -> None:
+    def __init__(
+        self, steps: Sequence[HookCall], compiler: Compiler | None = None, due: Mapping[int, bool] | None = None
+    ) -> None:
         self.steps = list(steps)
         self.compiler = compiler
-        callbacks = {id(step.callback): step.callback for step in self.steps}
+        self._due = due
+        callbacks = {id(step.callback): step.callback for step in self.steps if due is None}
         self._paced = [callback for callback in callbacks.values() if getattr(callback, "every", 1) != 1]
         self._functions: dict[tuple[Any, ...], Function] = {}
 
@@ -64,7 +69,7 @@ class Update:
 
     def _first(self, key: tuple[Any, ...], groups: tuple[str, ...]) -> Function:
         """Return a function that makes the first update of its kind, in which hooks may assign nothing."""
-        due = {id(step.callback): step.callback.due() for step in self.steps}
+        due = self._due or {id(step.callback): step.callback.due() for step in self.steps}
         writer = _Writer(self.steps, groups, due, self.compiler)
         function = writer.function()
 
@@ -154,8 +159,14 @@ class _Writer:
         self, steps: Sequence[HookCall], groups: Sequence[str], due: Mapping[int, bool], compiler: Compiler | None
     ) -> None:
         present = [step for step in steps if step.callback.data_group is None or step.callback.data_group in groups]
-        self.steps = present
-        self.due = due
+        idle = [step.callback for step in present if step.event == "backward" and not step.runs(due)]
+        for callback in idle:
+            if (
+                due[id(callback)] and getattr(callback, "every", 1) != 1
+            ):  # its pace was compared with that of its inputs
+                raise WiringError(f"callbacks.{callback.name} counts its updates otherwise than a loss that it reads")
+        self.steps = [_received(step, due) for step in present if step.event == "backward" or step.runs(due)]
+        self.due = {**due, **dict.fromkeys(map(id, idle), False)}
         self.compiler = compiler
         self.names: dict[str, Any] = {"no_grad": torch.no_grad, "of_loss": of_loss, "of_target": of_target}
         self.batches: dict[str, str] = {}
@@ -241,6 +252,14 @@ class _Writer:
         while name in RESERVED or name in self.names or name in self.batches.values() or iskeyword(name):
             name += "_"
         return name
+
+
+def _received(step: HookCall, due: Mapping[int, bool]) -> HookCall:
+    """Return a hook without the optional names that are lacking in an update in which these callbacks are due."""
+    if all(step.receives(name, due) for name in step.asks):
+        return step
+    optional = {argument: name for argument, name in step.optional.items() if step.receives(name, due)}
+    return replace(step, optional=optional, framework=tuple(n for n in step.framework if step.receives(n, due)))
 
 
 def of_loss(result: Any) -> tuple[Any, Mapping[str, Any], Mapping[str, Any]]:

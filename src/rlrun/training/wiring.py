@@ -5,7 +5,7 @@ loader declares. The update path looks up no names.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -57,23 +57,47 @@ class HookCall:
     optional: Mapping[str, str]
     method: Callable[..., Any]
     framework: tuple[str, ...] = ()
+    awaits: Mapping[str, Sequence["HookCall"]] = field(default_factory=dict)  # of names that losses alone return
+
+    def runs(self, due: Mapping[int, bool]) -> bool:
+        """Return True if a hook has what it requires in an update; due: of a callback's id, whether it learns."""
+        if self.event == "backward" and not due[id(self.callback)]:
+            return False
+        return all(self.receives(name, due) for name in self.required.values())
+
+    def receives(self, name: str, due: Mapping[int, bool]) -> bool:
+        """Return True if a name that this hook reads is there in an update; due as of `runs`."""
+        return name not in self.awaits or any(step.runs(due) for step in self.awaits[name])
 
     @property
     def asks(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.required.values(), *self.optional.values(), *self.framework)))
 
     def call(self) -> Call:
-        """Return the hook as a function of the data groups and the state; it is skipped if its group is missing."""
+        """Return the hook as a function of the data groups and the state.
+
+        It is skipped if its group is missing, or if a loss that it reads did not learn in this update.
+        """
         method, names = self.method, {**self.required, **self.optional}.items()
         key = self.callback.data_group or ""
         in_state = self.callback.data_group is None or self.event in OUTSIDE
+        required = self.awaits.keys() & set(self.required.values())
+        optional = self.awaits.keys() - required
 
         def call(groups: Groups, state: State) -> None:
             data = state if in_state else groups.get(key)
             if data is not None and (result := method(**{argument: data[name] for argument, name in names})):
                 data.update(result)
 
-        return call
+        def call_if_learned(groups: Groups, state: State) -> None:
+            data = groups.get(key)
+            if data is None or not data.keys() >= required:
+                return
+            present = {argument: data[name] for argument, name in names if name not in optional or name in data}
+            if result := method(**present):
+                data.update(result)
+
+        return call_if_learned if self.awaits else call
 
 
 CYCLES = ("begin_cycle", "end_cycle")
@@ -143,6 +167,7 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
             _check_inputs(plan, callback, known)
     plan.steps["begin_batch"] = _ordered(plan, plan.steps["begin_batch"])
     plan.steps["end_cycle"].sort(key=lambda step: step.callback.ends)  # whatever may end training comes last
+    _set_awaited(plan, {name for peer in callbacks.values() if peer.data_group is None for name in peer.provides})
     requests = {name for steps in plan.steps.values() for step in steps for name in step.asks}
     for callback in callbacks.values():
         callback.requested_names = frozenset(requests.intersection(callback.provides))
@@ -153,6 +178,45 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     if learners.rank() > 0:  # after sorting, so that all learners compute in the same order
         plan.steps = {event: [step for step in steps if not step.callback.leads] for event, steps in plan.steps.items()}
     return plan
+
+
+def _set_awaited(plan: Plan, lasting: Iterable[str]) -> None:
+    """Note in each hook which of its names are lacking where a loss does not learn in an update.
+
+    Args:
+        plan: with all hooks.
+        lasting: names that the run's state keeps from one update to the next.
+
+    Raises:
+        WiringError: a loss with a pace of its own would rarely learn together with the one that it reads.
+    """
+    givers: dict[tuple[str, str], list[HookCall]] = {}  # by data group and name
+    for event in ("begin_batch", "backward", "end_batch"):
+        for step in plan.steps[event]:
+            if step.callback.data_group is not None and _provided_in(step.callback) == event:
+                for name in step.callback.provides:
+                    givers.setdefault((step.callback.data_group, name), []).append(step)
+    for step in (step for event in ("backward", "end_batch", "end_cycle") for step in plan.steps[event]):
+        group = step.callback.data_group
+        if group is None:
+            continue
+        fleeting = {*step.asks}.difference(plan.names[group], lasting)
+        awaits = {name: givers.get((group, name), []) for name in step.asks if name in fleeting}
+        step.awaits = {name: steps for name, steps in awaits.items() if steps and all(map(_delayed, steps))}
+        for name, steps in step.awaits.items():
+            paces = {giver.callback.name: getattr(giver.callback, "every", 1) for giver in steps}
+            own = getattr(step.callback, "every", 1) if step.event == "backward" else 1
+            if name in step.required.values() and own != 1 and all(own % pace for pace in paces.values()):
+                giver, pace = next(iter(paces.items()))
+                raise WiringError(
+                    f"callbacks.{step.callback.name}.every={own}: it reads '{name}', which callbacks.{giver} returns "
+                    f"in every {pace} updates; wanted a multiple of {pace}, or 1 for whenever that learns"
+                )
+
+
+def _delayed(step: HookCall) -> bool:
+    """Return True if a hook does not return its names in every update of its data group."""
+    return bool(step.awaits) or (step.event == "backward" and getattr(step.callback, "every", 1) != 1)
 
 
 def _check_inputs(plan: Plan, callback: Callback, known: set[str]) -> None:
@@ -326,6 +390,10 @@ def _described(step: HookCall, event: str, path_of: Callable[[object], str], sev
     note = callback.note(path_of) if event == first else ""
     if note and several and callback.data_group not in (None, "default"):
         note = f"{note}; data group {callback.data_group}"
+    required = [steps for name, steps in step.awaits.items() if name in step.required.values()]
+    if required:
+        givers = dict.fromkeys(giver.callback.name for steps in required for giver in steps)
+        note = "; ".join(filter(None, (note, f"in updates in which {' and '.join(givers)} learns")))
     return {"event": event, "callback": callback.name, "reads": step.asks, "provides": provides, "note": note}
 
 
