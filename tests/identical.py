@@ -82,6 +82,6 @@ def _group(path: tuple[str, ...], value: Any) -> str:
         return "generators"
     if path[0] == "memory":
         return "memory"
-    if "optimiser" in path:
+    if "optimizer" in path:
         return "optimizers"
     return "parameters" if isinstance(value, torch.Tensor) and value.is_floating_point() else "the rest"

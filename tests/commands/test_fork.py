@@ -117,7 +117,7 @@ def test_a_fork_holds_what_the_parent_held_bit_for_bit(sac):
         pair = [{**state, "metrics": None} for state in (here.parts[part].state_dict(), there[part])]
         assert same(*pair)
     for name in ("q_loss", "policy", "temperature"):
-        before = there[f"callbacks.{name}"]["optimiser"]
+        before = there[f"callbacks.{name}"]["optimizer"]
         assert len(before["state"]) > 0
         assert same(optimizer(here, name)["state"], before["state"])
         assert optimizer(here, name)["param_groups"][0]["lr"] == 1e-5
@@ -170,7 +170,7 @@ def test_each_switch_leaves_its_own_things_as_built(sac, unforked, overrides, ki
         assert same(target, critics)
     moments = optimizer(here)["state"]
     if "optimizers" in kinds and "weights" in kinds:
-        assert same(moments, there["callbacks.q_loss"]["optimiser"]["state"])
+        assert same(moments, there["callbacks.q_loss"]["optimizer"]["state"])
     else:
         assert moments == {}  # also where its parameters start again
     updates = here.trainer.state["update"], here.trainer.callbacks["q_loss"].updates
@@ -288,10 +288,10 @@ def test_entries_of_another_shape_start_again(sac):
 
 def test_a_loss_that_takes_no_keywords_keeps_the_moments_that_it_got(sac, monkeypatch):
     def load(self, state):
-        self.optimizer.load_state_dict(state["optimiser"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
     monkeypatch.setattr(LossCallback, "load_state_dict", load)
-    assert same(optimizer(fork(sac))["state"], states(sac)["callbacks.q_loss"]["optimiser"]["state"])
+    assert same(optimizer(fork(sac))["state"], states(sac)["callbacks.q_loss"]["optimizer"]["state"])
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_of_two_resumes_that_overlap_the_later_one_is_refused(left, monkeypatch)
     with pytest.raises(RunDirError, match="was continued by another process meanwhile; try again"):
         rlrun.resume(run.path, ["stop.env_steps=90"])
     assert stamps(run.path) == after
-    assert [entry["words"] for entry in read(run.manifest)["resumed"]] == [["stop.env_steps=120"]]
+    assert [entry["overrides"] for entry in read(run.manifest)["resumed"]] == [["stop.env_steps=120"]]
 
 
 # --- finished runs
@@ -270,7 +270,7 @@ def test_watching_may_change_on_resume_and_manifest_and_log_say_it(left):
     manifest = read(run.manifest)
     (again,) = manifest["resumed"]
     assert (manifest["resume"], manifest["created"], again["approximate"]) == ("exact", created, [])
-    assert (again["checkpoint"], again["words"]) == ("0000000060-0000000020", overrides)
+    assert (again["checkpoint"], again["overrides"]) == ("0000000060-0000000020", overrides)
     assert "resume: exact: from checkpoint 0000000060-0000000020" in run.log.read_text()
 
 

@@ -144,7 +144,7 @@ def test_what_train_returned_is_taken_for_its_run(dqn, monkeypatch):
 SAME = dict.fromkeys(GROUPS, True)
 
 
-def test_lanes_in_processes_of_their_own_change_nothing(tmp_path):
+def test_envs_in_processes_of_their_own_change_nothing(tmp_path):
     request = [*SAC, *TINY, "num_envs=2", "seed=3"]
     for kind in ("sync", "async"):
         rlrun.train([*request, f"env.vectorization={kind}"], run_dir=tmp_path / kind)

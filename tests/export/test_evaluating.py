@@ -226,7 +226,7 @@ def of_no_shape(proto):
 
 @edited
 def with_endless_noise(proto):
-    noise = onnx.helper.make_tensor_value_info("epsilon", onnx.TensorProto.FLOAT, ["lanes", 1 << 45])
+    noise = onnx.helper.make_tensor_value_info("epsilon", onnx.TensorProto.FLOAT, ["envs", 1 << 45])
     proto.graph.input.append(noise)
 
 

@@ -63,7 +63,7 @@ def test_the_file_says_what_it_is(run, made):
     for key in ("config_hash", "env_steps", "checkpoint", "training_seed"):
         assert metadata[key] == str(about[key])
     assert (about["commit"], "commit" in metadata, "None" in metadata.values()) == (None, False, False)
-    assert [dim.dim_param or dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim] == ["lanes", 3]
+    assert [dim.dim_param or dim.dim_value for dim in proto.graph.input[0].type.tensor_type.shape.dim] == ["envs", 3]
     assert about["inputs"][0] | {"low": None, "high": None} == {
         "name": "observation",
         "role": "observation",

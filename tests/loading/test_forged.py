@@ -33,7 +33,7 @@ RUNS = {
 NAN, NOTHING = float("nan"), np.zeros(0)
 FIRST = "the first"
 AGENT = ("observations", FIRST)
-LOSS, GROUP = "callbacks.q_loss", ("optimiser", "param_groups", 0)
+LOSS, GROUP = "callbacks.q_loss", ("optimizer", "param_groups", 0)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ FORGED = {
         *(("loader", ("updates",), value) for value in (None, 1 << 63, torch.ones(2))),
         *((LOSS, (*GROUP, "lr"), value) for value in (NAN, float("inf"), "x", [1e-3])),
         *((LOSS, (*GROUP, "betas"), value) for value in ((NAN, 0.999), (0.9, "x"), (0.9,), 0.9, "x", None)),
-        (LOSS, ("optimiser", "state", 0), []),
+        (LOSS, ("optimizer", "state", 0), []),
         *((LOSS, (*GROUP, "eps"), value) for value in (NAN, None)),
         (LOSS, GROUP, {"params": [0, 1, 2, 3]}),
         *(("collector", ("observation",), value) for value in (NOTHING, np.zeros((1, 4, 1)), {"x": NOTHING}, "x")),

@@ -233,7 +233,7 @@ def test_any_flipped_byte_is_refused_or_changes_nothing(tmp_path: Path) -> None:
         *(("fifo by rows", "bits", value) for value in (40, 10**11)),
         *(("fifo by rows", name, 999) for name in ("open", "lane", "_previous", "used")),
         ("fifo by rows", "status", 99),
-        *(("fifo by rows", name, -1) for name in ("open", "stamp", "_lanes")),
+        *(("fifo by rows", name, -1) for name in ("open", "stamp", "_by_env")),
         ("fifo by rows", "last", 1 << 62),
         *(("uniform", name, value) for name, value in (("rows", 1 << 30), ("gone", 9), ("status", 0), ("freed", 999))),
         ("uniform", "high", 10**12),

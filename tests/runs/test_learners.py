@@ -139,7 +139,7 @@ def test_a_run_of_two_learners_is_that_of_one(tmp_path, warm, together):
     assert first["env"] != second["env"]
 
 
-def test_lanes_are_those_of_one_process():
+def test_envs_are_those_of_one_process():
     first, second = Seeds(5), Seeds(5, learner=1, first_env=4)
     assert (second.envs, second.evaluation, second.process) == (first.envs + 4, first.evaluation, first.process)
     third = Seeds(5, learner=2, first_env=8)
@@ -269,7 +269,7 @@ def test_what_would_be_decided_by_a_share_is_refused(overrides, told):
         check([*SAC, *QUIET, "learners=2", *overrides])
 
 
-def test_lanes_that_reset_by_themselves_are_refused():
+def test_envs_that_reset_by_themselves_are_refused():
     with pytest.raises(ConfigError, match=r"envs of cartpole that reset by themselves \(env.vectorization=native\)"):
         check([*A2C, *QUIET, "learners=2", "env.vectorization=native"])
 

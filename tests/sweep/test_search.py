@@ -184,7 +184,7 @@ def test_a_trial_that_is_no_number_or_fails_ends_no_search(tmp_path):
         tmp_path, overrides, come_to, sampler="grid", seeds=2, fresh_seeds=2, top=1, limits=Limits(retries=1)
     ).run()
     assert sought.states == ["failed", "complete", "complete", "failed"]
-    assert sought.answer["best"]["words"] == ["x=0.6"]
+    assert sought.answer["best"]["overrides"] == ["x=0.6"]
     assert sought.code == 1  # jobs failed
     failed = next(entry for entry in sought.job_store.entries() if entry.state == "failed")
     assert (failed.attempts, failed.error) == (2, "the arm broke")
@@ -315,12 +315,12 @@ def test_of_two_coordinators_one_asks(tmp_path):
     assert second.run().states == ["complete"] * 5
 
 
-def test_more_trials_are_added_by_the_same_words_and_other_searches_refused(tmp_path):
+def test_more_trials_are_added_by_the_same_overrides_and_other_searches_refused(tmp_path):
     Sought(tmp_path, [LOG], as_x, trials=3, top=1).run()
     more = Sought(tmp_path, [LOG], as_x, trials=5, top=1).run()
     assert more.states == ["complete"] * 5
     assert len(more.launcher.started) in (2, 2 + 5)  # and fresh seeds, where another one is the best
-    with pytest.raises(RunDirError, match="holds a search with other words"):
+    with pytest.raises(RunDirError, match="holds a search with other overrides"):
         Sought(tmp_path, ["x=1,2"], as_x)
     with pytest.raises(RunDirError, match="holds a search with other score"):
         Sought(tmp_path, [LOG], as_x, score="best")
@@ -427,7 +427,7 @@ def test_killed_and_resumed_a_search_is_continued(project, rlrun):
     assert trials[0].values == {"algorithm.lr": 5e-4}
     answer = json.loads(Path("s/best.json").read_text())["best"]
     assert outcome.out.splitlines()[-1] == answer["command"]
-    assert rlrun(*answer["command"].split()[1:][:1], *TINY, *answer["words"], "--dry-run").code == 0
+    assert rlrun(*answer["command"].split()[1:][:1], *TINY, *answer["overrides"], "--dry-run").code == 0
 
 
 def test_words_that_came_with_a_search_run_no_foreign_code(foreign, rlrun):
@@ -436,7 +436,7 @@ def test_words_that_came_with_a_search_run_no_foreign_code(foreign, rlrun):
 
     def resumed(*overrides, **settings):
         about = {
-            "words": [*TINY, "evaluation.every=100", *overrides, "algorithm.lr=0.1,0.2"],
+            "overrides": [*TINY, "evaluation.every=100", *overrides, "algorithm.lr=0.1,0.2"],
             "sweep": {"trials": 1, **settings},
         }
         Path("s/search.json").write_text(json.dumps(about))

@@ -103,7 +103,7 @@ class LagrangianWeights(Callback):
         ConfigError: there is not one threshold for each reward, or all are None.
     """
 
-    inherited = ("optimiser", "mean")  # sums of rewards begin at 0 in a run that starts from another
+    inherited = ("optimizer", "mean")  # sums of rewards begin at 0 in a run that starts from another
 
     def trained(self) -> list[nn.Parameter]:
         return list(self.network.parameters())
@@ -192,7 +192,7 @@ class LagrangianWeights(Callback):
     def state_dict(self) -> dict[str, Any]:
         newest = None if self._newest is None else self._newest.tolist()
         return {
-            "optimiser": self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "mean": self.mean,
             "read": {"sum": self._read[0], "steps": self._read[1]},
             "made": self._updated_at,
@@ -203,7 +203,7 @@ class LagrangianWeights(Callback):
         self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
         if optimizer:
-            load_optimizer(self.optimizer, state["optimiser"])
+            load_optimizer(self.optimizer, state["optimizer"])
         if numbers:
             self.mean, self._updated_at = np.array(state["mean"]), state["made"]
             self._read = (np.array(state["read"]["sum"]), state["read"]["steps"])

@@ -46,7 +46,7 @@ class PPOLoss(ActorCriticLoss):
 
     provides = ("policy_entropy", "approx_kl")
     momentary = ("_over", "_running")  # what is taken back are the numbers that were made of these
-    inherited = ("optimiser", "names", "updates", "turns")
+    inherited = ("optimizer", "names", "updates", "turns")
 
     def __init__(
         self,

@@ -261,19 +261,19 @@ class LossCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         optimizer = self.optimizer.state_dict() if self.optimizer is not None else {}
         counted = {"updates": self.updates, "turns": self.turns, "metrics": as_numbers(self.metrics)}
-        return {"optimiser": optimizer, "names": self.names, **counted}
+        return {"optimizer": optimizer, "names": self.names, **counted}
 
     def load_state_dict(
         self, state: dict[str, Any], *, weights: bool = True, optimizer: bool = True, numbers: bool = True
     ) -> None:
         if optimizer and self.optimizer is not None:
-            load_optimizer(self.optimizer, state["optimiser"])
+            load_optimizer(self.optimizer, state["optimizer"])
         super().load_state_dict(state, numbers=numbers)
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.updates = state["updates"]
         self.store.load(state["metrics"])
-        self.turns = state.get("turns", self.updates)  # earlier versions saved none
+        self.turns = state["turns"]
 
 
 def _check_schedule(schedule: Schedule | None) -> None:

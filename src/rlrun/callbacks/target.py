@@ -192,7 +192,7 @@ class TargetCallback(Target):
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         super().load_numbers(state)
-        self.turns = state.get("turns", 0)  # earlier versions saved none
+        self.turns = state["turns"]
 
 
 def _reshaped(part: Tensor, value: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from rlrun.checkpointing import segments, tensorfiles
 from rlrun.checkpointing.encoding import HeldRows, Taker, merge
 from rlrun.checkpointing.segments import Changes, home_of, open_rows
 from rlrun.checkpointing.tensorfiles import StoredTensor, TensorFile
-from rlrun.core import renames
 from rlrun.core.errors import RlrunError, RunDirError, did_you_mean
 from rlrun.runs.checkpoint_manifest import (
     FORMAT,
@@ -138,18 +137,18 @@ def load(directory: Path, parts: Iterable[str] | None = None) -> dict[str, Any]:
         RunDirError: a file is missing or damaged, or a wanted part is not stored.
     """
     note = read_manifest(directory)
-    wanted = {name: renames.stored_as(name, note.parts) for name in (note.parts if parts is None else parts)}
-    for name, before in wanted.items():
-        if before not in note.parts:
+    wanted = list(note.parts if parts is None else parts)
+    for name in wanted:
+        if name not in note.parts:
             raise RunDirError(f"{directory} holds no part '{name}'{did_you_mean(name, note.parts)}")
     tensors: dict[str, Tensor] = {}
     for name, entry in note.files.items():
-        if name != STATE and not set(entry.get("parts", wanted.values())).isdisjoint(wanted.values()):
+        if name != STATE and not set(entry.get("parts", wanted)).isdisjoint(wanted):
             tensors |= TensorFile(directory / name, entry).load()
     tree = parse_json(read_file(directory / STATE, note.files[STATE]), directory / STATE)
     try:
-        rows = open_rows(directory, note, tree["rows"], tensors, [*wanted.values()])
-        return {name: merge(tensors, tree["parts"][before], rows) for name, before in wanted.items()}
+        rows = open_rows(directory, note, tree["rows"], tensors, wanted)
+        return {name: merge(tensors, tree["parts"][name], rows) for name in wanted}
     except RecursionError as error:
         raise RunDirError(f"{directory / STATE} is damaged: it is nested too deeply") from error
     except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:

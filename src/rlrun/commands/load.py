@@ -196,7 +196,7 @@ def _first(action: Any) -> Any:
 def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str | None = None) -> Policy:
     """Return the policy of a run or of an exported file.
 
-    No environment is made, unless the run was begun by an earlier version.
+    No environment is made.
 
     Args:
         run: RUN (its latest checkpoint), RUN@best, RUN@STEP, a checkpoint's folder, a result of `train`, or FILE.onnx.

@@ -21,7 +21,7 @@ from rlrun.commands.train import Experiment, Result
 from rlrun.config import Composed, to_yaml
 from rlrun.config.interpolation import dotted, leaves, mentions, plain
 from rlrun.config.merging import apply
-from rlrun.config.overrides import Override, listed, parse, todays
+from rlrun.config.overrides import Override, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.loading.assembly import count_of, machine_of, process_restored
@@ -85,7 +85,10 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
     experiment = Experiment(composed, machine=machine_of(arrival.about))
     if loaded is not None:
         experiment.restore(loaded[1], loaded[0])
-    since = {"words": [override.text for override in changes], "checkpoint": None if loaded is None else loaded[0].name}
+    since = {
+        "overrides": [override.text for override in changes],
+        "checkpoint": None if loaded is None else loaded[0].name,
+    }
     with ExitStack() as stack:
         try:
             stack.enter_context(lock_run(directory, trace))
@@ -106,7 +109,7 @@ def changed(config: DictConfig, overrides: Sequence[Override], run: Path | str =
     """
     before, config = config, config.copy()
     OmegaConf.set_struct(config, True)
-    for override in todays(overrides, plain(config)).values():
+    for override in overrides:
         if not any(f"{override.key}.".startswith(f"{key}.") for key in CHANGEABLE):
             request = shlex.join(["rlrun", "train", "--from", str(run), override.text])
             raise ConfigError(

@@ -19,9 +19,8 @@ from typing import Any
 from rlrun.callbacks.sinks import SINKS
 from rlrun.config.build import find_target, parameters
 from rlrun.config.files import read_yaml
-from rlrun.config.interpolation import child, dotted, leaves, mentions
+from rlrun.config.interpolation import child, dotted, leaves, mentions, nested
 from rlrun.config.places import ConfigFolder, add_to_path, group_names, offers, own_dirs, project_dir, readable_places
-from rlrun.config.renames import nested
 from rlrun.config.schema import KINDS, NUMBER, OPEN
 from rlrun.core.errors import RequestError, RlrunError
 from rlrun.core.layers import PARTS

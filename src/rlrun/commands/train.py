@@ -25,7 +25,6 @@ from rlrun.config import Composed
 from rlrun.config.interpolation import plain
 from rlrun.config.overrides import listed
 from rlrun.config.sources import describe_presets
-from rlrun.core import renames
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators
 from rlrun.core.typing import Stateful
@@ -190,13 +189,12 @@ class Experiment:
             RunDirError: a part is missing in it, or does not fit.
         """
         for path, part in self.parts.items():
-            stored = renames.stored_as(path, states)
-            if stored not in states:
+            if path not in states:
                 if not isinstance(part, Table):
                     raise RunDirError(f"{where} holds no part '{path}'{did_you_mean(path, states)}")
                 self._lost.append(f"the rows of {path} were not saved")
             else:
-                restore_part(part, states[stored], f"{where}: part '{path}'")
+                restore_part(part, states[path], f"{where}: part '{path}'")
         # These are set again when all callbacks have begun: resetting environments may draw.
         self._drawn = states[GENERATORS]
         self._origin = where.name

@@ -19,7 +19,6 @@ from typing import Any
 
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.config.reading import admit_resolvers
-from rlrun.core import renames
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
 from rlrun.security import trust
 from rlrun.security.trust import within
@@ -239,8 +238,6 @@ def _import(name: str, text: str, place: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if (now := renames.target(str(error.name))) != error.name:
-            raise BuildError(f"{place}: {text}: {error.name} is called {now} now") from error
         if error.name != name:
             raise BuildError(f"{place}: {text} needs the package '{error.name}', which is not installed") from error
         near = did_you_mean(name, [module.name for module in pkgutil.iter_modules()])

@@ -13,12 +13,12 @@ from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config import places, reading, renames, schema
+from rlrun.config import places, reading, schema
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import LinkError, dotted, leaves, plain, split
 from rlrun.config.interpolation import Path as Keys
 from rlrun.config.merging import OVERRIDE, Layer, apply, check_likeness, merge, origins
-from rlrun.config.overrides import ADDITIONS, Override, parse, todays
+from rlrun.config.overrides import ADDITIONS, Override, parse
 from rlrun.config.peers import hint
 from rlrun.config.places import ConfigFolder, readable_places
 from rlrun.config.sources import (
@@ -103,7 +103,6 @@ class Composer:
             if override.key.split(".")[0] in OF_SWEEPS:
                 raise ConfigError(f"{override.text}: this is for a sweep: rlrun train -m …")
         repository, listed = self._library.repository, self._library.listed
-        overrides = [_with_todays_options(repository, override) for override in overrides]
         is_group = {override.key: _is_group(repository, override) for override in overrides}
         settings = [override for override in overrides if not is_group[override.key]]
         chosen = self._settled([override for override in overrides if is_group[override.key]])
@@ -114,11 +113,6 @@ class Composer:
             choices = self._library.files(chosen).choices
         except ConfigError as error:
             raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
-        merged = plain(self._library.merged(chosen)[0])
-        today = todays(settings, merged)
-        present = [override for override in overrides if is_group[override.key] or override.key in today]
-        overrides = [today.get(override.key, override) for override in present]
-        settings = [*today.values()]
         preset = tuned_preset(repository, overrides, choices)
         # Others may set keys of the preset.
         naming = [override for override in settings if override.key in ("env", *NAMES_OF_ENV)]
@@ -218,16 +212,6 @@ def _shared(place: ConfigFolder, primary: str) -> Library:
 
 def _names(chosen: Sequence[Override]) -> tuple[str, ...]:
     return tuple(f"{override.sign}{override.key}={override.value}" for override in chosen)
-
-
-def _with_todays_options(repository: Repository, override: Override) -> Override:
-    if not isinstance(override.value, str | list) or not _is_group(repository, override):
-        return override
-    value = renames.option(override.group, override.value, repository.config_exists)
-    if value == override.value:
-        return override
-    chosen = f"[{','.join(value)}]" if isinstance(value, list) else value
-    return override._replace(text=f"{override.sign}{override.key}={chosen}", value=value)
 
 
 def _is_group(repository: Repository, override: Override) -> bool:

@@ -39,6 +39,13 @@ def split(text: str) -> Path:
     return tuple(part.strip("'\"") for part in re.split(r"[.\[\]]+", text) if part)
 
 
+def nested(path: Path, value: Any) -> Any:
+    """Return a config that has only this value at a path."""
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
 def plain(config: Any) -> Any:
     """Return a config as plain dicts and lists, interpolations unresolved.
 

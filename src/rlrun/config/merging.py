@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config import renames
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import Path, child, children, dotted, leaves, plain, split
 from rlrun.config.overrides import Override
@@ -62,11 +61,6 @@ def merge(repository: Repository, defaults: Sequence[Any]) -> tuple[DictConfig, 
     Raises: ConfigError if a file does not fit what came before it.
     """
     layers = [_layer(repository, default) for default in defaults]
-    contents = [layer.content for layer in layers]
-    layers = [
-        layer if layer.packaged else layer._replace(content=renames.tree(layer.content, layer.label, contents))
-        for layer in layers
-    ]
     layers = [_yield_to_own(layer, layers) if layer.config_path.startswith(f"{TUNED}/") else layer for layer in layers]
     config = OmegaConf.create()
     for layer in layers:

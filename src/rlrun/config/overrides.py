@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from rlrun.config import renames
 from rlrun.config.files import one_line
-from rlrun.config.interpolation import split
 from rlrun.core.errors import ConfigError
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
@@ -40,7 +38,7 @@ def parse(overrides: Iterable[str]) -> list[Override]:
     Raises: ConfigError if an override is malformed or asks for several values, or `overrides` is not a list of texts.
     """
     by_key: dict[str, Override] = {}
-    for override in map(_parse, map(str.strip, renames.choices(listed(overrides)))):
+    for override in map(_parse, map(str.strip, listed(overrides))):
         before = by_key.pop(override.key, None)
         if override.key == ADDITIONS and override.sign == "+" and before is not None:
             override = _joined([before, override])
@@ -90,30 +88,6 @@ def _parse(text: str) -> Override:
     value = override.value()
     quoted = isinstance(value, str) and text.endswith(("'", '"'))
     return Override(text, sign, key, value if quoted else decimal(value))
-
-
-def todays(overrides: Sequence[Override], config: Any) -> dict[str, Override]:
-    """Return overrides with today's names, by the keys that they have, without those of removed keys; advise of it.
-
-    config: a plain one; a key is renamed where it lacks the earlier name.
-    """
-    configs = [config, *(renames.nested(split(override.key), override.value) for override in overrides)]
-    today = {override.key: _of_today(override, configs) for override in overrides}
-    return {key: override for key, override in today.items() if override is not None}
-
-
-def _of_today(override: Override, configs: Sequence[Any]) -> Override | None:
-    today = renames.setting(override.key, override.value, configs)
-    if today is None or today == (override.key, override.value):
-        return override if today else None
-    key, value = today
-    text_of_value = override.text.partition("=")[2]
-    if value != override.value and not isinstance(value, dict):
-        text_of_value = value if isinstance(value, str) else f"[{','.join(map(str, value))}]"
-    text = f"{override.sign}{key}" + (f"={text_of_value}" if "=" in override.text else "")
-    if text != override.text:  # names inside a dict have their own advice
-        renames.advise("", override.text, text)
-    return override._replace(text=text, key=key, value=value)
 
 
 def decimal(value: Any) -> Any:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rlrun.core import renames
 from rlrun.core.errors import ConfigError
 from rlrun.security import plugins
 from rlrun.security.projects import in_a_run
@@ -26,10 +25,6 @@ class ConfigFolder(NamedTuple):
         Raises: ConfigError if the name leads out of the folder.
         """
         path = self.path / name
-        if not (self.packaged or path.exists()):
-            first, *rest = Path(name).parts or (name,)
-            folders = [self.path.joinpath(before, *rest) for before in renames.folders(first)]
-            path = next((folder for folder in folders if folder.exists()), path)
         if Path(name).anchor or ".." in Path(name).parts:
             raise ConfigError(f"{name}: '..' and absolute paths lead out of {self.path}; name a config file inside it")
         if not self.packaged and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.path)):

@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config import renames
 from rlrun.config.files import one_line, parse_yaml
 from rlrun.config.interpolation import children, dotted, link_of, locate, mentions, plain, split
 from rlrun.config.reading import admit_all_resolvers, is_object
@@ -85,7 +84,6 @@ def load(path: str | Path) -> DictConfig:
     try:
         text = read_bytes(Path(path), most=LARGEST, follow=True).decode()
         tree = parse_yaml(text, str(path))
-        tree = renames.tree(tree, str(path), brief=True)
         admit_all_resolvers(tree)
         config: DictConfig = OmegaConf.create(tree)
         return config

@@ -22,7 +22,6 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config import renames
 from rlrun.config.files import one_line, read_yaml
 from rlrun.config.overrides import Override, hydra_overrides
 from rlrun.config.peers import GYM_ID, override_of
@@ -89,8 +88,6 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
         place, (inside, reached) = self.label(config_path), _inside(config_path)
         try:
             content = read_yaml(self.file(config_path), place)
-            if not self.place.packaged and isinstance(content.get("defaults"), list):
-                content["defaults"] = renames.defaults(content["defaults"], self.is_config, place)
             if inside.startswith(f"{TUNED}/"):
                 content["defaults"] = [item for item in content.get("defaults", ()) if not _chooses(item, _CHOSEN)]
             config = OmegaConf.create(content)

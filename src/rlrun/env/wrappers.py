@@ -79,7 +79,7 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: AnyEnv, count: int, *, axis: int | None = None, keys: Sequence[str] | None = None) -> None:
         super().__init__(env)
         self.frames: deque[Any] = deque(maxlen=_at_least_one(count, "FrameStack"))
-        self.joined_along, self.keys = axis, keys  # earlier versions saved another `axis`
+        self.joined_along, self.keys = axis, keys
         if isinstance(keys, str):
             raise ConfigError(f"FrameStack.keys: wanted a list of parts, such as [{keys}], got '{keys}'")
         parts = [_box(env, "FrameStack")] if keys is None else [_box(env, "FrameStack", key) for key in keys]

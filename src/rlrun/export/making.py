@@ -34,7 +34,7 @@ FORMATS = ("onnx", "pt2")
 EPISODES = 10
 RECORDED = 72  # observations of the policy that both answer
 TRACED = 3  # envs of the inputs that are traced; any number is taken in the end
-ENVS = "lanes"  # what the number of them is called
+ENVS = "envs"  # what the number of them is called
 DOMAIN = "rlrun"
 OPSET = 18
 
@@ -192,7 +192,7 @@ def _described(policy: Restored, where: Path, graph: Graph) -> dict[str, Any]:
     return {
         "rlrun": __version__,
         "run": policy.directory.path.name,
-        "words": policy.directory.read_overrides(),
+        "overrides": policy.directory.read_overrides(),
         "checkpoint": where.name,
         "env_steps": env_steps,
         "updates": updates,

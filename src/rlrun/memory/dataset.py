@@ -170,8 +170,7 @@ class DatasetLoader:
             self._expected = state["rows"]  # the table may be restored later
         elif state["rows"] != len(self.source):
             raise RlrunError(f"loader.dataset: it had {state['rows']:,} rows, and has {len(self.source):,} now")
-        over = 0 < state["served"] == state["rows"]  # as earlier versions saved the end of an epoch
-        self.epoch, self.served = state["epoch"] + over, 0 if over else state["served"]
+        self.epoch, self.served = state["epoch"], state["served"]
 
 
 class TableRows:

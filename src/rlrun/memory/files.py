@@ -24,7 +24,6 @@ import safetensors.torch
 
 from rlrun import __version__
 from rlrun import checkpointing as storage
-from rlrun.core import renames
 from rlrun.core.errors import RequestError
 from rlrun.core.typing import Stateful
 from rlrun.memory import archive
@@ -147,8 +146,7 @@ def _kind(part: object) -> str:
 
 def _exported(kind: str) -> str:
     """Return a kind with our own classes by the names that the package exports today."""
-    exported = re.sub(r"\brlrun\.memory\.[a-z_]+\.", "rlrun.memory.", kind)
-    return re.sub(r"[\w.]+", lambda match: renames.target(match[0]), exported)
+    return re.sub(r"\brlrun\.memory\.[a-z_]+\.", "rlrun.memory.", kind)
 
 
 def _parts(table: Table) -> dict[str, Stateful]:

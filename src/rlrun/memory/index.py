@@ -325,7 +325,7 @@ class EpisodeIndex(ABC):
             for name, values in arrays.items()
         )
         numbers = len(arrays["lane"])
-        by_env = ("written", "open", "_lanes", "_previous")
+        by_env = ("written", "open", "_by_env", "_previous")
         sound = sound and all(
             values.shape[-1] == (envs if name in by_env else numbers)
             for name, values in arrays.items()

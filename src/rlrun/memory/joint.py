@@ -365,9 +365,8 @@ class Mix:
         """Load what `state_dict` returned."""
         for part in self.parts:
             part.longest = state["held"][part.name]
-        self._holding, self._samples = list(state["holding"]), state.get("samples", 0)
-        owed = state["owed"] if "samples" in state else {" ".join(self._holding): state["owed"]}  # earlier versions
-        self._owed = {names: dict(parts) for names, parts in owed.items()}
+        self._holding, self._samples = list(state["holding"]), state["samples"]
+        self._owed = {names: dict(parts) for names, parts in state["owed"].items()}
         weights = {part.name: part.weight for part in self.parts}
         most = sum(weights.values()) * len(weights)
         for parts in self._owed.values():

@@ -247,9 +247,7 @@ class Prioritized(Seeded, Sampler):
         self.tree = tree
 
     def state_dict(self) -> dict[str, Any]:
-        numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest}
-        if self.highest != self._highest_of_power():
-            numbers["highest"] = self.highest
+        numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest, "highest": self.highest}
         if self.by_burst or self._pending:  # of a fork of a run with bursts
             drawn = [*(rows for _, (rows, _) in self.ahead), *self._drawn]
             drawn = drawn if drawn and drawn[0].version == self.index.version else []
@@ -273,20 +271,16 @@ class Prioritized(Seeded, Sampler):
         self._drawn = deque(self._samples(start, length, weight) if start.size and self.by_burst else ())
         self._pending = [(slots[start.size :], value[weight.size :])] if pending else []
 
-    def _highest_of_power(self) -> float:
-        """Return the largest priority as its power says it, to rounding; earlier versions saved the power alone."""
-        return float(self.largest ** (1.0 / (self.alpha(self.picks) or 1.0)))
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         require_counts({"picks": state["picks"]})
         priorities = state["tree"]["leaves"].numpy()
-        highest = np.array([state["largest"], state.get("highest", 1.0)])
+        highest = np.array([state["largest"], state["highest"]])
         if not (((priorities >= 0.0) & (priorities < np.inf)).all() and ((highest > 0.0) & (highest < np.inf)).all()):
             raise RlrunError("memory: the saved sampler is damaged: its priorities are not finite numbers from 0")
         self.tree.load_state_dict(state["tree"])
         super().load_state_dict(state)
         self.picks, self.largest = state["picks"], state["largest"]
-        self.highest = state.get("highest", self._highest_of_power())
+        self.highest = state["highest"]
         self.ahead, self._drawn, self._pending = (), deque(), []
         if "burst" in state:
             self._load_burst(**state["burst"])

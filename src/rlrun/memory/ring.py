@@ -18,7 +18,7 @@ class RingIndex(EpisodeIndex):
     leaves row by row.
     """
 
-    saved: ClassVar[tuple[str, ...]] = (*EpisodeIndex.saved, "last", "_lanes", "_previous")
+    saved: ClassVar[tuple[str, ...]] = (*EpisodeIndex.saved, "last", "_by_env", "_previous")
 
     def __init__(self, *, num_envs: int, slots: int, min_length: int = 1, margin: int = 0) -> None:
         super().__init__(num_envs=num_envs, size=num_envs * slots, min_length=min_length, margin=margin)
@@ -27,8 +27,8 @@ class RingIndex(EpisodeIndex):
         self.base = np.arange(num_envs, dtype=np.int64) * slots
         self.last = np.zeros(num_envs, np.int64)  # by number: the count of a closed episode's last observation
         # next slot, next stamp and count of each env: side by side, because all move together
-        self._lanes = np.stack([self.base, self.open << self.bits, self.written])
-        self.written = self._lanes[COUNT]
+        self._by_env = np.stack([self.base, self.open << self.bits, self.written])
+        self.written = self._by_env[COUNT]
         # slot of each env's newest row, if its episode is open
         self._previous = np.full(num_envs, self.size, np.int64)
         self._room = slots  # rounds until the first env is at the end of its ring
@@ -41,10 +41,10 @@ class RingIndex(EpisodeIndex):
             return self._advance_one(int(env_index))
         if env_index is not None:
             return self._advance_some(env_index)
-        slots = self._lanes[SLOT].copy()
-        self.stamp[slots] = self._lanes[STAMP]
+        slots = self._by_env[SLOT].copy()
+        self.stamp[slots] = self._by_env[STAMP]
         self.complete[slots] = False
-        self._lanes += 1
+        self._by_env += 1
         self._join(slice(None), self._previous, slots)
         self._previous = slots
         self._room -= 1
@@ -56,7 +56,7 @@ class RingIndex(EpisodeIndex):
         """Advance without arrays of one entry, in half the time."""
         if self.min_length > 1:
             return self._advance_some(np.array([env_index]))
-        envs = self._lanes
+        envs = self._by_env
         slot, stamp = int(envs[SLOT, env_index]), envs[STAMP, env_index]
         self.stamp[slot] = stamp
         self.complete[slot] = False
@@ -70,10 +70,10 @@ class RingIndex(EpisodeIndex):
         return slice(slot, slot + 1)
 
     def _advance_some(self, envs: Array) -> Array:
-        slots: Array = self._lanes[SLOT, envs]
-        self.stamp[slots] = self._lanes[STAMP, envs]
+        slots: Array = self._by_env[SLOT, envs]
+        self.stamp[slots] = self._by_env[STAMP, envs]
         self.complete[slots] = False
-        self._lanes[:, envs] += 1
+        self._by_env[:, envs] += 1
         self._join(envs, self._previous[envs], slots)
         self._previous[envs] = slots
         self._wrap()
@@ -81,18 +81,18 @@ class RingIndex(EpisodeIndex):
 
     def _widen(self) -> None:
         super()._widen()
-        self._lanes[STAMP] = (self.open << self.bits) + self.written - self.first[self.open]
+        self._by_env[STAMP] = (self.open << self.bits) + self.written - self.first[self.open]
 
     def _wrap(self) -> None:
-        self._lanes[SLOT] -= self.slots * (self._lanes[SLOT] - self.base == self.slots)
+        self._by_env[SLOT] -= self.slots * (self._by_env[SLOT] - self.base == self.slots)
         self._room = self._rest()
 
     def _rest(self) -> int:
-        return self.slots - int((self._lanes[SLOT] - self.base).max())
+        return self.slots - int((self._by_env[SLOT] - self.base).max())
 
     def extend(self, env_index: int, count: int) -> Array:
         self._write(count)
-        slot, stamp = int(self._lanes[SLOT, env_index]), int(self._lanes[STAMP, env_index])
+        slot, stamp = int(self._by_env[SLOT, env_index]), int(self._by_env[STAMP, env_index])
         base = int(self.base[env_index])
         slots: Array = base + (slot - base + np.arange(count)) % self.slots
         self.stamp[slots] = stamp + np.arange(count)
@@ -100,8 +100,8 @@ class RingIndex(EpisodeIndex):
         self.complete[slots] = True
         self.complete[slots[-1]] = False
         self._previous[env_index] = slots[-1]
-        self._lanes[:, env_index] += count
-        self._lanes[SLOT, env_index] = base + (slot - base + count) % self.slots
+        self._by_env[:, env_index] += count
+        self._by_env[SLOT, env_index] = base + (slot - base + count) % self.slots
         self._room = self._rest()
         return slots
 
@@ -112,7 +112,7 @@ class RingIndex(EpisodeIndex):
 
     def _begin(self, episodes: Array, envs: Array) -> None:
         super()._begin(episodes, envs)
-        self._lanes[STAMP, envs] = episodes << self.bits
+        self._by_env[STAMP, envs] = episodes << self.bits
 
     def grow(self) -> None:
         super().grow()
@@ -139,12 +139,12 @@ class RingIndex(EpisodeIndex):
         slots = slots[self.stamp[slots] != EMPTY]
         self.stamp[slots], self.complete[slots] = EMPTY, False
         self.first[self.open] = self.written
-        self._lanes[STAMP] = self.open << self.bits
+        self._by_env[STAMP] = self.open << self.bits
         self._previous = np.full(self.num_envs, self.size, np.int64)
 
     def restart(self) -> None:
         """Begin all rings at slot 0; no rows are stored, and only the open episodes are left."""
-        self._lanes[SLOT], self._lanes[COUNT] = self.base, 0
+        self._by_env[SLOT], self._by_env[COUNT] = self.base, 0
         self.first[:], self.last[:] = 0, 0
         self._room = self.slots
         self._rewritten = True  # counts begin at 0
@@ -207,13 +207,13 @@ class RingIndex(EpisodeIndex):
         new = wider.base[env_index] + count
         wider.stamp[new], wider.complete[new] = self.stamp[old], self.complete[old]
         inside = self._previous < self.size
-        self._lanes[COUNT] -= starts
+        self._by_env[COUNT] -= starts
         self.first -= starts[self.lane]
         self.last -= starts[self.lane]
         self._previous = np.where(inside, wider.base + self.written - 1, wider.size)
         self.stamp, self.complete, self.base = wider.stamp, wider.complete, wider.base
         self.slots, self.size = wider.slots, wider.size
-        self._lanes[SLOT] = self.base + self.written
+        self._by_env[SLOT] = self.base + self.written
         self._wrap()
         self.version += 1
         self._rewritten = True
@@ -236,9 +236,9 @@ class RingIndex(EpisodeIndex):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.written = self._lanes[COUNT]
+        self.written = self._by_env[COUNT]
         closed = self.status == CLOSED
         beyond = self.last[closed] >= self.written[self.lane[closed]]
-        if beyond.any() or (self._lanes[SLOT] // self.slots != np.arange(self.num_envs)).any():
+        if beyond.any() or (self._by_env[SLOT] // self.slots != np.arange(self.num_envs)).any():
             raise RlrunError("memory: the saved index is damaged: an episode leaves the rows of its environment")
         self._room = self._rest()

@@ -256,7 +256,7 @@ class Epochs:
     def state_dict(self) -> dict[str, Any]:
         """Return the rows and the position; the owner saves the generator."""
         counted = {"epoch": self.epoch, "served": self.served, "number": self.number}
-        return {**counted, "rows": _saved(self.rows), "starts": self.starts}
+        return {**counted, "rows": self.rows, "starts": self.starts}
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
         """Go on with the minibatch after the last one."""
@@ -279,16 +279,8 @@ def _take(rows: Array, value: Tensor) -> Tensor:
     return value.index_select(0, index.flatten()).view(*rows.shape, *value.shape[1:])
 
 
-SAVED_AS = {"episode_end": "ended"}  # keys of saved states outlive renames
-
-
-def _saved(rows: Batch) -> Batch:
-    return {SAVED_AS.get(name, name): value for name, value in rows.items()}
-
-
 def _restored(rows: Batch, device: torch.device) -> Batch:
-    names = {saved: name for name, saved in SAVED_AS.items()}
-    return {names.get(name, name): map_tree(lambda value: value.to(device), value) for name, value in rows.items()}
+    return {name: map_tree(lambda value: value.to(device), value) for name, value in rows.items()}
 
 
 REWARDS = {"reward", "value", "advantage", "return_"}  # columns in the unit of rewards
@@ -370,7 +362,7 @@ class PhasicLoader(RolloutLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the rollout that is served, the rows kept, and the rest of a phase."""
-        rollouts = [{"rows": _saved(rows), "starts": starts} for rows, starts in self._rollouts]
+        rollouts = [{"rows": rows, "starts": starts} for rows, starts in self._rollouts]
         return {**super().state_dict(), "phase": self.phase.state_dict(), "kept": rollouts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -144,7 +144,7 @@ class Rollout:
         """Return the steps so far."""
         count = self.filled
         rows = {name: map_tree(lambda array: array[:count], self._arrays[name]) for name in self._arrays}
-        last = [{"row": row, "lanes": envs, "observation": tree} for row, envs, tree in self._last]
+        last = [{"row": row, "envs": envs, "observation": tree} for row, envs, tree in self._last]
         return {"filled": count, "rows": rows, "valid": self._valid[:count], "last": last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -165,7 +165,7 @@ class Rollout:
         self.clear()
         put_rows(self._arrays, slice(count), state["rows"])
         self._valid[:count] = state["valid"]
-        self._last = [(last["row"], last["lanes"], last["observation"]) for last in state["last"]]
+        self._last = [(last["row"], last["envs"], last["observation"]) for last in state["last"]]
         self.filled = count
 
     @property

@@ -104,8 +104,6 @@ class Statistics(nn.Module):
         if count == 0:
             return
         newest.div_(count)
-        if self.updates and not self.elements:  # by an earlier version, which did not count them
-            self.elements = self.updates * count
         self.elements += count
         if self.mode == "window":
             self._slide(newest)

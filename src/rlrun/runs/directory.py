@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from rlrun.core import renames
 from rlrun.core.errors import RlrunError, RunDirError, printable
 from rlrun.runs import lock as locks
 from rlrun.runs.files import head, known, place_of, read_bytes, read_json, reason, write_json, write_text
@@ -195,7 +194,7 @@ class RunDir:
         return status
 
     def read_overrides(self) -> list[str]:
-        """Return the overrides that the run was started with, in today's names; none where no file says.
+        """Return the overrides that the run was started with; none where no file says.
 
         Raises:
             RunDirError: the file cannot be read, or is too large.
@@ -203,7 +202,7 @@ class RunDir:
         if not self.overrides.is_file():
             return []
         lines = read_bytes(self.overrides, most=LARGEST, follow=True).decode(errors="replace")
-        return renames.recorded(lines.splitlines())
+        return lines.splitlines()
 
     def _is_alive(self, status: Mapping[str, Any], ours: bool) -> bool:
         """Return True if the process of a status is there: by its lock, else by its number, else by its heartbeat.

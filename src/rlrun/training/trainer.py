@@ -172,15 +172,12 @@ class Trainer:
         self.state["stopped_by"] = failure  # a signal during the last work
 
     def state_dict(self) -> dict[str, Any]:
-        update, counts = self.state["update"], self.state["group_updates"]
-        # left out where an earlier version counted them together
-        own = counts and (update == 0 or any(count != update for count in counts.values()))
-        return {"update": update, "reached": self._reached, **({"group_updates": dict(counts)} if own else {})}
+        counts = dict(self.state["group_updates"])
+        return {"update": self.state["update"], "reached": self._reached, "group_updates": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.state["update"], self._reached = state["update"], state["reached"]
-        for group in self.state["group_updates"]:  # earlier versions counted all together
-            self.state["group_updates"][group] = state.get("group_updates", {}).get(group, state["update"])
+        self.state["group_updates"].update(state["group_updates"])
 
 
 def _note_hook(error: BaseException) -> None:

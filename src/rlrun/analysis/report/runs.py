@@ -16,7 +16,6 @@ from rlrun.commands.ls import about as summarized
 from rlrun.config.files import parse_yaml
 from rlrun.config.interpolation import dotted, leaves
 from rlrun.config.schema import CHANGEABLE
-from rlrun.core import renames
 from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import known, read_bytes
@@ -151,7 +150,7 @@ def _run(directory: RunDir, source: Path, metrics: tuple[str, ...]) -> Run:
 def _by_key(lines: Iterable[str]) -> dict[str, str]:
     """Return the overrides of a command line by key, the last of a key; of `+with=…` each one counts."""
     overrides = {}
-    for line in renames.recorded(filter(None, map(str.strip, lines))):
+    for line in filter(None, map(str.strip, lines)):
         key = line.partition("=")[0].lstrip("+~").strip()
         overrides[line.lstrip("+") if key == "with" else key] = line
     return overrides

@@ -196,7 +196,7 @@ class Loss(Counters):
     Learning rates and other settings of the optimizer are those of the new run's config.
     """
 
-    apart = ("metrics", "optimiser", "names")
+    apart = ("metrics", "optimizer", "names")
 
     def __init__(self, part: LossCallback) -> None:
         super().__init__(part)

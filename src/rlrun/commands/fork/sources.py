@@ -98,8 +98,8 @@ def _named(name: str, state: Any) -> Iterator[tuple[str, Any]]:
         return
     for key, value in state.items():
         yield from _named(f"{name}.{key}", value)
-    if is_optimizer(state.get("optimiser")) and isinstance(state.get("names"), list):
-        moments = state["optimiser"]["state"]
+    if is_optimizer(state.get("optimizer")) and isinstance(state.get("names"), list):
+        moments = state["optimizer"]["state"]
         for number, parameter in enumerate(state["names"]):
             if number in moments:
                 yield f"{name}.optimizer.{parameter}", moments[number]

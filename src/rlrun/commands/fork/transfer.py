@@ -18,7 +18,6 @@ from rlrun.commands.fork.parts import ForkedPart, Memory, Network, Pace, TargetN
 from rlrun.commands.fork.sources import WeightSource, names_differ, read, some
 from rlrun.config import Composed
 from rlrun.config.build import explain
-from rlrun.core import renames
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.memory import Table
@@ -198,8 +197,7 @@ class _Selection:
         nodes: dict[str, Any] = {}
         for text, source in sources.items():
             names = self.settings.renamed(source.nodes, text)
-            today = self._of_today({new: source.nodes[old] for old, new in names.items()})
-            nodes |= {name: node for name, node in today.items() if self.settings.gives(text, name)}
+            nodes |= {new: source.nodes[old] for old, new in names.items() if self.settings.gives(text, new)}
         files = all(source.place.is_file() for source in sources.values())
         entries: dict[str, list[ForkEntry]] = {path: [] for path in self.parts}
         for path in sorted(self.parts, key=lambda path: not isinstance(self.parts[path], Network)):
@@ -214,15 +212,6 @@ class _Selection:
             self.report.remarks.append(f"no network was loaded: all are initialized{warm_up}")
         self._settle_import(nodes)
         return self.report
-
-    def _of_today(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the nodes, with old names of parts replaced by current ones."""
-        before = {renames.stored_as(path, nodes): path for path in self.parts}
-        moved = {old: new for old, new in before.items() if old != new}
-        return {
-            next((new + name[len(old) :] for old, new in moved.items() if f"{name}.".startswith(f"{old}.")), name): node
-            for name, node in nodes.items()
-        }
 
     def _decide_part(self, path: str, nodes: Mapping[str, Any], files: bool) -> Iterator[ForkEntry]:
         part, names = self.parts[path], set()

@@ -309,7 +309,7 @@ def _about(plan: SearchPlan, rank: int, candidate: Runs) -> dict[str, Any]:
         len(values) == len(candidate.by_key) and not any(map(math.isnan, values)) for values in candidate.scores
     )
     return {
-        "words": plan.overrides_of(candidate.trial.values),
+        "overrides": plan.overrides_of(candidate.trial.values),
         "command": plan.command(candidate.trial.values),
         "trial": candidate.trial.number,
         "rank": rank,  # in the search
@@ -330,7 +330,9 @@ def describe(plan: SearchPlan, content: Mapping[str, Any]) -> str:
     fresh = content["fresh_seeds"]
     over = f"over the fresh seeds {fresh[0]} to {fresh[-1]}" if fresh else "in the search, which flatters"
     lines = [f"{number}; {', '.join(plan.settings.objectives)} {over}:"]
-    lines += [f"  {_figures(row)}  {' '.join(row['words'])}  (trial {row['trial']})" for row in content["candidates"]]
+    lines += [
+        f"  {_figures(row)}  {' '.join(row['overrides'])}  (trial {row['trial']})" for row in content["candidates"]
+    ]
     best, several = content["best"], len(plan.settings.objectives) > 1
     if fresh and best["rank"] != 1 and not several:
         first = next(row for row in content["candidates"] if row["rank"] == 1)

@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
-from rlrun.config import renames
 from rlrun.config.expansion import Job, job_of
 from rlrun.config.overrides import parse
 from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, converted, either, list_of, one_of, whole
@@ -264,15 +263,15 @@ class SearchPlan:
         path = folder / ABOUT
         if path.exists():
             overrides, settings = _noted(path)
-            theirs = {"words": sorted(overrides), **asdict(settings)}
-            ours = {"words": sorted(self.overrides), **asdict(self.settings)}
+            theirs = {"overrides": sorted(overrides), **asdict(settings)}
+            ours = {"overrides": sorted(self.overrides), **asdict(self.settings)}
             name = next((name for name in ours if name not in MAY_GROW and ours[name] != theirs[name]), None)
             if name is not None:
                 grow = ", ".join(f"sweep.{key}" for key in MAY_GROW)
                 raise RunDirError(
                     f"{folder} holds a search with other {name}; only {grow} may change; name another folder"
                 )
-        write_json(path, {"words": self.overrides, "sweep": asdict(self.settings)})
+        write_json(path, {"overrides": self.overrides, "sweep": asdict(self.settings)})
 
     @classmethod
     def load(
@@ -321,11 +320,8 @@ def _noted(path: Path) -> tuple[list[str], Optuna]:
     """
     note = read_json(path)
     try:
-        overrides, settings = (
-            [str(override) for override in note["words"]],
-            renames.tree(note["sweep"], str(path), brief=True),
-        )
-        if overrides != note["words"] or not set(settings) <= {field.name for field in fields(Optuna)}:
+        overrides, settings = [str(override) for override in note["overrides"]], note["sweep"]
+        if overrides != note["overrides"] or not set(settings) <= {field.name for field in fields(Optuna)}:
             raise ValueError
         return overrides, Optuna(**settings)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
