@@ -1,11 +1,11 @@
-"""The first outputs of an environment are checked: refused if they cannot be stored, else one warning of a kind."""
+"""Outputs of an environment are checked at every step: refused if they cannot be stored, else one warning of a kind."""
 
 import logging
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.vector import SyncVectorEnv
 
 from rlrun.core.errors import RlrunError
@@ -139,6 +139,142 @@ def test_error_in_reset_names_its_env(first, cause, again):
     with pytest.raises(RlrunError, match=rf"^env.target '{TARGET}': reset failed in env 1: {cause}") as caught:
         env.restart(np.array([False, True])) if again else env.reset(0)
     assert caught.value.exit_code == 1
+
+
+class Later(gymnasium.Env):
+    """Gives a result at one step of its second episode, which ends there if the result says so."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, space=BOX, at=4, after=5, **result):
+        self.observation_space, self.at, self.after, self.changed = space, at, after, result
+        self.episode = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.count = self.episode + 1, 0
+        return self.good(), {}
+
+    def good(self):
+        if isinstance(self.observation_space, Dict):
+            return {"seen": GOOD, "side": 0}
+        zero = np.zeros(self.observation_space.shape, self.observation_space.dtype)
+        return zero if self.observation_space.shape else int(zero)
+
+    def step(self, action):
+        self.count += 1
+        result = {"observation": self.good(), "reward": 0.0, "terminated": False, "truncated": False, "info": {}}
+        if self.episode == 1:
+            result["truncated"] = self.count == 3
+        elif self.count == self.at:
+            result |= self.changed
+        return tuple(result.values())
+
+
+def go(kind, given, steps=9):
+    """Step two envs with restarts, and return the newest step."""
+    if kind == "native":
+        env = BatchedEnv(SyncVectorEnv([lambda: Later(**given)] * 2), place="Later")
+    else:
+        env = make(target=f"{__name__}.Later", kwargs=given, vectorization=kind, num_envs=2)
+    try:
+        env.reset(0)
+        for _ in range(steps):
+            step = env.step(np.zeros(2, np.int64))
+            env.restart(step.terminated | step.truncated)
+        return step
+    finally:
+        env.close()
+
+
+SCALAR = np.float32(0.25)
+LATER = {
+    "a number ends an episode": ({"observation": SCALAR, "terminated": True}, r"an observation of shape \[\]"),
+    "one number for three": ({"observation": [0.25]}, r"an observation of shape \[1\]"),
+    "a row more": ({"observation": np.zeros((1, 3))}, r"an observation of shape \[1, 3\]"),
+    "a part of a dict": ({"space": NESTED, "observation": {"seen": SCALAR, "side": 0}}, r"part 'seen' of shape \[\]"),
+    "a missing part": ({"space": NESTED, "observation": {"seen": GOOD}}, "without the part 'side'"),
+    "no choice": ({"space": Discrete(3), "observation": 3}, "from 3 to 3, out of its bounds"),
+    "no choices": ({"space": MultiDiscrete([2, 3]), "observation": np.array([1, 3])}, "from 1 to 3, out of its bounds"),
+    "no bits": ({"space": MultiBinary(2), "observation": np.array([0, -1])}, "from -1 to 0, out of its bounds"),
+    "an array as reward": ({"reward": np.zeros(2)}, r"a reward of shape \[2\]; wanted one number"),
+    "a list as reward": ({"reward": [1.0]}, r"a reward of shape \[1\]; wanted one number"),
+    "no reward": ({"reward": None}, "a reward of NoneType"),
+    "a text as flag": ({"truncated": "no"}, "truncated of str 'no'; wanted True or False"),
+    "an array as flag": ({"terminated": np.array([True])}, r"terminated of shape \[1\]; wanted True or False"),
+    "arrays as flags": ({"terminated": np.array([True, False])}, r"terminated of shape \[2\]; wanted True or False"),
+    "a list as info": ({"info": [1]}, r"an info of list '\[1\]'; wanted a dict"),
+    "an empty list as info": ({"info": []}, r"an info of list '\[\]'; wanted a dict"),
+}
+IN_WORKERS = ("a number ends an episode", "a missing part", "an array as reward", "an array as flag", "a list as info")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("kind", "case"), [("sync", case) for case in LATER] + [("async", case) for case in IN_WORKERS]
+)
+def test_later_outputs_are_refused_where_they_are_made(kind, case):
+    given, message = LATER[case]
+    with pytest.raises(RlrunError, match=rf"Later': step failed in env [01]: it gave .*{message}") as caught:
+        go(kind, given)
+    assert str(caught.value).endswith("(step 4 of the episode)")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"terminated": np.True_, "truncated": np.False_, "at": 6},
+        {"terminated": np.array(True), "at": 6},
+        {"terminated": 1, "truncated": 0, "at": 6},
+    ],
+    ids=str,
+)
+def test_flags_of_numpy_are_flags(kind, given):
+    step = go(kind, given | {"reward": np.float64(2.5)})
+    assert (step.terminated.tolist(), step.truncated.tolist(), step.reward.tolist()) == (
+        [True] * 2,
+        [False] * 2,
+        [2.5] * 2,
+    )
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "native"])
+def test_the_last_observation_of_an_episode_is_compared_with_its_bounds(kind, caplog):
+    with caplog.at_level(logging.WARNING, "rlrun"):
+        go(kind, {"observation": np.float32([0.0, 7.0, 0.0]), "terminated": True})
+    assert [record.message.rpartition("Later")[2].lstrip("': ") for record in caplog.records] == [
+        "it gave an observation from 0 to 7, out of its bounds; its observation_space says Box[3] float32"
+    ]
+
+
+SEEN, TWO = np.zeros((2, 3), np.float32), np.zeros(2)
+NATIVE = {
+    "observations": ((GOOD, TWO, TWO, TWO, {}), r"observations of shape \[3\]; wanted \[2, 3\]"),
+    "rewards": ((SEEN, TWO[:, None], TWO, TWO, {}), r"rewards of shape \[2, 1\] for 2 envs; .*"),
+    "flags": ((SEEN, TWO, np.False_, TWO, {}), r"flags of shapes \[\] and \[2\]; wanted \[2\]"),
+    "info": ((SEEN, TWO, TWO, TWO, [1]), "an info of list; wanted a dict"),
+}
+
+
+@pytest.mark.parametrize("case", NATIVE)
+def test_outputs_of_a_vector_environment_are_refused(case):
+    result, message = NATIVE[case]
+
+    class Wrong(SyncVectorEnv):
+        def step(self, action):
+            right = super().step(action)
+            return result if self.later else right
+
+    vector = Wrong([Later] * 2)
+    vector.later = False
+    env = BatchedEnv(vector, place="mine")
+    env.reset(0)
+    env.step(np.zeros(2, np.int64))
+    vector.later = True
+    with pytest.raises(RlrunError, match=rf"^mine: step failed: it gave {message} \(step 2 since all envs were reset"):
+        env.step(np.zeros(2, np.int64))
 
 
 def test_error_of_vector_environment_names_it():

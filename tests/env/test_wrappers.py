@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import FrameStackObservation
 
 from rlrun.core.errors import BuildError, ConfigError, SpaceError
 from rlrun.env import make
@@ -57,6 +58,19 @@ def test_frames_join_along_a_given_axis():
     assert env.observation_space.shape == (6,)
     assert frames_of(FrameStack(Counter((84, 84), np.uint8), count=3)) == 3
     assert frames_of(FrameStack(Counter((84, 84), np.uint8), count=3, axis=0)) == 1  # the memory would stack otherwise
+
+
+class Marked(FrameStack):
+    """Adds something to the stack."""
+
+
+class MarkedByGymnasium(FrameStackObservation):
+    """The same."""
+
+
+def test_a_subclass_of_a_stack_is_stored_as_it_is():
+    image = Counter((84, 84), np.uint8)
+    assert [frames_of(stack(image, 3)) for stack in (FrameStackObservation, MarkedByGymnasium, Marked)] == [3, 1, 1]
 
 
 def test_chosen_parts_are_stacked():

@@ -3,16 +3,20 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlrun.core.errors import DataError, RlrunError
-from rlrun.core.spaces import Spaces, put_rows, take_rows
+from rlrun.core.spaces import Spaces, leaves, leaves_of, put_rows, take_rows
 from rlrun.core.typing import Array, Tree
+from rlrun.env.outputs import Outputs, warn
 from rlrun.env.spaces import (
     action_writer,
     batch_reader,
     from_gymnasium,
+    key_of,
+    parts_of,
     rewards,
     rewards_of,
     row_writer,
@@ -54,6 +58,16 @@ def _row(columns: dict[str, Any], env_index: int) -> dict[str, Any]:
     return row
 
 
+def _observation_of(space: gymnasium.Space[Any], raw: Any, env_index: int) -> Any:
+    """Return the observation of one env from those of a vector environment, in their own containers."""
+    parts = parts_of(space)
+    if not parts:
+        return raw[env_index]
+    return {
+        key_of(space, name): _observation_of(part, raw[key_of(space, name)], env_index) for name, part in parts.items()
+    }
+
+
 class BatchedEnv(Env):
     """Step a vector environment that resets in any of Gymnasium's three modes.
 
@@ -87,6 +101,9 @@ class BatchedEnv(Env):
         self._to_env = action_writer(actions, self.num_envs)
         self._mode = AutoresetMode((vector.metadata or {}).get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.resets_itself = self._mode is AutoresetMode.NEXT_STEP
+        self._outputs = Outputs(observations, self.spaces.rewards)
+        self.remarked = set()
+        self._steps = 0  # since the last reset of all envs
         self._episode_end = np.zeros(self.num_envs, np.bool_)  # by the last step
         self._next: Tree = None  # observations to act on
         self._closed = False
@@ -108,28 +125,71 @@ class BatchedEnv(Env):
     def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
         observation, _ = self._call("reset", lambda: self.vector.reset(seed=seed, options=options))
         self._episode_end[:] = False
-        self._next = self._read(observation)
+        self._steps = 0
+        self._next = self._read_all(observation, "reset")
         return self._next
 
     def step(self, action: Tree) -> Step:
         if self._to_env is not None:
             action = self._to_env(action)
         raw, reward, terminated, truncated, info = self._call("step", lambda: self.vector.step(action))
-        observation = self._next = self._read(raw)
-        reward = np.array(reward, np.float32)
+        self._steps += 1
+        observation = self._next = self._read_all(raw, "step")
+        reward, flags = np.array(reward, np.float32), (np.array(terminated, np.bool_), np.array(truncated, np.bool_))
         if reward.shape != self._rewards_shape:
-            raise DataError(
-                f"{self._place}: step gave rewards of shape {list(reward.shape)} for {self.num_envs} envs; "
-                f"wanted {list(self._rewards_shape)} by its reward_space"
-            )
-        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+            spec = f"wanted {list(self._rewards_shape)} by its reward_space"
+            raise self._fault("step", f"it gave rewards of shape {list(reward.shape)} for {self.num_envs} envs; {spec}")
+        terminated, truncated = flags
+        if not terminated.shape == truncated.shape == (self.num_envs,):
+            shapes = " and ".join(str(list(flag.shape)) for flag in flags)
+            raise self._fault("step", f"it gave flags of shapes {shapes}; wanted [{self.num_envs}]")
+        if not isinstance(info, dict | None):
+            raise self._fault("step", f"it gave an info of {type(info).__name__}; wanted a dict")
+        info = {} if info is None else info
         before, self._episode_end = self._episode_end, terminated | truncated
+        self._check(raw, info)
         valid = None
         if self._mode is AutoresetMode.NEXT_STEP and before.any():
             valid = ~before
         elif self._mode is AutoresetMode.SAME_STEP and self._episode_end.any():
             observation = self._successor(observation, info)
         return Step(observation, reward, terminated, truncated, valid, EnvInfos(info, self.num_envs) if info else {})
+
+    def _read_all(self, raw: Any, event: str) -> Tree:
+        """Copy the observations of all envs.
+
+        Raises:
+            DataError: they have other shapes than their space says.
+        """
+        try:
+            observation = self._read(raw)
+        except (TypeError, LookupError, ValueError) as error:
+            raise self._fault(event, f"its observations do not fit: {describe_error(error)}") from error
+        space = self.spaces.observation
+        for (path, leaf), values in zip(leaves(space), leaves_of(space, observation), strict=True):
+            if values.shape != (self.num_envs, *leaf.shape):
+                part = f" with part '{path}'" if path else ""
+                wanted = f"wanted {[self.num_envs, *leaf.shape]}"
+                raise self._fault(event, f"it gave observations{part} of shape {list(values.shape)}; {wanted}")
+        return observation
+
+    def _fault(self, event: str, cause: str) -> DataError:
+        at = f" (step {self._steps} since all envs were reset)" if event == "step" else ""
+        return DataError(f"{self._place}: {event} failed: {cause}{at}")
+
+    def _check(self, raw: Any, info: Any) -> None:
+        """Compare the observation of an env whose episode ended, and that of the first step, with the space.
+
+        Raises:
+            DataError: a choice is not in the space.
+        """
+        if self._episode_end.any() or self._steps == 1:
+            env_index = int(self._episode_end.argmax())
+            try:
+                self._outputs.observation(_observation_of(self.vector.single_observation_space, raw, env_index))
+            except DataError as error:
+                raise self._fault("step", f"env {env_index}: {error}") from error
+            warn(self._place, self._outputs.remarks, self.remarked)
 
     def _successor(self, observation: Tree, info: dict[str, Any]) -> Tree:
         """Return observations; those of ended episodes are the last ones, not the first of the next episode."""
@@ -141,7 +201,7 @@ class BatchedEnv(Env):
             for env_index in np.flatnonzero(self._episode_end).tolist():
                 self._write(successor, env_index, final[env_index])
         else:
-            put_rows(successor, self._episode_end, take_rows(self._read(final), self._episode_end))
+            put_rows(successor, self._episode_end, take_rows(self._read_all(final, "step"), self._episode_end))
         return successor
 
     def restart(self, episode_end: Array) -> Tree:

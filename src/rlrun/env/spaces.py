@@ -1,11 +1,6 @@
-"""Convert Gymnasium's spaces and values, and check the outputs of environments.
+"""Convert Gymnasium's spaces and values. Every converter is chosen once, when an environment is made."""
 
-Every converter is chosen once, when an environment is made. Plain arrays have the fastest one (`operator.setitem`).
-"""
-
-import logging
-import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -15,7 +10,6 @@ from rlrun.core.errors import DataError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Space
 from rlrun.core.typing import Array, Tree
 
-_messages = logging.getLogger("rlrun")
 Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], env, one env's observation)
 Convert = Callable[[Any], Any]
 
@@ -127,14 +121,43 @@ def row_writer(space: gymnasium.Space[Any]) -> Write:
                 write(buffer[name], env_index, value[key])
 
         return write_parts
-    start = _start(space)
-    if start is None:
-        return operator.setitem
+    if isinstance(space, gymnasium.spaces.Discrete):
+        first, end = int(space.start), int(space.start) + int(space.n)
 
-    def write_shifted(buffer: Tree, env_index: int, value: Any) -> None:
-        buffer[env_index] = value - start
+        def write_choice(buffer: Tree, env_index: int, value: Any) -> None:
+            if not first <= value < end:
+                raise DataError(f"it gave an observation of {value}; {named(space)} from {first} to {end - 1}")
+            buffer[env_index] = value - first
 
-    return write_shifted
+        return write_choice
+    shape = tuple(space.shape or ())
+
+    def write(buffer: Tree, env_index: int, value: Any) -> None:
+        try:
+            fits = value.shape == shape
+        except AttributeError:
+            fits = np.shape(value) == shape
+        if not fits:  # numpy would repeat its numbers where it can
+            raise DataError(f"it gave an observation of shape {list(np.shape(value))}; {named(space)}")
+        buffer[env_index] = value
+
+    if isinstance(space, gymnasium.spaces.Box):
+        return write
+    start = getattr(space, "start", 0)
+    counts = getattr(space, "nvec", 2)
+
+    def write_choices(buffer: Tree, env_index: int, value: Any) -> None:
+        choices = np.subtract(value, start)
+        if ((choices < 0) | (choices >= counts)).any():
+            raise DataError(f"it gave an observation with a choice that is not in its space; {named(space)}")
+        write(buffer, env_index, choices)
+
+    return write_choices
+
+
+def named(space: gymnasium.Space[Any]) -> str:
+    """Return what an observation space says of a value, for messages."""
+    return f"its observation_space says {type(space).__name__}{list(space.shape or ())} {space.dtype}"
 
 
 def _start(space: gymnasium.Space[Any]) -> Any:
@@ -233,95 +256,3 @@ def row_splitter(space: gymnasium.Space[Any]) -> Callable[[Any], Iterator[Any]] 
             yield dict(zip(names, values, strict=True))
 
     return split_dict
-
-
-# Gymnasium's signatures, and texts of errors of environments for Gym.
-_SIGNATURES = {
-    "reset": "reset(*, seed=None, options=None) -> (observation, info)",
-    "step": "step(action) -> (observation, reward, terminated, truncated, info)",
-}
-_OF_GYM = ("values to unpack (expected", "cannot unpack", "argument 'seed'", "argument 'options'")
-
-
-def explained(event: str, cause: str) -> str:
-    """Return a cause, with Gymnasium's signature of `reset` or `step` if the environment seems to use Gym's API."""
-    of_gym = event in _SIGNATURES and any(sign in cause for sign in _OF_GYM)
-    return f"{cause}; Gymnasium expects {_SIGNATURES[event]}" if of_gym else cause
-
-
-class Outputs:
-    """Compare the outputs of an environment with its spaces; refuse those that cannot be stored by a DataError.
-
-    Args:
-        space: of observations.
-        rewards: numbers in a reward; 0 = it is a plain number.
-    """
-
-    def __init__(self, space: gymnasium.Space[Any], rewards: int) -> None:
-        self.space, self.rewards = space, rewards
-        self.begun = False  # True after the first observation
-        self.remarks: dict[str, str] = {}  # outputs that are cast or clipped: kind -> message
-
-    def reset(self, result: Any) -> None:
-        if not isinstance(result, tuple | list) or len(result) != 2:  # an array of two numbers can be unpacked, too
-            raise DataError(f"it gave {type(result).__name__}; Gymnasium expects {_SIGNATURES['reset']}")
-        self.observation(result[0])
-
-    def observation(self, value: Any) -> None:
-        self.begun = True
-        self._part(self.space, value, "it gave an observation")
-
-    def step(self, result: Any) -> None:
-        observation, reward, terminated, truncated, _ = result
-        self.observation(observation)
-        spec = f"its reward_space says {[self.rewards]}" if self.rewards else "wanted one number, such as float(reward)"
-        _array(reward, (self.rewards,) if self.rewards else (), "it gave a reward", spec)
-        for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if flag is None:
-                self.remarks[name] = f"it gave {name}=None, which counts as False"
-            else:
-                _array(flag, (), f"it gave {name}", "wanted True or False")
-
-    def _part(self, space: gymnasium.Space[Any], value: Any, what: str) -> None:
-        parts = parts_of(space)
-        if not parts:
-            self._leaf(space, value, what)
-        for name, part in parts.items():
-            try:
-                inner = value[key_of(space, name)]
-            except (TypeError, LookupError) as error:
-                lacking = f"without the part '{name}' of its observation_space"
-                raise DataError(f"{what} of type {type(value).__name__}, {lacking}") from error
-            self._part(part, inner, f"{what} with part '{name}'")
-
-    def _leaf(self, space: gymnasium.Space[Any], value: Any, what: str) -> None:
-        spec = f"its observation_space says {type(space).__name__}{list(space.shape or ())} {space.dtype}"
-        array = _array(value, space.shape or (), what, spec)
-        if (array.dtype.kind == "f") != (np.dtype(space.dtype).kind == "f"):
-            self.remarks["dtype"] = f"{what} of dtype {array.dtype}, which is cast; {spec}"
-        elif array.dtype.kind == "f":
-            array = array.astype(space.dtype)
-        numbers = array.astype(np.float64)
-        least, largest = numbers.min(initial=np.inf), numbers.max(initial=-np.inf)
-        between = f"{what} from {least:g} to {largest:g}, out of its bounds; {spec}"
-        if not isinstance(space, gymnasium.spaces.Box):
-            if not space.contains(array.astype(space.dtype)):  # a choice that no network has
-                raise DataError(between)
-        elif (array < space.low).any() or (array > space.high).any():
-            self.remarks["bounds"] = between
-
-
-def _array(value: Any, shape: tuple[int, ...], what: str, spec: str) -> Array:
-    array = np.asarray(value)
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{what} of {type(value).__name__} {str(value)[:40]!r}; {spec}")
-    if array.shape != shape:
-        raise DataError(f"{what} of shape {list(array.shape)}; {spec}")
-    return array
-
-
-def warn(place: str, remarks: Mapping[str, str], remarked: set[str]) -> None:
-    """Log remarks of kinds that were not logged before."""
-    for kind in remarks.keys() - remarked:
-        _messages.warning("%s: %s", place, remarks[kind])
-    remarked.update(remarks)

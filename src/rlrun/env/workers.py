@@ -17,12 +17,13 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
-from rlrun.core.errors import RlrunError
+from rlrun.core.errors import DataError, RlrunError
 from rlrun.core.spaces import put_rows, take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.batched import BatchedEnv
+from rlrun.env.outputs import Outputs, explained, warn
 from rlrun.env.recorded import Abandon, ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
-from rlrun.env.spaces import Outputs, empty, explained, rewards_of, row_splitter, warn
+from rlrun.env.spaces import empty, from_gymnasium, rewards_of, row_splitter, row_writer
 from rlrun.env.vector import Step, close_softly
 from rlrun.env.wrappers import weigh_goals
 from rlrun.runs.processes import describe_error, describe_exit, end_with_parent, leave, refused
@@ -30,6 +31,7 @@ from rlrun.runs.processes import describe_error, describe_exit, end_with_parent,
 Build = Callable[[], gymnasium.Env[Any, Any]]
 DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core dump
 POLL = 0.1  # seconds between two checks for signals
+REMARKS = "rlrun.remarks"  # a key of infos from a worker
 
 
 class WorkerFailure(Exception):
@@ -53,29 +55,50 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.recording = False
         # an episode to replay, with options of resets
         self.episode: tuple[RecordedEpisode, dict[str, Any] | None] | None = None
-        self.step = self._first_step  # type: ignore[method-assign]
+        self.steps = -1  # of the episode; -1 before the first one
+        self.is_stepped = False
+        self.remarked = 0  # remarks that the main process has got
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self.recording:
             self.recorder.begin(seed)
         result = self.env.reset(seed=seed, options=options)
-        if not self.outputs.begun:
+        value, info = result
+        if not self.outputs.begun or info.__class__ is not dict:
             self.outputs.reset(result)
-        return result
+        self.steps = 0
+        self.store(value)
+        return value, info or {}
 
-    def _first_step(self, action: Any) -> Any:
+    def step(self, action: Any) -> Any:
+        self.steps += 1
         result = self.env.step(action)
-        self.outputs.step(result)
-        self.step = self.env.step  # type: ignore[method-assign]
-        return result
+        value, reward, terminated, truncated, info = result
+        outputs = self.outputs
+        try:
+            self.store(value)
+            if terminated or truncated or not self.is_stepped:
+                outputs.step(result)
+            else:
+                outputs.numbers(result)
+        except Exception as error:
+            cause = outputs.explain(error, result)
+            raise DataError(f"{describe_error(cause)} (step {self.steps} of the episode)") from error
+        self.is_stepped = True
+        if len(outputs.remarks) > self.remarked:  # the main process logs them
+            self.remarked = len(outputs.remarks)
+            info = {**(info or {}), REMARKS: tuple(outputs.remarks.items())}
+        return value, reward, terminated, truncated, info or {}
 
     @cached_property
     def outputs(self) -> Outputs:
         return Outputs(self.env.observation_space, self.env_rewards())
 
-    def env_remarks(self) -> dict[str, str]:
-        """Return remarks on outputs that are stored in another form."""
-        return self.outputs.remarks
+    @cached_property
+    def store(self) -> Callable[[Any], None]:
+        """Write an observation into a row, which refuses another shape."""
+        space = self.env.observation_space
+        return partial(row_writer(space), empty(from_gymnasium(space, "the observation space"), 1), 0)
 
     def env_rewards(self) -> int:
         """Return how many numbers a reward has; 0 = a plain number."""
@@ -152,7 +175,7 @@ class WorkerEnv(Recorded, BatchedEnv):
         begin = partial(AsyncVectorEnv.__init__, copy=False, autoreset_mode=AutoresetMode.DISABLED, worker=_work)
         self._call("start", lambda: begin(self.vector, workers))
         super().__init__(self.vector, reset_options=reset_options, place=place)
-        self.remarked, self._stepped = set(), False
+        self.remarked = set()
         self._split = row_splitter(self.vector.single_action_space)
         self._last_written: list[dict[str, Any] | None] = [None] * count  # when the workers were closed
         self._is_replayed = False  # and not stepped since
@@ -169,12 +192,13 @@ class WorkerEnv(Recorded, BatchedEnv):
         if self._action_log is not None:
             self._action_log.note(action)
         self._is_replayed = False
-        step = super().step(action)
-        if not self._stepped:
-            self._stepped = True
-            for remarks in self._call("step", lambda: self.vector.call("env_remarks")):
-                warn(self._place, remarks, self.remarked)
-        return step
+        return super().step(action)
+
+    def _check(self, raw: Any, info: Any) -> None:
+        """Log the remarks of workers, which check the outputs."""
+        for remarks in info.pop(REMARKS, ()):
+            warn(self._place, dict(remarks or ()), self.remarked)
+        info.pop(f"_{REMARKS}", None)
 
     def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
         everyone = np.ones(self.num_envs, np.bool_)

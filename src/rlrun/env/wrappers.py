@@ -129,11 +129,11 @@ def frames_of(env: AnyEnv) -> int:
     """Return how many frames an environment stacks in a large observation, as its outermost wrapper; 1 for none.
 
     A memory can store each of these frames once: a stack is the newest frames of the episode, the first one
-    repeated before its beginning.
+    repeated before its beginning. A subclass may do more than stack, so its observations are no such stacks.
     """
-    if isinstance(env, FrameStack) and env.keys is None and env.joined_along is None:
+    if type(env) is FrameStack and env.keys is None and env.joined_along is None:
         count = env.frames.maxlen or 1
-    elif isinstance(env, FrameStackObservation) and env.padding_type == "reset":
+    elif type(env) is FrameStackObservation and env.padding_type == "reset":
         count = env.stack_size
     else:
         return 1
