@@ -286,6 +286,25 @@ def _check_schedule(schedule: Schedule | None) -> None:
         ) from error
 
 
+def require_distance(function: ops.Distance | None, huber: float | None) -> None:
+    """Refuse a distance that comes with a `huber`, or that is not the distance of each entry.
+
+    Raises:
+        ConfigError: with an example.
+    """
+    if function is None:
+        return
+    example = "{_target_: torch.nn.SmoothL1Loss, reduction: none}"
+    if huber is not None or not callable(function):
+        raise ConfigError(f"distance: wanted a function in place of huber, such as {example}, got {function!r}")
+    try:
+        shape = [*function(torch.zeros(2, 3), torch.ones(2, 3)).shape]
+    except Exception as error:  # a function of one's own may raise anything
+        raise ConfigError(f"distance: {type(error).__name__}: {error}") from error
+    if shape != [2, 3]:
+        raise ConfigError(f"distance: wanted that of each entry [2, 3], as by {example}; got {shape}")
+
+
 def weighted(value: Tensor, weight: Tensor) -> Tensor:
     """Mean of the weighted elements; `weight` may lack trailing dimensions of `value`."""
     return (value * weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim()))).mean()
