@@ -107,7 +107,7 @@ class SoftPolicyLoss(LossCallback):
         if entropy_weight is not None:
             log = (torch.zeros_like(self.temperature.log) + entropy_weight).log()
             largest = self.temperature.largest
-            outputs["updates"] = {"temperature.log.data": log if largest is None else log.clamp(max=largest)}
+            outputs["updates"] = {"temperature.log": log if largest is None else log.clamp(max=largest)}
             metrics |= {f"entropy/{part}": of for part, of in zip(self.temperature.parts, entropies, strict=True)}
         return loss, outputs, metrics
 
