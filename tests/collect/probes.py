@@ -43,6 +43,12 @@ class Labelled(gymnasium.Env):
         info = {"score": 10 * self.episode + self.count, "seed": self.seed}
         return self.label(), reward, over and even, over and not even, info
 
+    def state_dict(self):
+        return {"episode": self.episode}
+
+    def load_state_dict(self, state):
+        self.episode = state["episode"]
+
     def label(self):
         last = self.poison.get(("observation", self.episode, self.count), self.count)
         label = np.array([self.env_index, self.episode, last], np.float32)
@@ -90,6 +96,12 @@ class Tasks(gymnasium.Env):
         self.count += 1
         reward = (0.0, 1.0, self.practiced / 10)[self.goal]
         return np.full(1, self.count, np.float32), reward, self.count == 3, False, {}
+
+    def state_dict(self):
+        return {"practiced": self.practiced}
+
+    def load_state_dict(self, state):
+        self.practiced = state["practiced"]
 
 
 class Seeded(gymnasium.Env):

@@ -183,11 +183,6 @@ def test_warm_up_is_random_and_reproducible():
     assert set(random_actions(0)) == {0, 1, 2, 3, 4}
 
 
-def test_envs_have_consecutive_seeds():
-    collector = collector_for(labelled(None, 3), Still(), seed=40)
-    assert [env.seed for env in collector.env.envs] == [40, 41, 42]
-
-
 def resumed(mode, count, steps):
     """Collect, and resume in another collector from the saved states."""
     original, restored = (collector_of(mode, count, agent=Still(), begin=begin) for begin in (True, False))
@@ -208,16 +203,6 @@ def test_resume_ends_open_episodes(mode, count):
     assert torch.equal(window["observation"][:, 1, :2], window["next_observation"][:, 1, :2])
     last = [row for row in stored(collector) if row[1:3] == [3, 1]]
     assert [row[3:6] + row[-2:] for row in last] == [[env_index, 3, 2, 0, 0] for env_index in range(count)]
-
-
-def test_resume_uses_other_seeds():
-    original, restored = resumed(None, 3, 12)
-    first, later = ([env.seed for env in collector.env.envs] for collector in (original, restored))
-    assert first == [0, 1, 2]
-    assert later == [later[0], later[0] + 1, later[0] + 2]
-    assert not set(later) & set(range(1000))
-    assert [env.seed for env in resumed(None, 3, 12)[1].env.envs] == later
-    assert [env.seed for env in resumed(None, 3, 15)[1].env.envs] != later
 
 
 def test_open_episode_is_not_counted():

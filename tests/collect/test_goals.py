@@ -172,13 +172,13 @@ def test_evaluation_neither_learns_nor_follows(begun):
 
 
 @pytest.mark.parametrize(
-    ("vectorization", "message"),
-    [("native", r"\(native\) has no wrappers"), ("sync", "want .*RandomGoal"), ("async", "env 0: .* want .*")],
+    "vectorization",
+    ["native", "sync", "async"],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_envs_without_goals_are_refused(vectorization, message):
+def test_envs_without_goals_are_refused(vectorization):
     env = make("CartPole-v1", vectorization=vectorization)
-    with pytest.raises(RlrunError, match=message):
+    with pytest.raises(RlrunError, match=rf"\({vectorization}\) has no wrapper rlrun.env.wrappers.RandomGoal"):
         env.weigh_goals(np.ones(1))
     env.close()
 

@@ -37,6 +37,12 @@ class Painted(gymnasium.Env):
         self.steps += 1
         return np.zeros(1, np.float32), float(self.steps), self.steps == self.length, False, {}
 
+    def state_dict(self):
+        return {"resets": self.resets}
+
+    def load_state_dict(self, state):
+        self.resets = state["resets"]
+
     def shade(self):
         return np.full((*self.size, 3), 20 * self.steps, np.uint8)
 

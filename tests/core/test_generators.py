@@ -9,7 +9,6 @@ import torch
 from rlrun import checkpointing as storage
 from rlrun.core.errors import RlrunError
 from rlrun.core.generators import Generators, put_back
-from rlrun.env.plain import Reader
 
 KINDS = [np.random.MT19937, np.random.Philox, np.random.PCG64, np.random.PCG64DXSM, np.random.SFC64]
 
@@ -67,13 +66,8 @@ PLACES = [-50_000_000, -1, 625, 1 << 40, 3.0, "x", None]
 def test_position_out_of_range_is_refused(state, place):
     kind = {twister: np.random.MT19937, philox: np.random.Philox}[state]
     generator = np.random.Generator(kind(0))
-    for attempt in (
-        lambda: put_back(generator, state(place)),
-        lambda: Reader().read({"generator": 0, "numpy": state(place)}, generator),
-        lambda: Reader().read({"generator": 0, "legacy": state(place)}),
-    ):
-        with pytest.raises(RlrunError, match=r"the state of a random generator is damaged: (pos|buffer_pos) "):
-            attempt()
+    with pytest.raises(RlrunError, match=r"the state of a random generator is damaged: (pos|buffer_pos) "):
+        put_back(generator, state(place))
     with pytest.raises(RlrunError, match="random generator is damaged: pos"):
         Generators().load_state_dict({**Generators().state_dict(), "numpy": twister(place)})
 

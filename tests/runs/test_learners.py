@@ -23,7 +23,7 @@ from rlrun.callbacks import Interrupt, Interrupted
 from rlrun.collect import Collector
 from rlrun.commands.check import check
 from rlrun.core.errors import ConfigError, LearnerError
-from rlrun.core.seeds import Seeds
+from rlrun.core.seeds import EpisodeSeeds, Seeds
 from rlrun.ops.distributions import given
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir
@@ -141,7 +141,8 @@ def test_a_run_of_two_learners_is_that_of_one(tmp_path, warm, together):
 
 def test_envs_are_those_of_one_process():
     first, second = Seeds(5), Seeds(5, learner=1, first_env=4)
-    assert (second.envs, second.evaluation, second.process) == (first.envs + 4, first.evaluation, first.process)
+    assert (second.envs, second.evaluation, second.process) == (first.envs, first.evaluation, first.process)
+    assert EpisodeSeeds(5, 4, first_env=second.first_env).every() == EpisodeSeeds(5, 8).every()[4:]
     third = Seeds(5, learner=2, first_env=8)
     drawn = [(seed.memory, seed.agent, seed.warm_up, getattr(seed, "acting", 0)) for seed in (first, second, third)]
     assert len({number for numbers in drawn for number in numbers}) == 12

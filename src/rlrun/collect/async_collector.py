@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlrun.collect.agents import Agent
-from rlrun.collect.collector import Collector, branch_seed, require_finite
+from rlrun.collect.collector import Collector, require_finite
 from rlrun.collect.links import GRACE, Link, ProcessLink, RayLink, ThreadLink
 from rlrun.collect.unroll import Began, Failed, Go, Made, Refresh, UnrollRecipe, WeighGoals, counted, freeze
 from rlrun.core.clock import Spent
@@ -103,18 +103,19 @@ class AsyncCollector(Collector):
             self.approximate = f"every env: its environment ran ahead of learning ({self.kind}); new episodes begin"
             _messages.warning("resume: approximate: %s", self.approximate)
             self._break_off(np.arange(self.env.num_envs))
+            self.seeds.episode += 1
         else:
+            self.seeds.episode[:] = self.steps
             self._forget_returns(np.arange(self.env.num_envs))
         self.state = self._initial
         make = (lambda: self.env) if self.kind == "thread" else self.env.maker
         assert make is not None
         if self.kind != "thread":
             self.env.close()  # the worker has its own
-        first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # no episode is played twice
         recipe = UnrollRecipe(
             make,
             copy.deepcopy(self.random),  # the main process's agent gets its state at each step
-            seed=first,
+            seeds=copy.deepcopy(self.seeds),
             steps=self.steps,
             interval=self.interval,
             threads=torch.get_num_threads(),

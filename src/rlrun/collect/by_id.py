@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from rlrun.collect.agents import Agent, Response, random_agent
-from rlrun.collect.collector import Budgeted, branch_seed
+from rlrun.collect.collector import Budgeted
 from rlrun.collect.statistics import Tally, saved_numbers
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, SpaceError, require_counts
+from rlrun.core.seeds import EpisodeSeeds
 from rlrun.core.spaces import Composite, Space, Spaces, map_tree, take_rows
 from rlrun.core.typing import Tree
 from rlrun.env.by_id import (
@@ -103,7 +104,7 @@ class ByIdCollector(Budgeted):
         env: the environment.
         agent: acts for all ids at once.
         table: stores transitions; a tag of it is the newest number of that name in the `metadata` of an agent.
-        seed: of the first reset.
+        seed, first_env: each reset gets a seed made of these and of its own number.
         warm_up_seed: of the uniformly random actions before learning starts.
         window: number of the newest episodes in the logged mean return and length.
     """
@@ -115,6 +116,7 @@ class ByIdCollector(Budgeted):
         table: Table,
         *,
         seed: int = 0,
+        first_env: int = 0,
         warm_up_seed: int = 0,
         window: int = 20,
     ) -> None:
@@ -127,7 +129,7 @@ class ByIdCollector(Budgeted):
         self.env = env
         self.agent = AgentProxy(agent, env.spaces)
         self.memory = MemoryProxy(table, tags=table.tags)
-        self.seed = seed
+        self.seeds = EpisodeSeeds(seed, 1, first_env)
         self.random = random_agent(agent, env.spaces.action, seed=warm_up_seed)
         self.steps = 0
         self.tally = Tally(0, 0, window=window)
@@ -138,11 +140,14 @@ class ByIdCollector(Budgeted):
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
         self._connect(callbacks, spent)
         if self.observations is None or not self.env.resumed:
-            if self.observations is not None:
+            if self.observations is None:
+                self.seeds.episode[:] = self.steps  # a fork repeats no episode
+            else:
+                self.seeds.episode += 1
                 self.approximate = "agents by id: the environment is reset, and open episodes end"
             self.memory.interrupt()  # open episodes of a checkpoint cannot continue
             self._running = {}
-            self.observations = self.env.dict_reset(branch_seed(self.seed, self.steps) if self.steps else self.seed)
+            self.observations = self.env.dict_reset(*self.seeds.every())
         return {"step": self.steps}
 
     def end_training(self, error: BaseException | None) -> None:
@@ -206,6 +211,7 @@ class ByIdCollector(Budgeted):
     def state_dict(self) -> dict[str, Any]:
         return {
             "steps": self.steps,
+            "episode": self.seeds.episode,
             **self.tally.state_dict(),
             "random": self.random.state_dict(),
             "memory": self.memory.state_dict(),
@@ -216,6 +222,7 @@ class ByIdCollector(Budgeted):
     def load_numbers(self, state: dict[str, Any]) -> None:
         require_counts({"steps": state["steps"]})
         self.steps = state["steps"]
+        self.seeds.episode = state["episode"].copy()
         self.tally.load_state_dict({"return": (), "length": (), **state})  # older runs lacked these two
         self.random.load_state_dict(state["random"])
         self.memory.load_state_dict(state["memory"])

@@ -15,9 +15,10 @@ from rlrun.collect.goals import GoalGenerator, require_generator
 from rlrun.collect.statistics import Tally, observed
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, DataError, RequestError, RlrunError, did_you_mean, require_counts
-from rlrun.core.spaces import leaves, map_tree, require_like, rows_equal, take_rows, tree_of
+from rlrun.core.seeds import EpisodeSeeds
+from rlrun.core.spaces import leaves, map_tree, require_like, take_rows, tree_of
 from rlrun.core.typing import Array, Tree
-from rlrun.env import Env, EnvById, Resumed, Step
+from rlrun.env import Env, EnvById, Step
 from rlrun.env.vector import describe_lost_envs
 from rlrun.memory import Table
 from rlrun.runs import learners
@@ -93,7 +94,8 @@ class Collector(Budgeted):
         env: the environments.
         agent: chooses actions.
         table: stores rows.
-        seed: env i is first reset with `seed + i`.
+        seed: of all environments of the run; each episode gets one made of it, of the env's and of its own number.
+        first_env: number of the first env in the run.
         warm_up_seed: of the uniformly random actions before learning starts.
         window: number of the newest episodes in the logged mean return and length.
         executed_action: name in infos of the action that the environment really executed, in its own numbers; where a
@@ -112,6 +114,7 @@ class Collector(Budgeted):
         table: Table,
         *,
         seed: int = 0,
+        first_env: int = 0,
         warm_up_seed: int = 0,
         window: int = 20,
         executed_action: str | None = None,
@@ -122,7 +125,7 @@ class Collector(Budgeted):
         self.env = env
         self.agent = agent
         self.table = table
-        self.seed = seed
+        self.seeds = EpisodeSeeds(seed, env.num_envs, first_env)
         self.goal_generator = require_generator(goal_generator)
         self.random = random_agent(agent, env.spaces.action, seed=warm_up_seed)
         self.steps = 0
@@ -156,11 +159,11 @@ class Collector(Budgeted):
     def begin_training(self, callbacks: Mapping[str, Any] | None = None, spent: Spent | None = None) -> dict[str, int]:
         self._connect(callbacks, spent)
         self.env.record()
-        first = branch_seed(self.seed, self.steps) if self.steps else self.seed  # a fork repeats no episode
         if self.observation is None:
+            self.seeds.episode[:] = self.steps  # a fork repeats no episode
             self._forget_returns(np.arange(self.env.num_envs))  # a fork has those of other episodes
             self._weigh_goals()
-            self.observation, self.state = self.env.reset(first), self._initial
+            self.observation, self.state = self.env.reset(self.seeds.every()), self._initial
         else:
             self.observation = self._resume()
         require_finite(self.observation, "observation", self.steps)
@@ -179,25 +182,17 @@ class Collector(Budgeted):
             why = f"{self.env.name} ({self.env.vectorization}) has no record of its open episodes"
             lost = dict.fromkeys(range(self.env.num_envs), why)
         else:
-            lost = {**self._diverged(resumed), **resumed.lost}
+            lost = resumed.lost
             if not lost:
                 return resumed.observation
         self.approximate = describe_lost_envs(lost, self.env.num_envs)
         _messages.warning("resume: approximate: %s; new episodes begin there", self.approximate)
         envs = np.array(sorted(lost))
         self._break_off(envs)
-        seed = branch_seed(self.seed, self.steps)
+        self.seeds.episode[envs] += 1
         if len(envs) == self.env.num_envs:
-            return self.env.reset(seed)
-        chosen = np.isin(np.arange(self.env.num_envs), envs)
-        return self.env.reset_envs(chosen, [seed + env_index for env_index in envs.tolist()])
-
-    def _diverged(self, resumed: Resumed) -> dict[int, str]:
-        """Return the envs that differ from their saved state, with the reason."""
-        played = resumed.length >= 0
-        equal = rows_equal(resumed.observation, self.observation)
-        equal &= ~played | self.tally.agrees(resumed.episode_return, resumed.length)
-        return dict.fromkeys(np.flatnonzero(~equal).tolist(), "the environment went another way after the restart")
+            return self.env.reset(self.seeds.every())
+        return self.env.restart(np.isin(np.arange(self.env.num_envs), envs), self.seeds.of(envs))
 
     def _break_off(self, envs: Array) -> None:
         """End the open episodes of envs [n] in memory."""
@@ -322,6 +317,7 @@ class Collector(Budgeted):
                 generator.learn(goal, self.tally.returns(envs), self.tally.length[envs])
                 self._weigh_goals()
             self.tally.end(envs, interrupted, step.info)
+            self.seeds.episode[envs] += 1
             with self._spent.during("env"):
                 self.observation = self._restart(episode_end)
             self.state = restarted(self.state, self._initial, episode_end)
@@ -335,7 +331,7 @@ class Collector(Budgeted):
             self.env.weigh_goals(self.goal_generator.probabilities())
 
     def _restart(self, episode_end: Array) -> Tree:
-        return self.env.restart(episode_end)
+        return restart_by_seeds(self.env, episode_end, self.seeds)
 
     def _close(self, envs: Array, observation: Tree, *, interrupted: Array) -> None:
         """End the episodes of envs [n] in memory, with those tags that it asks for."""
@@ -360,6 +356,7 @@ class Collector(Budgeted):
         return {
             "steps": self.steps,
             **self.tally.state_dict(),
+            "episode": self.seeds.episode,
             "observation": self.observation,
             "state": self.state,
             "random": self.random.state_dict(),
@@ -370,10 +367,12 @@ class Collector(Budgeted):
         if state["observation"] is not None:
             space, envs = self.env.spaces.observation, self.env.num_envs
             arrays = [np.empty((envs, *leaf.shape), leaf.dtype) for _, leaf in leaves(space)]
-            map_tree(require_like, {"observation": tree_of(space, arrays), "state": self._initial}, state)
+            wanted = {"observation": tree_of(space, arrays), "state": self._initial, "episode": self.seeds.episode}
+            map_tree(require_like, wanted, state)
         self.steps = state["steps"]
         self.tally.load_state_dict(state)
         self.observation, self.state = state["observation"], state["state"]
+        self.seeds.episode = state["episode"].copy()
         self.random.load_state_dict(state["random"])
 
 
@@ -394,6 +393,6 @@ def require_finite(tree: Tree, name: str, step: int, source: str = "the environm
         raise DataError(f"{source} gave {place} = {value} in env {env_index} after {step} environment steps{largest}")
 
 
-def branch_seed(seed: int, steps: int) -> int:
-    """Return a seed for episodes that begin after so many steps; `seed` alone would repeat the run's first episodes."""
-    return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0] >> 1)
+def restart_by_seeds(env: Env, episode_end: Array, seeds: EpisodeSeeds) -> Tree:
+    """Begin the next episodes in some envs [N], by their seeds if the environment takes some."""
+    return env.restart(episode_end, seeds.of(np.flatnonzero(episode_end)) if env.seed_episodes else None)

@@ -106,8 +106,7 @@ def evaluate(
 ) -> Evaluation:
     """Play exactly `episodes` episodes, each counted whichever ends first.
 
-    The envs begin in the state before the first evaluation on them. So statistics of wrappers and the difficulty of
-    environments do not carry over from one evaluation to the next.
+    Layers that remember across episodes, and offer it by `state_dict`, begin as in the first evaluation on these envs.
 
     Args:
         env: separate from training; its envs play episodes in parallel.
@@ -149,7 +148,7 @@ def evaluate(
                 pending += len(over)
                 active = playing < episodes
                 seeds = (seed + playing[episode_end]).tolist()  # idle envs continue, uncounted
-                observation = env.reset_envs(episode_end, seeds)
+                observation = env.restart(episode_end, seeds)
                 state = restarted(state, initial, episode_end)
                 tally.show(watch, playing, episode_end & active)
     return tally.evaluation()

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.collect.agents import Agent, RandomAgent, Response, initial_state, restarted, state_after
+from rlrun.collect.collector import restart_by_seeds
 from rlrun.collect.executed import Executed
 from rlrun.collect.statistics import last_infos
 from rlrun.core.errors import ConfigError
+from rlrun.core.seeds import EpisodeSeeds
 from rlrun.core.typing import Array, Stateful, Tree
 from rlrun.env import Env, Step
 from rlrun.runs.processes import describe_error
@@ -29,7 +31,7 @@ class UnrollRecipe(NamedTuple):
 
     make: Callable[[], Env]
     random: RandomAgent
-    seed: int  # env i is first reset with seed + i
+    seeds: EpisodeSeeds  # of its episodes
     steps: int  # environment steps made before, over all envs
     interval: float  # seconds from the beginning of a step to that of the next one, at least
     threads: int  # of torch
@@ -99,9 +101,9 @@ def unroll(load: Callable[[], UnrollRecipe], jobs: Inbox, give: Give) -> None:
         recipe = load()
         torch.set_num_threads(recipe.threads)  # the default in a new thread is the number of cores
         if recipe.own:
-            random.seed(recipe.seed)
-            np.random.seed(recipe.seed)
-            torch.manual_seed(recipe.seed)
+            random.seed(recipe.seeds.branch)
+            np.random.seed(recipe.seeds.branch)
+            torch.manual_seed(recipe.seeds.branch)
         env = recipe.make()
         if recipe.goals is not None:
             env.weigh_goals(recipe.goals)
@@ -120,7 +122,7 @@ class _Unroller:
         self.initial: Tree = None  # of a recurrent agent: the state of fresh episodes
         self.state: Tree = None  # and of each env
         self.random, self.executed = recipe.random, recipe.executed
-        self.seed, self.interval = recipe.seed, recipe.interval
+        self.seeds, self.interval = recipe.seeds, recipe.interval
         self.jobs = jobs
         self.give = give
         self.steps = self.limit = recipe.steps
@@ -130,7 +132,7 @@ class _Unroller:
 
     def run(self) -> None:
         """Step until a job ends it, or the main process has ended."""
-        observation = self.env.reset(self.seed)
+        observation = self.env.reset(self.seeds.every())
         self.give(Began(observation))
         while self._may_step():
             self._next = time.monotonic() + self.interval
@@ -171,7 +173,10 @@ class _Unroller:
             fresh = episode_end if step.valid is None else episode_end | ~step.valid
             after = state_after(self.agent, observation, self.state, response)
             self.state = restarted(after, self.initial, fresh)
-        following = self.env.restart(episode_end) if episode_end.any() else None
+        following = None
+        if episode_end.any():
+            self.seeds.episode += episode_end
+            following = restart_by_seeds(self.env, episode_end, self.seeds)
         self.steps += self.env.num_envs if step.valid is None else int(np.count_nonzero(step.valid))
         random_state = self.random.state_dict() if self.acting_randomly else None
         infos = {} if following is None else last_infos(step.info, np.flatnonzero(episode_end))

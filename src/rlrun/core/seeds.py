@@ -1,8 +1,11 @@
 """One integer fixes a run: every part draws from a branch of its own."""
 
 import random
+from collections.abc import Iterable
 
 import numpy as np
+
+from rlrun.core.typing import Array
 
 
 class Seeds:
@@ -15,7 +18,7 @@ class Seeds:
         seed: the run's.
         learner: number of this one, where there are several. Their networks begin alike, and what they draw from then
             on (actions, batches) is each one's own.
-        first_env: of this learner, in the run of one process that has all environments.
+        first_env: number of this learner's first environment in the run.
     """
 
     def __init__(self, seed: int, *, learner: int = 0, first_env: int = 0) -> None:
@@ -23,7 +26,7 @@ class Seeds:
         children = np.random.SeedSequence(seed).spawn(6)
         numbers = [int(child.generate_state(1)[0] >> 1) for child in children]  # 31 bits: every library takes them
         self.process, self.envs, self.evaluation, self.memory, self.agent, self.warm_up = numbers
-        self.envs += first_env
+        self.first_env = first_env
         if learner:
             own = np.random.SeedSequence(seed, spawn_key=(len(numbers) - 1 + learner,)).spawn(4)
             drawn = [int(child.generate_state(1)[0] >> 1) for child in own]
@@ -45,3 +48,40 @@ def _apply(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def episode_seed(branch: int, env_index: int, episode: int) -> int:
+    """Return the seed of an environment's episode, a number below 2**31.
+
+    Args:
+        branch: seed of all environments of a run.
+        env_index: number of the environment in the run.
+        episode: its number there, counted from 0.
+    """
+    return int(np.random.SeedSequence([branch, env_index, episode]).generate_state(1)[0] >> 1)
+
+
+class EpisodeSeeds:
+    """The seed of each env's open episode.
+
+    Args:
+        branch: seed of all environments of the run.
+        num_envs: N.
+        first_env: number of the first env in the run.
+
+    Attributes:
+        episode: number of the open episode of each env, [N].
+    """
+
+    def __init__(self, branch: int, num_envs: int, first_env: int = 0) -> None:
+        self.branch = branch
+        self.first_env = first_env
+        self.episode: Array = np.zeros(num_envs, np.int64)
+
+    def of(self, envs: Iterable[int]) -> list[int]:
+        """Return the seeds of the open episodes of envs [n]."""
+        return [episode_seed(self.branch, self.first_env + int(i), int(self.episode[i])) for i in envs]
+
+    def every(self) -> list[int]:
+        """Return the seeds of all open episodes."""
+        return self.of(range(len(self.episode)))

@@ -87,7 +87,7 @@ class BatchedEnv(Env):
     ) -> None:
         self.vector = vector
         self.num_envs = vector.num_envs
-        self._place, self._options, self._remake = place, reset_options or None, remake
+        self._place, self._options, self._remake = place, reset_options, remake
         observations, actions = vector.single_observation_space, vector.single_action_space
         self.spaces = Spaces(
             observation=from_gymnasium(observations, f"{place}: the observation space"),
@@ -113,10 +113,10 @@ class BatchedEnv(Env):
 
     def reset(self, seed: Seed = None) -> Tree:
         seeds = env_seeds(seed, self.num_envs)
+        options = self._reset_options()
         if self._remake is not None and seed is not None:
             self.vector.close()
             self.vector = self._remake([env_seed or 0 for env_seed in seeds])
-        options = dict(self._options) if self._options else None
         if seed is None or self._remake is not None:
             return self._reset(None, options)
         own_generators = isinstance(self.vector.unwrapped, (SyncVectorEnv, AsyncVectorEnv))  # each env has one
@@ -204,24 +204,22 @@ class BatchedEnv(Env):
             put_rows(successor, self._episode_end, take_rows(self._read_all(final, "step"), self._episode_end))
         return successor
 
-    def restart(self, episode_end: Array) -> Tree:
+    def restart(self, episode_end: Array, seeds: Sequence[int] | None = None) -> Tree:
         if not episode_end.any():
             return self._next
+        if seeds is not None and episode_end.all():
+            return self.reset(seeds)
         if self._mode is AutoresetMode.DISABLED:
-            return self._reset(None, {**(self._options or {}), "reset_mask": np.array(episode_end, np.bool_)})
+            every = None
+            if seeds is not None:
+                every = dict(zip(np.flatnonzero(episode_end).tolist(), seeds, strict=True))
+            options = {**(self._reset_options() or {}), "reset_mask": np.array(episode_end, np.bool_)}
+            return self._reset(every and [every.get(env_index) for env_index in range(self.num_envs)], options)
+        if seeds is not None:
+            raise RlrunError(f"{self._place} resets its envs by itself; chosen envs cannot be seeded")
         if (episode_end & ~self._episode_end).any():
             raise RlrunError(f"{self._place} resets its envs by itself; an episode cannot be cut short from outside")
         return self._next
-
-    def reset_envs(self, envs: Array, seeds: Sequence[int | None]) -> Tree:
-        if envs.all():
-            return self.reset(list(seeds))
-        if self._mode is not AutoresetMode.DISABLED:
-            raise RlrunError(f"{self._place} resets its envs by itself; chosen envs cannot be seeded")
-        all_seeds: list[int | None] = [None] * self.num_envs
-        for env_index, seed in zip(np.flatnonzero(envs).tolist(), seeds, strict=True):
-            all_seeds[env_index] = seed
-        return self._reset(all_seeds, {**(self._options or {}), "reset_mask": np.array(envs, np.bool_)})
 
     def render(self) -> Any:
         frames = self.vector.render()

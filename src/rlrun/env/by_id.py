@@ -137,7 +137,7 @@ class EnvById(Env):
     def _refuse(self, *_: Any, **options: Any) -> NoReturn:
         raise RequestError(f"{self._place}: its agents are known by an id, so N envs cannot step together; +with=by_id")
 
-    reset = step = restart = reset_envs = render = _refuse
+    reset = step = restart = render = _refuse
 
     def close(self) -> None:
         close_softly(self._place, self.world.close)

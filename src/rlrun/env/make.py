@@ -33,6 +33,7 @@ class Recipe:
     wrappers: tuple[Wrapper, ...] = ()
     around: dict[str, Wrapper] = field(default_factory=dict)
     vectorization: str = "sync"
+    seed_episodes: bool = True
     render_mode: str | None = None
     remarked: set[str] = field(default_factory=set, compare=False)
 
@@ -55,6 +56,11 @@ class Recipe:
     def common(self) -> dict[str, Any]:
         """Arguments of every kind of vector environment."""
         return {"reset_options": self.reset_options, "place": self.place}
+
+    @property
+    def single(self) -> dict[str, Any]:
+        """Arguments of those that step single environments."""
+        return {**self.common, "seed_episodes": self.seed_episodes}
 
     def build(self) -> gymnasium.Env[Any, Any]:
         """Make one environment and put the wrappers around it, the first innermost."""
@@ -90,13 +96,15 @@ def make(
     wrappers: Sequence[Wrapper] = (),
     around: Mapping[str, Wrapper | None] | None = None,
     vectorization: str = "auto",
+    seed_episodes: bool = True,
     num_envs: int = 1,
 ) -> Env:
     """Make `num_envs` envs of a registered environment, or of one named by its import path.
 
     id: a registered id, `module:Id` too; target: a class or a function that makes one environment;
     wrappers: callables that take an environment and return one, the innermost first;
-    around: more of them by name, around those.
+    around: more of them by name, around those;
+    seed_episodes: whether every episode of training gets a seed, or the first of each env alone.
 
     Raises:
         RequestError: the environment cannot be found or built, or has unsupported spaces; the message names the key.
@@ -108,7 +116,8 @@ def make(
         raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")
     outer = {name: wrapper for name, wrapper in (around or {}).items() if wrapper is not None}
     kind = "sync" if vectorization == "auto" else vectorization
-    return _assemble(Recipe(id, target, dict(kwargs or {}), reset_options, tuple(wrappers), outer, kind), num_envs)
+    recipe = Recipe(id, target, dict(kwargs or {}), reset_options, tuple(wrappers), outer, kind, bool(seed_episodes))
+    return _assemble(recipe, num_envs)
 
 
 def _assemble(recipe: Recipe, num_envs: int) -> Env:
@@ -187,8 +196,10 @@ def _engine(recipe: Recipe) -> str:
 
 
 _BUILDERS: dict[str, Callable[[Recipe, int], Env]] = {
-    "sync": lambda recipe, num_envs: SyncEnv([recipe.build() for _ in range(num_envs)], **recipe.common),
-    "async": lambda recipe, num_envs: WorkerEnv(recipe.build, num_envs, **recipe.common),
+    "sync": lambda recipe, num_envs: SyncEnv(
+        [recipe.build() for _ in range(num_envs)], build=recipe.build, **recipe.single
+    ),
+    "async": lambda recipe, num_envs: WorkerEnv(recipe.build, num_envs, **recipe.single),
     "native": _native,
     "envpool": _envpool,
     "by_id": _by_id,

@@ -1,9 +1,12 @@
-"""Environments whose open episodes can be recorded, and replayed up to their last step."""
+"""Environments whose open episodes are recorded, and played again up to their last step by a resumed run.
 
+An open episode is the seed and the options of its reset, and the actions since.
+"""
+
+import zlib
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -12,20 +15,23 @@ import gymnasium
 import numpy as np
 
 from rlrun.core.errors import RlrunError
-from rlrun.core.spaces import map_tree, put_rows, row_count, take_rows
+from rlrun.core.spaces import Spaces, leaves_of, map_tree, row_count
 from rlrun.core.typing import Array, Tree
-from rlrun.env.origin import ResetState, whole_state
-from rlrun.env.plain import Reader, Writer, require_sound
-from rlrun.env.spaces import Convert, Write
-from rlrun.env.vector import Env, Resumed
+from rlrun.env.spaces import Convert, Write, empty, rewards, row_writer
+from rlrun.env.vector import GOALS, Env, Options, Resumed, Step, close_softly
+from rlrun.env.wrapper_state import LayerStates, States
+from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
 # Steps. A replay takes as long as the episode took: seconds for control tasks, two minutes for Atari, whose longest
 # episodes have 27,000 steps. Longer tasks are hardly episodic.
 LIMIT = 100_000
 PORTION = 1000  # steps of a replay between two checks for signals
-Options = dict[str, Any] | None
+BLOCK = 1 << 18  # bytes of steps that are hashed together, and
+STEPS = 64  # at most so many of them
+NO_INFO: dict[int, dict[str, Any]] = {}
 Abandon = Callable[[], None] | None  # may raise to stop a replay
+Build = Callable[[], gymnasium.Env[Any, Any]]
 
 
 class ActionLog:
@@ -52,16 +58,12 @@ class ActionLog:
         while len(self.log) > needed:
             self.log.popleft()
 
-    def long(self) -> list[bool]:
-        """Return for each env whether its open episode has more than `LIMIT` steps."""
-        return [self.steps - begun > LIMIT for begun in self.begun]
-
     def state_dict(self) -> dict[str, Any]:
         """Return the actions [T, N, …] since the oldest open episode began, and the step at which each one did.
 
         -1 stands for an episode of more than `LIMIT` steps.
         """
-        long = self.long()
+        long = [self.steps - begun > LIMIT for begun in self.begun]
         first = min((at for at, lost in zip(self.begun, long, strict=True) if not lost), default=self.steps)
         begun = [-1 if lost else at - first for at, lost in zip(self.begun, long, strict=True)]
         actions = list(islice(self.log, len(self.log) - (self.steps - first), None))
@@ -83,132 +85,234 @@ def _joined(*steps: Array) -> Array:
     return actions
 
 
-class RecordedEpisode(NamedTuple):
-    """The data that restores an open episode.
+class StepBlock:
+    """Buffers for the newest steps of N envs, and a running hash of each env's open episode.
 
-    origin: the `seed` of its reset, and the `layers` before it. For an episode that is too long to be replayed: the
-    present layers, the `whole` simulator and the `observation`. actions: as the environment took them.
+    The hash is a checksum of all observations and one of all rewards. In an open episode neither `terminated` nor
+    `truncated` is ever True. Whole blocks of steps are hashed at once, which costs a step nothing.
+
+    Args:
+        spaces: of one env.
+        num_envs: N.
     """
 
-    origin: dict[str, Any]
-    actions: Sequence[Any]
+    def __init__(self, spaces: Spaces, num_envs: int) -> None:
+        first = empty(spaces.observation, num_envs)
+        size = sum(leaf.nbytes for leaf in leaves_of(spaces.observation, first)) + 1
+        self.length = max(3, min(STEPS, BLOCK // size))  # a step stays as it is for two more
+        observation = map_tree(lambda leaf: np.zeros((self.length, *leaf.shape), leaf.dtype), first)
+        reward = np.zeros((self.length, *rewards(num_envs, spaces.rewards).shape), np.float32)
+        flags = np.zeros((2, self.length, num_envs), np.bool_)
+        self.steps: list[Step] = [
+            Step(map_tree(itemgetter(at), observation), reward[at], flags[0, at], flags[1, at], None, NO_INFO)
+            for at in range(self.length)
+        ]
+        # Plain numbers are written through these, which takes half as long as through numpy.
+        columns: list[Sequence[Any]] = [step[1:4] for step in self.steps]
+        self.views = [[memoryview(column) for column in step] for step in columns]
+        self.newest = self.length - 1  # place of the newest step
+        self.hashing = False
+        self._space = spaces.observation
+        self._blocks: list[Array] = [*leaves_of(spaces.observation, observation), reward]
+        self._hashed = [self.length] * num_envs  # place before which each env's steps are hashed
+        self._sums = [[0] * len(self._blocks) for _ in range(num_envs)]
+
+    def advance(self) -> Step:
+        """Return the buffers of the next step; the arrays are written again after `length` steps."""
+        self.newest += 1
+        if self.newest == self.length:
+            if self.hashing:
+                self._hash(self.length)
+                self._hashed = [0] * len(self._hashed)
+            self.newest = 0
+        step: Step = self.steps[self.newest]
+        return step
+
+    def begin(self, envs: Iterable[int], observation: Tree) -> None:
+        """Begin new episodes in some envs, with these first observations [N, …]."""
+        leaves = leaves_of(self._space, observation)
+        for env_index in envs:
+            self._sums[env_index] = [zlib.crc32(leaf[env_index].tobytes()) for leaf in leaves] + [0]
+            self._hashed[env_index] = self.newest + 1
+
+    def hashes(self) -> list[list[int]]:
+        """Return the checksums of each env's open episode: one for each leaf of observations, and that of rewards."""
+        self._hash(self.newest + 1)
+        return [list(sums) for sums in self._sums]
+
+    def load(self, hashes: Sequence[Sequence[int]]) -> None:
+        """Continue with these checksums."""
+        self._sums = [list(sums) for sums in hashes]
+        self._hashed = [self.newest + 1] * len(self._hashed)
+
+    def _hash(self, end: int) -> None:
+        for env_index, begin in enumerate(self._hashed):
+            if begin < end:
+                sums = self._sums[env_index]
+                for place, block in enumerate(self._blocks):
+                    sums[place] = zlib.crc32(block[begin:end, env_index].tobytes(), sums[place])
+                self._hashed[env_index] = end
 
 
-class ReplayOutcome(NamedTuple):
-    """The result of a replay; an episode that was set directly has no return or length."""
+class Episode(NamedTuple):
+    """The data that restores an open episode, and what a replay must give.
+
+    seed: of its reset; options: those that change between episodes; before: the states of layers that remember,
+    immediately before the reset; now: those at the checkpoint; actions: as the environment took them, None for too
+    many; hashes: those of `StepBlock`.
+    """
+
+    seed: int | None
+    options: dict[str, Any]
+    before: States
+    now: States
+    actions: Sequence[Any] | None
+    hashes: list[int]
+
+
+class EpisodeOutcome(NamedTuple):
+    """An environment after a resume: the newest observation, or why its episode is lost."""
 
     observation: Any = None
-    total: Any = np.nan  # sum of rewards, [R] where they have several numbers
-    length: int = -1
     lost: str | None = None
 
 
-class ActionRecorder:
-    """Records the episodes of one environment, in any process."""
+class EpisodeRecorder:
+    """Records the episodes of one environment, in any process.
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+    Args:
+        env: with all its wrappers.
+        spaces: of it.
+        build: makes a fresh one, where a replay fails.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], spaces: Spaces, build: Build | None) -> None:
         self.env = env
-        self.reset_state = ResetState(env)
-        self._origin: dict[str, Any] | None = None
+        self.spaces = spaces
+        self.build = build
+        self.layers = LayerStates(env)
+        self._first: States | None = None
+        self._begun: dict[str, Any] = {"seed": None, "options": {}, "before": {}}
 
-    def begin(self, seed: int | None) -> None:
-        """Capture the state that the next reset depends on."""
-        self._origin = {"seed": seed, "layers": self.reset_state.capture()}
+    def renew(self) -> None:
+        """Give layers that remember the states of the first call."""
+        if self._first is None:
+            self._first = self.layers.state_dict()
+        else:
+            self.layers.load_state_dict(self._first)
 
-    def written(self, long: bool) -> dict[str, Any] | None:
-        """Return the origin of the open episode; for a long one the current state, if the environment provides it."""
-        if not long:
-            return self._origin
-        functions = whole_state(self.env)
-        if functions is not None:
-            with suppress(Exception):  # the environment has no state now; a resume reports it
-                return {"layers": self.reset_state.capture(), "whole": Writer().whole(functions[0]())}
-        return None
+    def begin(self, seed: int | None, options: Options) -> None:
+        """Note the seed and the options of the reset that follows, and take the states that it depends on."""
+        changing = {GOALS: options[GOALS]} if options and GOALS in options else {}
+        self._begun = {"seed": seed, "options": changing, "before": self.layers.state_dict()}
 
-    def replay(self, episode: RecordedEpisode, options: Options, abandon: Abandon = None) -> ReplayOutcome:
-        """Play an episode again; an error becomes the reason of a lost one."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return how the open episode began, and the present states of layers that remember."""
+        return {**self._begun, "now": self.layers.state_dict()}
+
+    def resume(self, episode: Episode, options: Options, abandon: Abandon = None) -> EpisodeOutcome:
+        """Play an episode again; where that fails, make a fresh environment and say why."""
         try:
-            return self._replay(episode, options, abandon or (lambda: None))
+            lost, observation = self._replay(episode, options, abandon or (lambda: None))
         except Stop:
             raise
         except Exception as error:
-            return ReplayOutcome(lost=f"{type(error).__name__}: {error}".splitlines()[0])
+            lost, observation = describe_error(error), None
+        if lost is None:
+            return EpisodeOutcome(observation)
+        if self.build is not None:
+            close_softly("resume", self.env.close)
+            self.env = self.build()
+            self.layers = LayerStates(self.env)
+        try:
+            self.layers.load_state_dict(episode.now)
+        except RlrunError as error:
+            lost = str(error)
+        return EpisodeOutcome(lost=lost)
 
-    def _replay(self, episode: RecordedEpisode, options: Options, abandon: Callable[[], None]) -> ReplayOutcome:
+    def _replay(self, episode: Episode, options: Options, abandon: Callable[[], None]) -> tuple[str | None, Any]:
+        """Return why the episode is lost, or None and the newest observation."""
+        if episode.actions is None:
+            return f"its episode has more than {LIMIT:,} steps", None
         abandon()
-        self._origin = episode.origin
-        self.reset_state.restore(episode.origin["layers"])
-        if "whole" in episode.origin:
-            functions = whole_state(self.env)
-            assert functions is not None
-            functions[1](Reader().read(episode.origin["whole"]))
-            return ReplayOutcome()
-        observation, _ = self.env.reset(seed=episode.origin["seed"], options=options)
+        self.layers.load_state_dict(episode.before)
+        self._begun = {"seed": episode.seed, "options": episode.options, "before": episode.before}
+        block, write = StepBlock(self.spaces, 1), row_writer(self.env.observation_space)
+        options = {**(options or {}), **episode.options} or None
+        observation, _ = self.env.reset(seed=episode.seed, options=options)
+        row = empty(self.spaces.observation, 1)
+        write(row, 0, observation)
+        block.hashing = True
+        block.begin([0], row)
         count = len(episode.actions)
-        total: Any = 0.0
         for number, action in enumerate(episode.actions, 1):
-            observation, reward, terminated, truncated, _ = self.env.step(action)
-            total = total + np.float32(reward).astype(np.float64)  # in the order and types of a collector's sum
+            step = block.advance()
+            observation, step.reward[0], terminated, truncated, _ = self.env.step(action)
+            write(step.observation, 0, observation)
             if terminated or truncated:
-                return ReplayOutcome(lost=f"played again, its episode ended after {number} of {count} steps")
+                return f"played again, its episode ended after {number} of {count} steps", None
             if number % PORTION == 0:
                 abandon()
-        return ReplayOutcome(observation, total, count)
+        if block.hashes()[0] != episode.hashes:
+            return "played again, its episode went another way", None
+        return None, observation
 
 
 class Recorded(Env):
     """Envs whose episodes are recorded, in this process or in workers."""
 
-    _action_log: ActionLog | None = None
+    _recording = False
+    _action_log: ActionLog | None = None  # where later episodes have a seed
     _remembered: dict[str, Any] | None = None
-    _episodes: Sequence[RecordedEpisode | None] = ()  # of the remembered state, by env
+    _episodes: Sequence[Episode] = ()  # of the remembered state, by env
+    _block: StepBlock
+    _next: Tree  # observations to act on, [N, …]
     _write: Write  # from an environment's observation into a row of observations
     _to_env: Convert | None  # from policy actions to environment actions
     _split: Callable[[Any], Iterator[Any]] | None  # divides these by env, if they are not an array
 
-    @property
     @abstractmethod
-    def _observations(self) -> Tree:
-        """The observations to act on, [N, …]; the caller may overwrite rows."""
+    def _written(self) -> list[dict[str, Any]]:
+        """Return `EpisodeRecorder.state_dict` of each env."""
 
     @abstractmethod
-    def _origins(self, long: list[bool]) -> list[dict[str, Any] | None]:
-        """Return `ActionRecorder.written` of each env."""
-
-    @abstractmethod
-    def _replay(self, episodes: list[RecordedEpisode | None], abandon: Abandon) -> list[ReplayOutcome]:
-        """Play an episode again in each env that has one."""
+    def _resume(self, episodes: Sequence[Episode], abandon: Abandon) -> list[EpisodeOutcome]:
+        """Play the episode of each env again."""
 
     def record(self) -> None:
-        if self._action_log is None:
+        self._recording = True
+        if self._action_log is None and self.seed_episodes:
             self._action_log = ActionLog(self.num_envs)
+            self._block.hashing = True
+
+    def _note_begin(self, envs: Sequence[int], observation: Tree) -> None:
+        """Record that episodes began in some envs."""
+        if self._action_log is not None:
+            self._action_log.begin(envs)
+            self._block.begin(envs, observation)
 
     def state_dict(self) -> dict[str, Any]:
-        if self._action_log is None:
+        if not self._recording:
             return self._remembered or {}
-        state = self._action_log.state_dict()
-        long = [begun < 0 for begun in state["begun"]]
-        envs = self._origins(long)
-        for env_index in np.flatnonzero(long).tolist():
-            if (origin := envs[env_index]) is not None:
-                origin["observation"] = take_rows(self._observations, np.array([env_index]))
-        return {**state, "lanes": envs}
+        log = {"begun": [-1] * self.num_envs, "actions": None}
+        if self._action_log is not None:
+            log = self._action_log.state_dict()
+        return {**log, "episodes": self._written(), "hashes": self._block.hashes()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._remembered, self._episodes = None, ()
         if not state:
             return
-        if len(state["lanes"]) != self.num_envs:
-            raise RlrunError(f"it has {len(state['lanes'])} envs, and this environment has {self.num_envs}")
-        require_sound(state["lanes"])
+        if len(state["episodes"]) != self.num_envs:
+            raise RlrunError(f"it has {len(state['episodes'])} envs, and this environment has {self.num_envs}")
         log = ActionLog(self.num_envs)
         log.load_state_dict(state)
         rows = [self._rows(action) for action in log.log]
         self._episodes = [
-            None
-            if origin is None
-            else RecordedEpisode(origin, [row[env_index] for row in rows[begun:]] if begun >= 0 else [])
-            for env_index, (origin, begun) in enumerate(zip(state["lanes"], state["begun"], strict=True))
+            _episode(written, [row[env_index] for row in rows[begun:]] if begun >= 0 else None, hashes)
+            for env_index, (written, begun, hashes) in enumerate(
+                zip(state["episodes"], state["begun"], state["hashes"], strict=True)
+            )
         ]
         self._remembered = state
 
@@ -217,23 +321,18 @@ class Recorded(Env):
         if state is None:
             return None
         self.record()
-        assert self._action_log is not None
-        self._action_log.load_state_dict(state)
-        episodes, self._episodes = [*self._episodes], ()
-        outcomes = self._replay(episodes, abandon)
+        episodes, self._episodes = self._episodes, ()
+        outcomes = self._resume(episodes, abandon)
+        if self._action_log is not None:
+            self._action_log.load_state_dict(state)
+            self._block.load(state["hashes"])
         lost = {}
-        for env_index, (episode, outcome) in enumerate(zip(episodes, outcomes, strict=True)):
-            if episode is None:
-                lost[env_index] = f"its episode has more than {LIMIT:,} steps"
-            elif outcome.lost is not None:
-                lost[env_index] = outcome.lost
-            elif "whole" in episode.origin:
-                put_rows(self._observations, np.array([env_index]), episode.origin["observation"])
+        for env_index, outcome in enumerate(outcomes):
+            if outcome.lost is None:
+                self._write(self._next, env_index, outcome.observation)
             else:
-                self._write(self._observations, env_index, outcome.observation)
-        shape = (self.spaces.rewards,) if self.spaces.rewards else ()
-        totals = np.array([np.broadcast_to(outcome.total, shape) for outcome in outcomes])
-        return Resumed(self._observations, totals, np.array([outcome.length for outcome in outcomes]), lost)
+                lost[env_index] = outcome.lost if self.seed_episodes else "its episode has no seed (env.seed_episodes)"
+        return Resumed(self._next, lost)
 
     def _rows(self, action: Tree) -> Sequence[Any]:
         """Return a batch of policy actions as environment actions, env by env."""
@@ -241,3 +340,7 @@ class Recorded(Env):
             action = self._to_env(action)
         rows: Sequence[Any] = action if self._split is None else list(self._split(action))
         return rows
+
+
+def _episode(written: Mapping[str, Any], actions: Sequence[Any] | None, hashes: list[int]) -> Episode:
+    return Episode(written["seed"], written["options"], written["before"], written["now"], actions, hashes)

@@ -14,37 +14,39 @@ from rlrun.core.errors import DataError, RlrunError
 from rlrun.core.spaces import Spaces, put_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.outputs import NUMBERS, Outputs, explained, warn
-from rlrun.env.recorded import Abandon, ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
+from rlrun.env.recorded import Abandon, Build, Episode, EpisodeOutcome, EpisodeRecorder, Recorded, StepBlock
 from rlrun.env.spaces import (
     action_writer,
     empty,
     from_gymnasium,
-    rewards,
     rewards_of,
     row_splitter,
     row_writer,
 )
 from rlrun.env.vector import Seed, Step, close_softly
-from rlrun.env.wrappers import frames_of, weigh_goals
+from rlrun.env.wrappers import draws_goals, frames_of
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
-
-# An observation must outlive the step it leads to and the restart after it: three sets of buffers.
-_SETS = 3
-_NO_INFO: dict[int, dict[str, Any]] = {}
 
 
 class SyncEnv(Recorded):
     """Step gymnasium environments in a loop, and write into preallocated buffers.
 
-    envs: single environments with equal spaces; place: what messages call the environment.
+    Args:
+        envs: single environments with equal spaces.
+        build: makes a fresh one, in place of one whose episode a resume cannot play again.
+        reset_options: of every reset.
+        seed_episodes: whether every episode gets a seed, or the first of each env alone.
+        place: what messages call the environment.
     """
 
     def __init__(
         self,
         envs: Sequence[gymnasium.Env[Any, Any]],
         *,
+        build: Build | None = None,
         reset_options: dict[str, Any] | None = None,
+        seed_episodes: bool = True,
         place: str = "environment",
     ) -> None:
         first = envs[0]
@@ -59,7 +61,8 @@ class SyncEnv(Recorded):
         self.frame_stack = frames_of(first)
         self._place = place
         self._options = reset_options or None
-        self._recorders = [ActionRecorder(env) for env in self.envs]
+        self.seed_episodes = seed_episodes
+        self._recorders = [EpisodeRecorder(env, self.spaces, build) for env in self.envs]
         self._outputs = [Outputs(first.observation_space, self.spaces.rewards) for _ in self.envs]
         self.remarked = set()
         self._step_functions: list[Callable[[Any], Any]] = [
@@ -68,37 +71,25 @@ class SyncEnv(Recorded):
         self._write = row_writer(first.observation_space)
         self._to_env = action_writer(first.action_space, self.num_envs)
         self._split = row_splitter(first.action_space)
-        self._sets = [self._buffers() for _ in range(_SETS)]
-        # Plain numbers are written through these, which takes half as long as through numpy.
-        columns: list[Sequence[Any]] = [buffers[1:4] for buffers in self._sets]
-        self._views = [[memoryview(column) for column in buffers] for buffers in columns]
-        self._turn = 0
+        self._block = StepBlock(self.spaces, self.num_envs)
+        # The observation after a restart must outlive the next step and the restart after it.
+        self._restarted = [empty(self.spaces.observation, self.num_envs) for _ in range(2)]
+        self._next: Tree = self._restarted[0]
         self._steps = 0
         self._begun = [0] * self.num_envs  # of these steps, those before each episode
         self._closed = False
 
-    def _buffers(self) -> Step:
-        count = self.num_envs
-        observation = empty(self.spaces.observation, count)
-        flags = np.zeros((2, count), np.bool_)
-        return Step(observation, rewards(count, self.spaces.rewards), flags[0], flags[1], None, _NO_INFO)
-
     def reset(self, seed: Seed = None) -> Tree:
-        seeds = env_seeds(seed, self.num_envs)
-        observation = self._sets[self._turn].observation
-        for env_index, env_seed in enumerate(seeds):
-            self._begin(env_index, env_seed, observation)
-        if self._action_log is not None:
-            self._action_log.begin(range(self.num_envs))
-        return observation
+        return self._restart(range(self.num_envs), env_seeds(seed, self.num_envs))
 
     def _begin(self, env_index: int, seed: int | None, observation: Tree) -> None:
         """Reset an env, and write its observation into its row."""
-        if self._action_log is not None:
-            self._recorders[env_index].begin(seed)
+        options = self._reset_options()
+        if self._recording:
+            self._recorders[env_index].begin(seed, options)
         outputs = self._outputs[env_index]
         try:
-            result = self.envs[env_index].reset(seed=seed, options=self._options)
+            result = self.envs[env_index].reset(seed=seed, options=options)
             value, info = result
             if not outputs.begun or info.__class__ is not dict:
                 outputs.reset(result)
@@ -124,10 +115,9 @@ class SyncEnv(Recorded):
     def step(self, action: Tree) -> Step:
         if self._action_log is not None:
             self._action_log.note(action)
-        self._turn = turn = (self._turn + 1) % _SETS
-        step = self._sets[turn]
+        step = self._block.advance()
         observation, reward, terminated, truncated, _, _ = step
-        rewards, ends, cuts = self._views[turn]
+        rewards, ends, cuts = self._block.views[self._block.newest]
         self._steps += 1
         if self._to_env is not None:
             action = self._to_env(action)
@@ -155,6 +145,7 @@ class SyncEnv(Recorded):
                     infos[env_index] = info
         except (Exception, SystemExit) as error:
             self._fail(self._outputs[env_index].explain(error, result), "step", env_index)
+        self._next = observation
         return step if infos is None else Step(observation, reward, terminated, truncated, None, infos)
 
     def _fail(self, error: BaseException, event: str, env_index: int) -> NoReturn:
@@ -166,52 +157,44 @@ class SyncEnv(Recorded):
             cause = f"{cause} (step {self._steps - self._begun[env_index]} of the episode)"
         raise RlrunError(f"{self._place}: {event} failed in env {env_index}: {cause}") from error
 
-    def restart(self, episode_end: Array) -> Tree:
+    def restart(self, episode_end: Array, seeds: Sequence[int] | None = None) -> Tree:
         if not np.count_nonzero(episode_end):
-            return self._sets[self._turn].observation
+            return self._next
         envs = episode_end.nonzero()[0].tolist()
-        return self._restart(envs, (None,) * len(envs))
+        return self._restart(envs, (None,) * len(envs) if seeds is None else seeds)
 
-    def reset_envs(self, envs: Array, seeds: Sequence[int | None]) -> Tree:
-        return self._restart(np.flatnonzero(envs).tolist(), seeds)
-
-    def _restart(self, envs: list[int], seeds: Sequence[int | None]) -> Tree:
-        last = self._sets[self._turn].observation
-        self._turn = (self._turn + 1) % _SETS
-        observation = self._sets[self._turn].observation
+    def _restart(self, envs: Sequence[int], seeds: Sequence[int | None]) -> Tree:
+        self._restarted.reverse()
+        observation = self._restarted[0]
         if len(envs) < self.num_envs:
-            put_rows(observation, slice(None), last)
+            put_rows(observation, slice(None), self._next)
         for env_index, seed in zip(envs, seeds, strict=True):
             self._begin(env_index, seed, observation)
-        if self._action_log is not None:
-            self._action_log.begin(envs)
+        self._next = observation
+        self._note_begin(envs, observation)
         return observation
 
     def accept_own_actions(self) -> None:
         """Make `step` accept the environment's own actions, in its own containers, in place of policy actions."""
         self._to_env = None
 
-    def weigh_goals(self, probabilities: Array) -> None:
-        for env in self.envs:
-            weigh_goals(env, probabilities)
-
     def renew(self) -> None:
         for recorder in self._recorders:
-            recorder.reset_state.renew()
+            recorder.renew()
 
-    @property
-    def _observations(self) -> Tree:
-        return self._sets[self._turn].observation
+    def _draws_goals(self) -> bool:
+        return draws_goals(self.envs[0])
 
-    def _origins(self, long: list[bool]) -> list[dict[str, Any] | None]:
-        return [recorder.written(is_long) for recorder, is_long in zip(self._recorders, long, strict=True)]
+    def _written(self) -> list[dict[str, Any]]:
+        return [recorder.state_dict() for recorder in self._recorders]
 
-    def _replay(self, episodes: list[RecordedEpisode | None], abandon: Abandon) -> list[ReplayOutcome]:
+    def _resume(self, episodes: Sequence[Episode], abandon: Abandon) -> list[EpisodeOutcome]:
         outcomes = [
-            ReplayOutcome() if episode is None else recorder.replay(episode, self._options, abandon)
+            recorder.resume(episode, self._options, abandon)
             for recorder, episode in zip(self._recorders, episodes, strict=True)
         ]
-        self._begun = [self._steps - outcome.length for outcome in outcomes]
+        self.envs = [recorder.env for recorder in self._recorders]
+        self._begun = [self._steps - len(episode.actions or ()) for episode in episodes]
         return outcomes
 
     def render(self) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -17,6 +18,8 @@ from rlrun.runs.processes import describe_error
 
 _messages = logging.getLogger("rlrun")
 Seed = int | Sequence[int | None] | None
+Options = dict[str, Any] | None
+GOALS = "goal_probabilities"  # the option of resets that changes between episodes
 
 
 class Step(NamedTuple):
@@ -39,14 +42,10 @@ class Step(NamedTuple):
 class Resumed(NamedTuple):
     """Environments with resumed episodes.
 
-    observation: tree [N, …] to act on; episode_return: [N] or [N, R] float64, the float32 rewards added up one by one;
-    length: [N]; of an env that was set directly, not replayed, these are NaN and -1;
-    lost: env -> why its episode could not be resumed; it must be reset.
+    observation: tree [N, …] to act on; lost: env -> why its episode could not be resumed; it must be reset.
     """
 
     observation: Tree
-    episode_return: Array
-    length: Array
     lost: dict[int, str]
 
 
@@ -62,11 +61,14 @@ class Env(OuterSpaces, ABC):
     name: str = "env"
     vectorization: str = "sync"
     resets_itself: bool = False  # in a separate step, whose row is not a transition
+    seed_episodes: bool = False  # whether `restart` takes a seed for each episode
     frame_stack: int = 1  # frames in an observation, where it is known to be a stack of the newest ones
     envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, if they are in this process
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
     maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set by `make`
+    _options: Options = None  # of every reset
+    _goals: Mapping[str, Any] = MappingProxyType({})  # the option of a reset that changes
 
     @abstractmethod
     def reset(self, seed: Seed = None) -> Tree:
@@ -77,14 +79,10 @@ class Env(OuterSpaces, ABC):
         """Step every env with policy actions [N, …] (Box in [-1, 1], Discrete from 0)."""
 
     @abstractmethod
-    def restart(self, episode_end: Array) -> Tree:
-        """Begin new episodes in the envs where `episode_end` [N] is True; return the observations [N, …] to act on."""
+    def restart(self, episode_end: Array, seeds: Sequence[int] | None = None) -> Tree:
+        """Begin new episodes in the envs where `episode_end` [N] is True; return the observations [N, …] to act on.
 
-    @abstractmethod
-    def reset_envs(self, envs: Array, seeds: Sequence[int | None]) -> Tree:
-        """Start episodes in chosen envs, each with a seed of its own; return the observations of all envs.
-
-        envs: [N] bool; seeds: one for each chosen env, in order; each env is called with `reset(seed=…)`.
+        seeds: one for each of these envs, in order; without them the envs continue their own generators.
         """
 
     @abstractmethod
@@ -126,10 +124,22 @@ class Env(OuterSpaces, ABC):
         Raises:
             RlrunError: no wrapper draws goals.
         """
-        raise RlrunError(f"environment '{self.name}' ({self.vectorization}) has no wrappers, so none draws goals")
+        if not self._draws_goals():
+            raise RlrunError(
+                f"environment '{self.name}' ({self.vectorization}) has no wrapper rlrun.env.wrappers.RandomGoal, which "
+                "draws learned goals"
+            )
+        self._goals = {GOALS: probabilities}
+
+    def _draws_goals(self) -> bool:
+        return False
+
+    def _reset_options(self) -> Options:
+        """Return the options of the next reset, in a dict of its own."""
+        return {**(self._options or {}), **self._goals} or None
 
     def renew(self) -> None:
-        """Restore the state of the first call: earlier episodes have no effect."""
+        """Give layers with a `state_dict` the states of the first call: they forget the episodes since."""
 
     def copy(self, num_envs: int = 1, render_mode: str | None = None) -> Env:
         """Return a separate environment of the same kind, for evaluation."""

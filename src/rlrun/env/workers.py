@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from multiprocessing.connection import wait
@@ -18,17 +18,16 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from rlrun.core.errors import DataError, RlrunError
-from rlrun.core.spaces import put_rows, take_rows
-from rlrun.core.typing import Array, Tree
+from rlrun.core.spaces import Spaces, put_rows, take_rows
+from rlrun.core.typing import Tree
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.outputs import Outputs, explained, warn
-from rlrun.env.recorded import Abandon, ActionRecorder, Recorded, RecordedEpisode, ReplayOutcome
+from rlrun.env.recorded import Abandon, Build, Episode, EpisodeOutcome, EpisodeRecorder, Recorded, StepBlock
 from rlrun.env.spaces import empty, from_gymnasium, rewards_of, row_splitter, row_writer
-from rlrun.env.vector import Step, close_softly
-from rlrun.env.wrappers import weigh_goals
+from rlrun.env.vector import Options, Step, close_softly
+from rlrun.env.wrappers import draws_goals
 from rlrun.runs.processes import describe_error, describe_exit, end_with_parent, leave, refused
 
-Build = Callable[[], gymnasium.Env[Any, Any]]
 DYING = 2.0  # seconds between the end of a worker's connection and that of its process, which may write a core dump
 POLL = 0.1  # seconds between two checks for signals
 REMARKS = "rlrun.remarks"  # a key of infos from a worker
@@ -42,26 +41,25 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Records the environment of a worker, if `recording` is set; the main process calls its methods by name.
 
     Args:
-        env: with all its wrappers.
+        build: makes the environment with all its wrappers.
         number: of the environment.
         in_worker: False in the main process, which builds one for its spaces.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], number: int, *, in_worker: bool) -> None:
-        super().__init__(env)
+    def __init__(self, build: Build, number: int, *, in_worker: bool) -> None:
+        super().__init__(build())
+        self.build = build
         self.number = number
         self.in_worker = in_worker
-        self.recorder = ActionRecorder(env)
         self.recording = False
-        # an episode to replay, with options of resets
-        self.episode: tuple[RecordedEpisode, dict[str, Any] | None] | None = None
+        self.episode: tuple[Episode, Options] | None = None  # to play again, with options of resets
         self.steps = -1  # of the episode; -1 before the first one
         self.is_stepped = False
         self.remarked = 0  # remarks that the main process has got
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if self.recording:
-            self.recorder.begin(seed)
+            self.recorder.begin(seed, options)
         result = self.env.reset(seed=seed, options=options)
         value, info = result
         if not self.outputs.begun or info.__class__ is not dict:
@@ -91,6 +89,12 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return value, reward, terminated, truncated, info or {}
 
     @cached_property
+    def recorder(self) -> EpisodeRecorder:
+        place, spaces = f"env {self.number}", (self.env.observation_space, self.env.action_space)
+        observation, action = (from_gymnasium(space, place, action=space is spaces[1]) for space in spaces)
+        return EpisodeRecorder(self.env, Spaces(observation, action, self.env_rewards()), self.build)
+
+    @cached_property
     def outputs(self) -> Outputs:
         return Outputs(self.env.observation_space, self.env_rewards())
 
@@ -104,18 +108,21 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Return how many numbers a reward has; 0 = a plain number."""
         return rewards_of(self.env, "environment")
 
-    def env_weigh_goals(self, probabilities: Array) -> None:
-        """Pass probabilities of goals on to the wrapper that draws them."""
-        weigh_goals(self.env, probabilities)
+    def env_draws_goals(self) -> bool:
+        """Return True if a wrapper draws goals."""
+        return draws_goals(self.env)
 
-    def env_written(self, long: list[bool]) -> dict[str, Any] | None:
-        """Return the origin of the open episode."""
-        return self.recorder.written(long[self.number])
+    def env_written(self) -> dict[str, Any]:
+        """Return how the open episode began."""
+        return self.recorder.state_dict()
 
-    def env_replay(self) -> ReplayOutcome:
+    def env_resume(self) -> EpisodeOutcome:
         """Play the episode again."""
-        episode, self.episode = self.episode, None
-        return ReplayOutcome() if episode is None else self.recorder.replay(*episode)
+        assert self.episode is not None
+        self.steps = len(self.episode[0].actions or ())
+        outcome = self.recorder.resume(*self.episode)
+        self.env, self.episode = self.recorder.env, None
+        return outcome
 
     def close(self) -> None:
         try:
@@ -138,7 +145,7 @@ def _worker(build: Build, number: int, parent: int, in_main_thread: bool) -> gym
         os.setpgid(0, 0)  # only the parent obeys a signal of a terminal or a scheduler to the whole group
         if in_main_thread:
             end_with_parent()
-    return WorkerWrapper(build(), number, in_worker=in_worker)
+    return WorkerWrapper(build, number, in_worker=in_worker)
 
 
 def _work(index: int, build: Any, pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *rest: Any) -> None:
@@ -166,7 +173,13 @@ class WorkerEnv(Recorded, BatchedEnv):
     vector: AsyncVectorEnv
 
     def __init__(
-        self, build: Build, count: int, *, reset_options: dict[str, Any] | None = None, place: str = "environment"
+        self,
+        build: Build,
+        count: int,
+        *,
+        reset_options: dict[str, Any] | None = None,
+        seed_episodes: bool = True,
+        place: str = "environment",
     ) -> None:
         started_by = os.getpid(), threading.current_thread() is threading.main_thread()
         workers = [partial(_worker, build, env_index, *started_by) for env_index in range(count)]
@@ -176,15 +189,17 @@ class WorkerEnv(Recorded, BatchedEnv):
         self._call("start", lambda: begin(self.vector, workers))
         super().__init__(self.vector, reset_options=reset_options, place=place)
         self.remarked = set()
+        self.seed_episodes = seed_episodes
         self._split = row_splitter(self.vector.single_action_space)
-        self._last_written: list[dict[str, Any] | None] = [None] * count  # when the workers were closed
+        self._block = StepBlock(self.spaces, count)
+        self._last_written: list[dict[str, Any]] = []  # when the workers were closed
         self._is_replayed = False  # and not stepped since
 
     def _rewards(self) -> int:
         return int(self._call("start", lambda: self.vector.call("env_rewards"))[0])
 
     def record(self) -> None:
-        if self._action_log is None:
+        if not self._recording:
             self._call("record", lambda: self.vector.set_attr("recording", True))
         super().record()
 
@@ -192,7 +207,12 @@ class WorkerEnv(Recorded, BatchedEnv):
         if self._action_log is not None:
             self._action_log.note(action)
         self._is_replayed = False
-        return super().step(action)
+        step = super().step(action)
+        if self._action_log is not None:
+            copied = self._block.advance()
+            put_rows(copied.observation, slice(None), step.observation)
+            copied.reward[:] = step.reward
+        return step
 
     def _check(self, raw: Any, info: Any) -> None:
         """Log the remarks of workers, which check the outputs."""
@@ -207,17 +227,16 @@ class WorkerEnv(Recorded, BatchedEnv):
         observation = super()._reset(seed, options)
         if self._is_replayed:  # the workers' shared memory lacks the observations of other replays
             put_rows(observation, ~chosen, take_rows(before, ~chosen))
-        if self._action_log is not None:
-            self._action_log.begin(np.flatnonzero(chosen).tolist())
+        self._note_begin(np.flatnonzero(chosen).tolist(), observation)
         return observation
 
-    def weigh_goals(self, probabilities: Array) -> None:
-        self._call("weigh_goals", lambda: self.vector.call("env_weigh_goals", probabilities))
+    def _draws_goals(self) -> bool:
+        return bool(self._call("weigh_goals", lambda: self.vector.call("env_draws_goals"))[0])
 
     def close(self) -> None:
-        if not self._closed and self._action_log is not None:
+        if not self._closed and self._recording:
             with suppress(RlrunError):  # for a later checkpoint; a worker that died has no state
-                self._last_written = self._origins(self._action_log.long())
+                self._last_written = self._written()
         if not self._closed:
             self._closed = True
             with suppress(EOFError, OSError):  # a worker died before it could close its environment
@@ -266,21 +285,17 @@ class WorkerEnv(Recorded, BatchedEnv):
         for process in self._started():
             process.join()
 
-    @property
-    def _observations(self) -> Tree:
-        return self._next
-
-    def _origins(self, long: list[bool]) -> list[dict[str, Any] | None]:
+    def _written(self) -> list[dict[str, Any]]:
         if self._closed:
             return self._last_written
-        return list(self._call("state_dict", lambda: self.vector.call("env_written", long)))
+        return list(self._call("state_dict", lambda: self.vector.call("env_written")))
 
-    def _replay(self, episodes: list[RecordedEpisode | None], abandon: Abandon) -> list[ReplayOutcome]:
+    def _resume(self, episodes: Sequence[Episode], abandon: Abandon) -> list[EpisodeOutcome]:
         self._next = empty(self.spaces.observation, self.num_envs)
         self._is_replayed = True
-        replays = [None if episode is None else (episode, self._options) for episode in episodes]
+        replays = [(episode, self._options) for episode in episodes]
         self._call("resume", lambda: self.vector.set_attr("episode", replays))
-        self._call("resume", lambda: self.vector.call_async("env_replay"))
+        self._call("resume", lambda: self.vector.call_async("env_resume"))
         for pipe in self.vector.parent_pipes:
             while abandon is not None and not pipe.poll(POLL):
                 abandon()

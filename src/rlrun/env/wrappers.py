@@ -21,6 +21,7 @@ from rlrun.core import spaces as ours
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError
 from rlrun.core.typing import Array
 from rlrun.env.spaces import from_gymnasium
+from rlrun.env.vector import GOALS
 
 __all__ = [
     "ActionMask",
@@ -272,10 +273,11 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     Networks get it one-hot. With a `size` in place of a count it is so many numbers, uniform in [-1, 1]. A reward, or a
     discriminator of goals (`+with=diayn`), gives goals their meaning. Goals have their own generator, so the
     environment's draws stay the same; `reset(seed=…)` seeds both. With an `option`, the environment gets the goal under
-    this name among the options of its reset. `goal_probabilities` [count] may be set at any time, for later episodes.
+    this name among the options of its reset. The option `goal_probabilities` [count] of a reset, which the environment
+    does not get, says how likely each goal is; without it they are equally likely.
     """
 
-    goal_probabilities: Array | None = None  # uniform
+    draws_goals = True
 
     def __init__(
         self,
@@ -303,15 +305,17 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self.generator = _goal_generator(seed)
-        if self.count and self.goal_probabilities is not None:
-            self.goal = self.generator.choice(self.count, p=self.goal_probabilities)
+        options = dict(options or {})
+        probabilities = options.pop(GOALS, None)
+        if self.count and probabilities is not None:
+            self.goal = self.generator.choice(self.count, p=probabilities)
         elif self.count:
             self.goal = self.generator.integers(self.count)
         else:
             self.goal = self.generator.uniform(-1.0, 1.0, self.size).astype(np.float32)
         if self.option is not None:
-            options = {**(options or {}), self.option: self.goal}
-        observation, info = self.env.reset(seed=seed, options=options)
+            options[self.option] = self.goal
+        observation, info = self.env.reset(seed=seed, options=options or None)
         return self._observe(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -325,14 +329,9 @@ class RandomGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {"observation": parts, self.name: self.goal, ours.ACTION_MASK: observation[ours.ACTION_MASK]}
 
 
-def weigh_goals(env: AnyEnv, probabilities: Array) -> None:
-    """Draw the goals of later episodes with these probabilities [count].
-
-    Raises:
-        RlrunError: no wrapper draws goals.
-    """
-    if not env.set_wrapper_attr("goal_probabilities", probabilities, force=False):
-        raise RlrunError("env.around: learned goals want rlrun.env.wrappers.RandomGoal, which draws them")
+def draws_goals(env: AnyEnv) -> bool:
+    """Return True if a wrapper of an environment draws goals, with the probabilities among the options of a reset."""
+    return env.has_wrapper_attr("draws_goals")
 
 
 class Costs(gymnasium.Wrapper[Any, Any, Any, Any]):

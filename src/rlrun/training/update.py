@@ -65,12 +65,12 @@ class Update:
     def source(self, groups: Sequence[str]) -> str:
         """Return the function of an update with these data groups, in which all callbacks are due."""
         due = {id(step.callback): True for step in self.steps}
-        return Writer(self.steps, groups, due, None).source()
+        return _Writer(self.steps, groups, due, None).source()
 
     def _first(self, key: tuple[Any, ...], groups: tuple[str, ...]) -> Function:
         """Return a function that makes the first update of its kind, in which hooks may assign nothing."""
         due = self._due or {id(step.callback): step.callback.due() for step in self.steps}
-        writer = Writer(self.steps, groups, due, self.compiler)
+        writer = _Writer(self.steps, groups, due, self.compiler)
         function = writer.function()
 
         def first(groups: Groups, state: State) -> None:
@@ -147,13 +147,12 @@ def _contents(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return contents
 
 
-class Writer:
+class _Writer:
     """Writes the source of an update.
 
     Attributes:
         names: what the source's names stand for.
-        callbacks: those that it calls, by these names.
-        pure: callbacks whose `loss` or `target` it calls, likewise.
+        pure: callbacks whose `loss` or `target` it calls, by these names.
     """
 
     def __init__(
@@ -175,8 +174,7 @@ class Writer:
             alone = group == "default" or len(groups) == 1
             self.batches[group] = self._free_name("batch" if alone else f"{group}_batch")
         self.pure: dict[str, Callback] = {}
-        self.callbacks: dict[str, Callback] = {}
-        self._callback_names: dict[int, str] = {}
+        self._callbacks: dict[int, str] = {}
 
     def function(self) -> Function:
         """Return the update as a function."""
@@ -241,10 +239,10 @@ class Writer:
 
     def _name_of(self, callback: Callback) -> str:
         """Return the name of a callback in the source: its own, unless something else has it."""
-        if id(callback) not in self._callback_names:
-            self._callback_names[id(callback)] = name = self._free_name(callback.name)
-            self.names[name] = self.callbacks[name] = callback
-        return self._callback_names[id(callback)]
+        if id(callback) not in self._callbacks:
+            self._callbacks[id(callback)] = name = self._free_name(callback.name)
+            self.names[name] = callback
+        return self._callbacks[id(callback)]
 
     def _free_name(self, text: str) -> str:
         """Return an identifier like a text, which comes from a config and may be anything."""
