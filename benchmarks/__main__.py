@@ -18,6 +18,7 @@ from benchmarks import (
     halfcheetah,
     kept,
     learning,
+    ledger,
     memory,
     overhead,
     page,
@@ -47,6 +48,7 @@ MEASURES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         overrides=args.override,
         earlier=page.load("learning") if args.add else None,
     ),
+    "ledger": lambda args: ledger.measure(args.ledger, shard=args.shard, again=args.again),
     "memory": lambda args: memory.measure(args.memory, rivals=args.rivals, rounds=args.rounds),
     "chain": lambda args: priority_chain.measure([6, 8, 10, 12], range(5)),
     "checkpoints": lambda args: checkpoints.measure(rounds=args.rounds),
@@ -73,6 +75,14 @@ def seeds_of(text: str) -> list[int]:
     """Read `0-4`, `3` or `0,2,4`."""
     parts = [part.split("-") for part in text.split(",")]
     return [seed for part in parts for seed in range(int(part[0]), int(part[-1]) + 1)]
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Read `2/4`: the second of four shares."""
+    number, count = map(int, text.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(text)
+    return number, count
 
 
 def parser() -> argparse.ArgumentParser:
@@ -113,6 +123,12 @@ def parser() -> argparse.ArgumentParser:
     parsers["kept"].add_argument("--against", required=True, metavar="COMMIT", help="the commit before")
     parsers["kept"].add_argument("--rounds", type=int, default=10)
     parsers["learning"].add_argument("learning", nargs="*", metavar="CLAIM", help=", ".join(learning.CLAIMS))
+    parsers["ledger"].add_argument("ledger", nargs="*", metavar="MODULE", help="such as alf.sac_algorithm")
+    parsers["ledger"].add_argument("--again", action="store_true", help="train modules that passed, too")
+    for name in ("ledger", "all"):
+        parsers[name].add_argument(
+            "--shard", type=shard_of, default=(1, 1), metavar="I/N", help="a share of the modules"
+        )
     parsers["memory"].add_argument("memory", nargs="*", metavar="PART", help=", ".join(memory.PARTS))
     parsers["resilience"].add_argument(
         "resilience", nargs="*", metavar="CELL", help=", ".join([*resilience.PARTS, *resilience.CELLS])
@@ -120,7 +136,9 @@ def parser() -> argparse.ArgumentParser:
     parsers["sweeps"].add_argument("--launcher", action="append", choices=list(sweeps.LAUNCHERS), help="default: all")
     parsers["why"].add_argument("why", nargs="*", metavar="GROUP", help=", ".join(why.GROUPS))
     parsers["search"].add_argument("search", nargs="*", metavar="PART", help=", ".join(search.PARTS))
-    parsers["all"].set_defaults(speed=[], peers=[], learning=[], memory=[], resilience=[], launcher=None, why=[])
+    parsers["all"].set_defaults(
+        speed=[], peers=[], learning=[], ledger=[], memory=[], resilience=[], launcher=None, why=[]
+    )
     parsers["halfcheetah"].add_argument("halfcheetah", nargs="*", metavar="CASE", help=", ".join(halfcheetah.CASES))
     parsers["defaults"].add_argument("defaults", nargs="*", metavar="TASK", help=", ".join(defaults.TASKS))
     parsers["all"].set_defaults(search=[], halfcheetah=[], peers=[], defaults=[])

@@ -61,6 +61,20 @@ def chain(result: dict[str, Any]) -> Lines:
     return [how, "", *table(heads, rows)]
 
 
+def ledger(result: dict[str, Any]) -> Lines:
+    """Entries of the ledgers that train for three updates, and those that do not."""
+    parts = result.values()
+    count, entries, skipped = (sum(part[key] for part in parts) for key in ("trained", "entries", "skipped"))
+    failed = [(text, fault) for part in parts for text, fault in part["failed"].items()]
+    hours = sum(part["wall_seconds"] for part in parts) / 3_600
+    first = (
+        f"{count - skipped - len(failed)} of {count} different commands trained, which {entries} entries say; "
+        f"{skipped} need a package that is not installed. Hours: {hours:.1f}."
+    )
+    rows = [[", ".join(fault["entries"]), f"`{text}`", fault["error"]] for text, fault in failed]
+    return [first, *(["", *table(["entries", "command", "error"], rows)] if rows else [])]
+
+
 def resilience(result: dict[str, Any]) -> Lines:
     """Runs that were killed, against uninterrupted ones; then attacks by untrusted runs."""
     attacked, result = (

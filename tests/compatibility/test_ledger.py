@@ -1,36 +1,26 @@
 """Every class and constructor parameter that ALF and Emote document has its overrides here."""
 
+import math
 import shlex
 from collections import defaultdict
 from hashlib import md5
 
 import pytest
-from handbook.compatibility import PAGES, ledger, page
+import torch
+from handbook.compatibility import PAGES, documented, entries, ledger, page, said
+from handbook.defaults import complete, defaults, key_of, parted
 from omegaconf import OmegaConf
-from tests.configs import ALGORITHMS, FILES
+from tests.compatibility.trial import attempt
 
+import rlrun.core.schedules
+import rlrun.nn
+import rlrun.ops
 from rlrun.commands.check import check
 from rlrun.config import compose
-from rlrun.config.places import packaged_dir
 from rlrun.core.errors import RlrunError, SpaceError
 
 FAMILIES = {"model", "search", "representation", "inference", "imitation", "recurrent", "masks", "options"}
-GROUPS = {path.name for path in packaged_dir().iterdir() if path.is_dir()}
-COUNTS = {"alf": (110, 841), "emote": (144, 420)}
-
-
-def entries(system):
-    """Return (module, class, parameter) -> text."""
-    return {
-        (module, name, parameter): text
-        for module, classes in ledger(system)["modules"].items()
-        for name, parameters in classes.items()
-        for parameter, text in parameters.items()
-    }
-
-
-def key_of(override):
-    return override.lstrip("+~").partition("=")[0]
+COUNTS = {"alf": (118, 867), "emote": (164, 474)}
 
 
 def names(words):
@@ -42,10 +32,9 @@ def overrides_of(system):
     """Return choices of groups -> the other overrides of each entry that has these choices."""
     groups = defaultdict(set)
     for text in entries(system).values():
-        if not text.startswith(("dissolved: ", "todo: ")):
-            words = shlex.split(text)
-            choices = tuple(word for word in words if key_of(word) in GROUPS)
-            groups[choices].add(tuple(word for word in words if word not in choices))
+        if said(text):
+            choices, words = parted(text)
+            groups[tuple(choices)].add(tuple(words))
     return groups
 
 
@@ -60,13 +49,6 @@ def test_ledger_has_every_documented_name(system):
         if kind == "todo":
             assert rest in FAMILIES - done, place
         assert kind != "dissolved" or len(rest) > 10, place
-
-
-def complete(overrides, env="cartpole"):
-    """Return overrides with an environment, and without a tuned preset unless they choose one."""
-    keys = {key_of(override).partition(".")[0] for override in overrides}
-    env = "none" if any(f"algorithm={name}" in overrides for name in set(FILES) - set(ALGORITHMS)) else env
-    return [*overrides, *(f"{key}={value}" for key, value in (("env", env), ("preset", "null")) if key not in keys)]
 
 
 def composed(*overrides, check=True):
@@ -117,7 +99,152 @@ def test_a_sample_of_entries_builds(system):
         try:
             check(complete(overrides))
         except SpaceError:
-            check(complete(overrides, "pendulum"))
+            check(complete(overrides, "env=pendulum"))
+
+
+WEIGHTS = torch.nn.Linear(2, 3)
+OTHERS = torch.nn.Linear(2, 3).requires_grad_(False)
+POINT = torch.tensor([1.0, 2.0], requires_grad=True)
+VALUES = {  # of what expressions in Python name
+    "achieved_goal": torch.tensor([[0.0, 0.0], [0.3, 0.4]]),
+    "goal": torch.zeros(2, 2),
+    "threshold": 0.5,
+    "m": torch.nn.Linear(4, 4),
+    "gain": 0.1,
+    "source": WEIGHTS,
+    "target": OTHERS,
+    "source_params": [WEIGHTS.weight],
+    "target_params": [OTHERS.weight],
+    "tau": 0.5,
+    "data": torch.arange(6.0),
+    "rollout_len": 3,
+    "rewards": torch.tensor([[1.0, 2.0]]),
+    "values": torch.tensor([[9.0, 4.0]]),
+    "ends": torch.tensor([[False, True]]),
+    "gamma": 0.5,
+    "min_x": 10,
+    "max_x": 20,
+    "min_y": 1.0,
+    "max_y": 3.0,
+    "x": torch.tensor(15.0),
+    "tensor": torch.empty(1_000),
+    "mean": 5.0,
+    "std": 1.0,
+    "minval": 2.0,
+    "maxval": 3.0,
+    "shape": (1_000,),
+    "model_output": (POINT**2).sum().reshape(1),
+    "model_input": POINT,
+}
+
+
+def evaluated(text, **values):
+    return eval(text.removeprefix("python: "), {"torch": torch, "rlrun": rlrun, **VALUES, **values})
+
+
+def in_python(name, **values):
+    places = (place for system in COUNTS for place in entries(system).items() if place[0][1] == name)
+    (text,) = {text for _, text in places if text.startswith("python: ")}
+    return evaluated(text, **values)
+
+
+def test_expressions_in_python_return_what_the_documented_functions_do():
+    assert in_python("l2_dist_close_reward_fn").tolist() == [0.0, -1.0]  # at the threshold it is too far
+    assert in_python("gradient_loss_function").item() == 20.0  # (2 · 1)² + (2 · 2)²
+    assert in_python("split_rollouts").tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert [in_python("truncated_linear", x=x) for x in (0, 15, 30)] == [1.0, 2.0, 3.0]
+    assert in_python("to_numpy", x=torch.ones(2, requires_grad=True)).tolist() == [1.0, 1.0]
+    assert in_python("rand_uniform").min() >= 2.0
+    assert in_python("rand_uniform").max() <= 3.0
+    assert in_python("truncated_normal_").sub(5.0).abs().max() <= 2.0
+    assert in_python("discount").tolist() == [[3.0, 4.0]]  # 1 + γ (2 + γ 4), 2 + γ 4
+
+
+def test_expressions_in_python_run():
+    for system in COUNTS:
+        for text in {text for text in entries(system).values() if text.startswith("python: ")}:
+            evaluated(text)
+
+
+CONVERTED = {  # names in conversions
+    **dict.fromkeys(("num_envs", "unroll_length", "num_updates_per_train_iter"), 2),
+    **dict.fromkeys(("num_env_steps", "mini_batch_size", "action_dim", "action_scale"), 2),
+    **dict.fromkeys(("inverse_mvp_hidden_size", "hidden_size", "steps", "updates_per_step", "learning_rate"), 2),
+    **vars(math),
+}
+
+
+@pytest.mark.parametrize("system", COUNTS)
+def test_units_are_those_of_entries_and_convert(system):
+    known = {name for _, owner, parameter in entries(system) for name in (parameter, f"{owner}.{parameter}")}
+    for name, (expression, there, here) in ledger(system)["units"].items():
+        assert name in known
+        assert there != here
+        assert eval(expression, {**CONVERTED, "x": 1}) is not None, name
+
+
+def converted(name, x, **settings):
+    (unit,) = {ledger(system)["units"][name][0] for system in COUNTS if name in ledger(system)["units"]}
+    return eval(unit, {**CONVERTED, "x": x, **settings})
+
+
+def test_numbers_of_another_unit_are_converted():
+    assert converted("initial_log_alpha", 0.0) == 1.0
+    assert converted("net_moving_average_rate", 0.01) == 0.99
+    assert converted("f_norm_penalty_weight", 0.5, mini_batch_size=8, action_dim=2) == 2.0
+    assert converted("replay_buffer_length", 1_000, num_envs=4) == 4_000
+    assert converted("num_evals", 10, num_env_steps=500) == 50
+    assert converted("staircase_steps", 5, steps=100) == 20
+
+
+@pytest.mark.parametrize("system", COUNTS)
+def test_documented_defaults_are_those_of_entries(system):
+    given = [
+        (module, owner, name)
+        for module, classes in documented(system).items()
+        for owner, parameters in classes.items()
+        for name in parameters
+    ]
+    assert set(given) <= set(entries(system))
+
+
+DEFAULTS = {  # parameter -> the default there, and here
+    ("alf", "sac_algorithm", "SacAlgorithm", "target_update_tau"): ("0.05", "0.005"),
+    ("alf", "sarsa_algorithm", "SarsaAlgorithm", "target_update_period"): ("10", "1"),  # of the class
+    ("alf", "dqn_algorithm", "DqnAlgorithm", "num_critic_replicas"): ("2", "1"),
+    ("alf", "config", "TrainerConfig", "priority_replay"): ("False", "replay"),  # of the group
+    ("alf", "config", "TrainerConfig", "profiling"): ("False", "off"),
+    ("alf", "ppo_loss", "PPOLoss", "log_prob_clipping"): ("0.0", "null"),
+    ("emote", "emote.algorithms.sac", "AlphaLoss", "max_alpha"): ("0.2", "null"),
+}
+
+
+@pytest.mark.parametrize("place", DEFAULTS)
+def test_a_default_here_is_that_of_the_config_or_the_class(place):
+    system, module, owner, name = place
+    text = entries(system)[module, owner, name]
+    assert (documented(system)[module][owner][name], defaults(text)) == DEFAULTS[place]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "algorithm=dqn algorithm.ensemble=2",
+        "algorithm=sac memory=prioritized",
+        "algorithm=bc dataset=demonstrations.zip",
+        "algorithm=dqn init.from=runs/mine@200_000",
+        "algorithm=particles algorithm.method=gfsf",
+    ],
+)
+def test_an_entry_trains_for_three_updates(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = attempt(text)
+    assert outcome.get("updates") in (3, 6), outcome  # those of the parent count
+
+
+def test_an_entry_that_fails_says_why(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert attempt("algorithm=a2c algorithm.horizon=0")["error"] == "loader.horizon must be at least 1, not 0"
 
 
 @pytest.mark.parametrize("system", COUNTS)
