@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from rlrun import train
 from rlrun.algorithms.autoencoder import (
     DecodingLoss,
     EncoderDecoder,
@@ -17,7 +18,7 @@ from rlrun.algorithms.autoencoder import (
 from rlrun.callbacks import CriticLoss, JointLoss
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Box, Discrete, Spaces
-from rlrun.nn import Critics, Decoder, SharedFeatures
+from rlrun.nn import Critics, Decoder, RegularizedMLP, SharedFeatures
 
 VECTOR = Box((3,), np.full(3, -np.inf), np.full(3, np.inf))
 SGD = functools.partial(torch.optim.SGD, lr=0.05)
@@ -49,6 +50,27 @@ def test_encoders_weigh_their_own_losses():
     assert metrics["encoding/bias"] == 3.0
     _, outputs, _ = EncodingLoss(network, None, output_fields=["heads.twice", "size"]).loss(observation)
     assert [*outputs["encoded"]] == ["heads.twice", "size"]
+
+
+def test_shipped_encoders_have_losses(tmp_path):
+    network = RegularizedMLP(VECTOR, 4, hidden=[])
+    output = network(torch.randn(5, 3))
+    torch.testing.assert_close(output["size"], output["features"].square().mean(-1))
+    torch.testing.assert_close(output["sparsity"], output["features"].abs().mean(-1))
+    options = ["networks.encoder._target_=rlrun.nn.RegularizedMLP", "algorithm.output_fields=features", "logger=[]"]
+    place = "callbacks.autoencoder.terms.encoding"
+    options += [f"{place}.loss_fields=[sparsity,size]", f"{place}.loss_weights=[0.0,100.0]", "stop.updates=100"]
+    sizes = []
+    for weight in (0.0, 10.0):
+        run = [
+            *options,
+            f"callbacks.autoencoder.loss_weight.encoding={weight}",
+            "evaluation.every=100",
+        ]
+        result = train(["algorithm=autoencoder", *run], run_dir=tmp_path / str(weight))
+        sizes.append(float(result.trainer.callbacks["autoencoder"].metrics["encoding/size"]))
+        assert 0.0 < result.summary["validation"]["squared_error"] < 10.0
+    assert sizes[1] < 0.1 * sizes[0]
 
 
 def test_decoders_sum_distances_of_entries():

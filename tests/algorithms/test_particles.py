@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from rlrun import train
-from rlrun.algorithms.generator import Generator, Inverse, InverseLoss, jacobian_of, product_of
+from rlrun.algorithms.generator import Generator, Inverse, InverseLoss, product_of
 from rlrun.algorithms.hypernetwork import Likelihood, Outliers, Votes, metric_of
 from rlrun.algorithms.mutual_information import information_of
 from rlrun.algorithms.particles import (
@@ -19,7 +19,10 @@ from rlrun.algorithms.particles import (
     critic_loss,
     trace_of,
 )
-from rlrun.core.errors import ConfigError
+from rlrun.commands.check import check
+from rlrun.config import compose
+from rlrun.config.build import Builder
+from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box
 from rlrun.nn import MLP
 from rlrun.ops import stein
@@ -134,16 +137,28 @@ def test_critics_share_noise_on_demand():
     assert SteinCriticLoss(critic, sgd, **options).provides == ()
 
 
-@pytest.mark.parametrize("block", [False, True])
-def test_products_with_the_inverse_jacobian(block):
-    network = generator(3, noise=1 if block else 2, scale=0.8)
+@pytest.mark.parametrize(
+    ("count", "scale", "block"), [(1, 0.8, True), (2, 0.8, False), (3, 0.8, False), (3, None, False)]
+)
+def test_products_with_the_inverse_jacobian(count, scale, block):
+    network = generator(3, noise=count, scale=scale)
     noise, vector = network.noise(4), torch.randn(4, 5, 3)
     exact = Inverse(network, exact=True, block=block, hidden=[])(network, noise, vector)
     jacobian = torch.stack([torch.autograd.functional.jacobian(network, row) for row in noise])
-    torch.testing.assert_close(jacobian_of(network, noise), jacobian)
     torch.testing.assert_close(torch.einsum("mdk,mnd->mnk", jacobian, exact), vector, atol=1e-5, rtol=1e-4)
     product = product_of(network, noise, vector, scaled=True)
     torch.testing.assert_close(product, torch.einsum("mdk,mnd->mnk", jacobian, vector))
+
+
+def test_exact_inverses_solve_no_more_than_the_block_of_noise(monkeypatch):
+    network, sizes = generator(500, noise=2, scale=0.8), []
+    solve = torch.linalg.solve
+    monkeypatch.setattr(torch.linalg, "solve", lambda left, right: sizes.append(left.shape) or solve(left, right))
+    inverse = Inverse(network, exact=True, block=False, hidden=[])
+    noise, vector = network.noise(4), torch.randn(4, 5, 500)
+    product = product_of(network, noise, inverse(network, noise, vector), scaled=True)
+    torch.testing.assert_close(product, vector, atol=1e-4, rtol=1e-4)
+    assert sizes == [(4, 2, 2)]
 
 
 @pytest.mark.parametrize("block", [False, True])
@@ -362,6 +377,23 @@ def test_every_method_runs(algorithm, method, tmp_path):
     assert result.summary["status"] == "completed"
     extra = {"minmax": ["critic"], "gpvi": ["inverse"]}.get(method, [])
     assert [name for name in ("critic", "inverse") if name in result.trainer.callbacks] == extra
+
+
+@pytest.mark.parametrize("label", ["[0, 1, 2, 1]", "[0.0, 1.5, 2.0, 1.0]", "[[0, 1], [1, 2], [2, 0], [1, 1]]"])
+def test_outputs_follow_from_the_loss(label):
+    data = ["data=file", f"data.dataset={{observation: [[0.5], [1.5], [2.5], [3.0]], label: {label}}}"]
+    numbers = Builder(compose(["algorithm=hypernetwork", "algorithm.loss=regression", *data, "env=none"]).config)
+    rows = numbers.get("data").train
+    energy = numbers.get("energy")
+    output = energy.functions(energy.initial(2), torch.zeros(len(rows), 1))
+    assert energy._error(output, torch.zeros(len(rows), output.shape[-1])).shape == (2,)
+    assert output.shape[-1] == (2 if "[[" in label else 1)
+
+
+def test_classes_are_no_numbers():
+    data = ["data=file", "data.dataset={observation: [0.5, 1.5, 2.5], label: [0.0, 1.5, 2.0]}"]
+    with pytest.raises(RlrunError, match="labels are numbers, no classes"):
+        check(["algorithm=functional_particles", *data, "env=none"])
 
 
 @pytest.mark.parametrize(("algorithm", "rate"), [("functional_particles", 0.05), ("hypernetwork", 0.01)])

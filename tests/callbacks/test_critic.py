@@ -9,13 +9,15 @@ import torch
 from tests.algorithms.fixed import CONTINUOUS, DISCRETE, column, critics_of, write
 from torch import nn
 
+from rlrun.algorithms.dsac import ImplicitQuantileLoss
 from rlrun.callbacks import CriticLoss, LossCallback, PriorityFeedback, TargetScale, ValueBias
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
+from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, RlrunError, WiringError
 from rlrun.env import make
 from rlrun.memory import RewardClip, RewardScale, Table
-from rlrun.nn import Bins, Critics
+from rlrun.nn import Bins, Critics, ImplicitCritics, Rewards
 from rlrun.training.callback import Callback, SkipBatch
 from rlrun.training.trainer import Trainer
 
@@ -196,6 +198,80 @@ ONE, TWO = [[7.0, 2.0]], [[7.0, 2.0], [7.0, 4.0]]
 )
 def test_errors_follow_from_losses(huber, biases, targets, expected):
     assert td_errors(huber, biases, targets) == pytest.approx(expected, abs=1e-5)
+
+
+def above(value, target):
+    """Return the distance of values that are too high."""
+    return (value - target).relu()
+
+
+@pytest.mark.parametrize(("target", "loss", "error"), [(1.0, 4.0, 2.0), (3.0, 1.0, 1.0), (9.0, 0.0, 6.0)])
+def test_distances_of_ones_own(target, loss, error):
+    critics = critics_of(DISCRETE, *[([[0.0, 0.0]], list(bias)) for bias in TWO])  # values 2 and 4
+    callback = CriticLoss(critics, sgd, distance=above)
+    callback.watched = True
+    elements, outputs, _ = callback.loss(column(0.0), torch.ones(1, dtype=torch.int64), torch.tensor([target]))
+    assert elements.tolist() == [loss]  # summed over members
+    assert callback.error(elements, outputs).tolist() == [error]
+
+
+@pytest.mark.parametrize("huber", [0.5, 2.0])
+def test_distances_equal_hubers(huber):
+    quantiles = Critics(CONTINUOUS, hidden=(), members=2, quantiles=3)
+    reward_quantiles = Critics(CONTINUOUS, hidden=(), members=2, value_head=Rewards([1.0, 2.0]))
+    inputs = column(0.5, -0.2), column(0.1, 0.3)
+    smooth, delta = (kind(reduction="none", **{key: huber}) for kind, key in KINDS)
+    for critics, distance, target in (
+        (quantiles, smooth, torch.randn(2, 4)),  # Huber's divided by the threshold
+        (quantiles, smooth, torch.randn(2)),
+        (reward_quantiles, delta, torch.randn(2, 2)),
+        (critics_of(CONTINUOUS, ([[1.0], [1.0]], [0.0])), delta, torch.randn(2)),
+    ):
+        wanted, got = (
+            CriticLoss(critics, sgd, **{key: value}) for key, value in (("huber", huber), ("distance", distance))
+        )
+        torch.testing.assert_close(got.loss(*inputs, target)[0], wanted.loss(*inputs, target)[0])
+    implicit = ImplicitCritics(CONTINUOUS, hidden=(4,), members=2)
+    options = {"fractions": 3, "fixed": True}
+    losses = [
+        ImplicitQuantileLoss(implicit, sgd, **options, huber=h, distance=d) for h, d in ((huber, None), (None, smooth))
+    ]
+    given = *inputs, torch.randn(2, 4), torch.full((2, 4), 0.25)
+    torch.testing.assert_close(losses[1].loss(*given)[0], losses[0].loss(*given)[0])
+
+
+KINDS = (nn.SmoothL1Loss, "beta"), (nn.HuberLoss, "delta")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"distance": nn.L1Loss()}, r"distance: wanted that of each entry \[2, 3\], .*; got \[\]"),
+        ({"distance": nn.L1Loss(reduction="none"), "huber": 1.0}, "distance: wanted a function in place of huber"),
+        ({"distance": "l1"}, "such as .*SmoothL1Loss.*, got 'l1'"),
+        ({"distance": torch.sqrt}, "distance: TypeError: sqrt"),
+    ],
+)
+def test_distances_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        CriticLoss(critics_of(CONTINUOUS, ([[1.0], [1.0]], [0.0])), sgd, **options)
+
+
+def test_bins_have_no_distance():
+    with pytest.raises(ConfigError, match="bins are learned by classification"):
+        CriticLoss(
+            Critics(CONTINUOUS, hidden=(), value_head=Bins(5, least=0.0, largest=1.0)),
+            sgd,
+            distance=nn.L1Loss(reduction="none"),
+        )
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "qrsac", "dsac", "taac", "mdq", "ddpg", "iql", "sarsa", "oac"])
+def test_every_loss_of_critics_takes_a_distance(algorithm):
+    distance = "+callbacks.q_loss.distance={_target_: torch.nn.L1Loss, reduction: none}"
+    config = compose([f"algorithm={algorithm}", "env=pendulum", "preset=null", "algorithm.huber=null", distance]).config
+    loss = Builder(config).get("callbacks.q_loss")
+    assert isinstance(loss.measure["by"], nn.L1Loss)
 
 
 def test_quantiles_differ_by_their_means():

@@ -277,6 +277,14 @@ def test_one_network_out_of_another_algorithms_run(dqn):
     assert {entry.part for entry in here.fork.report.of("loaded")} == {"networks.critics"}
 
 
+@pytest.mark.parametrize("pattern", ["networks.policy", "networks.policy.*", "networks.poli*"])
+def test_policies_without_numbers_name_what_has_some(dqn, pattern):
+    message = "networks.policy has no numbers in this run; those of .*networks.critics.* can be loaded"
+    overrides = ["algorithm=sac", "env=cartpole", "preset=null", *TINY, f"init.from={dqn}"]
+    with pytest.raises(ConfigError, match=message):
+        Experiment(rlrun.config.compose([*overrides, f"init.parts={{*: skip, {pattern}: load}}"])).load_parent()
+
+
 def test_entries_of_another_shape_start_again(sac):
     here = fork(sac, "algorithm.hidden=[8,6]", "init.mismatch=skip", "memory.length=500")
     critics, there = here.parts["networks.critics"].state_dict(), states(sac)["networks.critics"]

@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from rlrun.collect import Collector, RandomAgent
+from rlrun.commands.check import check
+from rlrun.config import compose
+from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.env import make
@@ -226,6 +229,30 @@ def test_draws_differ_from_the_samplers() -> None:
     hindsight = Hindsight(reward=Reach(), seed=7)
     sampler = np.random.Generator(np.random.PCG64(7))
     assert not np.isclose(hindsight.generator.random(100), sampler.random(100)).any()
+
+
+@pytest.mark.parametrize("plus", ["", "+"])
+@pytest.mark.parametrize(
+    "names", [{"goal": "target"}, {"achieved": "position"}, {"goal": "target", "achieved": "position"}]
+)
+def test_parts_of_observations_have_any_names(names: dict[str, str], plus: str) -> None:
+    overrides = ["algorithm=sac", "env=pointreach", "+with=hindsight", "num_envs=2", "device=cpu", "memory.length=400"]
+    overrides += [f"env.kwargs.{key}={name}" for key, name in names.items()]
+    overrides += [f"{plus}memory.adaptors.hindsight.{key}={name}" for key, name in names.items()]
+    builder = Builder(compose(overrides).config)
+    table, collector = builder.get("memory"), builder.get("loader").collector
+    collector.begin_training()
+    collector.collect(200)
+    batch = table.sample(200)
+    parts = names.get("achieved", "achieved_goal"), names.get("goal", "desired_goal")
+    reached = (batch["next_observation"][parts[0]] - batch["next_observation"][parts[1]]).square().sum(-1) <= 0.05**2
+    assert torch.equal(batch["reward"], reached.float() - 1.0)
+    assert reached.any()
+
+
+def test_a_name_that_is_missing_has_a_hint() -> None:
+    with pytest.raises(SpaceError, match="did you mean 'desired_goal'"):
+        check(["algorithm=sac", "env=pointreach", "+with=hindsight", "memory.adaptors.hindsight.goal=desired"])
 
 
 @pytest.mark.parametrize("name", ["BitFlip", "PointReach"])

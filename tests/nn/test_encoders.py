@@ -6,8 +6,9 @@ from torch import nn
 
 from rlrun.config import compose
 from rlrun.config.build import Builder
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Composite, Discrete, Spaces
+from rlrun.core.spaces import leaves as spaces_of_leaves
 from rlrun.env import make
 from rlrun.nn import ActorCritic, Convolutions, Critics, Encoder, ImageEncoder, ResNet, SquashedGaussian, Value, flatten
 
@@ -33,6 +34,70 @@ def test_every_space_is_encoded(kind, lead):
 def test_plain_vector_is_passed_through():
     observation = draw(VECTOR, 4)
     assert Encoder(Spaces(VECTOR, Discrete(2)))(observation) is observation
+
+
+TREE = Composite({"a": VECTOR, "b": Composite({"0": Discrete(4), "1": box(2)}), "c": image(10, 10, 4)})
+
+
+@pytest.mark.parametrize(
+    ("leaves", "paths"), [(["b", "a"], "a b.0 b.1"), (["b.1"], "b.1"), (["c"], "c"), (["b.0", "b.1", "b.0"], "b.0 b.1")]
+)
+def test_networks_see_chosen_leaves_only(leaves, paths):
+    seen, tree = paths.split(), draw(TREE, 4)
+    parts = {"a": tree["a"], "b.0": tree["b"]["0"], "b.1": tree["b"]["1"], "c": tree["c"]}
+    spaces = {path: leaf for path, leaf in spaces_of_leaves(TREE) if path in seen}
+    encoder = Encoder(TREE, leaves=leaves)
+    alone = Encoder(Composite({path.replace(".", "/"): leaf for path, leaf in spaces.items()}))
+    alone.load_state_dict(encoder.state_dict())
+    torch.testing.assert_close(encoder(tree), alone({path.replace(".", "/"): parts[path] for path in seen}))
+    assert encoder.size == sum(128 if path == "c" else leaf.size for path, leaf in spaces.items())
+
+
+@pytest.mark.parametrize(
+    ("space", "leaves", "message"),
+    [
+        (TREE, ["b.2"], r"encoder.leaves: wanted parts of observations, got \['b.2'\] .did you mean 'b.[01]'"),
+        (TREE, [], r"got \[\]; there are a, b.0, b.1, c"),
+        (VECTOR, ["a"], r"Box\[3\] float32 has none"),
+        (MASKED, ["action_mask"], "there are camera, speed"),
+    ],
+)
+def test_leaves_that_are_not_there_are_refused(space, leaves, message):
+    with pytest.raises(SpaceError, match=message):
+        Encoder(space, leaves=leaves)
+
+
+CHOSEN = "{_target_: rlrun.nn.Encoder, _partial_: true, leaves: [observation]}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "blind"),
+    [
+        (["algorithm=sac", "+encoder.leaves=[observation]"], "policy critics"),
+        (["algorithm=sac", f"networks.policy.encoder={CHOSEN}"], "policy"),
+        (["algorithm=sac", f"networks.critics.encoder={CHOSEN}"], "critics"),
+        (["algorithm=sac", "algorithm.recurrent=gru", "+encoder.leaves=[observation]"], "policy critics"),
+        (["algorithm=sac", "algorithm.recurrent=null", "encoder=recurrent", "+encoder.leaves=[observation]"], "policy"),
+        (["algorithm=ppo", "+encoder.leaves=[observation]"], "actor_critic"),
+        (["algorithm=ppo", "algorithm.recurrent=gru", "+encoder.leaves=[observation]"], "actor_critic"),
+        (["algorithm=td3", "+encoder.leaves=[observation]"], "policy critics"),
+        (["algorithm=mdq", "+encoder.leaves=[observation]"], "policy critics"),
+        (["algorithm=taac", "+encoder.leaves=[observation]"], "policy critics"),
+        (["algorithm=iql", "+encoder.leaves=[observation]"], "policy critics value"),
+        (["algorithm=sac", "+with=representation", f"+networks.representation.encoder={CHOSEN}"], "representation"),
+        (["algorithm=ppo", "+with=icm", f"+networks.icm.encoder={CHOSEN}"], "icm"),
+    ],
+)
+def test_every_network_takes_leaves(overrides, blind):
+    config = compose([*overrides, "env=pointreach", "preset=null", "device=cpu"]).config
+    builder = Builder(config)
+    builder.get("agent")
+    for name in blind.split():
+        encoders = [part for part in builder.get(f"networks.{name}").modules() if isinstance(part, Encoder)]
+        own = [encoder for encoder in encoders if "trajectory" not in encoder.space.parts]  # TAAC's reads features
+        assert {encoder.size for encoder in own} == {2}
+    if blind == "policy" and "recurrent" not in " ".join(overrides):
+        assert builder.get("networks.critics").encoded == 6
 
 
 def test_choices_become_one_hot():

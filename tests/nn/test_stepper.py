@@ -56,7 +56,7 @@ def assert_equal_steps(rule, options, phases):
     """Step both ways, three times in each phase: after a change, some parameters without gradients."""
     ours, theirs = network(), network()
     optimizer, plain = (rule(model.parameters(), lr=0.1, **options) for model in (ours, theirs))
-    step = Stepper(optimizer)
+    step = Stepper(optimizer).step
     for number, (change, unused) in enumerate(phases):
         for changed, model in ((optimizer, ours), (plain, theirs)):
             torch.manual_seed(1)
@@ -117,7 +117,7 @@ def test_changes_of_optimizers_take_effect(change):
 def test_hooks_of_optimizers_are_called(register):
     ours, calls = network(), []
     optimizer = torch.optim.Adam(ours.parameters(), lr=0.1, fused=True)
-    step = Stepper(optimizer)
+    step = Stepper(optimizer).step
     walk(ours, step, range(2))
     handle = register(optimizer, lambda *args: calls.append(args))
     try:
@@ -132,7 +132,7 @@ def test_step_counts_are_float32():
     try:
         ours, theirs = network(), network()
         optimizer, plain = (torch.optim.Adam(model.parameters(), fused=True) for model in (ours, theirs))
-        assert torch.equal(walk(ours, Stepper(optimizer), range(3)), walk(theirs, plain.step, range(3)))
+        assert torch.equal(walk(ours, Stepper(optimizer).step, range(3)), walk(theirs, plain.step, range(3)))
     finally:
         torch.set_default_dtype(torch.float32)
     dtypes = [{state["step"].dtype for state in adam.state.values()} for adam in (optimizer, plain)]
@@ -144,7 +144,7 @@ def test_moments_of_other_shapes_are_refused(name, value):
     """The fused kernel would write behind them."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    walk(model, Stepper(optimizer), [0])
+    walk(model, Stepper(optimizer).step, [0])
     state = optimizer.state_dict()
     state["state"][1][name] = value
     with pytest.raises(RlrunError, match=rf"optimizer: {name} has shape \[{len(value)}\], wanted"):
@@ -155,7 +155,7 @@ def test_sparse_gradients_are_refused():
     table = nn.Embedding(3, 2, sparse=True)
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(RuntimeError, match="does not support sparse gradients"):
-        Stepper(torch.optim.Adam(table.parameters(), fused=True))()
+        Stepper(torch.optim.Adam(table.parameters(), fused=True)).step()
 
 
 FIRST_STEPS = """
@@ -167,7 +167,7 @@ network = torch.nn.Linear(3, 4)
 optimizer = torch.optim.Adam(network.parameters(), fused=True)
 optimizer.zero_grad()
 network(torch.ones(3)).sum().backward()
-Stepper(optimizer)()
+Stepper(optimizer).step()
 optimizer.load_state_dict(optimizer.state_dict())
 class Given(LossCallback):
     def loss(self, x):
@@ -183,7 +183,7 @@ def test_training_imports_no_compiler():
 
 def test_networks_may_be_compiled():
     ours = network()
-    step = Stepper(torch.optim.Adam(ours.parameters(), fused=True))
+    step = Stepper(torch.optim.Adam(ours.parameters(), fused=True)).step
     walk(ours, step, range(2))
     torch.compile(ours, backend="eager")(torch.ones(3)).sum().backward()
     step()

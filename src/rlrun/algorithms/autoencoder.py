@@ -7,7 +7,7 @@ The decoder's gradient reaches the encoder: both are terms of one loss. In front
 autoencoder take the place of observations (Lange and Riedmiller 2010, doi 10.1109/IJCNN.2010.5596468).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun import ops
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_distance
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Space, Spaces, without_mask
 from rlrun.core.typing import Batch, Tree
@@ -119,21 +120,19 @@ class DecodingLoss(LossCallback):
         optimizer: Optimizer | None,
         *,
         space: Space,
-        distance: Callable[[Tensor, Tensor], Tensor] | None = None,
+        distance: ops.Distance | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
         self.space = space
-        self.distance = partial(F.mse_loss, reduction="none") if distance is None else distance
+        require_distance(distance, None)
+        self.distance = distance or partial(F.mse_loss, reduction="none")
 
     def loss(self, encoded: Tree, target: Tree) -> Tensor:
         prediction, numbers = self.network(encoded), flatten(self.space, target)
         if prediction.shape != numbers.shape:
             raise ConfigError(f"decoder: it makes {[*prediction.shape]}, but its target has {[*numbers.shape]}")
-        elements = self.distance(prediction, numbers)
-        if elements.shape != numbers.shape:
-            raise ConfigError(f"distance: wanted a distance of each entry, reduction: none; got {[*elements.shape]}")
-        return elements.sum(-1)
+        return self.distance(prediction, numbers).sum(-1)
 
 
 class Representation(Autoencoder):

@@ -110,7 +110,7 @@ class ImplicitQuantileLoss(CriticLoss):
         q_target = q_target.movedim(-2, 0) if several else q_target
         value, target_value = (quantiles.detach() * widths).sum(-1), (q_target * target_widths).sum(-1)
         quantiles, q_target = scaled(quantiles, q_target, target_scale)
-        distance = ops.quantile_distance(quantiles, q_target, points=points, huber=self.huber, widths=target_widths)
+        distance = ops.quantile_distance(quantiles, q_target, points=points, widths=target_widths, **self.measure)
         error = (value - target_value).abs()
         if several:
             distance, error = distance.mean(1), error.mean(1)

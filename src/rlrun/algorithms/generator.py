@@ -140,8 +140,8 @@ class Inverse(nn.Module):
 
     Args:
         generator: of J; with D numbers of noise, or λ.
-        exact: the matrix is inverted, with a backward pass for each of its rows.
-        block: only the block of K numbers is; it needs λ.
+        exact: the matrix is inverted; with λ by its block, which alone is not λ times the identity.
+        block: the network makes y of the block of K numbers only; it needs λ.
         hidden, activation: of the network.
 
     Raises:
@@ -159,8 +159,8 @@ class Inverse(nn.Module):
             )
         require_no_batch_norm(generator, "algorithm.method=gpvi")
         super().__init__()
-        self.exact, self.block = exact, block
-        self.size = generator.size if block else generator.outputs
+        self.exact, self.block = exact, block or (exact and scaled)
+        self.size = generator.size if self.block else generator.outputs
         self.layers = None if exact else MLP(2 * self.size, self.size, hidden=hidden, activation=activation)
 
     def forward(self, generator: Generator, noise: Tensor, vector: Tensor) -> Tensor:
@@ -181,8 +181,7 @@ class Inverse(nn.Module):
     def solved(self, generator: Generator, noise: Tensor, short: Tensor) -> Tensor:
         """Return y [M, N, S] of these vectors."""
         if self.layers is None:
-            matrix = jacobian_of(generator, noise)[:, : self.size, : self.size]
-            solution: Tensor = torch.linalg.solve(matrix.mT, short.mT).mT
+            solution: Tensor = torch.linalg.solve(block_of(generator, noise, self.size).mT, short.mT).mT
             return solution
         inputs = noise[:, : self.size].unsqueeze(1).expand_as(short)
         y: Tensor = self.layers(torch.cat((inputs, short), -1))
@@ -208,12 +207,12 @@ def product_of(generator: Generator, noise: Tensor, vector: Tensor, *, scaled: b
     return product if generator.scale is None or not scaled else product + generator.scale.detach() * vector
 
 
-def jacobian_of(generator: Generator, noise: Tensor) -> Tensor:
-    """Return J of noise [M, D]: [M, D, D]."""
+def block_of(generator: Generator, noise: Tensor, size: int) -> Tensor:
+    """Return the first rows and columns of J of noise [M, D], by a backward pass for each row: [M, S, S]."""
     with torch.enable_grad():
         rows = noise.detach().requires_grad_()
-        outputs = generator(rows)
-        parts = [torch.autograd.grad(part.sum(), rows, retain_graph=True)[0] for part in outputs.unbind(-1)]
+        outputs = generator(rows)[:, :size]
+        parts = [torch.autograd.grad(part.sum(), rows, retain_graph=True)[0][:, :size] for part in outputs.unbind(-1)]
     return torch.stack(parts, 1)
 
 

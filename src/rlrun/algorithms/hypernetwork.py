@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 
 from rlrun import ops
 from rlrun.core.errors import ConfigError, require_at_least, require_one_of
-from rlrun.core.spaces import map_tree, row_count
+from rlrun.core.spaces import Box, Space, leaves, map_tree, row_count
 from rlrun.core.typing import Tree
 
 Loss = Literal["classification", "regression"]
@@ -25,6 +25,7 @@ Voting = Literal["soft", "hard"]
 LOSSES = ("classification", "regression")
 Metric = Callable[..., Tensor]
 FEW = 1e-3
+NO_CLASSES = "algorithm.loss: labels are numbers, no classes; regression is for these"
 
 
 class Likelihood(nn.Module):
@@ -135,7 +136,7 @@ class Likelihood(nn.Module):
             ConfigError: labels are no classes, or not as many numbers as outputs.
         """
         if self.kind == "classification" and (label.is_floating_point() or label.dim() > 1):
-            raise ConfigError("algorithm.loss: labels are numbers, no classes; regression is for these")
+            raise ConfigError(NO_CLASSES)
         if self.kind == "regression" and label[0].numel() != outputs.shape[-1]:
             sizes = f"{outputs.shape[-1]} outputs and {label[0].numel()} numbers a label"
             raise ConfigError(f"energy.network.outputs: a regression wants as many as labels have numbers; got {sizes}")
@@ -144,6 +145,20 @@ class Likelihood(nn.Module):
             return F.cross_entropy(outputs.flatten(0, 1), wanted.flatten(), reduction="none").view_as(wanted).mean(1)
         difference = outputs - label.reshape(len(label), -1).float()
         return 0.5 * (difference / self.deviation).square().sum(-1).mean(1)
+
+
+def outputs_for(label: Space, loss: Loss) -> int:
+    """Return the outputs of a network that predicts labels: one a class, or in a regression one a number.
+
+    Raises:
+        ConfigError: there is no such loss, or labels are numbers and the loss wants classes.
+    """
+    require_one_of("algorithm.loss", loss, LOSSES)
+    if loss == "regression":
+        return sum(math.prod(leaf.shape) for _, leaf in leaves(label))
+    if isinstance(label, Box):
+        raise ConfigError(NO_CLASSES)
+    return label.size
 
 
 class Votes(nn.Module):

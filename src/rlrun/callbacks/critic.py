@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlrun import ops
 from rlrun.callbacks.joint import with_terms
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_distance
 from rlrun.core.errors import ConfigError, RlrunError, WiringError, did_you_mean
 from rlrun.core.typing import Tree
 from rlrun.memory import Mix, Table
@@ -24,23 +24,41 @@ class CriticLoss(LossCallback):
     Args:
         network: the critics.
         huber: from this distance on the loss grows linearly; None = squared everywhere, or linear for quantiles.
+        distance: function of values and targets in its place, such as `torch.nn.SmoothL1Loss(reduction="none")`.
+
+    Raises:
+        ConfigError: the function is none of each entry, or the value head learns by classification.
     """
 
     def __init__(
-        self, network: Critics | ImplicitCritics, optimizer: Optimizer, *, huber: float | None = None, **options: Any
+        self,
+        network: Critics | ImplicitCritics,
+        optimizer: Optimizer,
+        *,
+        huber: float | None = None,
+        distance: ops.Distance | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
         self.critics = network
         self.codec = network.codec
         self._raw_output, self.value_head = value_head_of(network)
-        self.huber = huber
+        require_distance(distance, huber)
+        if distance is not None and isinstance(self.value_head, Bins):
+            raise ConfigError("distance: bins are learned by classification, which has none; remove one")
+        self.huber, self.distance = huber, distance
+
+    @property
+    def measure(self) -> dict[str, Any]:
+        """How far values and targets lie apart, as arguments of `rlrun.ops.distance`."""
+        return {"huber": self.huber, "by": self.distance}
 
     def loss(self, observation: Tree, action: Tree, q_target: Tensor, target_scale: Tensor | None = None) -> LossResult:
         c, k = self.codec.split(action)
         output = self.raw_output(observation, c)
         if k is not None:
             output = self.value_head.select(output, k, self.codec)  # without the axis of choices
-        elements = self.value_head.distance(*scaled(output, q_target, target_scale), huber=self.huber).sum(0)
+        elements = self.value_head.distance(*scaled(output, q_target, target_scale), **self.measure).sum(0)
         means = self.value_head.means(self.value_head.mean(output.detach()))
         metrics = {**means, **self.value_head.metrics(q_target)}
         outputs = self.errors(elements, output, q_target, target_scale) if self.watched else {}
@@ -56,9 +74,10 @@ class CriticLoss(LossCallback):
     ) -> dict[str, Tensor]:
         """Return `td_error` [B], if it is asked for: the error that gives this loss if all members have it.
 
-        For distributions it is the distance of their means, averaged over members.
+        For distributions and distances of one's own it is that of their means, averaged over members.
         """
-        if isinstance(self.value_head, Numbers) and not isinstance(self.value_head, RewardQuantiles):
+        plain = isinstance(self.value_head, Numbers) and not isinstance(self.value_head, RewardQuantiles)
+        if plain and self.distance is None:
             error = ops.error_size(elements.detach() / len(output), huber=self.huber)
             return {"td_error": error if target_scale is None else error / target_scale}
         mean = self.value_head.mean(output)  # [M, B], or [M, R, B] of several rewards

@@ -5,7 +5,7 @@ Metrics use the gradients and optimizer states of the newest update. Reading the
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlrun import ops
 from rlrun.core.errors import ConfigError, DataError, WiringError, require_one_of
 from rlrun.core.schedules import Schedule
-from rlrun.nn import Stepper, average_gradients, grouped
+from rlrun.nn import Stepper, grouped
 from rlrun.nn.ensemble import Ensemble, StackedLinear
 from rlrun.nn.stepper import load_optimizer
 from rlrun.training.callback import Callback, Hook
@@ -26,6 +26,36 @@ LossResult = tuple[Tensor, dict[str, Any], dict[str, Any]]  # loss of each eleme
 DENSE = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BETWEEN = (nn.Dropout, nn.LayerNorm, nn.BatchNorm1d, nn.GroupNorm)  # may stand between a layer and its activation
 ADAMS = (torch.optim.Adam, torch.optim.AdamW)
+
+
+class Steps(Protocol):
+    """Takes gradients and steps parameters: hook by hook, or within a graph."""
+
+    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        """Return the gradient of each parameter; None where the loss does not depend on it."""
+
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Step the parameters by their gradients."""
+
+
+class StepResult(NamedTuple):
+    """What the phases of a loss leave: tensors, and what belongs to the host.
+
+    Attributes:
+        loss: that was weighed.
+        outputs: for other callbacks.
+        metrics: of the loss.
+        norm: of the gradients before they were clipped; None = it was not asked for.
+        errors: of the elements, if somebody reads them.
+        vetoed: neither parameters nor buffers changed.
+    """
+
+    loss: Tensor
+    outputs: dict[str, Any]
+    metrics: Mapping[str, Any]
+    norm: Tensor | None
+    errors: Tensor | None
+    vetoed: bool
 
 
 class LossCallback(Callback):
@@ -133,44 +163,65 @@ class LossCallback(Callback):
     ) -> dict[str, Any]:
         """Step the optimizer on this network's parameters only, by what `loss` returned; return the outputs."""
         self.passed()
-        self.elements = self.error(elements.detach(), outputs) if self.watched else None
+        if self._stepper is not None:
+            self.set_rate(learning_rate)
+        return self.record(self.phases(elements, outputs, metrics, weight, self._stepper))
+
+    def phases(
+        self,
+        elements: Tensor,
+        outputs: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        weight: Tensor | None,
+        stepper: Steps | None,
+    ) -> StepResult:
+        """Weigh the loss, take its gradients, clip them, step the parameters, write buffers.
+
+        An update hook by hook calls it, and so does the trace of a compiled one. The two differ in their stepper.
+        """
+        errors = self.error(elements.detach(), outputs) if self.watched else None
         loss = elements.mean() if weight is None else weighted(elements, weight)
-        if self._stepper is None:
-            return self.learned(None, outputs, self.evaluated(loss, metrics))
-        if self.veto is not None and self.veto(outputs):
-            self._put(loss, metrics)
-            return {name: value for name, value in outputs.items() if name != "updates"}
-        if not loss.requires_grad:
-            raise WiringError(
-                f"callbacks.{self.name}.loss: the loss has no gradient; it must depend on parameters of its network, "
-                "without detach, no_grad or item() between"
-            )
-        for parameter in self.parameters:
-            parameter.grad = None
-        # A gradient per element would make torch import its compiler. Other networks get no gradient.
-        torch.autograd.backward(loss, inputs=self.parameters)
-        average_gradients(self.parameters)
-        pairs = [(parameter, gradient) for parameter in self.parameters if (gradient := parameter.grad) is not None]
-        self.norm, self.gradients = self.clipped([pair[1] for pair in pairs], [pair[0] for pair in pairs]), None
-        self.set_rate(learning_rate)
-        self._stepper()
-        return self.learned(loss.detach(), outputs, metrics)
+        vetoed = stepper is not None and self.veto is not None and self.veto(outputs)
+        norm = self.norm
+        if stepper is not None and not vetoed:
+            if not loss.requires_grad:
+                raise WiringError(
+                    f"callbacks.{self.name}.loss: the loss has no gradient; it must depend on parameters of its "
+                    "network, without detach, no_grad or item() between"
+                )
+            gradients = stepper.gradients(loss, self.parameters)
+            present = [
+                (p, gradient) for p, gradient in zip(self.parameters, gradients, strict=True) if gradient is not None
+            ]
+            with torch.no_grad():
+                norm = self.clipped([gradient for _, gradient in present], [parameter for parameter, _ in present])
+                stepper.step(gradients)
+        others = dict(outputs)
+        updates = others.pop("updates", {})
+        if not vetoed:
+            with torch.no_grad():
+                for path, value in updates.items():
+                    buffer_at(self, path).copy_(value)
+        return StepResult(loss.detach(), others, metrics, norm, errors, vetoed)
 
-    def learned(self, loss: Tensor | None, outputs: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Count a step of the optimizer, write buffers, store metrics, and return the outputs for other callbacks.
+    def record(self, result: StepResult, gradients: Sequence[Tensor | None] | None = None) -> dict[str, Any]:
+        """Count a step of the optimizer, store metrics, and return the outputs for other callbacks.
 
-        loss: of the step; None = nothing is trained.
+        gradients: of hidden layers' weights, if these have no `grad`.
 
         Raises:
             DataError: the loss of one of the newest updates was not finite.
         """
-        outputs = dict(outputs)
-        for path, value in outputs.pop("updates", {}).items():
-            attrgetter(path)(self).copy_(value)
-        if loss is None:
-            self.store.put(metrics)
-            return outputs
-        self._put(loss, metrics)
+        self.elements, self.norm = result.errors, result.norm
+        loss, metrics = result.loss, result.metrics
+        if self.optimizer is None:
+            self.store.put({f"loss/{self.name}": loss, **metrics} if self.logs_loss else metrics)
+            return result.outputs
+        norms = {} if self.norm is None else {f"grad_norm/{self.name}": self.norm}
+        self.store.put({f"loss/{self.name}": loss, **norms, **metrics})
+        if result.vetoed:
+            return result.outputs
+        self.gradients = gradients
         self.updates += 1
         if not self._places:
             self._losses = torch.zeros(LOOKED_AT, device=loss.device)
@@ -179,15 +230,7 @@ class LossCallback(Callback):
         self._unseen += 1
         if self._unseen == LOOKED_AT:
             self._require_finite()
-        return outputs
-
-    def evaluated(self, loss: Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the metrics of a loss that steps nothing."""
-        return {f"loss/{self.name}": loss.detach(), **metrics} if self.logs_loss else metrics
-
-    def _put(self, loss: Tensor, metrics: Mapping[str, Any]) -> None:
-        norms = {} if self.norm is None else {f"grad_norm/{self.name}": self.norm}
-        self.store.put({f"loss/{self.name}": loss, **norms, **metrics})
+        return result.outputs
 
     def trained(self) -> list[nn.Parameter]:
         return self.parameters
@@ -284,6 +327,31 @@ def _check_schedule(schedule: Schedule | None) -> None:
             "schedule: wanted a function of the number of updates, as rlrun.core.schedules has them (Linear, Step, …); "
             f"schedulers of torch.optim step an optimizer by themselves: {error}"
         ) from error
+
+
+def require_distance(function: ops.Distance | None, huber: float | None) -> None:
+    """Refuse a distance that comes with a `huber`, or that is not the distance of each entry.
+
+    Raises:
+        ConfigError: with an example.
+    """
+    if function is None:
+        return
+    example = "{_target_: torch.nn.SmoothL1Loss, reduction: none}"
+    if huber is not None or not callable(function):
+        raise ConfigError(f"distance: wanted a function in place of huber, such as {example}, got {function!r}")
+    try:
+        shape = [*function(torch.zeros(2, 3), torch.ones(2, 3)).shape]
+    except Exception as error:  # a function of one's own may raise anything
+        raise ConfigError(f"distance: {type(error).__name__}: {error}") from error
+    if shape != [2, 3]:
+        raise ConfigError(f"distance: wanted that of each entry [2, 3], as by {example}; got {shape}")
+
+
+def buffer_at(owner: object, path: str) -> Tensor:
+    """Return the tensor at a path of attributes, such as `network.seen`; `.data` of a parameter is itself."""
+    tensor: Tensor = attrgetter(path.removesuffix(".data"))(owner)
+    return tensor
 
 
 def weighted(value: Tensor, weight: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Losses of soft policies, and of actor-critic methods."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_distance
 from rlrun.core.errors import ConfigError, WiringError, require_one_of
 from rlrun.core.spaces import describe
 from rlrun.core.typing import Tree
@@ -107,7 +107,7 @@ class SoftPolicyLoss(LossCallback):
         if entropy_weight is not None:
             log = (torch.zeros_like(self.temperature.log) + entropy_weight).log()
             largest = self.temperature.largest
-            outputs["updates"] = {"temperature.log.data": log if largest is None else log.clamp(max=largest)}
+            outputs["updates"] = {"temperature.log": log if largest is None else log.clamp(max=largest)}
             metrics |= {f"entropy/{part}": of for part, of in zip(self.temperature.parts, entropies, strict=True)}
         return loss, outputs, metrics
 
@@ -176,14 +176,12 @@ class ActorCriticLoss(LossCallback):
         normalize: bool = False,
         advantage_clip: float | None = None,
         huber: float | None = None,
-        distance: Callable[[Tensor, Tensor], Tensor] | None = None,
+        distance: ops.Distance | None = None,
         **options: Any,
     ) -> None:
         super().__init__(network, optimizer, **options)
         require_bound("advantage_clip", advantage_clip)
-        if distance is not None and (huber is not None or not callable(distance)):
-            example = "{_target_: torch.nn.SmoothL1Loss, reduction: none}"
-            raise ConfigError(f"distance: wanted a function in place of huber, such as {example}, got {distance!r}")
+        require_distance(distance, huber)
         self.actor_critic = network
         self.value_weight = value_weight
         self.entropy_weight = entropy_weight

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, weighted
-from rlrun.callbacks.target import TargetCallback
+from rlrun.callbacks.loss import StepResult, buffer_at
 from rlrun.compile import backend, graph, noise
-from rlrun.compile.graph import Place, Untraceable, first_line, modules_of, swapped
+from rlrun.compile.graph import Untraceable, first_line, parts_of, places_of, swapped
+from rlrun.compile.optimizers import OptimizerRule
 from rlrun.core.errors import RlrunError
 from rlrun.nn.overhead import NoGrad
+from rlrun.training.callback import Callback
 from rlrun.training.metrics import detached
-from rlrun.training.update import Checked, of_loss, of_target
-from rlrun.training.wiring import HookCall
+from rlrun.training.update import Checked, of_target
+from rlrun.training.wiring import State
 
 if TYPE_CHECKING:
     from rlrun.compile.update import Region
@@ -39,27 +41,30 @@ class CompiledGraph:
     ) -> None:
         self.steps = region.active
         self._names = region.names  # of values that hooks read
+        self._group = region.group
+        self._writer = region.writer()
+        self._update = self._writer.function()
         self._trained = [step for step in self.steps if step.label == "loss" and step.callback.trained()]
         self._rules = {id(step.callback): region.compiler.rule(step) for step in self._trained}
-        self._modules = modules_of(step.callback for step in self.steps)
+        parts = parts_of(step.callback for step in self.steps)
+        self._modules = [part for part in parts if isinstance(part, nn.Module)]
         self._hook_dicts = [
             hooks for module in self._modules for hooks in (module._forward_hooks, module._forward_pre_hooks)
         ]
-        self._places: list[Place] = [
-            (holder, name)
-            for module in self._modules
-            for holder in (module._parameters, module._buffers)
-            for name, tensor in holder.items()
-            if tensor is not None
-        ]
+        self._places = places_of(parts)
+        for step in self._trained:
+            parameters: Any = step.callback.trained()
+            self._places += [(parameters, number) for number in range(len(parameters))]
         self._rows: dict[int, slice] = {}  # of optimizer steps' sizes, one for each group of a loss's optimizer
         for key, rule in self._rules.items():
             first_row = sum(rows.stop - rows.start for rows in self._rows.values())
             self._rows[key] = slice(first_row, first_row + len(rule.groups))
-        self._sizes = torch.zeros(max((rows.stop for rows in self._rows.values()), default=1), 3)  # made on the host
+        rows = max((rows.stop for rows in self._rows.values()), default=1)
+        double = any(p.dtype == torch.float64 for step in self._trained for p in step.callback.trained())
+        self._sizes = torch.zeros(rows, 3, dtype=torch.float64 if double else torch.float32)  # made on the host
         self._array = self._sizes.numpy()
         self._device = region.compiler.device
-        self._results: list[tuple[Any, list[graph.Result]]] = []
+        self._results: list[tuple[Any, graph.Result]] = []
         try:
             self._compile(inputs, values, varying)
         except (Untraceable, RlrunError):
@@ -138,14 +143,13 @@ class CompiledGraph:
                 outputs = self._run(*read, *[arguments[number] for number in self._inputs_used])
         finally:
             torch.set_flush_denormal(False)
-        for callback, results in self._results:
-            named, metrics, *learned = [result(outputs, inputs.tensors) for result in results]
-            if not learned:
-                batch.update(named)
-                callback.store.put(metrics)
-                continue
-            loss, callback.norm, callback.gradients, callback.elements = learned
-            batch.update(callback.learned(loss, named, metrics))
+        for callback, result in self._results:
+            of_hook, *rest = result(outputs, inputs.tensors)
+            if isinstance(of_hook, StepResult):
+                batch.update(callback.record(of_hook, *rest))
+            else:
+                batch.update(of_hook)
+                callback.store.put(*rest)
 
     def _has_strides(self) -> bool:
         """Return True if modules' and optimizers' tensors have the graph's strides; read them at their addresses."""
@@ -158,79 +162,144 @@ class CompiledGraph:
         return True
 
     def _trace(self, own: Sequence[Tensor], now: Sequence[Tensor], before: Sequence[Any]) -> list[Tensor]:
-        """Call the hooks with stand-ins; return the tensors that they leave."""
+        """Make the update with stand-ins; return the tensors that its hooks leave."""
         stand_in = dict(zip(map(id, own), now, strict=False))
         sizes, inputs = now[len(own)], now[len(own) + 1 :]
         remaining, results = iter(inputs), graph.Results(inputs)
-        values = {name: graph.rebuilt(value, remaining) for name, value in zip(self._names, before, strict=True)}
-        with swapped(self._places, stand_in):
-            for number, step in enumerate(self.steps):
-                try:
-                    result = self._call(step, values, stand_in, sizes)
-                except RlrunError:
-                    raise
-                except Exception as error:
-                    raise Untraceable(number, first_line(error)) from error
-                if result is None:
-                    continue
-                if any(isinstance(value, Tensor) and value.requires_grad for value in result[0].values()):
-                    raise Untraceable(number, "it passes on a gradient, which ends where a graph does")
-                values.update(result[0])
-                self._results.append((step.callback, [results.of(tree) for tree in result]))
+        batch: dict[str, Any] = {"learning_rate": None}  # it makes sizes of steps, on the host
+        batch |= {name: graph.rebuilt(value, remaining) for name, value in zip(self._names, before, strict=True)}
+        left: list[tuple[Callback, Any]] = []
+        for name, callback in self._writer.callbacks.items():
+            numbers = {step.label: number for number, step in enumerate(self.steps) if step.callback is callback}
+            rule = self._rules.get(id(callback))
+            steps = None if rule is None else GraphSteps(rule, stand_in, sizes[self._rows[id(callback)]])
+            self._writer.names[name] = Traced(callback, numbers, steps, now, left)
+        with swapped(self._places, stand_in), torch.enable_grad():
+            self._update({self._group: batch}, State())
+        self._results = [(callback, results.of(result)) for callback, result in left]
         return results.tensors
 
-    @noise.repeatable()
-    def _call(self, step: HookCall, values: Mapping[str, Any], stand_in: Mapping[int, Tensor], sizes: Tensor) -> Any:
-        """Return a hook's outputs, its metrics, and for a loss what its step leaves; None for a target network."""
-        callback: Any = step.callback
-        if step.label == "move":
-            with torch.no_grad():
-                _move(callback)
-            return None
-        hook = getattr(Checked(callback), step.label)
-        required = [values[name] for name in step.required.values()]
-        optional = {argument: values[name] for argument, name in step.optional.items()}
-        if step.label == "target":
-            with torch.no_grad():
-                return of_target(hook(*required, **optional))
-        with torch.set_grad_enabled(bool(callback.trained())):
-            elements, outputs, metrics = of_loss(hook(*required, **optional))
-            weight = values["weight"] if "weight" in step.framework else None
-            loss = elements.mean() if weight is None else weighted(elements, weight)
-        metrics = {name: detached(value) for name, value in metrics.items()}
-        errors = callback.error(elements.detach(), outputs) if callback.watched else None
-        if id(callback) not in self._rules:
-            return outputs, callback.evaluated(loss, metrics), None, None, None, errors
-        by_id = self._gradients(callback, loss, stand_in)
-        with torch.no_grad():
-            present = {key: gradient for key, gradient in by_id.items() if gradient is not None}
-            norm = callback.clipped(list(present.values()), [stand_in[key] for key in present])
-            rule = self._rules[id(callback)]
-            rows = sizes[self._rows[id(callback)]]
-            rule.step(stand_in, [by_id[id(parameter)] for parameter in rule.parameters], rows)
-            hidden = _of_hidden(callback, by_id, stand_in)
-        return outputs, metrics, loss.detach(), norm, hidden, errors
 
-    def _gradients(self, loss: LossCallback, value: Tensor, stand_in: Mapping[int, Tensor]) -> dict[int, Tensor | None]:
-        """Return the gradient of each parameter, by the parameter's id; no two share their numbers."""
-        gradients = torch.autograd.grad(value, [stand_in[id(p)] for p in loss.parameters], allow_unused=True)
+class GraphSteps:
+    """Gradients and steps of one loss's parameters within a graph.
+
+    Args:
+        rule: of the optimizer.
+        stand_in: for each tensor of modules and optimizers, by its id.
+        sizes: of the step [G, 3], by group.
+    """
+
+    def __init__(self, rule: OptimizerRule, stand_in: Mapping[int, Tensor], sizes: Tensor) -> None:
+        self.rule = rule
+        self._stand_in = stand_in
+        self._sizes = sizes
+        self._of: dict[int, Tensor | None] = {}  # by the id of a parameter's stand-in
+
+    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return the gradient of each parameter; no two share their numbers."""
         seen: set[int] = set()
-        result: dict[int, Tensor | None] = {}
-        for parameter, gradient in zip(loss.parameters, gradients, strict=True):
+        result: list[Tensor | None] = []
+        for gradient in torch.autograd.grad(loss, parameters, allow_unused=True):
             storage = None if gradient is None else gradient.untyped_storage()._cdata
-            result[id(parameter)] = gradient.clone() if gradient is not None and storage in seen else gradient
+            result.append(gradient.clone() if gradient is not None and storage in seen else gradient)
             seen |= set() if storage is None else {storage}
+        self._of = dict(zip(map(id, parameters), result, strict=True))
         return result
 
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Step the parameters by their gradients."""
+        in_order = [self.of(self._stand_in[id(parameter)]) for parameter in self.rule.parameters]
+        self.rule.step(self._stand_in, in_order, self._sizes)
 
-def _of_hidden(loss: LossCallback, gradients: Mapping[int, Tensor | None], stand_in: Mapping[int, Tensor]) -> Any:
-    """Return the gradients of hidden layers' weights, of which metrics tell the share of dead units."""
-    by_weight = {id(stand_in[key]): gradient for key, gradient in gradients.items()}
-    return [by_weight.get(id(layer.weight)) for layer in loss.hidden] if not loss.by_turns else None
+    def of(self, parameter: object) -> Tensor | None:
+        """Return the gradient of a parameter."""
+        return self._of.get(id(parameter))
 
 
-def _move(callback: TargetCallback) -> None:
-    for slow, fast in zip(callback.target_network.parameters(), callback.network.parameters(), strict=True):
-        slow.lerp_(fast, callback.tau) if callback.tau < 1.0 else slow.copy_(fast)
-    for buffer, source in zip(callback.target_network.buffers(), callback.network.buffers(), strict=True):
-        buffer.copy_(source)
+class Traced:
+    """A callback of an update while its graph is made; the update calls it as it calls the callback.
+
+    Args:
+        callback: has the hooks.
+        numbers: of its hooks in the region, by label.
+        steps: of its loss; None = nothing is trained.
+        tensors: inputs of the graph, which it may write to.
+        left: gets what each hook leaves for the host, once for each call of the graph.
+    """
+
+    def __init__(
+        self,
+        callback: Any,
+        numbers: Mapping[str, int],
+        steps: GraphSteps | None,
+        tensors: Sequence[Tensor],
+        left: list[tuple[Callback, Any]],
+    ) -> None:
+        self.callback = callback
+        self.store = self
+        self._numbers = numbers
+        self._steps = steps
+        self._tensors = set(map(id, tensors))
+        self._left = left
+
+    def target(self, *required: Any, **optional: Any) -> Any:
+        """Return outputs and metrics of a target."""
+        with self._hook("target"):
+            outputs, metrics = of_target(Checked(self.callback).target(*required, **optional))
+            self._leave(outputs, (outputs, metrics))
+        return outputs, metrics
+
+    def loss(self, *required: Any, **optional: Any) -> Any:
+        """Return what the loss returns."""
+        with self._hook("loss"):
+            return Checked(self.callback).loss(*required, **optional)
+
+    def step(
+        self,
+        elements: Tensor,
+        outputs: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        *,
+        weight: Tensor | None = None,
+        learning_rate: None = None,
+    ) -> dict[str, Any]:
+        """Do what the loss does after its gradients are known, and before; return its outputs."""
+        with self._hook("loss"):
+            for path in outputs.get("updates", {}):
+                if id(buffer_at(self.callback, path)) not in self._tensors:
+                    raise Untraceable(None, f"it updates '{path}', which is no buffer of a module")
+            shown = {name: detached(value) for name, value in metrics.items()}
+            result = self.callback.phases(elements, outputs, shown, weight, self._steps)
+            hidden = None
+            if self._steps is not None and not self.callback.by_turns:
+                hidden = [self._steps.of(layer.weight) for layer in self.callback.hidden]
+            self._leave(result.outputs, (result, hidden))
+        outputs_: dict[str, Any] = result.outputs
+        return outputs_
+
+    def move(self) -> None:
+        """Move a target network."""
+        with self._hook("move"):
+            self.callback.move()
+
+    def put(self, metrics: Mapping[str, Any]) -> None:
+        """Leave metrics to the host."""
+
+    def passed(self) -> None:
+        """Leave counts to the host."""
+
+    @contextmanager
+    def _hook(self, label: str) -> Iterator[None]:
+        """Refuse what no graph can hold, with the number of the hook."""
+        try:
+            with noise.repeatable():
+                yield
+        except RlrunError:
+            raise
+        except Exception as error:
+            raise Untraceable(self._numbers[label], first_line(error)) from error
+
+    def _leave(self, outputs: Mapping[str, Any], result: Any) -> None:
+        if any(isinstance(value, Tensor) and value.requires_grad for value in outputs.values()):
+            raise Untraceable(None, "it passes on a gradient, which ends where a graph does")
+        self._left.append((self.callback, result))

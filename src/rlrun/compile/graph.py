@@ -14,7 +14,7 @@ from rlrun.core.errors import printable
 from rlrun.nn import Follow, fast_linear
 
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
-Place = tuple[dict[str, Any], str]  # a module's parameters or buffers, and a name
+Place = tuple[Any, Any]  # a dict or list of tensors, and a name or number in it
 ATEN = torch.ops.aten
 LARGE = 1_000_000  # multiplications from which compiled calls of oneDNN take less time than those of MKL
 CACHED = 16_384  # numbers that the first cache of a processor holds
@@ -161,13 +161,25 @@ def modules_of(owners: Iterable[Any]) -> list[nn.Module]:
     return [part for part in parts_of(owners) if isinstance(part, nn.Module)]
 
 
+def places_of(parts: Iterable[Any]) -> list[Place]:
+    """Return where modules, losses and moves of target networks hold their tensors."""
+    places: list[Place] = []
+    for part in parts:
+        if isinstance(part, nn.Module):
+            holders = (part._parameters, part._buffers)
+            places += [(holder, name) for holder in holders for name, tensor in holder.items() if tensor is not None]
+        elif isinstance(part, Follow):
+            places += [(tensors, number) for tensors in part.lists for number in range(len(tensors))]
+    return places
+
+
 def parts_of(owners: Iterable[Any]) -> list[Any]:
     """Return what callbacks or others hold, but for tensors and what belongs to memory, collection and environments."""
     parts: dict[int, Any] = {}
     pending: list[Any] = list(owners)[::-1]
     while pending:
         part = pending.pop()
-        if id(part) in parts or isinstance(part, Tensor | str | int | float | type | Follow) or part is None:
+        if id(part) in parts or isinstance(part, Tensor | str | int | float | type) or part is None:
             continue
         parts[id(part)] = part
         pending += _parts(part)[::-1]
@@ -183,14 +195,14 @@ def _parts(part: Any) -> list[Any]:
         return [part.func, *part.args, *part.keywords.values()]
     if hasattr(part, "__self__"):  # a bound method
         return [part.__self__]
-    if type(part).__module__.startswith(OUTSIDE) or not hasattr(part, "__dict__"):
+    if type(part).__module__.startswith(OUTSIDE) or isinstance(part, Follow) or not hasattr(part, "__dict__"):
         return []
     return list(vars(part).values())
 
 
 @contextmanager
 def swapped(places: Sequence[Place], stand_in: Mapping[int, Tensor]) -> Iterator[None]:
-    """Have modules hold other tensors, by the id of the ones that they hold."""
+    """Have places hold other tensors, by the id of the ones that they hold."""
     before = [holder[name] for holder, name in places]
     try:
         for (holder, name), tensor in zip(places, before, strict=True):
@@ -248,6 +260,8 @@ def traced(
 
     table: dict[Any, Callable[..., Any]] = {
         ATEN._foreach_norm.Scalar: _norms,
+        ATEN._foreach_lerp_.Scalar: _lerp,
+        ATEN._foreach_copy_.default: _copy,
         ATEN.tanh.default: _tanh,
         ATEN._local_scalar_dense.default: _refuse_number,
         ATEN.mm.default: _narrow_product,
@@ -375,6 +389,18 @@ def _by_rows(x: Tensor) -> Tensor:
     strides = torch.empty(x.shape, device="meta").stride()
     forced: Tensor = inductor_prims.force_stride_order(x, strides)
     return forced
+
+
+def _lerp(slow: Sequence[Tensor], fast: Sequence[Tensor], rate: float) -> None:
+    """Move tensors one by one, as `_norms` takes them."""
+    for tensor, other in zip(slow, fast, strict=True):
+        tensor.lerp_(other, rate)
+
+
+def _copy(tensors: Sequence[Tensor], others: Sequence[Tensor], non_blocking: bool = False) -> None:
+    """Copy tensors one by one, as `_norms` takes them."""
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.copy_(other)
 
 
 def _norms(tensors: Sequence[Tensor], order: float = 2, dtype: torch.dtype | None = None) -> list[Tensor]:

@@ -54,18 +54,22 @@ class OptimizerRule:
         self._names: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
         if self.kind is torch.optim.SGD:
             self._names = ("momentum_buffer",) if any(group["momentum"] for group in self.groups) else ()
-        self._entries = [self.state.get(parameter) or self._begun(parameter) for parameter in self.parameters]
+        self._entries = [
+            self.state.get(parameter) or self._begun(parameter, group)
+            for parameter, group in zip(self.parameters, self._group_of, strict=True)
+        ]
         self._moved = {number for number, parameter in enumerate(self.parameters) if self.state.get(parameter)}
         self._taken = 0
         self._count = torch.zeros(())
         self._one = torch.ones(())  # a number would be made a tensor at each step
         self.settle()
 
-    def _begun(self, parameter: Tensor) -> dict[str, Tensor]:
+    def _begun(self, parameter: Tensor, group: int) -> dict[str, Tensor]:
         """Return the state that an optimizer begins with."""
         entry = {name: torch.zeros_like(parameter) for name in self._names}
         if self.kind is not torch.optim.SGD:
-            entry["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            double = torch.get_default_dtype() == torch.float64 and not self.groups[group]["fused"]  # as torch counts
+            entry["step"] = torch.zeros((), dtype=torch.float64 if double else torch.float32, device=parameter.device)
         return entry
 
     def tensors(self) -> list[Tensor]:

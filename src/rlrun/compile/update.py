@@ -22,7 +22,7 @@ from rlrun.compile.optimizers import OptimizerRule, is_hooked, rule_of
 from rlrun.core.errors import ConfigError, printable
 from rlrun.core.typing import Groups
 from rlrun.runs import learners
-from rlrun.training.update import Function, Update
+from rlrun.training.update import Function, Update, Writer
 from rlrun.training.wiring import HookCall, State
 
 _messages = logging.getLogger("rlrun")
@@ -113,8 +113,8 @@ class Region:
         provided: set[str] = set()
         self.names: list[str] = []  # that are read, and that no hook of the region provides
         for step in self.active:
-            wanted = [name for name in step.asks if name != "learning_rate" and name not in (*provided, *self.names)]
-            self.names += wanted
+            asked = [name for name in step.asks if name not in step.framework or name == "weight"]
+            self.names += [name for name in asked if name not in (*provided, *self.names)]
             provided |= set(step.callback.provides)
         self._keys = {(id(step.callback), step.label) for step in steps}
         self._graphs: dict[Any, CompiledGraph] = {}
@@ -148,6 +148,10 @@ class Region:
                 return
         assert self._plain is not None
         self._plain(groups, state)
+
+    def writer(self) -> Writer:
+        """Return the writer of the function that the hooks are, called one by one."""
+        return Writer(self.steps, (self.group,), self.due, None)
 
     def _values(self, batch: Mapping[str, Any]) -> list[Any]:
         """Return what hooks read; counts as tensors, so that each has not a graph of its own."""

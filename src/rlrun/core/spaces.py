@@ -8,14 +8,14 @@ layer maps them to what the environment expects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from rlrun.core.errors import RlrunError, SpaceError
+from rlrun.core.errors import RlrunError, SpaceError, did_you_mean
 from rlrun.core.typing import Array, Tree
 
 
@@ -143,6 +143,33 @@ def without_mask(space: Space) -> Space:
     if not isinstance(space, Composite) or ACTION_MASK not in space.parts or len(space.parts) == 1:
         return space
     return Composite({name: part for name, part in space.parts.items() if name != ACTION_MASK})
+
+
+def with_parts(space: Space, names: Sequence[str | int], *, place: str) -> Space:
+    """Return a space with some of its parts: leaves by their paths, or all leaves below a name.
+
+    Trees of the whole space are trees of this one, too: `leaves_of` finds the parts by their names.
+
+    Raises:
+        SpaceError: there is no part of a name, or no name; the message begins with `place`.
+    """
+    known = [path for path, _ in leaves(space)]
+    below = {str(name): [path for path in known if f"{path}.".startswith(f"{name}.")] for name in names}
+    missing = next((name for name, paths in below.items() if not paths), None)
+    if missing is not None or not below or not isinstance(space, Composite):
+        there = f"there are {', '.join(known)}" if isinstance(space, Composite) else f"{describe(space)} has none"
+        near = "" if missing is None else did_you_mean(missing, known)
+        raise SpaceError(f"{place}: wanted parts of observations, got {[*names]}{near}; {there}")
+    chosen = {path for paths in below.values() for path in paths}
+
+    def pruned(space: Composite, prefix: str) -> Composite:
+        parts: dict[str, Space] = {}
+        for name, part in space.parts.items():
+            if any(f"{path}.".startswith(f"{prefix}{name}.") for path in chosen):
+                parts[name] = pruned(part, f"{prefix}{name}.") if isinstance(part, Composite) else part
+        return Composite(parts)
+
+    return pruned(space, "")
 
 
 def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:

@@ -23,10 +23,21 @@ Goals = dict[str, Array]
 
 
 class GoalEnv(Toy):
-    """Reward 0 if the goal is reached, else -1; an action determines the next achieved goal."""
+    """Reward 0 if the goal is reached, else -1; an action determines the next achieved goal.
+
+    Args:
+        space: of goals.
+        goal, achieved: names of the parts of an observation that are the desired and the achieved goal.
+    """
 
     achieved: Array
     desired: Array
+
+    def __init__(self, space: Box, *, goal: str, achieved: str) -> None:
+        self.names = ("observation", achieved, goal)
+        if len({*self.names}) < 3:
+            raise ConfigError(f"env.kwargs: wanted two names other than 'observation', got '{goal}' and '{achieved}'")
+        self.observation_space = Dict(dict.fromkeys(self.names, space))
 
     @abstractmethod
     def compute_reached(self, achieved_goal: Array, desired_goal: Array) -> Any:
@@ -50,8 +61,8 @@ class GoalEnv(Toy):
         return reward, bool(self.compute_terminated(self.achieved, self.desired, {}))
 
     def observe(self) -> Goals:
-        achieved, desired = self.achieved, self.desired
-        return {"observation": achieved.copy(), "achieved_goal": achieved.copy(), "desired_goal": desired.copy()}
+        goals = (self.achieved, self.achieved, self.desired)
+        return {name: goal.copy() for name, goal in zip(self.names, goals, strict=True)}
 
     def info(self) -> Info:
         return {"is_success": bool(self.compute_reached(self.achieved, self.desired))}
@@ -68,12 +79,11 @@ class BitFlip(GoalEnv):
     and every episode succeeds. Of random episodes 0.8 % do.
     """
 
-    def __init__(self, n: int = 10) -> None:
+    def __init__(self, n: int = 10, *, goal: str = "desired_goal", achieved: str = "achieved_goal") -> None:
         if n < 1:
             raise ConfigError(f"env.kwargs.n: BitFlip wants a whole number above 0, got {n}")
         self.n = self.steps = n
-        bits = Box(0.0, 1.0, (n,), np.float32)
-        self.observation_space = Dict({"observation": bits, "achieved_goal": bits, "desired_goal": bits})
+        super().__init__(Box(0.0, 1.0, (n,), np.float32), goal=goal, achieved=achieved)
         self.action_space = Discrete(n)
 
     def compute_reached(self, achieved_goal: Array, desired_goal: Array) -> Any:
@@ -109,9 +119,8 @@ class PointReach(GoalEnv):
 
     stride, radius, steps = np.float32(0.1), np.float32(0.05), 50
 
-    def __init__(self) -> None:
-        place = Box(-1.0, 1.0, (2,), np.float32)
-        self.observation_space = Dict({"observation": place, "achieved_goal": place, "desired_goal": place})
+    def __init__(self, *, goal: str = "desired_goal", achieved: str = "achieved_goal") -> None:
+        super().__init__(Box(-1.0, 1.0, (2,), np.float32), goal=goal, achieved=achieved)
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
 
     def compute_reached(self, achieved_goal: Array, desired_goal: Array) -> Any:

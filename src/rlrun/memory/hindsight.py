@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError, require_one_of
+from rlrun.core.errors import ConfigError, DataError, RlrunError, SpaceError, did_you_mean, require_one_of
 from rlrun.core.generators import Seeded
 from rlrun.core.spaces import Spaces, describe, leaves
 from rlrun.core.typing import Array, Batch, Tree
@@ -64,9 +64,10 @@ class Hindsight(Seeded):
             known = dict(leaves(spaces.observation))
             shapes = {known[path].shape if path in known else None for path in (goal, achieved)}
             if len(shapes) > 1 or None in shapes:
+                near = next((did_you_mean(path, known) for path in (goal, achieved) if path not in known), "")
                 raise SpaceError(
                     f"Hindsight wants an observation that is a Dict with goals '{goal}' and '{achieved}' of one shape, "
-                    f"as Gymnasium-Robotics' environments have; here it is {describe(spaces.observation)}"
+                    f"as Gymnasium-Robotics' environments have; here it is {describe(spaces.observation)}{near}"
                 )
         self.reward = reward
         self.terminated = getattr(reward, "terminated", None)

@@ -53,7 +53,7 @@ On-policy algorithms call, on one network:
 
 from rlrun.nn.actions import ActionCodec, ActionHead, Heads
 from rlrun.nn.actor_critic import ActorCritic, Evaluated
-from rlrun.nn.autoencoder import Autoencoder
+from rlrun.nn.autoencoder import Autoencoder, RegularizedMLP
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.critics import Critics, ImplicitCritics, Value
 from rlrun.nn.decoders import Decoder, Deconvolutions, ResNetDecoder, SpatialBroadcast, UNet
@@ -74,7 +74,15 @@ from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, v
 __all__ = ["MLP", "ActionCodec", "ActionHead", "ActorCritic", "Autoencoder", "Bins", "Convolutions", "Core", "Critics"]
 __all__ += ["Decoder", "Deconvolutions", "DetachedEncoder", "DeterministicPolicy", "Dueling", "Encoded", "EncodedMLP"]
 __all__ += ["Encoder", "Ensemble", "Evaluated", "Follow", "Heads", "ImageEncoder", "ImplicitCritics", "InverseModel"]
-__all__ += ["Latent", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles", "ResNet", "ResNetDecoder"]
-__all__ += ["ReturnNormalizer", "Rewards", "SharedFeatures", "SoftPolicy", "SpatialBroadcast", "SquashedGaussian"]
+__all__ += ["Latent", "MixedPrecision", "Normalizer", "Numbers", "Policy", "Quantiles", "RegularizedMLP", "ResNet"]
+__all__ += [
+    "ResNetDecoder",
+    "ReturnNormalizer",
+    "Rewards",
+    "SharedFeatures",
+    "SoftPolicy",
+    "SpatialBroadcast",
+    "SquashedGaussian",
+]
 __all__ += ["StatefulEncoder", "Stepper", "Temperature", "Trunk", "UNet", "Value", "ValueHead", "average_gradients"]
 __all__ += ["flatten", "frozen_copy", "grouped", "normal_", "orthogonal_", "value_head_of", "xavier_uniform_"]

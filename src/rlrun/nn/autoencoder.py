@@ -21,6 +21,18 @@ Likelihood = Literal["bernoulli", "gaussian"]
 ConditionReader = Literal["prior", "decoder"]
 
 
+class RegularizedMLP(EncodedMLP):
+    """Features of observations, and penalties of them: a dict of `features` [B, F], `size` [B] and `sparsity` [B].
+
+    The size is the mean square of a row, and the sparsity its mean absolute value. `EncodingLoss` weighs them by
+    `loss_fields`, and its `output_fields` is `features`. Arguments are those of `EncodedMLP`.
+    """
+
+    def forward(self, observation: Tree) -> dict[str, Tensor]:
+        features: Tensor = super().forward(observation)
+        return {"features": features, "size": features.square().mean(-1), "sparsity": features.abs().mean(-1)}
+
+
 class Autoencoder(nn.Module):
     """An encoder of observations, and a decoder of what it makes.
 

@@ -9,7 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError, require_at_least
-from rlrun.core.spaces import Box, Discrete, Leaf, Space, Spaces, describe, leaves, leaves_of, tree_of, without_mask
+from rlrun.core.spaces import (
+    Box,
+    Discrete,
+    Leaf,
+    Space,
+    Spaces,
+    describe,
+    leaves,
+    leaves_of,
+    tree_of,
+    with_parts,
+    without_mask,
+)
 from rlrun.core.typing import Tree
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.fast_linear import Linear
@@ -53,6 +65,7 @@ class Encoder(nn.Module):
 
     Args:
         spaces: of the environment, or of observations.
+        leaves: parts of observations that the network sees, by their paths; None = all but an action mask.
         images: recipe of the layers over images [B, C, H, W] in [0, 1]; None = `NATURE` or `SMALL`, by their size.
         signals: recipe of layers over signals [B, C, L], parts of two dimensions that are no images; None = flattened.
         features: width of the dense layer behind either; None = none, auto = 512 or 128, by the size of an image.
@@ -60,12 +73,14 @@ class Encoder(nn.Module):
 
     Raises:
         ConfigError: there are layers for images or signals and no part that is one, or one that is too small.
+        SpaceError: observations have no part of a name.
     """
 
     def __init__(
         self,
         spaces: Spaces | Space,
         *,
+        leaves: Sequence[str] | None = None,
         images: Recipe | None = None,
         signals: Recipe | None = None,
         features: int | Literal["auto"] | None = "auto",
@@ -73,8 +88,7 @@ class Encoder(nn.Module):
         init: str | Initializer = "default",
     ) -> None:
         super().__init__()
-        self.space = without_mask(spaces.observation if isinstance(spaces, Spaces) else spaces)
-        self.parts = [leaf for _, leaf in leaves(self.space)]
+        self.space, self.parts = _seen(spaces, leaves)
         recipes = {"image": images, "signal": signals}
         kinds = [_kind(leaf) for leaf in self.parts]
         for kind, recipe in recipes.items():
@@ -106,6 +120,14 @@ class Encoder(nn.Module):
             for leaf, image, value in zip(self.parts, self.images, leaves_of(self.space, observation), strict=True)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+def _seen(spaces: Spaces | Space, names: Sequence[str] | None) -> tuple[Space, list[Leaf]]:
+    """Return the part of observations that a network sees, and its leaves."""
+    space = without_mask(spaces.observation if isinstance(spaces, Spaces) else spaces)
+    if names is not None:
+        space = with_parts(space, names, place="encoder.leaves")
+    return space, [leaf for _, leaf in leaves(space)]
 
 
 def _kind(leaf: Leaf) -> str:
@@ -340,8 +362,9 @@ class ImageEncoder(nn.Module):
 class Trunk(Encoded):
     """From observation trees [B, …] or [B, T, …] to features [B, size] or [B, T, size]: an encoder and dense layers.
 
-    With a `core` there follows a recurrent layer. Its state is a row of `state_size` numbers, without one none; see
-    `rlrun.nn.recurrent.encoded`. As an encoder it stands in front of networks without a state of their own.
+    `leaves` are those of its encoder. With a `core` there follows a recurrent layer. Its state is a row of `state_size`
+    numbers, without one none; see `rlrun.nn.recurrent.encoded`. As an encoder it stands in front of networks without a
+    state of their own.
 
     Raises:
         ConfigError: its encoder has a state already.
@@ -358,8 +381,11 @@ class Trunk(Encoded):
         core: Kind | None = None,
         core_size: int = 64,
         encoder: nn.Module | Recipe | None = None,
+        leaves: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
+        if leaves is not None:
+            encoder = partial(Encoder if encoder is None else encoder, leaves=leaves)
         features = self.use_encoder(encoder, spaces, init=init)
         if getattr(self.encoder, "state_size", 0):
             keys = "algorithm.recurrent: give it null; PPO, A2C, PPG, TRAC, IQL and cloning remember by that alone"

@@ -11,7 +11,7 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.encoders import Trunk
+from rlrun.nn.encoders import Recipe, Trunk
 from rlrun.nn.mlp import MLP, Activation, Initializer, outputs_of, zeros
 
 
@@ -23,6 +23,7 @@ class InverseModel(nn.Module):
         hidden: widths of the features' layers.
         model: widths of the layers of each model.
         activation, init: of the layers, as `MLP` takes them.
+        encoder: below the `hidden` layers, as `Encoded` takes it.
         features: any module from observations to features [..., F], in place of `hidden` layers.
         inverse: any module from two rows of features [..., 2 F] to a prediction of the action.
 
@@ -41,13 +42,14 @@ class InverseModel(nn.Module):
         model: Sequence[int] = (256,),
         activation: Activation = "relu",
         init: str | Initializer = "orthogonal",
+        encoder: nn.Module | Recipe | None = None,
         features: nn.Module | None = None,
         inverse: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces)
         if features is None:
-            self.features: Any = Trunk(spaces, hidden=hidden, activation=activation, init=init)
+            self.features: Any = Trunk(spaces, hidden=hidden, activation=activation, init=init, encoder=encoder)
             self.size: int = self.features.size
         else:
             self.features, self.size = features, outputs_of(features, zeros(spaces.observation))

@@ -5,7 +5,7 @@ from operator import is_
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from rlrun.core.errors import RlrunError
@@ -14,7 +14,7 @@ from rlrun.runs import learners
 MOMENTS = frozenset(("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "momentum_buffer", "sum"))
 
 
-def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
+def average_gradients(parameters: Sequence[Tensor]) -> None:
     """Replace gradients by the mean of those of all learners."""
     present = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if learners.count() == 1 or not present:
@@ -39,7 +39,17 @@ class Stepper:
         self._lists: list[list[Tensor]] = []  # their averages of gradients and squares, and counts of steps
         self._counter = torch.empty(0)  # the counts are its entries, so that one call adds to all
 
-    def __call__(self) -> None:
+    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return the gradients of a loss, the mean of those of all learners; parameters hold them as `grad`."""
+        for parameter in parameters:
+            parameter.grad = None
+        # A gradient per element would make torch import its compiler. Other networks get no gradient.
+        torch.autograd.backward(loss, inputs=parameters)
+        average_gradients(parameters)
+        return [parameter.grad for parameter in parameters]
+
+    def step(self, gradients: Sequence[Tensor | None] = ()) -> None:
+        """Step the parameters by their `grad`."""
         optimizer = self.optimizer
         group, *rest = optimizer.param_groups
         parameters = [parameter for parameter in group["params"] if parameter.grad is not None]

@@ -24,15 +24,20 @@ class Follow:
     """Move a target network towards a network of the same shape (Polyak averaging); both are equal at first.
 
     The tensors are listed once, so moving all of them is one call.
+
+    Attributes:
+        lists: of tensors that `move` reads and writes, in which a graph has stand-ins while it is made.
     """
 
     def __init__(self, slow: nn.Module, fast: nn.Module) -> None:
         slow.load_state_dict(fast.state_dict())
-        self.slow = [parameter.data for parameter in slow.parameters()]  # as data: no gradient mode to enter
-        self.fast = [parameter.data for parameter in fast.parameters()]
+        self.slow: list[Tensor] = list(slow.parameters())
+        self.fast: list[Tensor] = list(fast.parameters())
         self.target_buffers = list(slow.buffers())
         self.fast_buffers = list(fast.buffers())
+        self.lists = (self.slow, self.fast, self.target_buffers, self.fast_buffers)
 
+    @torch.no_grad()
     def move(self, rate: float = 1.0) -> None:
         """Move the target network by the share `rate`, τ; 1 is a hard copy. Buffers (statistics) are always copied."""
         lerp_(self.slow, self.fast, rate=rate)

@@ -50,8 +50,10 @@ class ValueHead(ABC):
         return self.mean(estimate)
 
     @abstractmethod
-    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
-        """Return the distance of outputs to outcomes [B] or [B, N']: [M, B]."""
+    def distance(
+        self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
+    ) -> Tensor:
+        """Return the distance of outputs to outcomes [B] or [B, N']: [M, B]; `by`: a function in place of Huber's."""
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return the smallest of M values, [M, …] -> […]."""
@@ -92,8 +94,10 @@ class Numbers(ValueHead):
     def mean(self, estimate: Tensor) -> Tensor:
         return estimate
 
-    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
-        return ops.distance(estimate, target, huber=huber)
+    def distance(
+        self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
+    ) -> Tensor:
+        return ops.distance(estimate, target, huber=huber, by=by)
 
 
 class Rewards(Numbers):
@@ -122,9 +126,11 @@ class Rewards(Numbers):
         values = output.reshape(*output.shape[:-1], -1, self.size).movedim(-1, 1)
         return values if codec.discrete else values.squeeze(-1)
 
-    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+    def distance(
+        self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
+    ) -> Tensor:
         """Return the distance of outputs to targets [B, R]: [M, B], the mean over rewards."""
-        return ops.distance(estimate, target.movedim(-1, 0), huber=huber).mean(1)
+        return ops.distance(estimate, target.movedim(-1, 0), huber=huber, by=by).mean(1)
 
     def smallest(self, value: Tensor) -> Tensor:
         """Return of each reward the value that counts least once it is weighed, [M, R, …] -> [R, …]."""
@@ -173,11 +179,13 @@ class Quantiles(ValueHead):
     def outcomes(self, estimate: Tensor) -> Tensor:
         return estimate
 
-    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+    def distance(
+        self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
+    ) -> Tensor:
         if target.dim() < estimate.dim() - 1:  # a mean alone
             target = target.unsqueeze(-1)
         points = ops.fixed_fractions(self.size, like=estimate).points
-        return ops.quantile_distance(estimate, target, points=points, huber=huber, summed=self.summed)
+        return ops.quantile_distance(estimate, target, points=points, huber=huber, summed=self.summed, by=by)
 
 
 class RewardQuantiles(Rewards):
@@ -207,10 +215,12 @@ class RewardQuantiles(Rewards):
     def outcomes(self, estimate: Tensor) -> Tensor:
         return estimate
 
-    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+    def distance(
+        self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
+    ) -> Tensor:
         if target.dim() < estimate.dim() - 1:  # means alone, [B, R]
             target = target.unsqueeze(-1)
-        return self.quantiles.distance(estimate, target.movedim(-2, 0), huber=huber).mean(1)
+        return self.quantiles.distance(estimate, target.movedim(-2, 0), huber=huber, by=by).mean(1)
 
 
 class Bins(ValueHead):
@@ -247,7 +257,9 @@ class Bins(ValueHead):
     def mean(self, estimate: Tensor) -> Tensor:
         return estimate.softmax(-1) @ ops.bin_centres(self.size, least=self.least, largest=self.largest, like=estimate)
 
-    def distance(self, estimate: Tensor, target: Tensor, *, huber: float | None) -> Tensor:
+    def distance(
+        self, estimate: Tensor, target: Tensor, *, huber: float | None, by: ops.Distance | None = None
+    ) -> Tensor:
         wanted = ops.smoothed_bins(target, self.size, least=self.least, largest=self.largest, deviation=self.deviation)
         return -(wanted * estimate.log_softmax(-1)).sum(-1)
 

@@ -23,6 +23,7 @@ from rlrun.ops.losses import ACTOR_Q as ACTOR_Q
 from rlrun.ops.losses import CLIPS as CLIPS
 from rlrun.ops.losses import ActorQ as ActorQ
 from rlrun.ops.losses import Clip as Clip
+from rlrun.ops.losses import Distance as Distance
 from rlrun.ops.losses import clip_ as clip_
 from rlrun.ops.losses import distance as distance
 from rlrun.ops.losses import error_size as error_size

@@ -1,5 +1,6 @@
 """Losses of single numbers, and what is done to their gradients."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -11,15 +12,19 @@ from rlrun.runs import learners
 Clip = Literal["global", "parameter", "value", "adaptive", "none"]
 CLIPS = ("global", "parameter", "value", "adaptive", "none")
 ActorQ = Literal["first", "min", "mean"]
+Distance = Callable[[Tensor, Tensor], Tensor]  # of values and targets, entry by entry
 SMALL = 65_536  # numbers of gradients up to which one norm of a copy takes less time than a norm of each
 ACTOR_Q = ("first", "min", "mean")
 
 
-def distance(value: Tensor, target: Tensor, *, huber: float | None = None) -> Tensor:
+def distance(value: Tensor, target: Tensor, *, huber: float | None = None, by: Distance | None = None) -> Tensor:
     """Return the square of each difference; with `huber` h the half of it up to h, a line of slope h beyond.
 
     value: [M, B] or [B]; target: [B].
+    by: a function of values and targets in its place.
     """
+    if by is not None:
+        return by(value, target.expand_as(value))
     if huber is None:
         return F.mse_loss(value, target.expand_as(value), reduction="none")
     return F.huber_loss(value, target.expand_as(value), reduction="none", delta=huber)

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from rlrun.ops.losses import distance
+from rlrun.ops.losses import Distance, distance
 
 Least = Literal["quantile", "member", "deviation"]
 LEAST = ("quantile", "member", "deviation")
@@ -42,6 +42,7 @@ def quantile_distance(
     huber: float | None = 1.0,
     widths: Tensor | None = None,
     summed: bool = False,
+    by: Distance | None = None,
 ) -> Tensor:
     """Return how badly quantiles fit a distribution, |τ̂_j - 1[u < 0]| h(u) with u = target_i - value_j: [...].
 
@@ -54,12 +55,17 @@ def quantile_distance(
     huber: up to this distance h is u² / (2 huber), beyond it |u| - huber / 2; None: |u| everywhere.
     widths: shares that the targets stand for, which sum to 1, [N'] or [..., N']; None: all equal.
     summed: sum over values in place of their mean, as in the papers; N times as much.
+    by: a function of values and targets in place of h.
     """
-    error = target.unsqueeze(-1) - value.unsqueeze(-2)  # [..., N', N]
+    targets, values = target.unsqueeze(-1), value.unsqueeze(-2)
+    error = targets - values  # [..., N', N]
     points = points.unsqueeze(-2)
     with torch.no_grad():
         share = torch.where(error < 0.0, 1.0 - points, points)
-    sizes = error.abs() if huber is None else distance(error, error.new_zeros(()), huber=huber) / huber
+    if by is not None:
+        sizes = by(values.expand_as(error), targets.expand_as(error))
+    else:
+        sizes = error.abs() if huber is None else distance(error, error.new_zeros(()), huber=huber) / huber
     pairs = share * sizes
     losses = pairs.mean(-2) if widths is None else (pairs * widths.unsqueeze(-1)).sum(-2)
     return losses.sum(-1) if summed else losses.mean(-1)

@@ -65,12 +65,12 @@ class Update:
     def source(self, groups: Sequence[str]) -> str:
         """Return the function of an update with these data groups, in which all callbacks are due."""
         due = {id(step.callback): True for step in self.steps}
-        return _Writer(self.steps, groups, due, None).source()
+        return Writer(self.steps, groups, due, None).source()
 
     def _first(self, key: tuple[Any, ...], groups: tuple[str, ...]) -> Function:
         """Return a function that makes the first update of its kind, in which hooks may assign nothing."""
         due = self._due or {id(step.callback): step.callback.due() for step in self.steps}
-        writer = _Writer(self.steps, groups, due, self.compiler)
+        writer = Writer(self.steps, groups, due, self.compiler)
         function = writer.function()
 
         def first(groups: Groups, state: State) -> None:
@@ -147,12 +147,13 @@ def _contents(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return contents
 
 
-class _Writer:
+class Writer:
     """Writes the source of an update.
 
     Attributes:
         names: what the source's names stand for.
-        pure: callbacks whose `loss` or `target` it calls, by these names.
+        callbacks: those that it calls, by these names.
+        pure: callbacks whose `loss` or `target` it calls, likewise.
     """
 
     def __init__(
@@ -174,7 +175,8 @@ class _Writer:
             alone = group == "default" or len(groups) == 1
             self.batches[group] = self._free_name("batch" if alone else f"{group}_batch")
         self.pure: dict[str, Callback] = {}
-        self._callbacks: dict[int, str] = {}
+        self.callbacks: dict[str, Callback] = {}
+        self._callback_names: dict[int, str] = {}
 
     def function(self) -> Function:
         """Return the update as a function."""
@@ -239,10 +241,10 @@ class _Writer:
 
     def _name_of(self, callback: Callback) -> str:
         """Return the name of a callback in the source: its own, unless something else has it."""
-        if id(callback) not in self._callbacks:
-            self._callbacks[id(callback)] = name = self._free_name(callback.name)
-            self.names[name] = callback
-        return self._callbacks[id(callback)]
+        if id(callback) not in self._callback_names:
+            self._callback_names[id(callback)] = name = self._free_name(callback.name)
+            self.names[name] = self.callbacks[name] = callback
+        return self._callback_names[id(callback)]
 
     def _free_name(self, text: str) -> str:
         """Return an identifier like a text, which comes from a config and may be anything."""

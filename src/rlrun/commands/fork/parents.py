@@ -220,8 +220,13 @@ class Settings:
                 raise ConfigError(f"init.rename: init.from names no run that gives '{new}'")
         for pattern in self.parts:
             if not any(matches(pattern, name) for name in names):
+                place = f"{self.key(pattern)}: '{pattern}'"
+                if empty := [path for path in paths if matches(pattern, path)]:
+                    full = [path for path in paths if any(name.startswith(f"{path}.") for name in names)]
+                    near = ", ".join(path for path in full if path.partition(".")[0] == empty[0].partition(".")[0])
+                    raise ConfigError(f"{place}: {empty[0]} has no numbers in this run; those of {near} can be loaded")
                 near = did_you_mean(pattern.removesuffix(".*"), known)
-                raise ConfigError(f"{self.key(pattern)}: '{pattern}' matches nothing that this run could load{near}")
+                raise ConfigError(f"{place} matches nothing that this run could load{near}")
 
     def renaming(self, source: str) -> list[tuple[str, str]]:
         """Return the renamings of what a source gives."""
