@@ -68,12 +68,13 @@ def updates_needed(length: int, sampler: Sampler, seed: int, *, most: int = 10_0
     values = np.zeros((length + 1, 2))  # nothing comes after the last state
     values[:length] = np.random.default_rng(seed).normal(0.0, 0.1, (length, 2))
     for update in range(1, most + 1):
-        batch = {name: value.numpy()[0] for name, value in table.sample(1).items()}
+        sample = table.sample(1)
+        batch = {name: value.numpy()[0] for name, value in sample.items()}
         place = batch["observation"], batch["action"]
         after = 0.0 if batch["terminated"] else values[batch["next_observation"]].max()
         error = batch["reward"] + discount(length) * after - values[place]
         values[place] += STEP * error * batch.get("weight", 1.0)
-        table.feedback(torch.tensor([abs(error)]))
+        sample.feedback(torch.tensor([abs(error)]))
         if np.square(values[:length] - wanted).mean() < NEAR:
             return update
     return most

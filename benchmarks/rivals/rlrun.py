@@ -63,7 +63,7 @@ def prioritized(case: Case, episode: Episode) -> Call:
 
     def call() -> Any:
         batch = table.sample(COUNT)
-        table.feedback(next(lots))
+        batch.feedback(next(lots))
         return batch
 
     return call

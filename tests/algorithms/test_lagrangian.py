@@ -141,7 +141,7 @@ def test_any_algorithm_learns_weighed_sums(family, tmp_path):
         table = result.trainer.loader.table
         batch = table.sample(8)
         assert batch["reward"].shape == (8,)
-        stored = table._picked.stored("reward", table._picked.index)
+        stored = (rows := batch.parts[0][1]).stored("reward", rows.index)
         assert stored.shape == (8, 2)
         assert torch.allclose(batch["reward"], stored @ weight)  # episodes of one step: nothing else is summed
 

@@ -167,9 +167,21 @@ def test_priorities_are_those_of_learned_rows():
     batch = table.sample(64)
     errors = present(batch["observation"])[..., 0].clone()
     errors[~batch["valid"]] = 1000.0  # of burn-in and padding: never counted
-    table.feedback(errors)
+    batch.feedback(errors)
     expected = [0.9 * 4 + 0.1 * 2] * 5 + [0.9 * 7 + 0.1 * 6] * 3 + [8.0]
     assert table.sampler.tree.leaves[:9] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("feedback", ["update", "burst"])
+def test_priority_of_a_window_is_that_of_the_rows_it_learns_from(feedback):
+    """A window begins with steps that are not learned from; priorities [B] are not theirs."""
+    sampler = Prioritized(alpha=1.0, beta=1.0, epsilon=1e-12, seed=1, feedback=feedback)
+    table = table_of([9, 1], length=5, burn_in=2, sampler=sampler)
+    batch = table.sample(64)
+    batch.feedback(5.0 + present(batch["observation"])[:, 0, 0])
+    table.sample(1)  # priorities that waited are written before
+    leaves = table.sampler.tree.leaves
+    assert leaves[:8] == pytest.approx([5.0] * 5 + [8.0] * 3)
 
 
 def stepped(network, observations, state, *arguments):

@@ -54,7 +54,7 @@ def test_samples_are_features_of_stored_rows(tmp_path):
     trainer = trained([*overrides, "+with=representation"], tmp_path)
     table, network = trainer.loader.table, trainer.callbacks["representation"].network
     batch = table.sample(32)
-    rows = table._picked
+    ((_, rows),) = batch.parts
     slots, lengths = rows.onward(steps)
     last = slots[np.arange(32), lengths]
     with torch.no_grad():

@@ -357,7 +357,7 @@ def test_actors_use_the_current_weights(overrides, tmp_path):
     batch = table.sample(8)
     assert batch["reward"].shape[-1] == 2
     if overrides[-1] == "+with=reward_scale":
-        assert torch.allclose(batch["reward"], 0.1 * table._picked.stored("reward", table._picked.index))
+        assert torch.allclose(batch["reward"], 0.1 * (rows := batch.parts[0][1]).stored("reward", rows.index))
     assert {"value/mean", "value/mean_0", "value/mean_1", "reward_weight/1"} <= {
         name for callback in (loss, callbacks["reward_weights"]) for name in callback.metrics
     }

@@ -16,7 +16,7 @@ from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, RlrunError, WiringError
 from rlrun.env import make
-from rlrun.memory import RewardClip, RewardScale, Table
+from rlrun.memory import RewardClip, RewardScale, Sample, Table
 from rlrun.nn import Bins, Critics, ImplicitCritics, Rewards
 from rlrun.training.callback import Callback, SkipBatch
 from rlrun.training.trainer import Trainer
@@ -40,20 +40,21 @@ class Slope(LossCallback):
 
 
 class Listener:
-    """Keeps the priorities that it gets."""
+    """A table whose sampler keeps the priorities that it gets."""
 
     def __init__(self):
         self.received = []
+        self.sampler = self
 
-    def feedback(self, priority):
+    def feedback(self, rows, priority):
         self.received.append(priority.tolist())
 
 
 class Batches:
-    """Serve batches of x, each the same in all groups but for a factor."""
+    """Serve batches of x, each the same in all groups but for a factor, as samples of the group's table."""
 
-    def __init__(self, *batches, groups=("default",), names=("x",)):
-        self.batches, self.groups, self.given = batches, groups, names
+    def __init__(self, *batches, groups=("default",), names=("x",), tables=()):
+        self.batches, self.groups, self.given, self.tables = batches, groups, names, list(tables)
 
     def names(self):
         return dict.fromkeys(self.groups, self.given)
@@ -61,12 +62,16 @@ class Batches:
     def __iter__(self):
         for batch in self.batches:
             x = torch.tensor(batch)
-            yield {group: dict.fromkeys(self.given, 10.0**factor * x) for factor, group in enumerate(self.groups)}
+            yield {
+                group: Sample(dict.fromkeys(self.given, 10.0**factor * x), [(self.tables[factor], None)])
+                for factor, group in enumerate(self.groups)
+            }
 
 
 def priorities(loader, *, feedback=None, **callbacks):
     """Train; return the priorities that the table got."""
     table = Listener()
+    loader.tables = [table]
     Trainer({**callbacks, "priority": PriorityFeedback(table, **(feedback or {}))}, loader).train()
     return table.received
 
@@ -101,7 +106,7 @@ def test_data_groups_have_separate_tables():
         "to_near": PriorityFeedback(near, data_group="near"),
         "to_far": PriorityFeedback(far, data_group="far"),
     }
-    Trainer(callbacks, Batches([1.0, 4.0], groups=("near", "far"))).train()
+    Trainer(callbacks, Batches([1.0, 4.0], groups=("near", "far"), tables=(near, far))).train()
     assert (near.received, far.received) == ([[2.0, 1.0]], [[7.0, 37.0]])
 
 

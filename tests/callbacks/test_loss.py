@@ -7,7 +7,7 @@ import torch
 from tests.callbacks.batches import Batches
 from torch import nn
 
-from rlrun.callbacks import LossCallback, Schedule
+from rlrun.callbacks import JointLoss, LossCallback, Schedule
 from rlrun.callbacks.loss import update_ratio
 from rlrun.core.errors import ConfigError, DataError, WiringError
 from rlrun.core.schedules import Linear
@@ -54,11 +54,47 @@ def moved(loss, *arguments, **named):
         (Summed, [1.0, 2.0, 6.0], None, -9.0),  # a scalar as it is
         (Plain, [1.0, 2.0, 6.0], [1.0, 0.5, 0.0], -2.0 / 3),
         (Plain, [[1.0, 3.0], [10.0, 10.0]], [1.0, 0.5], -(4 + 10) / 4),  # a weight of a window
+        # a loss of windows, which have the mean weight of their steps; padding has the weight 0
+        (Plain, [1.0, 2.0, 3.0, 4.0], [[step / 2] * 4 for step in range(4)], -2.5),
+        (Plain, [1.0, 10.0], [[2.0, 0.0], [1.0, 1.0]], -(1 + 10) / 2),
+        (Plain, [1.0, 10.0], [[3.0, 0.0, 0.0], [1.0, 1.0, 2.5]], -(1 + 15) / 2),
+        (Plain, [[[1.0, 3.0], [5.0, 5.0]]], [[2.0, 0.5]], -(4 + 2.5) / 2),  # several numbers of each step
     ],
 )
 def test_elements_are_weighted_and_averaged(kind, x, weight, expected):
     given = {} if weight is None else {"weight": torch.tensor(weight)}
     assert moved(kind(Line(), sgd), torch.tensor(x), **given) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight"),
+    [
+        ([], [4]),
+        ([], [4, 3]),
+        ([3], [4]),
+        ([8], [4]),
+        ([2, 4], [4]),  # members in front
+        ([1, 4], [4]),
+        ([3], [4, 3]),  # steps
+        ([2, 4, 3], [4, 3]),
+        ([4, 2], [4, 3]),
+        ([3, 4], [4, 3]),
+        ([12], [4, 3]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("joint", [False, True])
+def test_loss_of_other_elements_than_have_weights_is_refused(shape, weight, joint):
+    class Shaped(LossCallback):
+        def loss(self, x):
+            return self.network(torch.ones(shape))
+
+    loss = Shaped(Line(), None if joint else sgd)
+    loss = JointLoss(sgd, terms={"line": loss}) if joint else loss
+    batches = Batches(x=torch.ones(4), weight=torch.ones(weight))
+    with pytest.raises(WiringError, match=r"callbacks\.line\.loss: its shape is") as raised:
+        Trainer({"line": loss}, batches).train()
+    assert f"{shape}, and its batch has a weight for each of {weight}" in str(raised.value)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(None, -3.0), (5.0, -3.0), (0.5, -0.5)])

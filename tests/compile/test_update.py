@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlrun.callbacks import JointLoss, Schedule
 from rlrun.compile import FusedUpdate, backend, graph
 from rlrun.compile.update import Region
-from rlrun.core.errors import ConfigError
+from rlrun.core.errors import ConfigError, WiringError
 from rlrun.core.schedules import Linear
 from rlrun.memory import JointLoader
 from rlrun.nn import grouped
@@ -37,6 +37,33 @@ def test_scheduled_numbers_are_no_constants(interpreted):
     fused = both(make)
     assert len(interpreted) == 1
     assert fused["loss"].metrics["learning_rate/loss"] == pytest.approx(0.1 - 0.1 * 6 / 8)
+
+
+class Weights(Callback):
+    """Weights of the three steps of each row's window; those of the first row are padding but for one."""
+
+    data_group = "default"
+    provides = ("weight",)
+
+    def begin_batch(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        weight = 0.5 * torch.arange(3.0 * len(x)).reshape(len(x), 3)
+        weight[0, 1:] = 0.0
+        return {"weight": weight}
+
+
+def test_windows_are_weighted_alike(interpreted, warnings):
+    both(lambda: {"weights": Weights(), "loss": Distance(layer(), ADAM)}, (8, 8, 3, 3, 8))
+    assert interpreted
+    assert warnings() == []
+
+
+def test_loss_of_other_elements_is_refused_alike(interpreted):
+    class Folded(Distance):
+        def loss(self, x: Tensor, y: Tensor) -> Any:
+            return super().loss(x, y)[:2]
+
+    with pytest.raises(WiringError, match=r"callbacks\.loss\.loss: its shape is \[2\]"):
+        trained({"weights": Weights(), "loss": Folded(layer(), ADAM)}, compile=True)
 
 
 def test_counts_are_no_constants(interpreted, warnings):

@@ -91,7 +91,7 @@ def test_reward_dimensions_are_summed_separately(discount) -> None:
     assert batch["reward"][first].tolist() == [2.0, 10.0 + np.broadcast_to(discount, 2)[1] * 20.0]
     assert batch["discount"][first].tolist() == np.square(discount).tolist()
     assert batch["reward"][last].tolist() == [4.0, 40.0]
-    one_step = NStep(steps=1, discount=discount)(batch, table._picked)["discount"]
+    one_step = NStep(steps=1, discount=discount)(batch, batch.parts[0][1])["discount"]
     assert one_step[0].tolist() == discount
     assert one_step.shape == batch["discount"].shape
     assert table.sample(4, 2)["reward"].shape == (4, 2, 2)

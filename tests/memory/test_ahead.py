@@ -83,8 +83,9 @@ def test_samples_made_at_once_are_those_made_one_by_one(name: str, monkeypatch: 
         ahead.draw_ahead(times, count)
         with patch.object(ahead, "serve", wraps=ahead.serve) as serve:
             for _ in range(taken):
-                assert_same(one_by_one.sample(count), ahead.sample(count))
-                assert np.array_equal(one_by_one._picked.start, ahead._picked.start)
+                single, batch = one_by_one.sample(count), ahead.sample(count)
+                assert_same(single, batch)
+                assert np.array_equal(single.parts[0][1].start, batch.parts[0][1].start)
         assert serve.call_count == (0 if at_once else taken)
         assert_same(one_by_one.sample(3), ahead.sample(3))  # another count: the others count as not drawn
     ahead.draw_ahead(9, 4)

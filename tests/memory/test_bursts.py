@@ -10,7 +10,7 @@ import torch
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.schedules import Linear
 from rlrun.core.spaces import map_tree
-from rlrun.memory import Fifo, Mix, NStep, Prioritized, Recent, Table
+from rlrun.memory import Fifo, Mix, NStep, Prioritized, Recent, Sample, Table
 
 from .tables import COLUMNS, episode, fill
 from .test_ahead import PIXELS, VECTOR, assert_same, loader_of, write
@@ -25,11 +25,14 @@ def table_of(rows: int, *, size: int = 40, short: Any = "skip", **settings: Any)
     return fill(Table(length=size, columns=COLUMNS, sampler=sampler_of(**settings), short=short), [rows])
 
 
-def served(table: Table, count: int, length: int = 1) -> tuple[list[int], list[float]]:
+def starts(batch: Sample, count: int) -> tuple[list[int], list[float]]:
     """Return the first row of each window of a sample, and its weight."""
-    batch = table.sample(count, length)
     rows, weight = (batch[name].reshape(count, -1)[:, 0].tolist() for name in ("reward", "weight"))
     return rows, weight
+
+
+def served(table: Table, count: int, length: int = 1) -> tuple[list[int], list[float]]:
+    return starts(table.sample(count, length), count)
 
 
 @pytest.mark.parametrize("at_once", [True, False])
@@ -41,10 +44,10 @@ def test_samples_of_a_burst_ignore_its_feedback(at_once, length, monkeypatch):
     table = table_of(4, short="pad")
     table.draw_ahead(3, 4, length)
     for newest in (9.0, 2.0, 3.0):
-        rows, weight = served(table, 4, length)
+        rows, weight = starts(batch := table.sample(4, length), 4)
         assert rows == [0, 1, 2, 3]
         assert length > 1 or weight == [1.0] * 4
-        table.feedback(torch.tensor([newest, 1.0, 1.0, 1.0]))
+        batch.feedback(torch.tensor([newest, 1.0, 1.0, 1.0]))
     assert set(powers(table).values()) == {1.0}
     table.draw_ahead(2, 6, length)
     for _ in range(2):
@@ -57,8 +60,7 @@ def test_newest_error_of_a_sample_counts():
     table = table_of(1)
     table.draw_ahead(2, 3)
     for priority in ([5.0, 6.0, 7.0], [8.0, 4.0, 2.0]):
-        table.sample(3)
-        table.feedback(torch.tensor(priority))
+        table.sample(3).feedback(torch.tensor(priority))
     table.draw_ahead(1, 3)
     assert powers(table) == pytest.approx({0: 2.0})
 
@@ -67,8 +69,7 @@ def test_new_rows_get_the_largest_error_of_the_burst():
     table = table_of(4, size=4)
     table.draw_ahead(2, 4)
     for priority in ([9.0, 2.0, 3.0, 4.0], [5.0, 2.0, 3.0, 4.0]):
-        table.sample(4)
-        table.feedback(torch.tensor(priority))
+        table.sample(4).feedback(torch.tensor(priority))
     episode(table, 2, 100)  # in the slots of rows 0 and 1; its last observation takes that of row 2
     assert powers(table) == pytest.approx({3: 4.0, 100: 9.0, 101: 9.0})
 
@@ -76,8 +77,7 @@ def test_new_rows_get_the_largest_error_of_the_burst():
 def test_errors_of_a_burst_outlive_growth():
     table = table_of(4, size=4)
     table.draw_ahead(2, 4)
-    table.sample(4)
-    table.feedback(torch.tensor([9.0, 2.0, 3.0, 4.0]))
+    table.sample(4).feedback(torch.tensor([9.0, 2.0, 3.0, 4.0]))
     table.resize(8)
     assert powers(table) == pytest.approx({0: 9.0, 1: 2.0, 2: 3.0, 3: 4.0})
 
@@ -85,21 +85,20 @@ def test_errors_of_a_burst_outlive_growth():
 def test_weights_of_a_burst_are_those_of_its_begin():
     """Without normalization a weight is (mean / priority)^beta, and beta is 0.25 after one pick and 1 after four."""
     table = table_of(2, beta=Linear(first=0.0, last=1.0, steps=4), normalize_weights=False)
-    table.sample(2)
-    table.feedback(torch.tensor([1.0, 15.0]))
+    table.sample(2).feedback(torch.tensor([1.0, 15.0]))
     for times, wanted in ((3, [8.0**0.25, (8 / 15) ** 0.25]), (2, [8.0, 8 / 15])):
         table.draw_ahead(times, 16)
         for _ in range(times):
-            rows, weight = served(table, 16)
+            rows, weight = starts(batch := table.sample(16), 16)
             assert rows == [0] + [1] * 15
             assert weight == pytest.approx([wanted[0]] + [wanted[1]] * 15)
-            table.feedback(torch.tensor([1.0] + [15.0] * 15))
+            batch.feedback(torch.tensor([1.0] + [15.0] * 15))
 
 
 def test_weights_are_divided_by_their_samples_largest():
     table = table_of(2, stratified=False)
-    table.sample(16)
-    table.feedback(torch.tensor([1.0, 15.0])[table._picked.start])
+    batch = table.sample(16)
+    batch.feedback(torch.tensor([1.0, 15.0])[batch["reward"]])
     table.draw_ahead(40, 3)
     samples = [served(table, 3) for _ in range(40)]
     assert {frozenset(rows) for rows, _ in samples} >= {frozenset({0.0, 1.0}), frozenset({1.0})}
@@ -121,7 +120,8 @@ def test_new_rows_end_a_burst(at_once, monkeypatch):
         monkeypatch.setattr("rlrun.memory.table.AHEAD", 0)  # bytes
     table = table_of(4)
     table.draw_ahead(3, 10)
-    table.feedback(1.0 + 8.0 * (table.sample(10)["reward"] == 0.0))
+    batch = table.sample(10)
+    batch.feedback(1.0 + 8.0 * (batch["reward"] == 0.0))
     episode(table, 2, 100)
     assert table.state_dict()["sampler"]["burst"]["start"].size == 0
     rows, _ = served(table, 10)
@@ -141,8 +141,8 @@ def test_without_bursts_each_update_is_one():
     for _ in range(6):
         batches = [table.sample(8) for table in (burst, update)]
         assert_same(*batches)
-        for table in (burst, update):
-            table.feedback(batches[0]["reward"] + 1.0)
+        for batch in batches:
+            batch.feedback(batches[0]["reward"] + 1.0)
 
 
 KINDS: dict[str, tuple[dict[str, Any], int]] = {
@@ -165,7 +165,7 @@ def test_interrupted_burst_goes_on_as_it_was(kind):
 
     def update(table: Table) -> Any:
         batch = table.sample(5, length)
-        table.feedback(batch["reward"].abs() % 9.5 + float(batch["weight"].sum()))
+        batch.feedback(batch["reward"].abs() % 9.5 + float(batch["weight"].sum()))
         return batch
 
     whole, parted = table_of_kind(), table_of_kind()
@@ -194,8 +194,7 @@ def test_interrupted_burst_goes_on_as_it_was(kind):
 def test_fork_without_bursts_keeps_priorities():
     table = table_of(4)
     table.draw_ahead(2, 4)
-    table.sample(4)
-    table.feedback(torch.tensor([9.0, 1.0, 1.0, 1.0]))
+    table.sample(4).feedback(torch.tensor([9.0, 1.0, 1.0, 1.0]))
     for _ in range(2):  # a fork that was killed before its first sample is one, too
         state = table.state_dict()
         table = Table(length=40, columns=COLUMNS, sampler=sampler_of(feedback="update"))
@@ -209,8 +208,7 @@ def test_fork_without_bursts_keeps_priorities():
 def test_forged_burst_is_refused_without_bursts(kind):
     table = table_of(4)
     table.draw_ahead(2, 4)
-    table.sample(4)
-    table.feedback(torch.ones(4))
+    table.sample(4).feedback(torch.ones(4))
     state = table.state_dict()
     state["sampler"]["burst"]["start"] = state["sampler"]["burst"]["start"].astype(kind)
     with pytest.raises(RlrunError, match="its burst does not fit the table"):
@@ -237,7 +235,8 @@ def test_loaders_go_on_within_a_burst(tables):
                 loader.load_state_dict(state[1])
             for groups in islice(loader, count):
                 batches.append(map_tree(torch.clone, groups))
-                table.feedback(next(reversed(groups.values()))["reward"] % 5.5)
+                batch = next(reversed(groups.values()))
+                batch.feedback(batch["reward"] % 5.5)
             state = table.state_dict(), loader.state_dict(), collector.steps
         return batches
 

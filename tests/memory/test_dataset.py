@@ -219,14 +219,14 @@ class Noting(Fifo):
 def test_feedback_is_about_samples_alone():
     """A model may learn from the memory between the sample of an update and the priorities that it returns."""
     table = filled(sampler=Prioritized(), ejector=Noting())
-    sampled = table.sample(3)["observation"].tolist()
+    sampled = table.sample(3)
     assert len(next(iter(make(table, batch=7)))["default"]["observation"]) == 7
     fed = []
     table.sampler.feedback = lambda rows, priority: fed.append(rows)
-    table.feedback(torch.ones(3))
-    table.rewrite({"reward": 5.0 + torch.arange(3.0)})
+    sampled.feedback(torch.ones(3))
+    sampled.rewrite({"reward": 5.0 + torch.arange(3.0)})
     assert fed == table.ejector.noted
-    assert table.storage.gather("observation", fed[0].index).tolist() == sampled
+    assert table.storage.gather("observation", fed[0].index).tolist() == sampled["observation"].tolist()
     assert set(table.storage.gather("reward", fed[0].index).tolist()) <= {5.0, 6.0, 7.0}
 
 

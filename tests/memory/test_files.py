@@ -69,7 +69,7 @@ def future(table: Table) -> list[Any]:
     play, digests = Play(table, seed=9), []
     for round_ in range(12):
         batch = table.sample(16, 1 + round_ % 3)
-        table.feedback(torch.linspace(0.1, 3.0, 16))
+        batch.feedback(torch.linspace(0.1, 3.0, 16))
         digests.append(storage.digest(batch))
         play.run(round_)
     return digests
@@ -86,8 +86,7 @@ def filled(*kinds: str, steps: int = 100, **settings: Any) -> Table:
     table = make(*kinds, **settings)
     Play(table, seed=0).run(steps)
     for _ in range(5):
-        table.sample(8, 2)
-        table.feedback(torch.arange(8.0))
+        table.sample(8, 2).feedback(torch.arange(8.0))
     return table
 
 

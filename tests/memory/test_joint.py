@@ -261,7 +261,7 @@ def test_tables_without_windows_count_as_empty():
 
 
 class Weighing(Table):
-    """Gives each row its reward as a weight, and remembers what came back."""
+    """Gives each row its reward as a weight."""
 
     def names(self, length: int = 1) -> tuple[str, ...]:
         return (*super().names(length), "weight")
@@ -270,18 +270,20 @@ class Weighing(Table):
         batch = super().sample(count, length)
         return batch | {"weight": batch["reward"] + 0.5}
 
-    def feedback(self, priority: Any) -> None:
-        self.received = priority
-
 
 def test_priorities_reach_their_tables():
     first, second = Weighing(length=9, columns={"observation": {}, "reward": {}}), table(100)
     first.add_episode({"observation": [0.0], "reward": [0.0]}, 1.0)
     mix = Mix([{"table": second, "share": 1}, {"table": first, "share": 2}])
-    second.feedback = lambda priority: setattr(second, "received", priority)
-    assert mix.sample(6)["weight"].tolist() == [1, 1, 0.5, 0.5, 0.5, 0.5]
-    mix.feedback(torch.arange(6.0))
-    assert (second.received.tolist(), first.received.tolist()) == ([0, 1], [2, 3, 4, 5])
+    received: dict[Table, list[float]] = {}
+    for part in (first, second):
+        part.sampler.feedback = lambda rows, priority, part=part: received.update({part: priority.tolist()})
+    batch = mix.sample(6)
+    assert batch["weight"].tolist() == [1, 1, 0.5, 0.5, 0.5, 0.5]
+    batch.feedback(torch.arange(6.0))
+    assert received == {second: [0, 1], first: [2, 3, 4, 5]}
+    with pytest.raises(RlrunError, match=r"\[5\] priorities for a sample of 6 windows"):
+        batch.feedback(torch.arange(5.0))
 
 
 def test_names_are_those_of_the_batch():

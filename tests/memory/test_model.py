@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from rlrun.core.errors import RlrunError
-from rlrun.memory import Fifo, Table
+from rlrun.memory import Fifo, Sample, Table
+from rlrun.memory.index import EMPTY
 from rlrun.memory.pool import PoolIndex
 
 from .tables import EJECTORS, SAMPLERS
@@ -147,6 +148,7 @@ class Player:
         self.wanted: int | None = 0  # slots of the call that is being made
         self.ahead: list[tuple[int, tuple[bool, bool]]] = []  # rows of a whole episode on their way
         self.env_index = 0  # where they go
+        self.samples: list[tuple[Sample, object, Any]] = []  # with the era of the table and the rows' observations
         self.table = self.make(seed)
         self.listen(self.table)
 
@@ -299,7 +301,7 @@ class Player:
             if self.model.windows(1 if self.short == "pad" else length):
                 batch, same = self.table.sample(7, length), other.sample(7, length)
                 assert all(torch.equal(batch[name], same[name]) for name in other.names())
-        self.table = other
+        self.table, self.samples = other, []
         self.listen(other)
 
     def clear(self) -> None:
@@ -307,10 +309,15 @@ class Player:
         self.model.clear()
 
     def feedback(self) -> None:
-        """Give a priority for each window of the newest sample, or for each of its rows; some have left by now."""
-        if self.table._picked is not None:
-            shape = self.table._picked.index.shape[: int(self.rng.integers(1, 3))]
-            self.table.feedback(torch.from_numpy(self.rng.random(shape) + 0.2))
+        """Give a priority for each window of a sample, or for each of its rows; some have left by now."""
+        if not self.samples:
+            return
+        batch, era, before = self.samples[int(self.rng.integers(len(self.samples)))]
+        ((table, rows),) = batch.parts
+        same = self.table.storage.arrays["observation"][rows.index] == before
+        same &= table.index.stamp[rows.index] != EMPTY
+        assert np.array_equal(rows.remain(rows.index), same if era is table.index.era else np.zeros_like(same))
+        batch.feedback(torch.from_numpy(self.rng.random(rows.index.shape[: int(self.rng.integers(1, 3))]) + 0.2))
 
     # -- what has to hold -----------------------------------------------------------------------
 
@@ -323,6 +330,9 @@ class Player:
                 self.table.sample(count, length)
             return
         batch = self.table.sample(count, length)
+        ((_, picked),) = batch.parts
+        before = self.table.storage.arrays["observation"][picked.index]
+        self.samples = [*self.samples[-4:], (batch, self.table.index.era, before)]
         assert set(batch) == set(self.table.names(length))
         rows = {
             name: value.reshape(count, length, -1) for name, value in batch.items() if name not in ("kind", "weight")

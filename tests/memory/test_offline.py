@@ -11,7 +11,7 @@ from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import RequestError
 from rlrun.core.spaces import Box, Discrete, leaves
-from rlrun.memory import Mix, Prioritized, Table, Uniform, files, spaces_in
+from rlrun.memory import Prioritized, Sample, Table, Uniform, files, spaces_in
 
 from .tables import store_random
 
@@ -81,7 +81,7 @@ def test_statistics_may_be_of_stored_data_alone(shown, tmp_path):
 def test_priorities_are_the_online_table_s(parts, shown, tmp_path, monkeypatch):
     """A batch has 4 rows of the run's own table, then 4 stored ones, which have no priorities."""
     batches, written = [], []
-    for kind, calls in ((Mix, batches), (Prioritized, written)):
+    for kind, calls in ((Sample, batches), (Prioritized, written)):
         feedback = kind.feedback
         monkeypatch.setattr(kind, "feedback", lambda *a, to=calls, then=feedback: (to.append(a), then(*a)))
     overrides = ["algorithm=sac", "env=pendulum", f"+with=[{','.join(parts)}]", f"dataset={shown}/pendulum.zip", *TINY]

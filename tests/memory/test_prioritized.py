@@ -31,7 +31,7 @@ def feed_all(table: Table, length: int = 1) -> None:
     """Sample until every row has its known priority."""
     for _ in range(60):
         batch = table.sample(200, length)
-        table.feedback(torch.from_numpy(priority_of(batch["reward"].numpy().reshape(200, -1)[:, 0])))
+        batch.feedback(torch.from_numpy(priority_of(batch["reward"].numpy().reshape(200, -1)[:, 0])))
 
 
 def drawn(table: Table, samples: int, count: int, length: int = 1) -> np.ndarray:
@@ -80,15 +80,15 @@ def test_zero_priority_and_alpha():
     assert_as_expected(counted(list(range(20)), drawn(uniform, 400, 1)), np.ones(20))
     assert (uniform.sample(30)["weight"] == 1).all()
     table = table_of([2], epsilon=0.1, alpha=1.0)
-    table.feedback(torch.zeros(len(table.sample(8)["reward"])))
+    table.sample(8).feedback(torch.zeros(8))
     assert set(table.sample(50)["reward"].tolist()) == {0, 1}
 
 
 def test_weights_are_those_of_the_paper():
     table = table_of([4], alpha=1.0, beta=0.4, epsilon=1e-12)
     for _ in range(20):
-        rows = table.sample(64)["reward"]
-        table.feedback(5.0 * (rows + 1.0))
+        batch = table.sample(64)
+        batch.feedback(5.0 * (batch["reward"] + 1.0))
     batch = table.sample(64)
     weights = dict(zip(batch["reward"].tolist(), batch["weight"].tolist(), strict=True))
     # (4 · p / 10)^-0.4 for p = 1, 2, 3, 4, divided by the largest
@@ -104,8 +104,9 @@ def test_weights_without_normalization_count_all_windows(length, weights):
     table = table_of([3], alpha=1.0, beta=0.4, epsilon=1e-12, normalize_weights=False)
     episode(table, 2, 100, over=False)  # one complete row; neither last observations nor the newest row count
     for _ in range(20):
-        rows = table.sample(64, length)["reward"].reshape(64, -1)[:, 0]
-        table.feedback(torch.where(rows == 100, 4.0, rows + 1.0))
+        batch = table.sample(64, length)
+        rows = batch["reward"].reshape(64, -1)[:, 0]
+        batch.feedback(torch.where(rows == 100, 4.0, rows + 1.0))
     batch = table.sample(64, length)
     rows = batch["reward"].reshape(64, -1)[:, 0].tolist()
     assert dict(zip(rows, batch["weight"].tolist(), strict=True)) == pytest.approx(weights, abs=1e-6)
@@ -125,7 +126,7 @@ def test_beta_follows_the_number_of_picks():
     for _ in range(4):
         batch = table.sample(16)
         seen.append(float(batch["weight"].min()))
-        table.feedback(1.0 + 3.0 * batch["reward"])
+        batch.feedback(1.0 + 3.0 * batch["reward"])
     assert seen == pytest.approx([1.0, 0.5, 0.25, 0.25])
 
 
@@ -138,11 +139,11 @@ def powers(table: Table) -> dict[int, float]:
 
 def test_new_rows_get_the_largest_priority():
     table = table_of([3], alpha=0.5, epsilon=1e-12)
-    table.feedback(torch.full((9,), 9.0)[: len(table.sample(9)["reward"])])
+    table.sample(9).feedback(torch.full((9,), 9.0))
     episode(table, 2, 50)
-    table.sample(1)
+    batch = table.sample(1)
     assert powers(table)[50] == powers(table)[51] == pytest.approx(3.0)
-    table.feedback(torch.tensor([0.25]))
+    batch.feedback(torch.tensor([0.25]))
     episode(table, 1, 60)
     table.sample(1)
     assert powers(table)[60] == pytest.approx(3.0)
@@ -158,9 +159,10 @@ def test_new_rows_get_the_largest_priority():
 @pytest.mark.parametrize("feedback", ["update", "burst"])
 def test_feedback_for_lost_rows_is_ignored(feedback, kind, lengths, size, rows, wanted):
     table = table_of(lengths, size=size, kind=kind, alpha=1.0, epsilon=1e-12, feedback=feedback)
-    assert len(set(table.sample(90)["reward"].tolist())) == sum(lengths)
+    batch = table.sample(90)
+    assert len(set(batch["reward"].tolist())) == sum(lengths)
     episode(table, rows, 200)
-    table.feedback(torch.full((90,), 5.0))
+    batch.feedback(torch.full((90,), 5.0))
     table.draw_ahead(1, 1)  # what a burst left is written when the next begins
     assert powers(table) == pytest.approx(wanted)
 
@@ -168,8 +170,9 @@ def test_feedback_for_lost_rows_is_ignored(feedback, kind, lengths, size, rows, 
 def test_newest_row_keeps_its_first_priority():
     table = table_of([], alpha=1.0)
     episode(table, 3, 0, over=False)
-    assert set(table.sample(200)["reward"].tolist()) == {0, 1}
-    table.feedback(torch.full((200,), 3.0))
+    batch = table.sample(200)
+    assert set(batch["reward"].tolist()) == {0, 1}
+    batch.feedback(torch.full((200,), 3.0))
     episode(table, 1, 3, over=False)
     table.sample(1)
     assert powers(table) == pytest.approx({0: 3.0, 1: 3.0, 2: 1.0}, abs=1e-5)
@@ -177,11 +180,11 @@ def test_newest_row_keeps_its_first_priority():
 
 def test_writes_without_samples_are_bounded():
     table = table_of([4], num_envs=2, size=100, alpha=1.0)
-    table.sample(50)
+    batch = table.sample(50)
     for number in range(2 * PENDING):
         table.add(np.array([0, 1]), {"observation": [number, number], "reward": [number, -number]})
     assert len(table.sampler.tree._changed) <= PENDING + 1
-    table.feedback(torch.full((50,), 5.0))
+    batch.feedback(torch.full((50,), 5.0))
     assert set(powers(table).values()) <= {0.0, 1.0}
 
 
@@ -197,7 +200,7 @@ def test_writes_without_samples_are_bounded():
 def test_windows_have_priorities_without_padding(rows, mix, wanted):
     table = table_of([rows], alpha=1.0, epsilon=1e-12, mix=mix, short="pad")
     batch = table.sample(60, 4)  # of two rows: 0 1 1 1 and 1 1 1 1
-    table.feedback(torch.where(batch["valid"], batch["reward"] + 2.0, 100.0))
+    batch.feedback(torch.where(batch["valid"], batch["reward"] + 2.0, 100.0))
     assert [powers(table)[row] for row in range(rows)] == pytest.approx(wanted)
 
 
@@ -216,9 +219,9 @@ NUMBERS, SHAPE = (
 )
 def test_wrong_priorities_are_refused(priority, message):
     table = table_of([5])
-    table.sample(4, 3)
+    batch = table.sample(4, 3)
     with pytest.raises(RlrunError, match=message):
-        table.feedback(priority)
+        batch.feedback(priority)
     assert set(powers(table).values()) <= {0.0, 1.0}
 
 
@@ -242,15 +245,14 @@ def play(table: Table) -> list[float]:
         for length in (1, 3):
             batch = table.sample(16, length)
             seen += [*batch["reward"].flatten().tolist(), *batch["weight"].tolist()]
-            table.feedback(torch.from_numpy(priority_of(batch["reward"].numpy())))
+            batch.feedback(torch.from_numpy(priority_of(batch["reward"].numpy())))
     return seen
 
 
 def test_alpha_follows_the_number_of_picks_and_new_rows_too():
     table = table_of([1], alpha=Linear(first=1.0, last=0.0, steps=2), epsilon=1e-12)
     for start, power in ((50, 3.0), (60, 1.0)):
-        table.sample(1)
-        table.feedback(torch.tensor([9.0 if start == 50 else 0.25]))
+        table.sample(1).feedback(torch.tensor([9.0 if start == 50 else 0.25]))
         restored = table_of([1], alpha=table.sampler.alpha, epsilon=1e-12)
         restored.load_state_dict(table.state_dict())
         for copy in (table, restored):
@@ -261,12 +263,12 @@ def test_alpha_follows_the_number_of_picks_and_new_rows_too():
 
 def test_saving_changes_nothing():
     saved, untouched = table_of([30, 20, 10]), table_of([30, 20, 10])
+    batches = [table.sample(16) for table in (saved, untouched)]
     for table in (saved, untouched):
-        table.sample(16)
         episode(table, 3, 5000, over=False)
     saved.state_dict()
-    for table in (saved, untouched):
-        table.feedback(torch.full((16,), 50.0))
+    for batch in batches:
+        batch.feedback(torch.full((16,), 50.0))
     assert play(saved) == play(untouched)
 
 

@@ -40,7 +40,7 @@ def rewrite(memory: Table | Mix, count: int = 8, length: int = 1) -> set[int]:
     batch = memory.sample(count, length)
     reward = batch["reward"]
     valid = batch["valid"] if "valid" in batch else torch.ones_like(reward, dtype=torch.bool)
-    memory.rewrite({"search": torch.where(valid, 1.0 + reward, -5.0).unsqueeze(-1).expand(*reward.shape, 2)})
+    batch.rewrite({"search": torch.where(valid, 1.0 + reward, -5.0).unsqueeze(-1).expand(*reward.shape, 2)})
     return set(reward[valid].tolist())
 
 
@@ -63,7 +63,7 @@ def test_replaced_rows_keep_their_values(ejector):
     assert set(batch["reward"].tolist()) == set(range(9))
     for step in range(8):  # as an agent that acts meanwhile
         memory.add(0, {"observation": [500 + step], "reward": [500 + step], "search": np.full((1, 2), -1.0)})
-    memory.rewrite({"search": torch.ones(64, 2)})
+    batch.rewrite({"search": torch.ones(64, 2)})
     after = searches(memory)
     assert {after[reward] for reward in after if reward >= 500} == {-1.0}
     assert {after[reward] for reward in after if reward < 500} <= {1.0}
@@ -93,8 +93,8 @@ def test_resume_has_new_values_and_priorities(tmp_path: Path, on_disk):
 
     def step(memory: Table) -> torch.Tensor:
         batch = memory.sample(8)
-        memory.feedback(batch["reward"].float() + 1.0)
-        memory.rewrite({"search": batch["search"] + batch["reward"].float().unsqueeze(-1)})
+        batch.feedback(batch["reward"].float() + 1.0)
+        batch.rewrite({"search": batch["search"] + batch["reward"].float().unsqueeze(-1)})
         return torch.stack((batch["reward"].float(), batch["search"][:, 0], batch["weight"]))
 
     memory = make()
@@ -119,13 +119,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
 def test_refuses_other_values(values, message):
-    memory = table([9])
-    memory.sample(8)
+    batch = table([9]).sample(8)
     with pytest.raises(RlrunError, match=message):
-        memory.rewrite(values)
-
-
-@pytest.mark.parametrize("memory", [table([9]), Mix([{"table": table([9]), "share": 1.0}])])
-def test_refuses_rewriting_without_sample(memory):
-    with pytest.raises(RlrunError, match="without a sample"):
-        memory.rewrite({})
+        batch.rewrite(values)

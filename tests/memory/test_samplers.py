@@ -222,8 +222,8 @@ def test_reused_slot_counts_once() -> None:
 def test_feedback_reaches_the_inner_sampler() -> None:
     table = table_of(Recent(Prioritized(alpha=1.0, epsilon=1e-12), share=0.25, newest=4), [40, 40])
     assert "weight" in table.names()
-    reward = table.sample(32)["reward"]
-    table.feedback(reward * 2.0 + 1)
+    batch = table.sample(32)
+    batch.feedback((reward := batch["reward"]) * 2.0 + 1)
     stored = table.storage.arrays["reward"][:-1]
     slots = np.flatnonzero(np.isin(stored, reward) & table.index.complete[:-1])
     assert np.allclose(table.sampler.sampler.tree.get(slots), stored[slots] * 2.0 + 1)  # type: ignore[attr-defined]

@@ -146,7 +146,7 @@ def test_only_whole_columns_are_rewritten():
     table = fill(table_of(), 30)
     batch = table.sample(4)
     with pytest.raises(RlrunError, match="'state' cannot be rewritten"):
-        table.rewrite({"state": batch["state"]})
+        batch.rewrite({"state": batch["state"]})
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from rlrun.callbacks.joint import with_terms
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_distance
 from rlrun.core.errors import ConfigError, RlrunError, WiringError, did_you_mean
 from rlrun.core.typing import Tree
-from rlrun.memory import Mix, Table
+from rlrun.memory import Mix, Sample, Table
 from rlrun.nn import Bins, Critics, ImplicitCritics, Numbers, Rewards, value_head_of
 from rlrun.nn.normalizer import Statistics
 from rlrun.nn.value_heads import RewardQuantiles
 from rlrun.training.callback import Callback
+from rlrun.training.wiring import DataGroup
 
 
 class CriticLoss(LossCallback):
@@ -161,7 +162,8 @@ class PriorityFeedback(Callback):
     """Give a table the absolute TD error of every element of its batch, after each update.
 
     These are the priorities of proportional replay (Schaul et al., arXiv 1511.05952). They are computed from the
-    elements' losses before weights and means.
+    elements' losses before weights and means. They reach the rows of this data group's batch, whoever else samples from
+    the table.
 
     Args:
         table: where batches of the data group come from.
@@ -176,6 +178,7 @@ class PriorityFeedback(Callback):
         self.loss = loss
         self.data_group = data_group
         self._source: LossCallback | None = None
+        self._tables = [*map(id, getattr(table, "tables", (table,)))]
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
         losses = {
@@ -193,7 +196,7 @@ class PriorityFeedback(Callback):
         self._source = losses[chosen]
         self._source.watched = True
 
-    def end_batch(self) -> None:
+    def end_batch(self, batches: Mapping[str, DataGroup]) -> None:
         source = self._source
         if source is None or source.elements is None:  # the loss was not due in this update
             return
@@ -203,7 +206,13 @@ class PriorityFeedback(Callback):
                 f"callbacks.{self.name}: the loss of callbacks.{source.name} is one number a batch; "
                 "priorities want one for each element"
             )
-        self.table.feedback(elements)
+        sample = batches[self.data_group or ""].sample
+        if not isinstance(sample, Sample) or any(id(table) not in self._tables for table, _ in sample.parts):
+            raise RlrunError(
+                f"callbacks.{self.name}.table: a batch of data group '{self.data_group}' is no sample of this table; "
+                "wanted the table of its loader, and a loader that samples"
+            )
+        sample.feedback(elements)
         self.store.put({"priority/mean": elements})
 
     def note(self, path_of: Callable[[object], str]) -> str:

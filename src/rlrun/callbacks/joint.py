@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, weighted
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
 from rlrun.core.errors import ConfigError, did_you_mean
 from rlrun.training.callback import EVENTS, Callback, Hook
 from rlrun.training.metrics import detached
@@ -86,8 +86,7 @@ class JointLoss(LossCallback):
         for name, term in self.terms.items():
             reads = self._reads[name]
             elements, own, shown = of_loss(term.loss(**{key: inputs[read] for key, read in reads if read in inputs}))
-            unweighted = weight is None or ("weight", "weight") in reads
-            loss = elements.mean() if unweighted else weighted(elements, inputs["weight"])
+            loss = term.weighted_mean(elements, None if ("weight", "weight") in reads else weight)
             total = total + self.loss_weight[name] * loss
             metrics |= {f"loss/{name}": loss, **shown}
             if term is self._first and term.watched:

@@ -65,6 +65,7 @@ class Logger(Callback):
         self._missing: Mapping[str, int] = {}  # records that sinks lacked at the checkpoint of a resume
         self.approximate: str | None = None
         self._callbacks: Mapping[str, Callback] = {}
+        self._loader: Any = None
         self._start = time.perf_counter()
         self._before = 0.0  # seconds of training before this process
         self._last = {"env_steps": 0, "updates": 0, "seconds": 0.0}  # of the newest record of all callbacks' metrics
@@ -94,8 +95,9 @@ class Logger(Callback):
         config: Mapping[str, Any] | None = None,
         spent: Spent | None = None,
         group_updates: Mapping[str, int] | None = None,
+        loader: Any = None,
     ) -> None:
-        self._callbacks = callbacks
+        self._callbacks, self._loader = callbacks, getattr(loader, "loader", loader)  # of a prefetch
         self._group_updates = group_updates or {}
         for name, state in self._saved.items():
             if name in callbacks:
@@ -180,8 +182,8 @@ class Logger(Callback):
         return following(record["env_steps"] if self.offline else axis_of(record), self.every)
 
     def _collect(self, step: int | None, update: int) -> Record:
-        metrics: dict[str, Any] = {}
         with self._spent.during("write"):
+            metrics: dict[str, Any] = dict(getattr(self._loader, "metrics", {}))
             for callback in self._callbacks.values():
                 metrics.update(callback.metrics)
             metrics = self._values(metrics)

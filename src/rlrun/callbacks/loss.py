@@ -180,7 +180,7 @@ class LossCallback(Callback):
         An update hook by hook calls it, and so does the trace of a compiled one. The two differ in their stepper.
         """
         errors = self.error(elements.detach(), outputs) if self.watched else None
-        loss = elements.mean() if weight is None else weighted(elements, weight)
+        loss = self.weighted_mean(elements, weight)
         vetoed = stepper is not None and self.veto is not None and self.veto(outputs)
         norm = self.norm
         if stepper is not None and not vetoed:
@@ -203,6 +203,28 @@ class LossCallback(Callback):
                 for path, value in updates.items():
                     buffer_at(self, path).copy_(value)
         return StepResult(loss.detach(), others, metrics, norm, errors, vetoed)
+
+    def weighted_mean(self, elements: Tensor, weight: Tensor | None) -> Tensor:
+        """Return the mean of the elements' losses, each times its weight: [B], or [B, T] of windows.
+
+        A loss [B, …] has further dimensions of its own. One of whole windows, [B], is weighted by the mean weight of
+        their T steps, of which padding has 0.
+
+        Raises:
+            WiringError: the elements are not those that have weights.
+        """
+        if weight is None:
+            return elements.mean()
+        if elements.shape[: weight.dim()] == weight.shape:
+            weight = weight.reshape(weight.shape + (1,) * (elements.dim() - weight.dim()))
+        elif elements.dim() == 1 and elements.shape == weight.shape[:1]:
+            weight = weight.flatten(1).mean(1)
+        else:
+            raise WiringError(
+                f"callbacks.{self.name}.loss: its shape is {[*elements.shape]}, and its batch has a weight for each of "
+                f"{[*weight.shape]}; return the loss of each element (without sum or mean), or ask for 'weight' there"
+            )
+        return (elements * weight).mean()
 
     def record(self, result: StepResult, gradients: Sequence[Tensor | None] | None = None) -> dict[str, Any]:
         """Count a step of the optimizer, store metrics, and return the outputs for other callbacks.
@@ -352,11 +374,6 @@ def buffer_at(owner: object, path: str) -> Tensor:
     """Return the tensor at a path of attributes, such as `network.seen`; `.data` of a parameter is itself."""
     tensor: Tensor = attrgetter(path.removesuffix(".data"))(owner)
     return tensor
-
-
-def weighted(value: Tensor, weight: Tensor) -> Tensor:
-    """Mean of the weighted elements; `weight` may lack trailing dimensions of `value`."""
-    return (value * weight.reshape(weight.shape + (1,) * (value.dim() - weight.dim()))).mean()
 
 
 def learning_rates(optimizer: torch.optim.Optimizer, name: str) -> dict[str, Any]:

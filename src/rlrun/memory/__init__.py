@@ -20,6 +20,7 @@ from rlrun.memory.proxy import MemoryProxy
 from rlrun.memory.recent import Recent
 from rlrun.memory.rollout import PhasicLoader, RolloutLoader
 from rlrun.memory.rollout_table import Rollout
+from rlrun.memory.sample import Sample
 from rlrun.memory.samplers import Rows, Sampler, Uniform
 from rlrun.memory.sources import spaces_in
 from rlrun.memory.split import Split, classes, digits
@@ -42,7 +43,7 @@ __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", 
 __all__ += ["ObservationNormalize", "Past", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]
 __all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", "StepReward", "Untransformed"]
 __all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Recent", "Rows", "Sampler", "Sequential"]
-__all__ += ["Stratified", "Uniform", "UniformEjector", "WeighRewards", "effort"]
+__all__ += ["Sample", "Stratified", "Uniform", "UniformEjector", "WeighRewards", "effort"]
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
 __all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]

@@ -46,6 +46,7 @@ class EpisodeIndex(ABC):
         self.min_length = min_length
         self.margin = margin
         self.version = 0  # changes whenever a window may have come or gone
+        self.era = object()  # another one once rows are at other slots, or counted from zero again
         self.too_short = 0  # episodes dropped because they were shorter than min_length
         self.bits = NARROW if 2 * num_envs <= 1 << 31 - NARROW else WIDE
         self.stamp: Array = np.full(size, EMPTY, np.int32 if self.bits == NARROW else np.int64)
@@ -345,6 +346,7 @@ class EpisodeIndex(ABC):
         self.stamp[used], self.complete[used] = stamp, state["complete"].numpy()
         self.too_short = state["too_short"]
         self.version += 1
+        self.era = object()
         self._rewritten = True
         self._counted.clear()
 

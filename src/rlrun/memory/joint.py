@@ -7,14 +7,13 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, did_you_mean, require_at_least, require_counts
-from rlrun.core.spaces import map_tree
-from rlrun.core.typing import Batch, Groups, Tree
+from rlrun.core.typing import Batch, Groups
 from rlrun.memory.dataset import DatasetLoader
 from rlrun.memory.episodes import joined
-from rlrun.memory.loaders import placed, positive
+from rlrun.memory.loaders import placed, positive, tables_of
+from rlrun.memory.sample import Sample, origins
 from rlrun.memory.table import Table
 
 
@@ -158,16 +157,23 @@ class JointLoader:
         return all(loader.ready() for loader in self.parts.values())
 
     @property
+    def metrics(self) -> dict[str, Any]:
+        """Those of all loaders; a metric that several have is that of the first."""
+        parts = [getattr(loader, "metrics", {}) for loader in self.parts.values()]
+        return {name: value for metrics in reversed(parts) for name, value in metrics.items()}
+
+    @property
     def tables(self) -> tuple[Table, ...]:
         """Tables of the batches."""
-        return tuple(table for loader in self.parts.values() for table in loader.tables)
+        return tuple(table for loader in self.parts.values() for table in tables_of(loader))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all loaders by name, the round, and batches for an incomplete joint batch."""
         last = {part: rate.last for part, rate in self._rates.items()}
         rates = {"round": self._round, "left": dict(self._left), "last": last} if self._rates else {}
         parts = {part: loader.state_dict() for part, loader in self.parts.items()}
-        return {"parts": parts, "given": self._given, **rates}
+        rows = {part: origins(groups, tables_of(self.parts[part])) for part, groups in self._given.items()}
+        return {"parts": parts, "given": self._given, "origins": rows, **rates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the states of all loaders; rates that an earlier config lacked begin at their first round.
@@ -184,7 +190,10 @@ class JointLoader:
                 raise RlrunError(f"loader.{part}: the saved round has {count:,} batches or epochs left for it")
         for part, loader in self.parts.items():
             loader.load_state_dict(state["parts"][part])
-        self._given = {part: placed(groups, self.parts[part]) for part, groups in state["given"].items()}
+        rows = state.get("origins", {})  # earlier versions saved none
+        self._given = {
+            part: placed(groups, self.parts[part], rows.get(part, ())) for part, groups in state["given"].items()
+        }
         self._round, self._left = state.get("round", 1), dict(left)
         for part, rate in self._rates.items():
             rate.last = last.get(part)
@@ -253,7 +262,6 @@ class Mix:
         self._owed: dict[
             str, dict[str, int]
         ] = {}  # by whose turn it is: what rounding has kept from each, in parts of rows
-        self._picked: list[tuple[Table, int]] = []  # of the newest sample: tables and how many rows each gave
         first = self.parts[0]
         for part in self.parts[1:]:
             if differing := sorted((set(first.table.names(2)) ^ set(part.table.names(2))) - {"weight"}):
@@ -272,16 +280,15 @@ class Mix:
         names = self.parts[0].table.names(length)
         return (*names, "weight") if self._weighs and "weight" not in names else names
 
-    def sample(self, count: int, length: int = 1) -> Batch:
+    def sample(self, count: int, length: int = 1) -> Sample:
         """Return windows of all tables: rows of the first, then of the second, and so on.
 
         Raises:
             RlrunError: no table holds a window, or the columns do not fit together.
         """
-        self._picked, batches = [], []
+        batches = []
         for part, share in zip(self.parts, self._counts(count, length), strict=True):
             if share:
-                self._picked.append((part.table, share))
                 batches.append(batch := part.table.sample(share, length))
                 if self._weighs and "weight" not in batch:
                     batch["weight"] = torch.ones(share, device=batch["reward"].device if "reward" in batch else None)
@@ -293,7 +300,7 @@ class Mix:
                 mixed[name] = joined([batch[name] for batch in batches])
             except (RuntimeError, KeyError) as error:
                 raise RlrunError(f"loader.parts: column '{name}' differs between tables: {error}") from error
-        return mixed
+        return Sample(mixed, [part for batch in batches for part in batch.parts])
 
     def _counts(self, count: int, length: int) -> list[int]:
         """Return how many windows each table gives, `count` in all."""
@@ -318,31 +325,6 @@ class Mix:
         for part in due:
             owed[part.name] -= counts[part.name] * total
         return list(counts.values())
-
-    def feedback(self, priority: Tensor) -> None:
-        """Pass to each table its part of the newest sample's priorities, [B] or [B, T].
-
-        Raises:
-            RlrunError: there was no sample yet.
-        """
-        if not self._picked:
-            raise RlrunError("memory: feedback without a sample before it")
-        parts = torch.split(priority, [count for _, count in self._picked])
-        for (table, _), part in zip(self._picked, parts, strict=True):
-            table.feedback(part)
-
-    def rewrite(self, values: Mapping[str, Tree]) -> None:
-        """Store new values of columns in each table for its rows of the newest sample; see `Table.rewrite`.
-
-        Raises:
-            RlrunError: there was no sample yet, or a column cannot be rewritten.
-        """
-        if not self._picked:
-            raise RlrunError("memory: rewrite without a sample before it")
-        first = 0
-        for table, count in self._picked:
-            part = slice(first, first := first + count)
-            table.rewrite(map_tree(lambda value, part=part: value[part], dict(values)))
 
     def windows(self, length: int) -> int:
         """Return the number of windows in all tables."""

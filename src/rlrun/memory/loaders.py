@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlrun.core.errors import ConfigError, RunDirError, did_you_mean, require_at_least, require_counts
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Groups, Tree
+from rlrun.memory.sample import Sample, with_origins
 from rlrun.memory.table import Table
 from rlrun.runs import learners
 
@@ -107,6 +108,7 @@ class ReplayLoader:
         # of a warm-up, or of filling the table anew, that is under way: environment steps at its beginning and its end
         self._since: int | None = None
         self._until = 0
+        self._newest: Sample | None = None
 
     def names(self) -> dict[str, tuple[str, ...]]:
         """Return the names that batches will have, by data group."""
@@ -135,7 +137,8 @@ class ReplayLoader:
             yield self._batch()
 
     def _batch(self) -> Groups:
-        return {self.data_group: self.table.sample(self.batch, self.length)}
+        self._newest = self.table.sample(self.batch, self.length)
+        return {self.data_group: self._newest}
 
     def _before_steps(self) -> bool:
         """Return True if the next update comes before the first environment step."""
@@ -191,6 +194,11 @@ class ReplayLoader:
         if self.start is None:
             return self._before_steps()
         return self.ahead is None and self._missing() <= 0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Ages of the rows of the newest sample."""
+        return {} if self._newest is None else self._newest.metrics
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -269,10 +277,15 @@ def chosen(columns: Sequence[str] | None, names: Sequence[str]) -> tuple[str, ..
     return wanted
 
 
-def placed(groups: Groups, loader: Any) -> Groups:
-    """Return batches of a checkpoint on the device of this loader's batches."""
-    loader = getattr(loader, "loader", loader)  # of a prefetch
-    device = getattr(loader, "device", None)
-    tables = getattr(loader, "tables", ())
+def tables_of(loader: Any) -> tuple[Table, ...]:
+    """Return the tables of a loader's batches."""
+    tables: tuple[Table, ...] = getattr(getattr(loader, "loader", loader), "tables", ())  # of a prefetch
+    return tables
+
+
+def placed(groups: Groups, loader: Any, origins: Sequence[Mapping[str, Any]] = ()) -> Groups:
+    """Return batches of a checkpoint on the device of this loader's batches; origins: of the samples among them."""
+    device, tables = getattr(getattr(loader, "loader", loader), "device", None), tables_of(loader)
     wanted = device if device is not None else tables[0].device if tables else None
-    return groups if wanted is None else map_tree(lambda value: value.to(wanted), groups)
+    groups = groups if wanted is None else map_tree(lambda value: value.to(wanted), groups)
+    return with_origins(groups, origins, tables)

@@ -10,7 +10,8 @@ import torch
 
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, require_at_least
 from rlrun.core.typing import Groups
-from rlrun.memory.loaders import placed
+from rlrun.memory.loaders import placed, tables_of
+from rlrun.memory.sample import origins
 from rlrun.training.callback import Callback
 
 
@@ -128,11 +129,14 @@ class Prefetch(Callback):
         """Return the loader's state, and the batches that were drawn ahead."""
         self.end_batch()
         ahead = [drawn.groups for drawn in self._drawn if drawn.groups is not None]
-        return {"ahead": ahead, "loader": self.loader.state_dict()}
+        rows = [origins(groups, tables_of(self.loader)) for groups in ahead]
+        return {"ahead": ahead, "origins": rows, "loader": self.loader.state_dict()}
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.loader.load_state_dict(state["loader"])
-        self._drawn = deque(_Drawn(placed(groups, self.loader), None) for groups in state["ahead"])
+        rows = state.get("origins", [()] * len(state["ahead"]))  # earlier versions saved none
+        ahead = zip(state["ahead"], rows, strict=True)
+        self._drawn = deque(_Drawn(placed(groups, self.loader, part), None) for groups, part in ahead)
 
 
 def _nested(loader: Any, place: str) -> Iterator[tuple[str, Any]]:

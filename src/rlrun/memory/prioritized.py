@@ -26,9 +26,9 @@ class Prioritized(Seeded, Sampler):
 
     The priority of a window is that of its first row. Feedback [B] is for first rows; feedback [B, T] is for every row.
     With `mix` it sets only the first row, to `mix` · the largest + (1 - `mix`) · the mean of its window (R2D2,
-    Kapturowski et al. 2019, where `mix` is 0.9). Of windows for recurrent networks it sets all rows that these learn
-    from, of which each may draw the window. New rows have the largest priority so far. Feedback for rows that were
-    overwritten since the sample is ignored.
+    Kapturowski et al. 2019, where `mix` is 0.9). Of windows for recurrent networks the priority of a window is that of
+    all rows that it learns from, of which each may draw the window. New rows have the largest priority so far. Feedback
+    for rows that were overwritten since the sample, and for padding, is ignored.
 
     Args:
         alpha: power of the priority, as a number or a function of the number of picks; 0 = uniform (eq. 1). A priority
@@ -129,7 +129,7 @@ class Prioritized(Seeded, Sampler):
         weight = weight.astype(np.float32)
         self.picks += times
         if times == 1:
-            return [self.rows(start, length, weight).mark()]
+            return [self.rows(start, length, weight)]
         return self._samples(start.reshape(shape), length, weight.reshape(shape))
 
     def _samples(self, start: Array, length: int, weight: Array) -> list[Rows]:
@@ -194,8 +194,7 @@ class Prioritized(Seeded, Sampler):
             RlrunError: the shape is another, or a number is negative, infinite or NaN.
         """
         value = priority.numpy(force=True).astype(np.float64)
-        slots = rows.start if value.ndim == 1 else rows.index
-        if value.shape != slots.shape:
+        if value.shape not in (rows.start.shape, rows.index.shape):
             raise RlrunError(
                 f"memory: {list(value.shape)} priorities for a sample of {len(rows.start)} windows; "
                 f"wanted one for each, or for each of their rows {list(rows.index.shape)}"
@@ -207,12 +206,13 @@ class Prioritized(Seeded, Sampler):
             real = np.ones_like(value) if rows.valid is None else rows.valid
             value = value * real
             value = self.mix * value.max(1) + (1.0 - self.mix) * value.sum(1) / real.sum(1)
-            if rows.parted:
-                value = np.broadcast_to(value[:, None], slots.shape)
-            else:
-                slots = rows.start
-        keep = self._still(rows, slots)
-        if keep is not None:
+        if value.ndim == 1 and rows.parted:
+            value = np.broadcast_to(value[:, None], rows.index.shape)
+        slots = rows.start if value.ndim == 1 else rows.index
+        if rows.version != self.index.version or (value.ndim == 2 and rows.valid is not None):
+            keep = rows.remain(slots)
+            if value.ndim == 2 and rows.valid is not None:
+                keep &= rows.valid
             slots, value = slots[keep], value[keep]
         if self.by_burst:
             self._pending.append((slots.reshape(-1), value.reshape(-1)))
@@ -231,15 +231,6 @@ class Prioritized(Seeded, Sampler):
             pending, self._pending = zip(*self._pending, strict=True), []
             self._set(*map(np.concatenate, pending))
 
-    def _still(self, rows: Rows, slots: Array) -> Array | None:
-        """Return which slots have the same rows as when they were picked, without padding; None for all."""
-        keep = rows.valid if slots.ndim == 2 else None
-        if rows.stamp is None or rows.version == self.index.version:
-            return keep
-        stamp = rows.stamp if slots.ndim == 1 else rows.stamp[:, None] + np.arange(slots.shape[1])
-        same: Array = self.index.stamp[slots] == stamp
-        return same if keep is None else same & keep
-
     def moved(self, old: Array, new: Array) -> None:
         self._write_pending()
         tree = SumTree(self.index.size)
@@ -249,7 +240,7 @@ class Prioritized(Seeded, Sampler):
     def state_dict(self) -> dict[str, Any]:
         numbers: dict[str, Any] = {"picks": self.picks, "largest": self.largest, "highest": self.highest}
         if self.by_burst or self._pending:  # of a fork of a run with bursts
-            drawn = [*(rows for _, (rows, _) in self.ahead), *self._drawn]
+            drawn = [*(sample.parts[0][1] for _, sample in self.ahead), *self._drawn]
             drawn = drawn if drawn and drawn[0].version == self.index.version else []
             numbers["burst"] = {
                 "start": np.array([rows.start for rows in drawn], np.int64, ndmin=2),

@@ -80,12 +80,12 @@ class Recent(Seeded, Sampler):
         enough = self.newest >= self.share * min(self.clock, self.index.size)
         start = self._starts(0 if enough else wanted, length)
         if len(start) == count > 0:
-            return self.rows(start, length, np.ones(count, np.float32) if "weight" in self.provides else None).mark()
+            return self.rows(start, length, np.ones(count, np.float32) if "weight" in self.provides else None)
         rest = self.sampler.pick(count - len(start), length)
         if not len(start):
             return rest
         weight = None if rest.weight is None else np.concatenate([np.ones(len(start), np.float32), rest.weight])
-        return self.rows(np.concatenate([start, rest.start]), length, weight).mark()
+        return self.rows(np.concatenate([start, rest.start]), length, weight)
 
     def _starts(self, wanted: int, length: int) -> Array:
         """Draw windows that begin in the newest rows; none if there are none."""

@@ -147,7 +147,7 @@ class RingIndex(EpisodeIndex):
         self._by_env[SLOT], self._by_env[COUNT] = self.base, 0
         self.first[:], self.last[:] = 0, 0
         self._room = self.slots
-        self._rewritten = True  # counts begin at 0
+        self._rewritten, self.era = True, object()  # counts begin at 0
 
     def at(self, episodes: Array, steps: Array | int) -> Array:
         slot: Array = self.base[self.lane[episodes]] + (self.first[episodes] + steps) % self.slots
@@ -216,7 +216,7 @@ class RingIndex(EpisodeIndex):
         self._by_env[SLOT] = self.base + self.written
         self._wrap()
         self.version += 1
-        self._rewritten = True
+        self._rewritten, self.era = True, object()
         self._counted.clear()
         return old, new
 

@@ -7,15 +7,18 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from rlrun.core.errors import RlrunError, require_one_of
 from rlrun.core.generators import Seeded, put_back
-from rlrun.core.typing import Array, Batch, Tree
-from rlrun.memory.index import EpisodeIndex
+from rlrun.core.typing import Array, Tree
+from rlrun.memory.index import EMPTY, EpisodeIndex
+
+if TYPE_CHECKING:
+    from rlrun.memory.sample import Sample
 
 STOCK = 4096  # random numbers drawn at once
 LARGEST_STOCK = 1 << 24  # of a saved sampler
@@ -38,8 +41,9 @@ class Rows:
     run: Array | None = None  # [B, T + 1]: index and following are its two ends
     fetch: Callable[[str, Array], Tree] | None = None  # set by the table
     readers: list[tuple[str, Reader]] | None = None  # what adaptors made of columns so far
-    stamp: Array | None = None  # of `start` when it was picked, if the sampler called `mark`
+    written: Array | None = None  # [N], what each env had written when they were picked, if `mark` was called
     version: int = -1  # of the index, then
+    era: object = None  # of the index, then; None = of any
 
     @property
     def successor(self) -> Array:
@@ -74,9 +78,23 @@ class Rows:
         return self.where.step(self.index)
 
     def mark(self) -> Rows:
-        """Store the stamps of the rows, by which later changes are detected."""
-        self.stamp, self.version = self.where.stamp.take(self.start, mode="clip"), self.where.version
+        """Note what is written so far, by which rows that are replaced later are detected."""
+        index = self.where
+        self.written, self.version, self.era = index.written.copy(), index.version, index.era
         return self
+
+    def remain(self, slots: Array) -> Array:
+        """Return at which of some of its slots the rows are still those that were picked."""
+        index, remain = self.where, np.ones(slots.shape, np.bool_)
+        if self.written is None or self.version == index.version:
+            return remain
+        if self.era not in (None, index.era):
+            return ~remain
+        remain &= index.stamp[slots] != EMPTY
+        stored = slots[remain]
+        # a row that its env wrote since then is newer than all that were there
+        remain[remain] = index.age(stored) >= (index.written - self.written)[index.env_of(stored)]
+        return remain
 
     def stored(self, column: str, slots: Array) -> Tree:
         """Fetch a column (or a leaf of it, by dotted name) as it is stored, at slots of any shape, as tensors."""
@@ -148,7 +166,7 @@ class Sampler(Strategy):
     provides: tuple[str, ...] = ()  # "weight" where `pick` sets it
     by_burst = False  # True: draws all samples of a burst of updates at its start, when `begin_burst` is called
     # of picks that were drawn ahead and not taken: what they depend on, and what the table serves of them
-    ahead: deque[tuple[Any, tuple[Rows, Batch]]] | tuple[()] = ()
+    ahead: deque[tuple[Any, Sample]] | tuple[()] = ()
 
     def on_add(self, slots: Any) -> None:
         """Note that rows were written at these slots: an array, or a slice for a single environment."""

@@ -20,12 +20,12 @@ from rlrun.memory.adaptors import RELABEL, Adaptor, adapt, adapted, arrange, che
 from rlrun.memory.columns import OWN, default_length, make_columns, require_frames
 from rlrun.memory.ejectors import Ejector, Fifo
 from rlrun.memory.episodes import flat
-from rlrun.memory.index import EMPTY, OPEN
+from rlrun.memory.index import OPEN
 from rlrun.memory.past import Past
 from rlrun.memory.recorder import Recorder
+from rlrun.memory.sample import Sample
 from rlrun.memory.samplers import Rows, Sampler, Uniform
 
-PARTS = 4  # of the table by age, whose shares of the samples are reported
 AHEAD = 1 << 20  # bytes of rows that are drawn ahead: they shall stay in the processor's caches
 
 
@@ -114,8 +114,6 @@ class Table(Recorder):
         self._at_home = self.device.type == "cpu"
         self._times: dict[str, float] = {}  # seconds that the parts of the newest sample took
         self._read = partial(self.frames.read, self.index, self.storage.gather) if self.frames else self.storage.gather
-        self._picked: Rows | None = None
-        self._written = self.index.written.copy()  # [N], when the newest sample was made
         self._ahead_for: tuple[int, ...] = ()  # count, length and version of the index
         self._meet()
 
@@ -159,7 +157,7 @@ class Table(Recorder):
     def _pads(self, length: int) -> bool:
         return self.past is not None or (length > 1 and self.short == "pad")
 
-    def sample(self, count: int, length: int = 1) -> Batch:
+    def sample(self, count: int, length: int = 1) -> Sample:
         """Return windows of one episode each, as tensors that own their memory.
 
         They have every column, the columns of adaptors, and `next_observation`: [B, …] for length 1, [B, T, …]
@@ -170,8 +168,7 @@ class Table(Recorder):
             RlrunError: no window is that long.
         """
         if self.sampler.ahead and self._ahead_for == (count, length, self.index.version):
-            _, (self._picked, batch) = self.sampler.ahead.popleft()
-            return batch
+            return self.sampler.ahead.popleft()[1]
         begin = time.perf_counter()
         if self.past is not None:
             rows = self._parted(count, self.past)
@@ -196,21 +193,20 @@ class Table(Recorder):
         picked = time.perf_counter() - begin
         for rows in picks:
             rows.fetch = self._read
-        before, version = self._picked, self.index.version
+            rows.mark()
         weight = np.concatenate([rows.weight for rows in picks]) if self.sampler.provides else None
         batch = self.serve(Rows(np.concatenate([rows.index for rows in picks]), None, self.index, weight))
-        self._picked, self._ahead_for = before, (count, length, version)
-        served = zip(picks, _split(batch, count), strict=True)
+        self._ahead_for = count, length, self.index.version
+        served = (Sample(part, [(self, rows)]) for part, rows in zip(_split(batch, count), picks, strict=True))
         self.sampler.ahead = deque(zip(positions, served, strict=True))
         self._times = {part: seconds / times for part, seconds in {**self._times, "pick": picked}.items()}
 
-    def serve(self, rows: Rows) -> Batch:
-        """Return the batch of rows that were picked; `feedback` and `rewrite` are about these from now on."""
-        self._picked, self._written = rows, self.index.written.copy()
-        batch = self.look_up(rows)
+    def serve(self, rows: Rows) -> Sample:
+        """Return the batch of rows that were picked."""
+        sample = Sample(self.look_up(rows.mark()), [(self, rows)])
         if self._on_sample is not None:
             self._on_sample(rows)
-        return batch
+        return sample
 
     def look_up(self, rows: Rows, *, evaluation: bool = False) -> Batch:
         """Return the batch of any rows, which are no sample; see `adapt`."""
@@ -281,43 +277,22 @@ class Table(Recorder):
         rows.parted = True
         steps = np.minimum(steps, last)
         rows.index, rows.following = index.at(episode, steps), index.at(episode, steps + 1)
-        return rows if rows.stamp is None else rows.mark()
+        return rows
 
-    def resize(self, length: int) -> None:
-        super().resize(length)
-        self._picked = None  # its rows are at other slots now
-
-    def feedback(self, priority: Tensor) -> None:
-        """Pass the priorities of the newest sample to the sampler, priority: [B] or [B, T].
-
-        Raises:
-            RlrunError: there was no sample yet.
-        """
-        if self._picked is None:
-            raise RlrunError("memory: feedback without a sample before it")
-        self.sampler.feedback(self._picked, priority)
-
-    def rewrite(self, values: Mapping[str, Tree]) -> None:
-        """Store new values of columns for the rows of the newest sample: values [B, …] or [B, T, …], by name.
+    def rewrite(self, rows: Rows, values: Mapping[str, Tree]) -> None:
+        """Store new values of columns for the rows of an earlier sample: values [B, …] or [B, T, …], by name.
 
         Padding is left out, and so are rows that others have replaced since. Of a row that is there twice the last
         value counts. Samples that were drawn ahead are drawn again.
 
         Raises:
-            RlrunError: there was no sample yet, or a column cannot be rewritten.
+            RlrunError: a column cannot be rewritten, or its values have another shape.
         """
-        rows, index = self._picked, self.index
-        if rows is None:
-            raise RlrunError("memory: rewrite without a sample before it")
         columns = self.storage.columns.values()
         known = {column.name for column in columns if column.keys[0] != "observation" and column.every == 1}
-        stored = index.stamp[rows.index] != EMPTY
-        stored = stored if rows.valid is None else stored & rows.valid
-        places = np.flatnonzero(stored)
+        remain = rows.remain(rows.index)
+        places = np.flatnonzero(remain if rows.valid is None else remain & rows.valid)
         slots = rows.index.ravel()[places]
-        since = index.written - self._written  # [N], rows that each env has written after the sample
-        old = index.age(slots) >= since[index.env_of(slots)]
-        places, slots = places[old], slots[old]
         for name, value in flat(values).items():
             if name not in known:
                 there = f"there are {', '.join(sorted(known))}{did_you_mean(name, known)}"
@@ -327,7 +302,7 @@ class Table(Recorder):
             if array.shape != wanted:
                 raise RlrunError(f"memory: rewrite of '{name}' has shape {[*array.shape]}, wanted {[*wanted]}")
             self.storage.put(name, slots, array.reshape(-1, *wanted[rows.index.ndim :])[places])
-        index.version += 1
+        self.index.version += 1
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -348,7 +323,7 @@ class Table(Recorder):
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Contents of the table, ages of the newest sample's rows, and the seconds of its parts."""
+        """Contents of the table, and the seconds of the parts of its newest sample."""
         index, windows = self.index, self.index.windows(1)
         filled = windows > 0
         over = filled & (index.status != OPEN)
@@ -362,13 +337,6 @@ class Table(Recorder):
             metrics["memory/too_short"] = index.too_short
         if over.any():
             metrics["memory/episode_length"] = float(windows[over].mean())
-        start = np.empty(0, np.int64) if self._picked is None else self._picked.start
-        age = index.age(start[index.stamp[start] >= 0])
-        if len(age):  # in rows of an env; and the share of each part of the table by age, the newest first
-            oldest = max(min(int(index.written.max()), index.size // index.num_envs), 1)
-            share = np.bincount(np.minimum(age * PARTS // oldest, PARTS - 1), minlength=PARTS) / len(age)
-            names = (f"memory/sampled_share_{part + 1}_of_{PARTS}" for part in range(PARTS))
-            metrics |= {"memory/sampled_age": float(age.mean()), **dict(zip(names, share.tolist(), strict=True))}
         for adaptor in self.adaptors:
             metrics |= getattr(adaptor, "metrics", {})
         return metrics | {f"time/memory_{part}_seconds": value for part, value in self._times.items()}
@@ -377,10 +345,6 @@ class Table(Recorder):
     def nbytes(self) -> int:
         """Bytes that the columns take once all rows are written."""
         return self.storage.nbytes
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._picked = None
 
     def store(self, path: Path | str, *, public: bool = False) -> None:
         """Write everything to one file without pickle: `rlrun.memory.files.store`."""

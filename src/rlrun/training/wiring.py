@@ -34,12 +34,16 @@ Call = Callable[[Groups, State], None]
 
 
 class DataGroup(dict[str, Any]):
-    """One data group; a name it lacks is looked up in the run's state."""
+    """One data group; a name it lacks is looked up in the run's state.
 
-    __slots__ = ("state",)
+    `sample` is the batch as the loader gave it; that of a memory gives priorities and new values to its rows.
+    """
+
+    __slots__ = ("sample", "state")
 
     def __init__(self, batch: Batch, state: State) -> None:
         super().__init__(batch)
+        self.sample: Any = batch
         self.state = state
 
     def __missing__(self, name: str) -> Any:
