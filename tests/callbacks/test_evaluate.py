@@ -19,6 +19,9 @@ class Stage:
 
     made = closed = 0
 
+    def wrapper_states(self):
+        return {}
+
     def copy(self, num_envs=1, render_mode=None):
         self.made += 1
         self.envs = num_envs

@@ -21,6 +21,7 @@ from rlrun.collect import async_evaluation
 from rlrun.collect import video as videos
 from rlrun.collect.agents import Agent
 from rlrun.collect.async_collector import POLL
+from rlrun.collect.async_evaluation import EvaluationJob
 from rlrun.collect.evaluate import Evaluation, evaluate, restored_generators, sampling, stage
 from rlrun.collect.links import ProcessLink
 from rlrun.collect.statistics import by_reward
@@ -28,6 +29,7 @@ from rlrun.collect.unroll import Failed, freeze, thaw
 from rlrun.core.clock import Spent
 from rlrun.core.errors import ConfigError, RlrunError, printable
 from rlrun.env import Env
+from rlrun.env.wrapper_state import States, pool, wrappers_in
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir, checkpoint_name
 from rlrun.training.callback import Callback, Stop
@@ -114,7 +116,7 @@ class Evaluator(Callback):
         self._newest_update: Moment = (None, 0)
         self._spent = Spent()
         self._link: ProcessLink | None = None
-        self._waiting: deque[tuple[Moment, bytes]] = deque()  # copies of the agent that are not evaluated yet
+        self._waiting: deque[tuple[Moment, EvaluationJob]] = deque()  # copies of the agent that are not evaluated yet
         self._owed: list[Moment] = []  # those of a checkpoint
 
     @property
@@ -147,16 +149,19 @@ class Evaluator(Callback):
             except ConfigError as error:
                 _messages.warning("evaluation.async: %s; evaluations take place in this process", error)
         modules = {path: part for path, part in (parts or {}).items() if isinstance(part, torch.nn.Module)}
+        env = next((path for path, part in (parts or {}).items() if part is self.env), None)
         owed, self._owed = self._owed, []
         for moment in owed:
-            self._evaluate_again(moment, modules)
+            self._evaluate_again(moment, modules, env)
 
-    def _evaluate_again(self, moment: Moment, modules: Mapping[str, torch.nn.Module]) -> None:
+    def _evaluate_again(self, moment: Moment, modules: Mapping[str, torch.nn.Module], env: str | None) -> None:
         """Send the agent of an earlier checkpoint, whose evaluation was under way when the run was left."""
         try:
             if self._run is None:
                 raise RlrunError("there is no run directory")
-            states = checkpointing.load(self._run.checkpoints / checkpoint_name(clock_of(moment), moment[1]), modules)
+            where = self._run.checkpoints / checkpoint_name(clock_of(moment), moment[1])
+            states = checkpointing.load(where, [*modules, *([] if env is None else [env])])
+            wrappers = {} if env is None else wrappers_in(states[env])
             agent, copies = copy.deepcopy((self.agent, dict(modules)))
             for path, module in copies.items():
                 module.load_state_dict(states[path])
@@ -165,12 +170,12 @@ class Evaluator(Callback):
                 "evaluation at update %d cannot be made again: %s", moment[1], " ".join(str(error).split())
             )
             return
-        self._send(moment, agent)
+        self._send(moment, EvaluationJob(freeze(agent), wrappers))
 
-    def _send(self, moment: Moment, agent: Agent) -> None:
-        self._waiting.append((moment, freeze(agent)))
+    def _send(self, moment: Moment, job: EvaluationJob) -> None:
+        self._waiting.append((moment, job))
         if self._link is not None:
-            self._link.send(async_evaluation.EvaluationJob(self._waiting[-1][1]))
+            self._link.send(job)
         self._protect()
 
     def _protect(self) -> None:
@@ -201,19 +206,19 @@ class Evaluator(Callback):
         with self._spent.during("evaluate"):
             if len(self._waiting) >= QUEUE:  # each takes memory, and a checkpoint
                 self._take_results(at_most=QUEUE - 1)
-            self._send((step, update), self.agent)
+            self._send((step, update), EvaluationJob(freeze(self.agent), self.env.wrapper_states()))
         if self.checkpointer is not None:
             self.checkpointer.save_soon(clock_of((step, update)))
 
     def _take_results(self, *, at_most: int = QUEUE) -> None:
         """Take the results that have arrived, in order; wait until at most so many are missing."""
         while self._waiting:
-            (step, update), frozen = self._waiting[0]
+            (step, update), job = self._waiting[0]
             result = self._received(wait=len(self._waiting) > at_most)
             if result is None and self._link is not None:
                 return
             if result is None:
-                result = self._played(step, update, thaw(frozen))
+                result = self._played(step, update, job.wrappers, thaw(job.agent))
             self._waiting.popleft()
             self._take(result, step, update, late=True)
             self._due = self._newest()
@@ -280,6 +285,8 @@ class Evaluator(Callback):
             summary = {"mean_return": result.mean_return, "std_return": result.std_return, "mean_length": length}
             record = {f"evaluation/{name}": value for name, value in summary.items()}
             record |= by_reward("evaluation", result.totals)
+            if (raw := result.mean_raw_return) is not None:
+                record["evaluation/mean_raw_return"] = raw
             if late:
                 self.logger.write_late(step, update, record)
             else:
@@ -294,8 +301,9 @@ class Evaluator(Callback):
 
     def _by_the_first(self, step: int | None, update: int) -> Evaluation:
         """Evaluate in the first learner, and send the result, or its stop, to the others."""
+        wrappers = pool(learners.gathered(self.env.wrapper_states()))
         try:
-            result = self._played(step, update) if learners.rank() == 0 else None
+            result = self._played(step, update, wrappers) if learners.rank() == 0 else None
         except Stop as stop:
             learners.broadcast(stop)
             raise
@@ -305,17 +313,18 @@ class Evaluator(Callback):
         assert outcome is not None
         return outcome
 
-    def _played(self, step: int | None, update: int, agent: Agent | None = None) -> Evaluation:
+    def _played(self, step: int | None, update: int, wrappers: States, agent: Agent | None = None) -> Evaluation:
         with restored_generators():
             if self._envs is None:
                 self._envs = stage(self.env, self.episodes)
-            result = self._play(self._envs, agent=agent)
+            result = self._play(self._envs, agent=agent, wrappers=wrappers)
             if math.isnan(result.mean_return) and self._run is not None:
                 clock = f"update {update:,}" if step is None else f"step {step:,}"
                 message = f"the evaluation at {clock} has a mean return of nan: it is never the best"
                 self._run.echo(message, logging.WARNING)
             if self.video and self._run is not None:
-                self._film(self._run, self._run.evaluation_video(step or 0, update, offline=self.offline > 0))
+                path = self._run.evaluation_video(step or 0, update, offline=self.offline > 0)
+                self._film(self._run, path, wrappers)
         return result
 
     @property
@@ -331,12 +340,12 @@ class Evaluator(Callback):
     def _newest(self) -> Any:
         return self.last, self.best, self._evaluated, self.reward_sum, self.reward_steps
 
-    def _film(self, run: RunDir, path: Path) -> None:
+    def _film(self, run: RunDir, path: Path, wrappers: States) -> None:
         """Record the first episode again, as a video; report only the first error."""
         try:
             screen = videos.screen("evaluation.video", self.env)
             with closing(screen), videos.VideoRecorder(screen, lambda moment: path) as watch:
-                self._play(screen, episodes=1, watch=watch)
+                self._play(screen, episodes=1, watch=watch, wrappers=wrappers)
         except Stop:
             raise
         except Exception as error:

@@ -125,6 +125,7 @@ class ValueBias(Callback):
                 episodes=self.episodes,
                 seed=self.seed,
                 max_steps=self.max_steps,
+                wrappers=self.env.wrapper_states(),
                 abandon=self._abandon,
                 watch=lambda moment: tally.add(moment, evaluated.values),
             )

@@ -110,6 +110,7 @@ class AsyncCollector(Collector):
         self.state = self._initial
         make = (lambda: self.env) if self.kind == "thread" else self.env.maker
         assert make is not None
+        wrappers = self.env.wrapper_states()
         if self.kind != "thread":
             self.env.close()  # the worker has its own
         recipe = UnrollRecipe(
@@ -121,8 +122,10 @@ class AsyncCollector(Collector):
             threads=torch.get_num_threads(),
             own=self.kind != "thread",
             executed=self.executed,
+            wrappers=wrappers,
             goals=None if self.goal_generator is None else self.goal_generator.probabilities(),
         )
+        self.env.wrappers_elsewhere = wrappers
         self.executed = None  # the worker has replaced the actions of its steps
         self._allowed = None
         self.link = LINKS[self.kind](recipe)
@@ -213,6 +216,8 @@ class AsyncCollector(Collector):
             self.observation = message.observation
             return
         self._following, self._acted = message.following, message.update
+        if message.wrappers is not None:
+            self.env.wrappers_elsewhere = message.wrappers
         self._store_response(message.response, message.step)
         if message.agent is not None and counted(self.agent) is not None:
             self.agent.load_state_dict(message.agent)  # type: ignore[attr-defined]

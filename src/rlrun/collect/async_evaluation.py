@@ -13,6 +13,7 @@ from rlrun.collect.links import ProcessLink
 from rlrun.collect.unroll import Failed, Give, Inbox, thaw
 from rlrun.core.errors import ConfigError
 from rlrun.env import Env, EnvById
+from rlrun.env.wrapper_state import States
 from rlrun.nn import fast_linear
 from rlrun.runs.processes import describe_error
 
@@ -27,9 +28,10 @@ class EvaluationRecipe(NamedTuple):
 
 
 class EvaluationJob(NamedTuple):
-    """Evaluate this agent."""
+    """Evaluate this agent; its observations are those of wrappers with these states."""
 
     agent: bytes
+    wrappers: States
 
 
 def evaluate_jobs(load: Callable[[], EvaluationRecipe], jobs: Inbox, give: Give) -> None:
@@ -48,7 +50,8 @@ def evaluate_jobs(load: Callable[[], EvaluationRecipe], jobs: Inbox, give: Give)
         while isinstance(job := jobs.receive(), EvaluationJob):
             if recipe.epsilon:
                 torch.manual_seed(seed)
-            give(evaluate(env, sampling(thaw(job.agent), recipe.epsilon, seed=seed), **recipe.options))
+            agent = sampling(thaw(job.agent), recipe.epsilon, seed=seed)
+            give(evaluate(env, agent, wrappers=job.wrappers, **recipe.options))
     except (Exception, SystemExit) as error:
         give(Failed(describe_error(error), traceback.format_exc()))
     finally:

@@ -20,6 +20,8 @@ from rlrun.core.spaces import row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, EnvById, Step
 from rlrun.env.by_id import AgentId, EpisodeState
+from rlrun.env.raw_return import RAW_RETURN
+from rlrun.env.wrapper_state import States
 
 ENVS = 16  # parallel episodes; enough to make acting cheap
 SUCCESS = "is_success"  # key in the info of the last step of an episode
@@ -49,8 +51,9 @@ class Evaluation:
     """Results of episodes; episode i was started by `reset(seed=seeds[i])`.
 
     Where rewards have several numbers, `totals` [episodes][R] has the sums of all of them, and `returns` those of the
-    first ones. `endings` has `terminated`, `truncated` (by the environment) or `cut` (by `max_steps`). `successes` has
-    `is_success` of the last step's info, or None.
+    first ones. `raw_returns` has them as the environment pays them, if a wrapper may change rewards. NormalizeReward
+    divides by what it learns, so with it `returns` are these, too. `endings` has `terminated`, `truncated` (by the
+    environment) or `cut` (by `max_steps`). `successes` has `is_success` of the last step's info, or None.
     """
 
     returns: list[float]
@@ -59,10 +62,16 @@ class Evaluation:
     totals: list[list[float]] = field(default_factory=list)
     endings: list[str] = field(default_factory=list)
     successes: list[bool | None] = field(default_factory=list)
+    raw_returns: list[float] = field(default_factory=list)
 
     @property
     def mean_return(self) -> float:
         return float(np.mean(self.returns))
+
+    @property
+    def mean_raw_return(self) -> float | None:
+        """The mean of `raw_returns`; None without any."""
+        return float(np.mean(self.raw_returns)) if self.raw_returns else None
 
     @property
     def std_return(self) -> float:
@@ -101,6 +110,7 @@ def evaluate(
     seed: int,
     max_steps: int | None = None,
     explore: bool = False,
+    wrappers: States | None = None,
     watch: Watcher | None = None,
     abandon: Callable[[], None] | None = None,
 ) -> Evaluation:
@@ -115,6 +125,7 @@ def evaluate(
         seed: of the first episode.
         max_steps: end an episode after so many steps.
         explore: act as in training rather than at best.
+        wrappers: states of the env's wrappers, which stay as they are in all episodes; None = those of new wrappers.
         watch: called when an episode begins and after each of its steps, before the env is reset.
         abandon: called at each step; may raise to stop.
 
@@ -126,9 +137,11 @@ def evaluate(
         return _evaluate_ids(env, agent, _Tally(episodes, 0, seed), max_steps or math.inf, explore, abandon)
     envs = pending = env.num_envs
     playing = np.arange(envs)  # env -> episode
-    tally = _Tally(episodes, env.spaces.rewards, seed)
+    tally = _Tally(episodes, env.spaces.rewards, seed, raw=env.normalizes_rewards)
     active = playing < episodes
     env.renew()
+    if wrappers:
+        env.freeze_wrappers(wrappers)
     observation = env.reset((seed + playing).tolist())
     state = initial = initial_state(agent, envs)
     tally.show(watch, playing, active)
@@ -232,10 +245,15 @@ class _Sampling(Agent):
 
 
 class _Tally:
-    """Results of E episodes so far; for rewards with several numbers, `totals` is [E, R], else [E]."""
+    """Results of E episodes so far; for rewards with several numbers, `totals` is [E, R], else [E].
 
-    def __init__(self, episodes: int, numbers: int, seed: int) -> None:
+    raw: whether `totals` are what the environment pays.
+    """
+
+    def __init__(self, episodes: int, numbers: int, seed: int, *, raw: bool = False) -> None:
         self.seed = seed
+        self.raw = raw
+        self.raw_totals = np.full(episodes, np.nan)
         self.totals = np.zeros((episodes, numbers) if numbers else episodes)
         self.newest = np.zeros_like(self.totals)  # rewards
         self.lengths = np.zeros(episodes, dtype=np.int64)
@@ -248,16 +266,28 @@ class _Tally:
         self.newest[episodes] = step.reward[active]
         self.totals[episodes] += step.reward[active]
         self.lengths[episodes] += 1
+        if self.raw:
+            self._add_raw(step, playing, np.flatnonzero(active))
         episode_end: Array = step.terminated | step.truncated
         if max_steps is not None:
             episode_end = episode_end | (
                 active & (self.lengths[np.minimum(playing, len(self.lengths) - 1)] >= max_steps)
             )
-        for env_index in np.flatnonzero(episode_end & active).tolist():
+        over = np.flatnonzero(episode_end & active)
+        self._add_raw(step, playing, over)
+        for env_index in over.tolist():
             ending = "terminated" if step.terminated[env_index] else "truncated" if step.truncated[env_index] else "cut"
             self.endings[playing[env_index]] = ending
             self.successes[playing[env_index]] = _success(step.info.get(env_index))
         return episode_end
+
+    def _add_raw(self, step: Step, playing: Array, envs: Array) -> None:
+        """Take the raw returns of some envs [n] so far from their infos."""
+        for env_index in envs.tolist():
+            if (total := (step.info.get(env_index) or {}).get(RAW_RETURN)) is not None:
+                self.raw_totals[playing[env_index]] = total
+                if self.raw:
+                    self.totals[playing[env_index]] = total
 
     def show(self, watch: Watcher | None, playing: Array, envs: Array) -> None:
         """Show the episodes in some envs [N] to a watcher."""
@@ -278,6 +308,7 @@ class _Tally:
             self.totals.tolist() if several else [],
             [str(ending) for ending in self.endings],
             self.successes,
+            [] if np.isnan(self.raw_totals).any() else self.raw_totals.tolist(),
         )
 
     @staticmethod

@@ -23,7 +23,10 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.seeds import EpisodeSeeds
 from rlrun.core.typing import Array, Stateful, Tree
 from rlrun.env import Env, Step
+from rlrun.env.wrapper_state import States
 from rlrun.runs.processes import describe_error
+
+PORTION = 100  # steps after which the states of wrappers are sent, within an episode
 
 
 class UnrollRecipe(NamedTuple):
@@ -37,6 +40,7 @@ class UnrollRecipe(NamedTuple):
     threads: int  # of torch
     own: bool  # whether the generators of its process are the worker's own
     executed: Executed | None = None  # replaces actions, before infos are left out
+    wrappers: States | None = None  # what those of the environment remember
     goals: Array | None = None  # probability of each goal in the first episodes, where a generator learns them
 
 
@@ -79,6 +83,7 @@ class Made(NamedTuple):
     agent: dict[str, Any] | None
     random: dict[str, Any] | None
     update: int  # that the agent is of
+    wrappers: States | None = None  # after it, now and then
 
 
 class Failed(NamedTuple):
@@ -105,6 +110,8 @@ def unroll(load: Callable[[], UnrollRecipe], jobs: Inbox, give: Give) -> None:
             np.random.seed(recipe.seeds.branch)
             torch.manual_seed(recipe.seeds.branch)
         env = recipe.make()
+        if recipe.wrappers:
+            env.load_wrappers(recipe.wrappers)
         if recipe.goals is not None:
             env.weigh_goals(recipe.goals)
         _Unroller(recipe, env, jobs, give).run()
@@ -128,6 +135,8 @@ class _Unroller:
         self.steps = self.limit = recipe.steps
         self.acting_randomly = False
         self.update = 0
+        self.made = 0  # steps
+        self.remembers = bool(recipe.wrappers)
         self._next = 0.0  # when the next step may begin, on the monotonic clock
 
     def run(self) -> None:
@@ -180,7 +189,11 @@ class _Unroller:
         self.steps += self.env.num_envs if step.valid is None else int(np.count_nonzero(step.valid))
         random_state = self.random.state_dict() if self.acting_randomly else None
         infos = {} if following is None else last_infos(step.info, np.flatnonzero(episode_end))
-        self.give(Made(response, step._replace(info=infos), following, counted(self.agent), random_state, self.update))
+        self.made += 1
+        due = self.remembers and (following is not None or self.made % PORTION == 0)
+        wrappers = self.env.live_wrappers() if due else None
+        made = step._replace(info=infos)
+        self.give(Made(response, made, following, counted(self.agent), random_state, self.update, wrappers))
         return step.observation if following is None else following
 
 

@@ -24,6 +24,7 @@ from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_genera
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError, did_you_mean
 from rlrun.core.typing import Array
 from rlrun.env import Env
+from rlrun.env.wrapper_state import States
 from rlrun.runs.files import reason, sync, sync_directory, write_all
 from rlrun.training.callback import Stop
 
@@ -346,12 +347,13 @@ class Stage:
                 self._closing.callback(self._envs.close)
             self._closing = self._closing.pop_all()
 
-    def play(self, agent: Agent, folder: str = "") -> tuple[Evaluation, list[Path]]:
+    def play(self, agent: Agent, folder: str = "", wrappers: States | None = None) -> tuple[Evaluation, list[Path]]:
         """Play all episodes with an agent; the process's generators keep their state.
 
         Args:
             agent: chooses actions.
             folder: for its videos, in that of the film.
+            wrappers: states of the environment's wrappers; None = those of new wrappers.
 
         Returns:
             The results, and the videos.
@@ -362,6 +364,7 @@ class Stage:
         with restored_generators():
             torch.manual_seed(self.seed)
             agent = sampling(agent, self.epsilon, seed=self.seed)
+            play = partial(self._play, wrappers=wrappers)
             evaluation: Evaluation = Evaluation([], [], [])
             videos: list[Path] = []
             if self._screen is not None and self.film is not None:
@@ -370,10 +373,10 @@ class Stage:
                     self._screen, lambda now: place / f"episode_{now.episode:03d}_seed_{now.seed}.{form}"
                 )
                 with recorder:
-                    evaluation = self._play(self._screen, agent, episodes=self._filmed, seed=self.seed, watch=recorder)
+                    evaluation = play(self._screen, agent, episodes=self._filmed, seed=self.seed, watch=recorder)
                 videos = recorder.paths
             if self._envs is not None:
-                rest = self._play(self._envs, agent, episodes=self._rest, seed=self.seed + self._filmed)
+                rest = play(self._envs, agent, episodes=self._rest, seed=self.seed + self._filmed)
                 evaluation = evaluation.then(rest)
         return evaluation, videos
 

@@ -48,6 +48,7 @@ def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None =
         *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
         *(f"budget    {line}" for line in experiment.budget_notes()),
         *(f"unused    {line}" for line in experiment.unused_notes()),
+        *(f"wrappers  {line}" for line in experiment.wrapper_notes()),
     ]
 
 

@@ -64,6 +64,7 @@ class EvaluationReport(Evaluation):
             "mean_return": self.mean_return,
             "std_return": self.std_return,
             "mean_interval": self.interval,
+            **({"raw_returns": self.raw_returns, "mean_raw_return": self.mean_raw_return} if self.raw_returns else {}),
             "videos": [str(path) for path in self.videos],
         }
         return about | {name: finite(value) for name, value in numbers.items()}
@@ -239,7 +240,7 @@ def _report(policy: Frozen, where: Path, stage: Stage, *, single: bool) -> Evalu
     except RunDirError as error:
         damage = str(error)
     else:
-        evaluation, videos = stage.play(policy.agent, "" if single else where.name)
+        evaluation, videos = stage.play(policy.agent, "" if single else where.name, policy.wrappers)
     latest, best = (run.pointed(name) == where.name for name in ("latest", "best"))
     report = EvaluationReport(**vars(evaluation), run=run.path, checkpoint=where.name, latest=latest, best=best)
     return replace(report, env_steps=checkpoint_key(where)[0], seed=stage.seed, videos=videos, damage=damage)

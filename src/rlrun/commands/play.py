@@ -73,6 +73,7 @@ def play(
                 seed=seed,
                 max_steps=policy.max_steps,
                 explore=stochastic,
+                wrappers=policy.wrappers,
                 watch=watch,
             )
 

@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from rlrun.callbacks import Evaluator, Interrupted, Logger, MemoryImport, Valida
 from rlrun.callbacks.log import sending_files
 from rlrun.collect import ByIdCollector, Collector
 from rlrun.collect.agents import require_actions
+from rlrun.collect.evaluate import restored_generators
 from rlrun.commands.fork.parents import started
 from rlrun.commands.fork.transfer import Fork, transfer
 from rlrun.config import Composed
@@ -28,7 +29,9 @@ from rlrun.config.sources import describe_presets
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators
 from rlrun.core.typing import Stateful
+from rlrun.env import Env
 from rlrun.env.descriptions import describe_env
+from rlrun.env.wrapper_state import are_learning
 from rlrun.loading.assembly import (
     Machine,
     backend_of,
@@ -140,6 +143,22 @@ class Experiment:
         texts = self.composed.overrides if kinds <= {None, "rlrun.nn.Encoder"} else ()  # others may have a state
         return [f"{text} is idle: algorithm.recurrent is null" for text in texts if text.split("=")[0] in OF_RECURRENT]
 
+    def wrapper_notes(self) -> list[str]:
+        """Warn of wrappers that learn and offer no state, so that evaluations and loaded policies start without it."""
+        env = self.builder.built.get("env")
+        if not isinstance(env, Env):
+            return []
+        unseen = env.learns_unseen()
+        if unseen and env.vectorization in ("sync", "async"):
+            with restored_generators(), closing(env.copy()) as trial:  # numbers of the past are no reason to warn
+                learning = are_learning(trial.envs[0], unseen)
+            unseen = {name: unseen[name] for name in learning}
+        return [
+            f"{name} learns while it wraps the environment, and offers no state_dict: evaluations and loaded policies "
+            f"start without what it learned; +with={way_out} does it in the run (docs/environments.md)"
+            for name, way_out in unseen.items()
+        ]
+
     def load_sources(self) -> None:
         """Load parts of another run, and a memory from a file, as the config requests.
 
@@ -243,7 +262,7 @@ class Experiment:
         state = self._prepared(run_dir)
         status: Status = "failed"
         try:
-            for line in (*self.budget_notes(), *self.unused_notes()):
+            for line in (*self.budget_notes(), *self.unused_notes(), *self.wrapper_notes()):
                 run_dir.echo(line, logging.WARNING)
             files = sending_files(self.part(Logger))
             with keep_fresh(run_dir), self._together(run_dir), processes.refused(), run_dir.noting_warnings(), files:

@@ -23,6 +23,7 @@ from rlrun.env.spaces import (
 )
 from rlrun.env.sync import env_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
+from rlrun.env.wrapper_state import FrozenWrappers, States, learns_unseen, load_shares, pooled_states
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
@@ -220,6 +221,18 @@ class BatchedEnv(Env):
         if (episode_end & ~self._episode_end).any():
             raise RlrunError(f"{self._place} resets its envs by itself; an episode cannot be cut short from outside")
         return self._next
+
+    def live_wrappers(self) -> States:
+        return pooled_states([self.vector])
+
+    def load_wrappers(self, states: States) -> None:
+        load_shares([self.vector], states)
+
+    def freeze_wrappers(self, states: States) -> None:
+        FrozenWrappers(self.vector, states)
+
+    def learns_unseen(self) -> dict[str, str]:
+        return learns_unseen(self.vector)
 
     def render(self) -> Any:
         frames = self.vector.render()

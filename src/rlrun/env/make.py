@@ -15,6 +15,7 @@ from rlrun.core.spaces import Spaces, leaves
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.by_id import EnvById
 from rlrun.env.find import construct, find_target, lookup, spec_of
+from rlrun.env.raw_return import count_raw_return
 from rlrun.env.sync import SyncEnv
 from rlrun.env.vector import Env
 from rlrun.env.workers import WorkerEnv
@@ -79,6 +80,7 @@ class Recipe:
                 raise
             except Exception as error:
                 raise BuildError(f"{place} around {self.place}: {type(error).__name__}: {error}") from error
+        count_raw_return(env)
         for name in ("observation_space", "action_space"):
             if not isinstance(space := getattr(env, name, None), gymnasium.Space):
                 kind = f"{type(space).__module__}.{type(space).__name__}"

@@ -293,15 +293,16 @@ class Recorded(Env):
 
     def state_dict(self) -> dict[str, Any]:
         if not self._recording:
-            return self._remembered or {}
+            return self._remembered or super().state_dict()
         log = {"begun": [-1] * self.num_envs, "actions": None}
         if self._action_log is not None:
             log = self._action_log.state_dict()
-        return {**log, "episodes": self._written(), "hashes": self._block.hashes()}
+        return {**log, "episodes": self._written(), "hashes": self._block.hashes(), **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._remembered, self._episodes = None, ()
-        if not state:
+        if "episodes" not in state:
+            super().load_state_dict(state)
             return
         if len(state["episodes"]) != self.num_envs:
             raise RlrunError(f"it has {len(state['episodes'])} envs, and this environment has {self.num_envs}")

@@ -14,6 +14,7 @@ from rlrun.core.errors import DataError, RlrunError
 from rlrun.core.spaces import Spaces, put_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.outputs import NUMBERS, Outputs, explained, warn
+from rlrun.env.raw_return import normalizes_rewards
 from rlrun.env.recorded import Abandon, Build, Episode, EpisodeOutcome, EpisodeRecorder, Recorded, StepBlock
 from rlrun.env.spaces import (
     action_writer,
@@ -24,6 +25,7 @@ from rlrun.env.spaces import (
     row_writer,
 )
 from rlrun.env.vector import Seed, Step, close_softly
+from rlrun.env.wrapper_state import FrozenWrappers, States, learns_unseen, load_shares, pooled_states
 from rlrun.env.wrappers import draws_goals, frames_of
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
@@ -78,6 +80,8 @@ class SyncEnv(Recorded):
         self._steps = 0
         self._begun = [0] * self.num_envs  # of these steps, those before each episode
         self._closed = False
+        self._frozen: list[FrozenWrappers] = []
+        self.normalizes_rewards = normalizes_rewards(first)
 
     def reset(self, seed: Seed = None) -> Tree:
         return self._restart(range(self.num_envs), env_seeds(seed, self.num_envs))
@@ -89,6 +93,8 @@ class SyncEnv(Recorded):
             self._recorders[env_index].begin(seed, options)
         outputs = self._outputs[env_index]
         try:
+            if self._frozen:
+                self._frozen[env_index].renew()
             result = self.envs[env_index].reset(seed=seed, options=options)
             value, info = result
             if not outputs.begun or info.__class__ is not dict:
@@ -184,6 +190,18 @@ class SyncEnv(Recorded):
 
     def _draws_goals(self) -> bool:
         return draws_goals(self.envs[0])
+
+    def live_wrappers(self) -> States:
+        return pooled_states(self.envs)
+
+    def load_wrappers(self, states: States) -> None:
+        load_shares(self.envs, states)
+
+    def freeze_wrappers(self, states: States) -> None:
+        self._frozen = [FrozenWrappers(env, states) for env in self.envs]
+
+    def learns_unseen(self) -> dict[str, str]:
+        return learns_unseen(self.envs[0])
 
     def _written(self) -> list[dict[str, Any]]:
         return [recorder.state_dict() for recorder in self._recorders]

@@ -14,6 +14,7 @@ from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import OuterSpaces
+from rlrun.env.wrapper_state import States
 from rlrun.runs.processes import describe_error
 
 _messages = logging.getLogger("rlrun")
@@ -67,6 +68,8 @@ class Env(OuterSpaces, ABC):
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
     maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set by `make`
+    normalizes_rewards: bool = False  # then evaluations count rewards as the environment pays them
+    wrappers_elsewhere: States | None = None  # of equal envs that are stepped in another process, as known so far
     _options: Options = None  # of every reset
     _goals: Mapping[str, Any] = MappingProxyType({})  # the option of a reset that changes
 
@@ -97,15 +100,36 @@ class Env(OuterSpaces, ABC):
         """Record episodes from the next reset on; evaluations need no record."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the recorded open episode of each env; empty without recording."""
-        return {}
+        """Return the states of wrappers, and with recording the open episode of each env."""
+        states = self.wrapper_states()
+        return {"wrappers": states} if states else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep a state for `resume_episodes`; no environment changes.
+        """Keep open episodes for `resume_episodes`; without any, set the states of wrappers.
 
         Raises:
-            RlrunError: it has another number of envs.
+            RlrunError: the state is of another number of envs, or of other wrappers.
         """
+        if "wrappers" in state:
+            self.load_wrappers(state["wrappers"])
+
+    def wrapper_states(self) -> States:
+        """Return the states of wrappers that remember, pooled over all envs."""
+        return self.live_wrappers() if self.wrappers_elsewhere is None else self.wrappers_elsewhere
+
+    def live_wrappers(self) -> States:
+        """Return those of the envs that this object steps, whatever is known of envs elsewhere."""
+        return {}
+
+    def load_wrappers(self, states: States) -> None:
+        """Give the wrappers of all envs their share of pooled states."""
+
+    def freeze_wrappers(self, states: States) -> None:
+        """Let later episodes see pooled states of wrappers, and not change them."""
+
+    def learns_unseen(self) -> dict[str, str]:
+        """Return the classes of wrappers that seem to learn and offer no state, each with the key that replaces it."""
+        return {}
 
     def resume_episodes(self, abandon: Callable[[], None] | None = None) -> Resumed | None:
         """Replay the open episode of every env, up to the step of its state.

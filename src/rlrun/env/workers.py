@@ -25,6 +25,7 @@ from rlrun.env.outputs import Outputs, explained, warn
 from rlrun.env.recorded import Abandon, Build, Episode, EpisodeOutcome, EpisodeRecorder, Recorded, StepBlock
 from rlrun.env.spaces import empty, from_gymnasium, rewards_of, row_splitter, row_writer
 from rlrun.env.vector import Options, Step, close_softly
+from rlrun.env.wrapper_state import States, learns_unseen, load_shares, pool, pooled_states, share
 from rlrun.env.wrappers import draws_goals
 from rlrun.runs.processes import describe_error, describe_exit, end_with_parent, leave, refused
 
@@ -103,6 +104,18 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Write an observation into a row, which refuses another shape."""
         space = self.env.observation_space
         return partial(row_writer(space), empty(from_gymnasium(space, "the observation space"), 1), 0)
+
+    def env_wrapper_states(self) -> States:
+        """Return the states of wrappers that remember."""
+        return pooled_states([self.env])
+
+    def env_load_wrappers(self, states: States, count: int) -> None:
+        """Take one of `count` shares of the states."""
+        load_shares([self.env], share(states, count))
+
+    def env_learns_unseen(self) -> dict[str, str]:
+        """Return the wrappers that seem to learn and offer no state."""
+        return learns_unseen(self.env)
 
     def env_rewards(self) -> int:
         """Return how many numbers a reward has; 0 = a plain number."""
@@ -193,6 +206,7 @@ class WorkerEnv(Recorded, BatchedEnv):
         self._split = row_splitter(self.vector.single_action_space)
         self._block = StepBlock(self.spaces, count)
         self._last_written: list[dict[str, Any]] = []  # when the workers were closed
+        self._last_wrappers: States = {}  # likewise
         self._is_replayed = False  # and not stepped since
 
     def _rewards(self) -> int:
@@ -233,7 +247,22 @@ class WorkerEnv(Recorded, BatchedEnv):
     def _draws_goals(self) -> bool:
         return bool(self._call("weigh_goals", lambda: self.vector.call("env_draws_goals"))[0])
 
+    def live_wrappers(self) -> States:
+        if self._closed:
+            return self._last_wrappers
+        return pool(self._call("state_dict", lambda: self.vector.call("env_wrapper_states")))
+
+    def load_wrappers(self, states: States) -> None:
+        self._call("load_state_dict", lambda: self.vector.call("env_load_wrappers", states, self.num_envs))
+
+    def learns_unseen(self) -> dict[str, str]:
+        unseen: dict[str, str] = self._call("start", lambda: self.vector.call("env_learns_unseen"))[0]
+        return unseen
+
     def close(self) -> None:
+        if not self._closed:
+            with suppress(RlrunError):
+                self._last_wrappers = self.live_wrappers()
         if not self._closed and self._recording:
             with suppress(RlrunError):  # for a later checkpoint; a worker that died has no state
                 self._last_written = self._written()

@@ -4,8 +4,9 @@ A layer of an environment, a wrapper or the environment itself, takes part by `s
 `load_state_dict(state)`. Gymnasium's NormalizeObservation and NormalizeReward take part as they are.
 """
 
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -27,6 +28,9 @@ _NORMALIZERS: tuple[tuple[type[Any], str, str | None], ...] = (
     (vector.NormalizeObservation, "obs_rms", None),
     (vector.NormalizeReward, "return_rms", "accumulated_reward"),
 )
+
+_WITHOUT_MOMENTS = ("gymnasium.", "rlrun.", "ale_py.", "minigrid.")  # but for those above
+_OF_REWARDS = re.compile("rew|ret", re.IGNORECASE)
 
 Layer = Any  # a gymnasium.Env or VectorEnv
 States = dict[str, dict[str, Any]]  # a layer's name -> its state
@@ -92,6 +96,34 @@ class LayerStates:
                 layer.update_running_mean = False
 
 
+class FrozenWrappers:
+    """Wrappers of one environment at states that its episodes do not change.
+
+    Statistics of a wrapper with `update_running_mean` are frozen. Any other wrapper gets its state again before each
+    episode.
+
+    Args:
+        env: with all its wrappers.
+        states: of its wrappers.
+
+    Raises:
+        RlrunError: the states are of other wrappers.
+    """
+
+    def __init__(self, env: Layer, states: States) -> None:
+        layers = LayerStates(env, wrappers_only=True)
+        layers.load_state_dict(states)
+        layers.freeze()
+        self._states = {name: states[name] for name, layer in layers.layers.items() if not is_freezable(layer)}
+        layers.layers = {name: layers.layers[name] for name in self._states}
+        self._renewed = layers
+
+    def renew(self) -> None:
+        """Prepare the next reset."""
+        if self._states:
+            self._renewed.load_state_dict(self._states)
+
+
 def offers_state(layer: Layer) -> bool:
     """Return True if the state of a layer can be taken and loaded."""
     own = all(callable(getattr(type(layer), name, None)) for name in ("state_dict", "load_state_dict"))
@@ -105,16 +137,55 @@ def is_freezable(layer: Layer) -> bool:
 
 def has_moments(layer: Layer) -> bool:
     """Return True if an attribute of a layer, or a part of one, is a running mean and variance with a count."""
-    return any(map(_is_moments, attributes_of(layer).values()))
+    return next(_moments_of(layer), None) is not None
 
 
-def _is_moments(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_is_moments, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_is_moments, value))
+def _moments_of(layer: Layer) -> Iterator[Any]:
+    for value in attributes_of(layer).values():
+        yield from _moments_in(value)
+
+
+def _moments_in(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _moments_in(part)
+        return
     numbers = (getattr(value, name, None) for name in MOMENTS)  # functions of a table's columns are no numbers
-    return callable(getattr(type(value), "update", None)) and not any(n is None or callable(n) for n in numbers)
+    if callable(getattr(type(value), "update", None)) and not any(n is None or callable(n) for n in numbers):
+        yield value
+
+
+def learns_unseen(env: Layer) -> dict[str, str]:
+    """Return the classes of layers that keep running moments and offer no state.
+
+    Each comes with the file of `+with=` that does the same in the run itself.
+    """
+    unseen = {}
+    for layer in layers_of(env):
+        if offers_state(layer) or f"{type(layer).__module__}.".startswith(_WITHOUT_MOMENTS):
+            continue
+        names = [name for name, value in attributes_of(layer).items() if any(True for _ in _moments_in(value))]
+        if names and not (is_freezable(layer) and not layer.update_running_mean):
+            rewards = isinstance(layer, gymnasium.RewardWrapper) or any(_OF_REWARDS.search(name) for name in names)
+            unseen[type(layer).__name__] = "return_norm" if rewards else "observation_norm"
+    return unseen
+
+
+def are_learning(env: Layer, names: Collection[str], steps: int = 20) -> list[str]:
+    """Return the classes, among some, of layers whose running moments change in a few random steps."""
+    layers = [layer for layer in layers_of(env) if type(layer).__name__ in names]
+    before = [_numbers(layer) for layer in layers]
+    env.reset(seed=0)
+    for _ in range(steps):
+        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        if terminated or truncated:
+            env.reset()
+    return [type(layer).__name__ for layer, old in zip(layers, before, strict=True) if _numbers(layer) != old]
+
+
+def _numbers(layer: Layer) -> list[Any]:
+    """Return the numbers of all running moments of a layer."""
+    return [np.asarray(getattr(moments, name)).tolist() for moments in _moments_of(layer) for name in MOMENTS]
 
 
 def attributes_of(layer: Layer) -> dict[str, Any]:
@@ -144,6 +215,33 @@ def _pooled(values: list[Any]) -> Any:
         return first
     pooled = {name: _pooled([value[name] for value in values]) for name in first}
     return pooled | joint_moments(values) if first.keys() >= {*MOMENTS} else pooled
+
+
+def pooled_states(envs: Sequence[Layer]) -> States:
+    """Return the states of the wrappers of several environments as one."""
+    return pool([LayerStates(env, wrappers_only=True).state_dict() for env in envs])
+
+
+def wrappers_in(state: Mapping[str, Any]) -> States:
+    """Return the pooled states of wrappers that the saved state of an environment holds."""
+    wrappers: States = state.get("wrappers", {})
+    return wrappers
+
+
+def load_shares(envs: Sequence[Layer], states: States) -> None:
+    """Give the wrappers of each environment its share of pooled states."""
+    for env in envs:
+        LayerStates(env, wrappers_only=True).load_state_dict(share(states, len(envs)))
+
+
+def share(states: Any, count: int) -> Any:
+    """Return the states of each of `count` environments that give these states if they are pooled."""
+    if not isinstance(states, dict):
+        return states
+    parts = {name: share(part, count) for name, part in states.items()}
+    if parts.keys() >= {*MOMENTS}:
+        parts["count"] = _like(float(parts["count"]) / count, parts["count"])
+    return parts
 
 
 def joint_moments(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from rlrun.core.errors import RequestError, RunDirError
 from rlrun.env import Env
 from rlrun.env.descriptions import space_of
 from rlrun.env.sync import SyncEnv
+from rlrun.env.wrapper_state import States
 from rlrun.export import play_onnx
 from rlrun.export.acting import FileAgent, cause, read_ports
 from rlrun.export.graph import Outer
@@ -56,6 +57,7 @@ class Exported:
         session = _session(path, data)
         self.path, self.about = path, about
         self.max_steps: int | None = config.evaluation.max_steps
+        self.wrappers: States = {}  # the file has what they learned
         self.env: Env = _worker(config)
         try:
             self.agent = FileAgent(session, about, Outer(*self.env.outer), path.name)

@@ -26,7 +26,9 @@ from rlrun.core.errors import BuildError, ConfigError, RequestError, RunDirError
 from rlrun.core.typing import Stateful
 from rlrun.env import Env
 from rlrun.env.descriptions import RecordedSpaces
+from rlrun.env.wrapper_state import States, wrappers_in
 from rlrun.loading.assembly import builder_of, machine_of, prepare_process, process_restored, restore_part, stateful
+from rlrun.runs.checkpoint_manifest import read_manifest
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, require_own_database, require_own_file
 from rlrun.runs.learners import places_in
@@ -189,6 +191,7 @@ class Frozen(Restored):
         env: what its own envs are copied from, never stepped; `RecordedSpaces` of a policy that only acts.
         max_steps: of an episode of the run's evaluations, or None.
         epsilon: probability of a sampled action in the run's evaluations.
+        wrappers: states of the environment's wrappers at the checkpoint that was taken.
     """
 
     def __init__(self, arrival: Arrival, device: str | None = None, *, only_acts: bool = False) -> None:
@@ -214,7 +217,14 @@ class Frozen(Restored):
         self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
         self.epsilon: float = OmegaConf.select(arrival.config, "evaluation.epsilon") or 0.0
         # Environments begin a new episode, whatever those of the run were doing.
-        self._parts = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
+        parts = stateful(builder.built)
+        self._parts = {path: part for path, part in parts.items() if not isinstance(part, Env)}
+        self.wrappers: States = {}  # of the environment, at the checkpoint
+
+    def take(self, where: Path) -> None:
+        super().take(where)
+        stored = "env" in read_manifest(where).parts  # a policy of data alone was trained in none
+        self.wrappers = wrappers_in(load(where, ["env"])["env"]) if stored else {}
 
     def _built(self, device: str, recorded: RecordedSpaces | None) -> tuple[Builder, Any, Any]:
         builder = builder_of(self.config, recorded=recorded, device=device, num_envs=1)

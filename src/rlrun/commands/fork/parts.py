@@ -9,6 +9,7 @@ from functools import reduce
 from operator import getitem
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -45,7 +46,8 @@ INHERITED: dict[type[Any], tuple[str, ...]] = {
     Logger: ("last.env_steps", "last.updates", "newest"),
     **dict.fromkeys((Budget, Checkpointer, MemoryImport, MemoryExport), ()),
     **dict.fromkeys((Prefetch, JointLoader, Mix, Rollout, RolloutLoader), ()),
-    **dict.fromkeys((Env, Generators), ()),
+    Env: ("wrappers",),
+    Generators: (),
 }
 MOMENTS = "optimizer."
 
@@ -77,7 +79,7 @@ class ForkedPart(ABC):
 def part_of(part: Stateful) -> ForkedPart:
     """Return a part of a run as one that loads named entries."""
     takers: dict[type[Any], type[ForkedPart]] = {nn.Module: Network, Table: Memory, ReplayLoader: Pace}
-    takers |= {LossCallback: Loss, TargetCallback: TargetNetwork}
+    takers |= {LossCallback: Loss, TargetCallback: TargetNetwork, Env: Wrappers}
     return next((taker for kind, taker in takers.items() if isinstance(part, kind)), Counters)(part)
 
 
@@ -188,6 +190,23 @@ class Network(Counters):
     def __init__(self, part: nn.Module) -> None:
         super().__init__(part)
         self.kinds = dict.fromkeys(self.kinds, "weights")
+
+
+class Wrappers(Counters):
+    """What wrappers of the environment remember. Networks were trained by their statistics, so they go with weights."""
+
+    def __init__(self, part: Env) -> None:
+        super().__init__(part)
+        self.kinds = dict.fromkeys(self.kinds, "weights")
+
+    def misfit(self, name: str, value: Any) -> str | None:
+        current: Any = reduce(getitem, self.paths[name], self.state)
+        here, there = np.shape(current), np.shape(value)
+        return None if here == there else f"{list(there)} there, {list(here)} here"
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        if values:
+            super().load(values)
 
 
 class Loss(Counters):
