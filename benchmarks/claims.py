@@ -156,7 +156,6 @@ ENTROPY = (
 )
 CONSTRAINED = ("env=constrainedbandit", "+with=lagrangian", "lagrangian.lr=0.1")
 ALONE = "algorithm.recurrent=null"
-WALKED = {"rnd": ("+with=rnd", "intrinsic.rnd.weight={}"), "icm": ("+with=icm", "intrinsic.icm.weight={}")}
 
 
 def noise(algorithm: str, *settings: str) -> tuple[str, ...]:
@@ -164,12 +163,12 @@ def noise(algorithm: str, *settings: str) -> tuple[str, ...]:
     return f"algorithm={algorithm}", "+with=offline_alone", "algorithm.hidden=[]", *settings, "stop.updates=4_000"
 
 
-def corridor(algorithm: str, *, steps: str, weight: str) -> dict[str, Claim]:
-    """Return that a corridor is walked to its end with either bonus, and never at equal steps without."""
+def corridor(algorithm: str, *bonuses: str, steps: str, weight: str) -> dict[str, Claim]:
+    """Return that a corridor is walked to its end with each bonus, and never at equal steps without."""
     overrides = (f"algorithm={algorithm}", "env=corridor", f"stop.env_steps={steps}")
     claims = {
-        f"{algorithm}-corridor-{name}": Claim((*overrides, *(override.format(weight) for override in added)), 1.0)
-        for name, added in WALKED.items()
+        f"{algorithm}-corridor-{name}": Claim((*overrides, f"+with={name}", f"intrinsic.{name}.weight={weight}"), 1.0)
+        for name in bonuses
     }
     return claims | {f"{algorithm}-corridor-alone": Claim(overrides, 0.0, at_most=True)}
 
@@ -206,8 +205,8 @@ SWITCHES = {
 
 
 CLAIMS = {
-    **corridor("ppo", steps="24_000", weight="0.01"),
-    **corridor("dqn", steps="10_000", weight="0.05"),
+    **corridor("ppo", "rnd", "icm", steps="24_000", weight="0.01"),
+    **corridor("dqn", "rnd", steps="10_000", weight="0.05"),
     "sac-pointmass-diayn": Claim(
         ("algorithm=sac", "env=pointmass", "+with=diayn", "stop.env_steps=6_000"),
         0.9,
