@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rlrun.collect.agents import Agent, initial_state, restarted
+from rlrun.collect.normalized import unwrapped
 from rlrun.commands.fork.parents import find
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.core.spaces import describe, map_tree, tree_of
@@ -196,7 +198,7 @@ def _first(action: Any) -> Any:
 def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str | None = None) -> Policy:
     """Return the policy of a run or of an exported file.
 
-    No environment is made.
+    An environment is made only if its wrappers learn.
 
     Args:
         run: RUN (its latest checkpoint), RUN@best, RUN@STEP, a checkpoint's folder, a result of `train`, or FILE.onnx.
@@ -218,6 +220,13 @@ def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str 
     if parent.run is None:
         raise RunDirError(f"{parent.path} is in no run; a run's config names the networks: RUN, RUN@STEP or RUN@best")
     where = parent.run.checkpoint() if parent.path == parent.run.path else parent.path
+    name = f"{parent.run.path.name}@{where.name}"
     with frozen(parent.run.path, trust, device=device, only_acts=True) as policy:
         policy.take_only(where)
-        return Policy(policy.agent, Outer(*policy.env.outer), f"{parent.run.path.name}@{where.name}")
+        if not policy.wrappers:
+            return Policy(policy.agent, Outer(*policy.env.outer), name)
+    with frozen(parent.run.path, trust, device=device) as policy:
+        policy.take_only(where)
+        bare, env = unwrapped(policy.agent, policy.env, policy.wrappers)
+        with closing(env):
+            return Policy(bare, Outer(*env.outer), name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
 from rlrun.core.spaces import Spaces, leaves
@@ -20,6 +21,7 @@ from rlrun.env.sync import SyncEnv
 from rlrun.env.vector import Env
 from rlrun.env.workers import WorkerEnv
 
+NORMALIZE = (NormalizeObservation, NormalizeReward)
 Wrapper = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 
 
@@ -63,6 +65,12 @@ class Recipe:
         """Arguments of those that step single environments."""
         return {**self.common, "seed_episodes": self.seed_episodes}
 
+    @property
+    def bare(self) -> "Recipe":
+        """The same without Gymnasium's Normalize wrappers."""
+        around = {name: wrapper for name, wrapper in self.around.items() if not _normalizes(wrapper)}
+        return replace(self, wrappers=tuple(x for x in self.wrappers if not _normalizes(x)), around=around)
+
     def build(self) -> gymnasium.Env[Any, Any]:
         """Make one environment and put the wrappers around it, the first innermost."""
         constructor = find_target(self.target) if self.target is not None else lookup(str(self.id))
@@ -87,6 +95,10 @@ class Recipe:
                 what = f"has no {name}" if space is None else f"has a {kind} as {name}"
                 raise BuildError(f"{self.place} {what}; Gymnasium expects a gymnasium.spaces.Box, Discrete or the like")
         return env
+
+
+def _normalizes(wrapper: Any) -> bool:
+    return getattr(wrapper, "func", wrapper) in NORMALIZE
 
 
 def make(
@@ -128,6 +140,7 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env.vectorization = recipe.vectorization
     env.remarked = recipe.remarked
     env.copier = partial(_copy, recipe, env.spaces)
+    env.bare_copier = partial(_copy, recipe.bare, env.spaces)
     env.maker = partial(_assemble, recipe, num_envs)
     return env
 

@@ -67,6 +67,7 @@ class Env(OuterSpaces, ABC):
     envs: Sequence[gymnasium.Env[Any, Any]] = ()  # the environments themselves, if they are in this process
     remarked: set[str]  # kinds of outputs that were warned of, by copies too
     copier: Callable[[int, str | None], Env] | None = None  # set by `make`
+    bare_copier: Callable[[int, str | None], Env] | None = None  # likewise
     maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set by `make`
     normalizes_rewards: bool = False  # then evaluations count rewards as the environment pays them
     wrappers_elsewhere: States | None = None  # of equal envs that are stepped in another process, as known so far
@@ -170,6 +171,12 @@ class Env(OuterSpaces, ABC):
         if self.copier is None:
             raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
         return self.copier(num_envs, render_mode)
+
+    def copy_bare(self) -> Env:
+        """Return a separate env without Gymnasium's Normalize wrappers."""
+        if self.bare_copier is None:
+            raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
+        return self.bare_copier(1, None)
 
 
 def describe_lost_envs(lost: dict[int, str], count: int) -> str:

@@ -105,6 +105,12 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _copied(self, observation: Any) -> list[Array]:
         return [np.array(observation if self.keys is None else observation[key]) for key in self.keys or [""]]
 
+    def stacked(self, part: Array) -> Array:
+        """Return an array of the size of one observation as often as observations are stacked."""
+        (join, axis), *_ = self._ways
+        joined: Array = join([part] * (self.frames.maxlen or 1), axis=axis)
+        return joined
+
     def _stacked(self, observation: Any) -> Any:
         parts = [
             join(frames, axis=axis)

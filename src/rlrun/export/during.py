@@ -6,7 +6,7 @@ import pickle
 import queue
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import torch
 
 from rlrun.callbacks.schedule import following
 from rlrun.collect.links import ProcessLink
+from rlrun.collect.normalized import unwrapped
 from rlrun.collect.unroll import Give, Inbox, freeze, thaw
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
@@ -85,7 +86,7 @@ class OnnxExport(Callback):
             raise ConfigError(f"export: wanted every >= 0 and keep >= 1, got every={every} and keep={keep}")
         if any(not isinstance(key, str) for key in metadata or {}):
             raise ConfigError("export.metadata: wanted names with texts")
-        self.agent, self.outer = agent, Outer(*env.outer)
+        self.agent, self.env = agent, env
         if not hasattr(agent, "respond"):
             raise RequestError(f"export: a {type(agent).__name__} cannot be exported; see docs/export.md")
         self.every, self.stochastic, self.keep = every, stochastic, keep
@@ -162,7 +163,12 @@ class OnnxExport(Callback):
         path = self.items.path_of(self.count)
         about = {**self.metadata, **metadata, **self._about, "env_steps": self._axis, "model_version": self.count}
         try:
-            parts = request(self.agent, self.outer, stochastic=self.stochastic, path=path, about=about)
+            agent, outer = self.agent, Outer(*self.env.outer)
+            if states := self.env.wrapper_states():
+                agent, bare = unwrapped(agent, self.env, states)
+                with closing(bare):
+                    outer = Outer(*bare.outer)
+            parts = request(agent, outer, stochastic=self.stochastic, path=path, about=about)
             return self._worker.send(self.count, parts, spare=spare)
         except Exception as error:  # a policy that cannot be copied, a full disk: training continues
             future: Future[Item] = Future()

@@ -17,11 +17,14 @@ from omegaconf import OmegaConf
 
 from rlrun.collect.agents import to_arrays
 from rlrun.collect.modes import evaluation_mode
+from rlrun.collect.normalized import unwrapped
+from rlrun.config.build import find_target
 from rlrun.config.expansion import identity
 from rlrun.core.errors import MissingExtra, RequestError, did_you_mean
 from rlrun.core.typing import Tree
 from rlrun.env import Env
 from rlrun.env.descriptions import containers
+from rlrun.env.make import NORMALIZE
 from rlrun.export.checking import TOLERANCE, Columns, Reference, Run, compare, edges, played, recorded, rows_of, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.network import NetworkAgent, outer_of, validated
@@ -122,7 +125,7 @@ def export_onnx(
     with frozen(run, trust, device="cpu") as policy:
         path = _place(policy, output, f"policy.{format}")
         policy.take_only(where)
-        agent, env = policy.agent, policy.env.copy(num_envs=1)
+        agent, env = unwrapped(policy.agent, policy.env, policy.wrappers)
         try:
             with evaluation_mode(getattr(agent, "policy", None)):
                 graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
@@ -375,12 +378,20 @@ def environment(config: Any) -> dict[str, Any]:
     whole = OmegaConf.create(config)
     node: Any = OmegaConf.to_container(whole.env, resolve=True)
     around = [wrapper for wrapper in (node.get("around") or {}).values() if wrapper is not None]
+    listed = [wrapper for wrapper in [*(node.get("wrappers") or []), *around] if not _is_in_file(wrapper)]
     return {
         "id": node.get("id"),
         "target": node.get("target"),
         "kwargs": node.get("kwargs") or {},
-        "wrappers": [*(node.get("wrappers") or []), *around],
+        "wrappers": listed,
         "vectorization": node.get("vectorization"),
         "reset_options": node.get("reset_options") or None,
         "max_steps": OmegaConf.select(whole, "evaluation.max_steps"),
     }
+
+
+def _is_in_file(wrapper: Any) -> bool:
+    """Return True for Gymnasium's Normalize wrappers: the file has their statistics, and needs no rewards."""
+    target = wrapper.get("_target_") if isinstance(wrapper, Mapping) else None
+    named = isinstance(target, str) and target.rpartition(".")[2] in [kind.__name__ for kind in NORMALIZE]
+    return named and find_target(target, "env.wrappers") in NORMALIZE

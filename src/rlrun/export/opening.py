@@ -35,6 +35,7 @@ LIMIT = "evaluation.max_steps"
 ENV = ("id", "target", "kwargs", "reset_options", "wrappers", "vectorization")  # keys of an environment in FILE.json
 BLANK: dict[str, Any] = {
     "_target_": "rlrun.env.make",
+    "_recipes_": ["wrappers", "around"],
     **dict.fromkeys(("id", "target")),
     **{key: {} for key in ("kwargs", "reset_options", "around")},
     "wrappers": [],
