@@ -1,15 +1,26 @@
 """A representation in front of algorithms: who sees what, who trains what, and in what order."""
 
+import functools
+import inspect
+
 import numpy as np
 import pytest
 import torch
 
 import rlrun
-from rlrun.algorithms.representation import Represent, RepresentationLoss, represented
+from rlrun.algorithms.representation import (
+    Represent,
+    RepresentationLoss,
+    SharedRepresentation,
+    SharedRepresentationLoss,
+    represented,
+)
+from rlrun.callbacks import CriticLoss, JointLoss
 from rlrun.collect.agents import chain, to_arrays, to_tensors
 from rlrun.core.spaces import Box, Discrete, Spaces
 from rlrun.memory import Cast
-from rlrun.nn import InverseModel, Normalizer
+from rlrun.nn import Critics, InverseModel, Normalizer, Trunk
+from rlrun.nn.recurrent import with_state
 
 from .runs import REPLAY, ROLLOUT
 
@@ -104,6 +115,51 @@ def test_only_the_representation_loss_sends_gradients():
         loss.backward(batch)
     assert loss.loss(batch)[0].mean() < 0.5 * first.mean()
     assert all(not torch.equal(*pair) for pair in zip(before, network.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("core", [None, "gru"])
+@pytest.mark.parametrize("weight", [0.0, 2.0])
+def test_both_losses_train_a_shared_representation(core, weight):
+    torch.manual_seed(0)
+    spaces = Spaces(Box((3,), np.full(3, -1.0), np.full(3, 1.0)), Discrete(2))
+    critics = Critics(spaces, hidden=[4], encoder=functools.partial(Trunk, hidden=[5], core=core, core_size=5))
+    terms = {"q_loss": CriticLoss(critics, None)}
+    network = SharedRepresentation(critics, model=[4])
+    for parameter in network.tell.parameters():
+        torch.nn.init.normal_(parameter)  # its last layer begins with zeros
+    terms["representation"] = SharedRepresentationLoss(network, None)
+    sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    joint = JointLoss(sgd, terms=terms, loss_weight={"representation": weight})
+    batch = {"observation": torch.randn(4, 2, 3), "next_observation": torch.randn(4, 2, 3)}
+    for name in ("observation", "next_observation") if core else ():
+        batch[name] = with_state(batch[name], torch.randn(4, 5), torch.tensor([[0, 1]] * 4))
+    batch |= {"action": torch.randint(0, 2, (4, 2)), "q_target": torch.randn(4, 2)}
+    assert network.size == 5
+    layer = critics.encoder.layers[0].weight
+    before, losses = layer.detach().clone(), []
+    for term in terms.values():
+        names = inspect.signature(term.loss).parameters
+        losses.append(term.loss(**{name: value for name, value in batch.items() if name in names})[0].mean())
+    gradients = [torch.autograd.grad(loss, [layer])[0] for loss in losses]
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)
+    joint.backward(**batch)
+    torch.testing.assert_close(layer, before - 0.1 * (gradients[0] + weight * gradients[1]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "size"),
+    [
+        (["algorithm=sac", "env=pendulum", "+with=[representation_shared,shared_encoder]"], 3),  # one for both
+        (["algorithm=action_repeat", "env=mixedaction", "+with=representation_shared"], 6),
+    ],
+)
+def test_agents_keep_the_state_of_a_shared_representation(overrides, size, tmp_path):
+    core = ("representation.core=gru", "representation.core_size=3")
+    callbacks = trained([*overrides, "preset=null", *REPLAY, *core], tmp_path).callbacks
+    collector = callbacks["collector"]
+    assert "state" in collector.table.storage.columns
+    assert float(callbacks["q_loss"].metrics["representation/inverse"]) > 0.0
+    assert collector.agent.policy.state_size == size
 
 
 def test_invalid_rows_teach_nothing():

@@ -47,8 +47,8 @@ RUNS = {
     "mdq": ("algorithm=mdq", PENDULUM, "+with=observation_norm"),
     "taac": ("algorithm=taac", PENDULUM),
     "shared encoder": (
-        *("algorithm=td3", PENDULUM, "+with=[shared_encoder,smoothed_policy]"),
-        *("encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=5"),
+        *("algorithm=td3", PENDULUM, "+with=[representation_shared,shared_encoder,smoothed_policy]"),
+        *("representation.hidden=[5]", "representation.model=[5]"),
     ),
     "residual": (
         *("algorithm=ppo", "env.target=rlrun.env.toys.ImageObservation", "encoder=impala"),

@@ -28,6 +28,7 @@ ALGORITHMS = {
     "taac": ["algorithm=taac_l", "env.kwargs.continuous=true", "algorithm.random_start=true", *WINDOWS],
     "repeats": ["algorithm=action_repeat", "algorithm.most_steps=3", *WINDOWS],
     "shared": ["algorithm=sac", "env.kwargs.continuous=true", *WINDOWS, "+with=shared_encoder", *ENCODER],
+    "representation": ["algorithm=dqn", *WINDOWS, "+with=representation_shared", "representation.core=gru"],
 }
 RECURRENT = (
     *("env=recall", "preset=null", "num_envs=3", "algorithm.hidden=[8,8]", "algorithm.core_size=4"),

@@ -6,7 +6,11 @@ everybody else, the acting policy, critics, bonuses and their target networks, s
 flows. What is stored stays as the environment gave it, so features are those of now whenever a sample was made.
 
     L = -log p(a | φ(s), φ(s'))
+
+Shared features are those of critics' own encoder. Their gradient is that of both losses, and they may have a state.
 """
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +21,7 @@ from rlrun.core.spaces import ACTION_MASK, Box, Composite, Spaces, map_tree
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.env import Env, spaces_of
 from rlrun.memory.adaptors import REPRESENTATIONS, PerStep
-from rlrun.nn import InverseModel
+from rlrun.nn import InverseModel, SharedFeatures
 
 
 def represented(env: Env | None, network: InverseModel) -> Spaces:
@@ -66,6 +70,33 @@ class RepresentationLoss(LossCallback):
         before, after = (self.network.features(untransformed[name]) for name in ("observation", "next_observation"))
         inverse: Tensor = self.network.inverse_error(before, untransformed["action"], after)
         return inverse if valid is None else inverse * valid, {}, {"representation/inverse": inverse}
+
+
+class SharedRepresentation(InverseModel):
+    """An inverse model over the features of critics, whose encoder it trains, too; the encoder may have a state.
+
+    Args:
+        network: critics, or values of choices as DQN has them.
+        options: of `InverseModel`.
+    """
+
+    def __init__(self, network: Any, **options: Any) -> None:
+        seen = Spaces(network.observed, network.codec.space)
+        super().__init__(seen, features=SharedFeatures(network), **options)
+
+
+class SharedRepresentationLoss(LossCallback):
+    """Error of the action predicted from the features of an observation and of the next one, a term of a joint loss.
+
+    With n-step returns the next observation is the one after n steps.
+    """
+
+    network: SharedRepresentation
+
+    def loss(self, observation: Tree, action: Tree, next_observation: Tree) -> LossResult:
+        before, after = self.network.features(observation), self.network.features(next_observation)
+        inverse: Tensor = self.network.inverse_error(before, action, after)
+        return inverse, {}, {"representation/inverse": inverse}
 
 
 def _device(tree: Tree) -> torch.device:

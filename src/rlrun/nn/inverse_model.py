@@ -12,6 +12,7 @@ from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Recipe, Trunk
+from rlrun.nn.latent import SharedFeatures
 from rlrun.nn.mlp import MLP, Activation, Initializer, outputs_of, zeros
 
 
@@ -47,12 +48,13 @@ class InverseModel(nn.Module):
         inverse: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.codec = ActionCodec(spaces)
+        self.codec, seen = ActionCodec(spaces), zeros(spaces.observation)
         if features is None:
             self.features: Any = Trunk(spaces, hidden=hidden, activation=activation, init=init, encoder=encoder)
             self.size: int = self.features.size
         else:
-            self.features, self.size = features, outputs_of(features, zeros(spaces.observation))
+            self.features = features  # shared ones may have a state, and know their size
+            self.size = features.size if isinstance(features, SharedFeatures) else outputs_of(features, seen)
         self._build = partial(MLP, hidden=model, activation=activation, init=init)
         self.tell = self.model(2 * self.size, self.codec.continuous + self.codec.width, inverse, output_gain=0.0)
 
