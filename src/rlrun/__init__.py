@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rlrun.commands.schema import schema as schema
     from rlrun.commands.train import Result as Result
     from rlrun.commands.train import train as train
+    from rlrun.core.clock import timed as timed
     from rlrun.devtools.conformance import plugin_test as plugin_test
     from rlrun.devtools.init import init as init
     from rlrun.export.making import export_onnx as export_onnx
@@ -52,6 +53,7 @@ _HOMES = {
     "report": "analysis.report",
     "resume": "commands.resume",
     "schema": "commands.schema",
+    "timed": "core.clock",
     "train": "commands.train",
     "why": "analysis.why",
 }

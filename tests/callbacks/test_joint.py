@@ -96,6 +96,17 @@ def test_terms_step_as_their_sum_does(names, clip):
     assert not reader.fitted.requires_grad
 
 
+@pytest.mark.parametrize(("weights", "factor"), [(None, 1.0), ({"fit": 3.0}, 3.0), (0.5, 0.5)])
+def test_weights_of_terms_and_of_the_sum(weights, factor):
+    network = nn.Linear(3, 1)
+    weight = network.weight.detach().clone()
+    fit = Fit(network, None, loss_weight=2.0)
+    (gradient,) = torch.autograd.grad(fit.loss(ROWS["x"], ROWS["y"])[0].mean(), [network.weight])
+    joint = JointLoss(SGD, terms={"fit": fit}, loss_weight=weights)
+    joint.backward(ROWS["x"], ROWS["y"])
+    torch.testing.assert_close(network.weight, weight - 0.1 * 2.0 * factor * gradient)
+
+
 def test_decay_and_rates_by_term_and_name():
     network = nn.Sequential(nn.Linear(1, 1), nn.LayerNorm(1))
     head = nn.Linear(1, 1)

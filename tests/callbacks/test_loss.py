@@ -105,6 +105,29 @@ def test_gradients_are_clipped_by_their_norm(limit, expected):
     assert loss.metrics.get("grad_norm/line") == (None if limit is None else 3.0)
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(None, -1.5), (1.0, -1.0), (2.0, -1.5)])
+def test_weights_scale_gradients_before_they_are_clipped(limit, expected):
+    loss = Plain(Line(), sgd, max_grad_norm=limit, loss_weight=0.5)
+    loss.name = "line"
+    assert moved(loss, torch.tensor([3.0])) == expected
+    assert float(loss.metrics["loss/line"]) == 3.0
+
+
+def test_adam_alone_hardly_sees_a_weight():
+    networks = [Line(), Line()]
+    for network, weight in zip(networks, (1.0, 0.1), strict=True):
+        loss = Plain(network, partial(torch.optim.Adam, lr=0.1), loss_weight=weight)
+        for _ in range(3):
+            loss.backward(torch.tensor([3.0]))
+    assert float(networks[0].w.detach()) == pytest.approx(float(networks[1].w.detach()), rel=1e-5)
+
+
+@pytest.mark.parametrize("weight", ["half", float("nan")])
+def test_weights_are_numbers(weight):
+    with pytest.raises(ConfigError, match="loss_weight: wanted a finite number"):
+        Plain(Line(), sgd, loss_weight=weight)
+
+
 def test_schedule_sets_rate_of_updates():
     loss = Plain(Line(), sgd, schedule=lambda update: (0.5, 0.25, 0.125)[update])
     positions = []

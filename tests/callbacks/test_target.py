@@ -10,6 +10,7 @@ from rlrun.algorithms.sac import SoftQTarget
 from rlrun.callbacks import LambdaReturn, TargetCallback
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
+from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError
 from rlrun.env import make
 from rlrun.nn import Critics, SoftPolicy, Temperature
@@ -70,6 +71,23 @@ def test_dropout_acts_in_updates_alone():
     assert not torch.equal(critics(*seen), critics(*seen))
     critics.eval()
     assert torch.equal(critics(*seen), critics(*seen))
+
+
+@pytest.mark.parametrize("terminal_masking", [True, False])
+def test_values_after_terminations_count_on_request(terminal_masking):
+    callback = TargetCallback(nn.Linear(1, 1), discount=0.5, terminal_masking=terminal_masking)
+    ends, value = torch.tensor([True, False]), torch.tensor([4.0, 6.0])
+    outputs, _ = callback.bootstrap(torch.ones(2), ends, value, None)
+    assert outputs["q_target"].tolist() == [1.0 if terminal_masking else 3.0, 4.0]
+    assert ends.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "dqn", "ddpg", "qrsac", "taac_l", "sarsa", "mdq", "iql"])
+def test_every_target_bootstraps_after_terminations_on_request(algorithm):
+    overrides = [f"algorithm={algorithm}", "preset=null", f"env={'cartpole' if algorithm == 'dqn' else 'pendulum'}"]
+    config = compose([*overrides, "device=cpu", "+callbacks.q_target.terminal_masking=false"]).config
+    target = Builder(config).get("callbacks.q_target")
+    assert target.masked(torch.tensor([True])).tolist() == [False]
 
 
 def test_target_distance_is_relative():

@@ -5,6 +5,7 @@ import shlex
 from collections import defaultdict
 from hashlib import md5
 
+import numpy as np
 import pytest
 import torch
 from handbook.compatibility import PAGES, documented, entries, ledger, page, said
@@ -13,6 +14,7 @@ from omegaconf import OmegaConf
 from tests.compatibility.trial import attempt
 
 import rlrun.core.schedules
+import rlrun.memory
 import rlrun.nn
 import rlrun.ops
 from rlrun.commands.check import check
@@ -133,6 +135,9 @@ VALUES = {  # of what expressions in Python name
     "minval": 2.0,
     "maxval": 3.0,
     "shape": (1_000,),
+    "operation": np.multiply,
+    "images": torch.zeros(2, 3, 16, 16),
+    "signals": torch.zeros(2, 3, 16),
     "model_output": (POINT**2).sum().reshape(1),
     "model_input": POINT,
 }
@@ -158,6 +163,13 @@ def test_expressions_in_python_return_what_the_documented_functions_do():
     assert in_python("rand_uniform").max() <= 3.0
     assert in_python("truncated_normal_").sub(5.0).abs().max() <= 2.0
     assert in_python("discount").tolist() == [[3.0, 4.0]]  # 1 + γ (2 + γ 4), 2 + γ 4
+
+
+def test_expressions_in_python_keep_the_layout_of_images():
+    for name, text in entries("emote").items():
+        if name[2] == "flatten" and text.startswith("python"):
+            assert evaluated(text).shape[:2] == (2, 8)
+            assert evaluated(text).dim() == (4 if name[1] == "Conv2dEncoder" else 3)
 
 
 def test_expressions_in_python_run():

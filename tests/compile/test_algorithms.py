@@ -45,7 +45,10 @@ RUNS = {
     ),
     "dsac": ("algorithm=dsac", PENDULUM, "precision=high"),
     "mdq": ("algorithm=mdq", PENDULUM, "+with=observation_norm"),
-    "taac": ("algorithm=taac", PENDULUM),
+    "taac": (
+        *("algorithm=taac", PENDULUM),
+        *("+callbacks.q_loss.loss_weight=0.5", "+callbacks.q_target.terminal_masking=false"),
+    ),
     "shared encoder": (
         *("algorithm=td3", PENDULUM, "+with=[representation_shared,shared_encoder,smoothed_policy]"),
         *("representation.hidden=[5]", "representation.model=[5]"),

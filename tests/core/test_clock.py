@@ -3,7 +3,7 @@
 import pytest
 
 from rlrun.core import clock
-from rlrun.core.clock import Spent, is_clock
+from rlrun.core.clock import Spent, is_clock, timed
 
 
 @pytest.fixture
@@ -33,6 +33,24 @@ def test_sampling_is_the_rest_of_loading(now):
     spent["env"] += 1.0  # acting without a loader
     now[0] = 12.0
     assert spent.shares() == {"time/env": 0.5, "time/act": 0.0, "time/sample": 0.0}
+
+
+def test_blocks_of_ones_own_code_have_their_mean(now, monkeypatch):
+    monkeypatch.setattr(Spent, "current", spent := Spent())
+
+    @timed("parse")
+    def parse(seconds):
+        now[0] += seconds
+
+    for seconds in (1.0, 3.0):
+        parse(seconds)
+    with timed("block"):
+        now[0] += 0.5
+    assert spent.timed() == {"time/parse_seconds": 2.0, "time/block_seconds": 0.5}
+    assert spent.timed() == {}
+    monkeypatch.setattr(Spent, "current", None)
+    parse(1.0)
+    assert spent.timed() == {}
 
 
 def test_names_of_the_clock():

@@ -9,7 +9,7 @@ import torch
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.schedules import Linear
 from rlrun.memory import Fifo, Prioritized, Table
-from rlrun.memory.prioritized import PENDING, SumTree
+from rlrun.memory.trees import PENDING, MinTree, SegmentTree, SumTree
 
 from .tables import COLUMNS, assert_as_expected, counted, episode, fill, starts
 
@@ -320,6 +320,30 @@ def test_tree_agrees_with_plain_arrays(size):
         prefix = generator.random(3) * tree.total
         if tree.total > 0:
             assert tree.find(prefix).tolist() == values.cumsum().searchsorted(prefix, "right").tolist()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ranges_agree_with_plain_arrays(size):
+    generator = np.random.default_rng(size)
+    values = generator.exponential(size=size) - 0.5
+    trees = SegmentTree(size), MinTree(size), SegmentTree(size, np.maximum, -np.inf)
+    for tree in trees:
+        tree.set(np.arange(size), values)
+    for _ in range(50):
+        slots = generator.integers(0, size, 3)
+        values[slots] = generator.random(3) - 0.5
+        for tree in trees:
+            tree.set(slots, values[slots])
+        start, end = np.sort(generator.choice(size + 1, 2, replace=False)).tolist()
+        wanted = [values[start:end].sum(), values[start:end].min(), values[start:end].max()]
+        assert [tree.reduce(start, end) for tree in trees] == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+        assert trees[1].min(start) == values[start:].min()
+    assert tree_of(np.abs(values)).sum(-1) == abs(values[-1])
+    assert trees[0].reduce(3, 3) == 0.0
+    assert MinTree(size).min() == np.inf
+    copy = MinTree(size)
+    copy.load_state_dict(trees[1].state_dict())
+    assert copy.min() == values.min()
 
 
 @pytest.mark.parametrize("size", SIZES)

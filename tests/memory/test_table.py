@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from rlrun.config import compose
+from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
 from rlrun.memory import Past, Table
@@ -247,3 +249,20 @@ def test_no_envs_change_nothing(whole: bool) -> None:
     table.close(np.zeros(1, np.bool_), nobody)
     assert len(table) == 4
     assert set(table.sample(50)["reward"].tolist()) == {0, 1, 2, 3}
+
+
+class Halved(Table):
+    """Stores half of each reward."""
+
+    def add(self, env_index, row):
+        super().add(env_index, {**row, "reward": 0.5 * row["reward"]})
+
+
+def test_subclasses_change_what_is_stored():
+    config = compose(["algorithm=dqn", "env=cartpole", "preset=null", "memory.length=200", "device=cpu"]).config
+    config.memory["_target_"] = f"{__name__}.Halved"
+    builder = Builder(config)
+    table, collector = builder.get("memory"), builder.get("loader").collector
+    collector.begin_training()
+    collector.collect(50)
+    assert table.sample(64)["reward"].unique().tolist() == [0.5]

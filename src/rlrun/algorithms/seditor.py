@@ -165,7 +165,8 @@ class EditedTarget(TargetCallback):
         _, c = self.policy(next_observation)
         slow = (self.target_network.get_submodule(name) for name in ("utility", "cost"))
         utility, cost = (critics(next_observation, c).amin(0) for critics in slow)  # [B]
-        cost_target = ops.bootstrap(reward[..., 1], discount=self.cost_discount, terminated=terminated, value=cost)
+        ends = self.masked(terminated)
+        cost_target = ops.bootstrap(reward[..., 1], discount=self.cost_discount, terminated=ends, value=cost)
         outputs, metrics = self.bootstrap(reward[..., 0], terminated, utility, None)
         return {**outputs, "cost_target": cost_target}, metrics
 

@@ -325,7 +325,7 @@ class TrajectoryTarget(TargetCallback):
         if valid is not None:
             episode_end[:, :-1] |= ~valid[:, 1:]
         value = value if value.dim() == terminated.dim() else value.movedim(0, -1)  # [B, T, R]
-        options = {"switched": switched, "terminated": terminated, "episode_end": episode_end}
+        options = {"switched": switched, "terminated": self.masked(terminated), "episode_end": episode_end}
         target = ops.compare_through(reward, value, discount=ops.discounts(self.discount, like=reward), **options)
         return {"q_target": target}, {"batch/reward": head.weighed(reward, axis=-1)}
 

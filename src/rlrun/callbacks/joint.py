@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter
-from math import isfinite
 from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer, require_weight
 from rlrun.core.errors import ConfigError, did_you_mean
 from rlrun.training.callback import EVENTS, Callback, Hook
 from rlrun.training.metrics import detached
@@ -30,7 +29,7 @@ class JointLoss(LossCallback):
         optimizer: a partial, completed with the parameters of all networks.
         terms: losses by name, each with `optimizer: null`; `data_group`, clipping and the like are settings of the sum.
             A schedule of the first term is that of the sum, if it has none.
-        loss_weight: of terms, by name; others have 1.
+        loss_weight: of terms, by name; others have 1, times their own. A number is that of the sum.
         options: of `LossCallback`.
 
     Raises:
@@ -42,7 +41,7 @@ class JointLoss(LossCallback):
         optimizer: Optimizer,
         *,
         terms: Mapping[str, LossCallback],
-        loss_weight: Mapping[str, float] | None = None,
+        loss_weight: Mapping[str, float] | float | None = None,
         **options: Any,
     ) -> None:
         self.terms: dict[str, LossCallback] = dict(terms)  # type: ignore[assignment]
@@ -52,12 +51,14 @@ class JointLoss(LossCallback):
             term.name = name
         if not self.terms:
             raise ConfigError("terms: a JointLoss needs losses by name")
-        self.loss_weight = dict.fromkeys(self.terms, 1.0) | dict(loss_weight or {})
-        for name, factor in self.loss_weight.items():
+        by_name = dict(loss_weight) if isinstance(loss_weight, Mapping) else {}
+        for name, factor in by_name.items():
             if name not in self.terms:
                 raise ConfigError(f"loss_weight.{name}: there is no such term{did_you_mean(name, self.terms)}")
-            if not isinstance(factor, int | float) or not isfinite(factor):
-                raise ConfigError(f"loss_weight.{name}: wanted a finite number, got {factor!r}")
+            require_weight(f"loss_weight.{name}", factor)
+        self.loss_weight = {name: by_name.get(name, 1.0) * term.scale for name, term in self.terms.items()}
+        if loss_weight is not None and not isinstance(loss_weight, Mapping):
+            options["loss_weight"] = loss_weight
         self._first = next(iter(self.terms.values()))
         options["schedule"] = options.get("schedule") or self._first.schedule
         super().__init__(nn.ModuleDict({name: term.network for name, term in self.terms.items()}), optimizer, **options)

@@ -193,7 +193,7 @@ class Logger(Callback):
         if step is not None:
             rates["time/env_steps_per_second"] = (step - last["env_steps"]) / elapsed
         rates |= {f"updates/{group}": n for group, n in self._group_updates.items() if group != "default"}
-        rates |= self._spent.shares() | self._system.metrics()
+        rates |= self._spent.shares() | self._spent.timed() | self._system.metrics()
         return {**counts, **metrics, **rates}
 
     def _counts(self, step: int | None, update: int) -> Record:

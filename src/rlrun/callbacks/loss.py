@@ -4,6 +4,7 @@ Metrics use the gradients and optimizer states of the newest update. Reading the
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -76,6 +77,7 @@ class LossCallback(Callback):
         network: is trained; one without parameters is only evaluated.
         optimizer: a partial, completed with the network's parameters; None = the loss is only evaluated and logged, as
             on data that is held out, or it is a term of a `JointLoss`.
+        loss_weight: factor of the gradients before they are clipped, also in a joint loss; the logged loss has none.
         max_grad_norm: clip gradients to this; None = never.
         grad_clip: global limits the norm of all gradients together, parameter that of each parameter's gradient, value
             each number, adaptive each gradient's norm relative to its parameter's; none only logs the norm.
@@ -95,13 +97,15 @@ class LossCallback(Callback):
         network: nn.Module,
         optimizer: Optimizer | None,
         *,
+        loss_weight: float = 1.0,
         max_grad_norm: float | None = None,
         grad_clip: ops.Clip = "global",
         every: int = 1,
         schedule: Schedule | None = None,
         data_group: str = "default",
     ) -> None:
-        self.network = network
+        require_weight("loss_weight", loss_weight)
+        self.network, self.scale = network, loss_weight
         named = {} if optimizer is None else dict(network.named_parameters())
         trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
         by_groups: Any = network if getattr(optimizer, "func", None) is grouped else [*trained.values()]
@@ -189,7 +193,7 @@ class LossCallback(Callback):
                     f"callbacks.{self.name}.loss: the loss has no gradient; it must depend on parameters of its "
                     "network, without detach, no_grad or item() between"
                 )
-            gradients = stepper.gradients(loss, self.parameters)
+            gradients = stepper.gradients(loss if self.scale == 1.0 else self.scale * loss, self.parameters)
             present = [
                 (p, gradient) for p, gradient in zip(self.parameters, gradients, strict=True) if gradient is not None
             ]
@@ -349,6 +353,12 @@ def _check_schedule(schedule: Schedule | None) -> None:
             "schedule: wanted a function of the number of updates, as rlrun.core.schedules has them (Linear, Step, …); "
             f"schedulers of torch.optim step an optimizer by themselves: {error}"
         ) from error
+
+
+def require_weight(name: str, weight: Any) -> None:
+    """Refuse a weight that is no finite number, with a ConfigError."""
+    if not isinstance(weight, int | float) or not isfinite(weight):
+        raise ConfigError(f"{name}: wanted a finite number, got {weight!r}")
 
 
 def require_distance(function: ops.Distance | None, huber: float | None) -> None:

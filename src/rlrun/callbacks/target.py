@@ -71,6 +71,7 @@ class TargetCallback(Target):
         discount: γ a step, or one for each reward; `discount` in a batch (n-step returns) replaces it.
         tau: share by which the target network moves towards the network.
         every: updates of the data group between two moves; with `tau` 1 the copy jumps.
+        terminal_masking: the value after a termination does not count; False = it does, as after a truncation.
         data_group: name of the batches that targets are made for.
     """
 
@@ -81,9 +82,11 @@ class TargetCallback(Target):
         discount: float | Sequence[float] = 0.99,
         tau: float = 0.005,
         every: int = 1,
+        terminal_masking: bool = True,
         data_group: str = "default",
     ) -> None:
         self.network = network
+        self.terminal_masking = terminal_masking
         self.followed: tuple[nn.Module, ...] = (network,)
         self.target_network = frozen_copy(network)
         self.discount = discount
@@ -110,6 +113,7 @@ class TargetCallback(Target):
                 f"algorithm.value_head: a step has {rewards} of rewards, and critics learn the value of {learned}; "
                 "+with=reward_critics sets both"
             )
+        terminated = self.masked(terminated)
         metrics = {"batch/reward": self.value_head.weighed(reward, axis=-1)}
         factor = ops.discounts(self.discount, like=value) if discount is None else discount
         if several:
@@ -121,6 +125,10 @@ class TargetCallback(Target):
             factor = _reshaped(factor, value) if isinstance(factor, Tensor) else factor
         q_target = ops.bootstrap(reward, discount=factor, terminated=terminated, value=value)
         return {"q_target": q_target}, metrics
+
+    def masked(self, terminated: Tensor) -> Tensor:
+        """Return where the value of the state that was reached does not count."""
+        return terminated if self.terminal_masking else torch.zeros_like(terminated)
 
     def draw_from(self, critics: Any, target_subset: int | None) -> None:
         """Use a random subset of these critics for each target; None = all.

@@ -1,8 +1,11 @@
 """Where the time of a run goes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
+from typing import ClassVar
 
 KINDS = ("env", "act", "sample", "update", "evaluate", "write")  # of work, each a metric below `time/`
 
@@ -11,10 +14,17 @@ class Spent(dict[str, float]):
     """Seconds that each kind of work took in this process.
 
     `load` is the loader's time for batches. It contains `env` and `act`; the rest of it is `sample`.
+
+    Attributes:
+        current: of the run that trains in this process.
+        own: names of one's own code -> its calls and their seconds since they were read.
     """
+
+    current: ClassVar[Spent | None] = None
 
     def __init__(self) -> None:
         super().__init__()
+        self.own: dict[str, list[float]] = {}
         self._begun: tuple[float, dict[str, float]] = (perf_counter(), {})
         self._read = self._begun
 
@@ -43,6 +53,27 @@ class Spent(dict[str, float]):
         if "load" in seconds:
             seconds["sample"] = max(seconds["load"] - seconds.get("env", 0.0) - seconds.get("act", 0.0), 0.0)
         return {f"time/{work}": seconds[work] / elapsed for work in KINDS if work in seconds}
+
+    def timed(self) -> dict[str, float]:
+        """Return the mean seconds of each block of one's own code since the last call, as metrics."""
+        own, self.own = self.own, {}
+        return {f"time/{name}_seconds": seconds / calls for name, (calls, seconds) in own.items()}
+
+
+@contextmanager
+def timed(name: str) -> Iterator[None]:
+    """Count the time of a context, or of a function as its decorator: `time/NAME_seconds` is its mean in each record.
+
+    It counts in the process that trains; elsewhere, and without a run, it does nothing.
+    """
+    begun = perf_counter()
+    try:
+        yield
+    finally:
+        if (spent := Spent.current) is not None:
+            entry = spent.own.setdefault(name, [0, 0.0])
+            entry[0] += 1
+            entry[1] += perf_counter() - begun
 
 
 def is_clock(name: str) -> bool:

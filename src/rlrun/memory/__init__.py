@@ -37,6 +37,7 @@ from rlrun.memory.transforms import (
     RewardShift,
     WeighRewards,
 )
+from rlrun.memory.trees import MinTree, SegmentTree, SumTree
 from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
@@ -49,4 +50,5 @@ __all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
 __all__ += ["Previous", "Split", "Table", "classes", "digits", "spaces_in"]
 __all__ += ["Augmentation", "ColorJitter", "CutOut", "Later", "PixelNoise", "RandomCrop", "RandomShift", "Views"]
+__all__ += ["MinTree", "SegmentTree", "SumTree"]
 __all__ += ["DictObservation", "DictResponse", "EpisodeState", "MemoryProxy", "MetaData"]

@@ -4,7 +4,6 @@ from collections import deque
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, require_counts, require_one_of
@@ -13,6 +12,7 @@ from rlrun.core.schedules import Linear, Schedule, as_schedule
 from rlrun.core.typing import Array
 from rlrun.memory.index import CLOSED, EMPTY, EpisodeIndex
 from rlrun.memory.samplers import Rows, Sampler
+from rlrun.memory.trees import SumTree
 
 ROUNDS = 3  # of drawing again in place of what is no window, before all windows are listed
 LISTING = 4  # slots are looked at in the time of drawing one
@@ -275,109 +275,3 @@ class Prioritized(Seeded, Sampler):
         self.ahead, self._drawn, self._pending = (), deque(), []
         if "burst" in state:
             self._load_burst(**state["burst"])
-
-
-PENDING = 1024  # changes before sums are updated without being asked for
-BITS = 4
-FAN = 1 << BITS
-# row @ BEFORE: the sum before each number of a row; a product takes half the time of numpy's cumsum
-BEFORE = np.triu(np.ones((FAN, FAN)), 1)
-
-
-# how many bits are set in each number of 16 bits, less one
-LAST = np.unpackbits(np.arange(1 << FAN, dtype=np.uint16).view(np.uint8)).reshape(-1, FAN).sum(1, dtype=np.int64) - 1
-
-
-class SumTree:
-    """A number of at least zero in each slot; finds the slots in which parts of their sum end.
-
-    It has the sums of blocks of 16 slots, of groups of 16 blocks, and the cumulative sums of the groups. A binary tree
-    of a million slots would have twenty levels with several NumPy calls each. Sums are computed from the level below,
-    so they never drift, and only when they are read.
-    """
-
-    def __init__(self, size: int) -> None:
-        groups = max(-(-size // (FAN * FAN)), 1)
-        self.leaves = np.zeros(groups * FAN * FAN)
-        self._slots = self.leaves.reshape(-1, FAN)  # by block
-        self._sums = np.zeros(groups * FAN)
-        self._blocks = self._sums.reshape(-1, FAN)  # by group
-        self._groups = np.zeros(groups)
-        self._edges = np.zeros(groups + 1)  # sums before each group, and of all
-        # numbers from zero on are in the order of their bits, and whole numbers are compared faster
-        self._inner = self._edges[1:-1].view(np.int64)
-        self._summands, self._running = torch.from_numpy(self._groups), torch.from_numpy(self._edges[1:])
-        self._changed: list[Array] = []  # blocks whose sums are old
-
-    def set(self, slots: Array | slice, values: Array | float) -> None:
-        """Put numbers (one for each slot, or one for all) at some slots; of several for one slot the last counts."""
-        self.leaves[slots] = values
-        if isinstance(slots, slice):
-            self._changed.append(np.arange(slots.start >> BITS, ((slots.stop - 1) >> BITS) + 1))
-        else:
-            self._changed.append(slots >> BITS)
-        if len(self._changed) > PENDING:
-            self._add_up()
-
-    def get(self, slots: Array) -> Array:
-        """Return the numbers at some slots."""
-        values: Array = self.leaves.take(slots, mode="clip")
-        return values
-
-    @property
-    def total(self) -> float:
-        """The sum of all numbers."""
-        if self._changed:
-            self._add_up()
-        return float(self._edges[-1])
-
-    def find(self, prefix: Array) -> Array:
-        """Return the slots [B] in which parts of the total end; prefix: [B] in [0, total).
-
-        Ascending parts are found faster. Rounding errors at the end of a block may find a slot of zero.
-        """
-        if self._changed:
-            self._add_up()
-        nodes = self._inner.searchsorted(prefix.view(np.int64), "right")
-        rest = prefix - self._edges.take(nodes)
-        before = self._blocks.take(nodes, axis=0, mode="clip") @ BEFORE  # [B, 16]
-        child = _child(before, rest)
-        rest -= before.reshape(-1).take(child + np.arange(0, before.size, FAN))
-        nodes <<= BITS
-        nodes += child
-        child = _child(self._slots.take(nodes, axis=0, mode="clip") @ BEFORE, rest)
-        nodes <<= BITS
-        nodes += child
-        return nodes
-
-    def _add_up(self) -> None:
-        blocks = self._changed[0] if len(self._changed) == 1 else np.concatenate(self._changed)
-        self._changed.clear()
-        # einsum's sum of a row is the same, bit for bit, whatever the other rows are: nothing depends on history
-        if 2 * len(blocks) < len(self._sums):
-            self._sums[blocks] = np.einsum("ij->i", self._slots.take(blocks, axis=0, mode="clip"))
-            groups = blocks >> BITS
-            self._groups[groups] = np.einsum("ij->i", self._blocks.take(groups, axis=0, mode="clip"))
-        else:
-            np.einsum("ij->i", self._slots, out=self._sums)
-            np.einsum("ij->i", self._blocks, out=self._groups)
-        torch.cumsum(self._summands, 0, out=self._running)  # a third of the time of numpy's
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the numbers, up to the last that is not zero."""
-        used = np.flatnonzero(self.leaves)
-        return {"leaves": torch.from_numpy(self.leaves[: used[-1] + 1 if len(used) else 0].copy())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the numbers of a tree of the same size."""
-        leaves = state["leaves"].numpy()
-        self.leaves[:] = 0.0
-        self.leaves[: len(leaves)] = leaves
-        self._changed = [np.arange(len(self._sums))]
-
-
-def _child(before: Array, rest: Array) -> Array:
-    """Return the number [B] of the child in which `rest` [B] of a sum ends; before: [B, 16], the sum before each."""
-    passed = np.packbits(before <= rest[:, None]).view(np.uint16)
-    child: Array = LAST.take(passed)
-    return child

@@ -90,6 +90,7 @@ class Trainer:
         """
         error: BaseException | None = None
         owner = os.getpid()
+        Spent.current = self.state["spent"]
         try:
             for call in self.plan.calls("restore_state", "begin_training"):
                 call({}, self.state)
@@ -103,7 +104,10 @@ class Trainer:
             error = raised
             _note_hook(error)
         self.state["stopped_by"] = error
-        self._end(error)
+        try:
+            self._end(error)
+        finally:
+            Spent.current = None
         if error is not None and not isinstance(error, Stop):
             raise error
         return self.state
