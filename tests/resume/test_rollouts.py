@@ -104,7 +104,7 @@ def whole(tmp_path_factory):
     ("algorithm", "core"),
     [
         *(("ppo", "lstm"), ("a2c", "gru"), ("dqn", "lstm"), ("sac", "gru")),
-        *(("taac", "lstm"), ("repeats", "gru"), ("shared", "null")),
+        *(("taac", "lstm"), ("repeats", "gru"), ("shared", "null"), ("representation", "null")),
     ],
 )
 def test_recurrent_run_killed_inside_an_epoch_or_episode(algorithm, core, tmp_path):
