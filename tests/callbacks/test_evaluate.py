@@ -207,3 +207,42 @@ def test_interrupted_video_leaves_evaluation_due(tmp_path):
     callback.end_cycle(2, 51)
     assert callback.last["env_steps"] == 51
     assert [path.name for path in (tmp_path / "videos").iterdir()] == ["0000000051.mp4"]
+
+
+class Lengths(gymnasium.Env):
+    """An episode whose seed decides how long it is and what it pays."""
+
+    observation_space, action_space, begun = Box(-1.0, 1.0, (1,)), Box(-1.0, 1.0, (1,)), []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.begun.append((id(self), seed))
+        self.left, self.pay = int(self.np_random.integers(1, 30)), float(self.np_random.random())
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(1, np.float32), self.pay, self.left == 0, False, {}
+
+
+def lengths(count=1, render_mode=None):
+    env = SyncEnv([Lengths() for _ in range(count)])
+    env.copier = lengths
+    return env
+
+
+@pytest.mark.parametrize(("num_envs", "copies"), [(None, 16), (1, 1), (3, 3), (50, 20)])
+def test_number_of_environments_changes_no_episode(num_envs, copies, monkeypatch):
+    callback = Evaluator(lengths(), zeros, every=50, episodes=20, seed=100, num_envs=num_envs)
+    callback.begin_training({}, None)
+    monkeypatch.setattr(Lengths, "begun", [])
+    callback.end_cycle(1, 50)
+    assert len({env for env, _ in Lengths.begun}) == copies
+    alone = Lengths()
+    returns = []
+    for seed in range(100, 120):
+        alone.reset(seed=seed)
+        returns.append(alone.left * alone.pay)
+    assert callback.last["episodes"] == 20
+    assert callback.last["mean_return"] == pytest.approx(np.mean(returns))
+    assert callback.last["std_return"] == pytest.approx(np.std(returns))

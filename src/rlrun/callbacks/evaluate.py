@@ -51,6 +51,7 @@ class Evaluator(Callback):
         episodes: of each evaluation.
         seed: of the first episode.
         max_steps: of an episode.
+        num_envs: environments that play episodes in parallel, at most; None = 16. The episodes are the same.
         epsilon: probability of a sampled action in place of the best one, drawn from a generator seeded by `seed`.
         asynchronous: evaluate a copy of the agent in a separate process; training continues meanwhile. Copies wait
             their turn, so none is left out; beyond 8 of them, and at the end, training waits. A process that fails is a
@@ -76,6 +77,7 @@ class Evaluator(Callback):
         episodes: int = 10,
         seed: int = 0,
         max_steps: int | None = 10_000,
+        num_envs: int | None = None,
         epsilon: float = 0.0,
         asynchronous: bool = False,
         video: bool = False,
@@ -89,6 +91,7 @@ class Evaluator(Callback):
         self.episodes = episodes
         self.seed = seed
         self.max_steps = max_steps
+        self.num_envs = num_envs
         self.epsilon = epsilon
         sampling(agent, epsilon, seed=seed)
         self.asynchronous = bool(asynchronous and every)
@@ -145,7 +148,7 @@ class Evaluator(Callback):
         if self.asynchronous:
             try:
                 freeze(self.agent)  # which refuses what cannot be sent
-                self._link = async_evaluation.start(self.env, self.epsilon, self._options)
+                self._link = async_evaluation.start(self.env, self.epsilon, self._options, self.num_envs)
             except ConfigError as error:
                 _messages.warning("evaluation.async: %s; evaluations take place in this process", error)
         modules = {path: part for path, part in (parts or {}).items() if isinstance(part, torch.nn.Module)}
@@ -316,7 +319,7 @@ class Evaluator(Callback):
     def _played(self, step: int | None, update: int, wrappers: States, agent: Agent | None = None) -> Evaluation:
         with restored_generators():
             if self._envs is None:
-                self._envs = stage(self.env, self.episodes)
+                self._envs = stage(self.env, self.episodes, self.num_envs)
             result = self._play(self._envs, agent=agent, wrappers=wrappers)
             if math.isnan(result.mean_return) and self._run is not None:
                 clock = f"update {update:,}" if step is None else f"step {step:,}"

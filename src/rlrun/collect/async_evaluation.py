@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rlrun.collect.evaluate import ENVS, evaluate, sampling, staged
+from rlrun.collect.evaluate import evaluate, parallel, sampling, staged
 from rlrun.collect.links import ProcessLink
 from rlrun.collect.unroll import Failed, Give, Inbox, thaw
 from rlrun.core.errors import ConfigError
-from rlrun.env import Env, EnvById
+from rlrun.env import Env
 from rlrun.env.wrapper_state import States
 from rlrun.nn import fast_linear
 from rlrun.runs.processes import describe_error
@@ -59,7 +59,7 @@ def evaluate_jobs(load: Callable[[], EvaluationRecipe], jobs: Inbox, give: Give)
             env.close()
 
 
-def start(env: Env, epsilon: float, options: dict[str, Any]) -> ProcessLink:
+def start(env: Env, epsilon: float, options: dict[str, Any], num_envs: int | None = None) -> ProcessLink:
     """Start a worker that evaluates in copies of an environment.
 
     Raises:
@@ -67,6 +67,6 @@ def start(env: Env, epsilon: float, options: dict[str, Any]) -> ProcessLink:
     """
     if env.copier is None:
         raise ConfigError(f"'{env.name}' was not made by rlrun.env.make")
-    make = partial(staged, env.copier, 1 if isinstance(env, EnvById) else min(options["episodes"], ENVS))
+    make = partial(staged, env.copier, parallel(env, options["episodes"], num_envs))
     process = torch.get_num_threads(), fast_linear.in_use(), torch.get_float32_matmul_precision()
     return ProcessLink(EvaluationRecipe(make, epsilon, options, process), evaluate_jobs)

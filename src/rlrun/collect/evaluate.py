@@ -88,9 +88,14 @@ class Evaluation:
         return Evaluation(*joined)
 
 
-def stage(env: Env, episodes: int) -> Env:
-    """Return separate envs for so many parallel episodes."""
-    return staged(env.copy, 1 if isinstance(env, EnvById) else min(episodes, ENVS))
+def stage(env: Env, episodes: int, num_envs: int | None = None) -> Env:
+    """Return separate envs for so many episodes; num_envs: that play in parallel."""
+    return staged(env.copy, parallel(env, episodes, num_envs))
+
+
+def parallel(env: Env, episodes: int, num_envs: int | None) -> int:
+    """Return how many envs play episodes at a time; num_envs: at most, None = `ENVS`."""
+    return 1 if isinstance(env, EnvById) else min(episodes, ENVS if num_envs is None else num_envs)
 
 
 def staged(copy: Callable[[int, str | None], Env], num_envs: int) -> Env:

@@ -305,6 +305,7 @@ class Stage:
         episodes: number for each agent; episode i starts with `reset(seed=seed + i)`.
         seed: of the first episode, and of what agents draw.
         max_steps: of an episode.
+        num_envs: environments that play in parallel, at most; None = 16.
         explore: act as in training rather than at best.
         epsilon: probability of a sampled action in place of the best one.
         film: recorded episodes; these are played one after another.
@@ -320,6 +321,7 @@ class Stage:
         episodes: int,
         seed: int = 0,
         max_steps: int | None = None,
+        num_envs: int | None = None,
         explore: bool = False,
         epsilon: float = 0.0,
         film: Film | None = None,
@@ -343,7 +345,7 @@ class Stage:
                 self._screen = screen("--video", env)
                 self._closing.callback(self._screen.close)
             if self._rest:
-                self._envs = stage(env, self._rest)
+                self._envs = stage(env, self._rest, num_envs)
                 self._closing.callback(self._envs.close)
             self._closing = self._closing.pop_all()
 

@@ -185,7 +185,8 @@ def _played(
         if single:
             policy.take_only(wanted[0])
         epsilon = (0.0 if explore else policy.epsilon) if epsilon is None else epsilon
-        with Stage(policy.env, max_steps=policy.max_steps, explore=explore, epsilon=epsilon, **options) as stage:
+        options |= {"max_steps": policy.max_steps, "num_envs": policy.eval_envs}
+        with Stage(policy.env, explore=explore, epsilon=epsilon, **options) as stage:
             reports = {where: _report(policy, where, stage, single=single) for where in dict.fromkeys(wanted)}
     return [reports[where] for where in wanted]
 

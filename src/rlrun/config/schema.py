@@ -174,6 +174,7 @@ KINDS: dict[str, Kind] = {
     "evaluation.every": either(whole(), NULL),
     "evaluation.episodes": whole(1),
     "evaluation.max_steps": either(whole(1), NULL),
+    "evaluation.num_envs": either(whole(1), NULL),
     "evaluation.epsilon": number(0.0, 1.0),
     "evaluation.async": TRUTH,
     "evaluation.video": TRUTH,

@@ -215,6 +215,7 @@ class Frozen(Restored):
         self.agent: Agent = agent
         self.env: Env = env
         self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
+        self.eval_envs: int | None = OmegaConf.select(arrival.config, "evaluation.num_envs")
         self.epsilon: float = OmegaConf.select(arrival.config, "evaluation.epsilon") or 0.0
         # Environments begin a new episode, whatever those of the run were doing.
         parts = stateful(builder.built)
