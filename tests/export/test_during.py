@@ -130,3 +130,30 @@ def test_training_outlives_the_process_that_exports(tmp_path, caplog, monkeypatc
 def test_wrong_numbers_are_refused(override, describe_error):
     with pytest.raises(ConfigError, match=describe_error):
         Experiment(compose([*WORDS, override]))
+
+
+def exporting(tmp_path, run, *overrides):
+    where = f"export.directory={tmp_path / 'models'}"
+    return rlrun.train([*WORDS, where, "export.prefix=mine_", "stop.env_steps=30", *overrides], run_dir=tmp_path / run)
+
+
+def test_files_of_a_folder_and_prefix_of_ones_own(tmp_path):
+    exporting(tmp_path, "one")
+    models = tmp_path / "models"
+    assert sorted(path.name for path in models.iterdir()) == ["mine_000001.onnx", "mine_000001.onnx.json"]
+    assert not (tmp_path / "one" / "exports").exists()
+    before = (models / "mine_000001.onnx").read_bytes()
+    with pytest.raises(RlrunError, match=r"mine_000001.onnx was not written by this run; another export.directory"):
+        exporting(tmp_path, "other")
+    assert (models / "mine_000001.onnx").read_bytes() == before
+    exporting(tmp_path, "third", "export.prefix=third_")
+    rlrun.resume(tmp_path / "one", ["stop.env_steps=40"], trust=[str(models)])
+    assert sorted(path.name for path in models.glob("*.onnx")) == [
+        *("mine_000001.onnx", "mine_000002.onnx", "third_000001.onnx"),
+    ]
+
+
+@pytest.mark.parametrize("prefix", ["''", "a/b", "../x"])
+def test_prefix_is_the_beginning_of_a_name(prefix, tmp_path):
+    with pytest.raises(ConfigError, match=r"export.prefix: wanted the beginning"):
+        exporting(tmp_path, "run", f"export.prefix={prefix}")

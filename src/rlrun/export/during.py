@@ -1,5 +1,6 @@
 """Export the policy during training, in a separate process."""
 
+import json
 import logging
 import os
 import pickle
@@ -22,20 +23,27 @@ from rlrun.export import making
 from rlrun.export.checking import Reference, compare, edges, running
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.making import environment, interface
-from rlrun.runs.files import replace, write_json
+from rlrun.runs.files import reason, replace, write_json
 from rlrun.runs.items import Item, Items
 from rlrun.runs.processes import describe_error
+from rlrun.security import trust
 from rlrun.training.callback import Callback, Stop
 
-PREFIX = "policy_"
 _messages = logging.getLogger("rlrun")
 
 
 class ExportedFiles(Items):
-    """The files `policy_<number>.onnx` of a folder; any thread may ask for them."""
+    """The files `PREFIX<number>.onnx` of a folder; any thread may ask for them."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, PREFIX, ".onnx")
+    def __init__(self, folder: Path, prefix: str) -> None:
+        super().__init__(folder, prefix, ".onnx")
+
+    def run_of(self, item: Item) -> Any:
+        """Return the folder of the run that wrote a file, as its `.json` names it; None where nothing does."""
+        try:
+            return json.loads(item.path.with_name(f"{item.path.name}.json").read_text()).get("run")
+        except (OSError, ValueError, AttributeError):
+            return None
 
     def delete(self, handle: int) -> None:
         """Remove a file and its `.json`.
@@ -49,7 +57,7 @@ class ExportedFiles(Items):
 
 
 class OnnxExport(Callback):
-    """Write `exports/policy_<number>.onnx` now and then, in a separate process; training continues meanwhile.
+    """Write `PREFIX<number>.onnx` now and then, in a separate process; training continues meanwhile.
 
     A file gets its name after it answered edge values as its policy does; `rlrun export-onnx` proves more. A file
     that cannot be written is a warning, and training continues.
@@ -62,9 +70,12 @@ class OnnxExport(Callback):
         stochastic: whether actions are drawn, by noise that is an input.
         keep: files that stay, the newest; None = all. Where writing takes longer than `every`, older ones are left out.
         metadata: further entries for the files, names to texts.
+        directory: folder of the files, which one run may use at a time; None = `exports/` of the run.
+        prefix: what the names of files begin with.
 
     Raises:
-        ConfigError: a number is out of range, or metadata are no texts by name.
+        ConfigError: a number is out of range, metadata are no texts by name, the prefix is no beginning of a file's
+            name, or an untrusted run names a folder.
         MissingExtra: a package is not installed.
     """
 
@@ -80,8 +91,15 @@ class OnnxExport(Callback):
         stochastic: bool = False,
         keep: int | None = None,
         metadata: Mapping[str, str] | None = None,
+        directory: str | None = None,
+        prefix: str = "policy_",
     ) -> None:
         making.require("export")
+        if not prefix or Path(prefix).name != prefix:
+            raise ConfigError(f"export.prefix: wanted the beginning of a file's name, got '{prefix}'")
+        if directory is not None:
+            trust.admit_place(directory, Path(directory), "export.directory")
+        self.directory, self.prefix = None if directory is None else Path(directory).absolute(), prefix
         if every < 0 or (keep is not None and keep < 1):
             raise ConfigError(f"export: wanted every >= 0 and keep >= 1, got every={every} and keep={keep}")
         if any(not isinstance(key, str) for key in metadata or {}):
@@ -104,10 +122,29 @@ class OnnxExport(Callback):
         if config:
             self._about["env"] = environment(config)
         if run_dir is not None:
-            self.items = ExportedFiles(run_dir / "exports")
+            self._about["run"] = str(run_dir.absolute())
+            self.items = self._files(run_dir)
             for handle in [item.handle for item in self.items.items() if item.handle > self.count]:
                 self.items.delete(handle)  # of updates that were lost, and will be made again
             self._axis, self._worker = update if step is None else step, _Worker(self.items, self.keep)
+
+    def _files(self, run_dir: Path) -> ExportedFiles:
+        """Return the files of this run.
+
+        Raises:
+            RlrunError: the folder cannot be made, or has files of another run.
+        """
+        if self.directory is None:
+            return ExportedFiles(run_dir / "exports", self.prefix)
+        try:
+            files = ExportedFiles(self.directory, self.prefix)
+        except OSError as error:
+            raise RlrunError(f"export.directory: {self.directory} cannot be made: {reason(error)}") from error
+        for item in files.items():
+            if files.run_of(item) != self._about["run"]:
+                way_out = "another export.directory or export.prefix keeps both"
+                raise RlrunError(f"export.directory: {item.path} was not written by this run; {way_out}")
+        return files
 
     def end_batch(self, update: int, step: int | None = None) -> None:
         self._axis = update if step is None else step
