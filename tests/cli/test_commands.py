@@ -152,6 +152,15 @@ def test_dry_run_prints_the_data_flow(rlrun, project):
     assert [part for part in ("-> q_target", "q_loss", "networks.q") if part not in outcome.out] == []
 
 
+def test_explain_prints_the_layers_of_networks(rlrun, project):
+    out = rlrun("explain", "algorithm=sac", "env=pendulum", "algorithm.hidden=[7]", "--networks").out
+    assert [line.partition(":")[0] for line in out.splitlines() if line.startswith("networks.")] == [
+        *("networks.critics", "networks.policy", "networks.temperature"),
+    ]
+    assert "Linear(in_features=3, out_features=7, bias=True)" in out
+    assert "StackedLinear(4, 7, members=2, norm=False)" in out
+
+
 def test_explain_prints_the_code_of_an_update(rlrun, project):
     outcome = rlrun("explain", *DQN, "--update")
     assert (outcome.code, list(project.iterdir())) == (0, [])

@@ -63,6 +63,7 @@ CALLS = [  # a command, its arguments, and a part of what it prints
     (("config", *DQN, "--package", "stop", "--provenance"), "set_by"),
     (("explain", *DQN), "q_loss"),
     (("explain", *DQN, "--update"), "def update"),
+    (("explain", *DQN, "--networks"), "Linear("),
     (("schema", "--config-dir", "conf"), "train.json"),
     (("schema", "--outputs"), "definitions"),
     (("list",), "cartpole"),

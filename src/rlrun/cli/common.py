@@ -155,6 +155,18 @@ def print_data_flow(composed: Composed, *, update: bool = False, as_json: bool) 
     print_presets(composed.preset)
 
 
+def print_networks(composed: Composed, *, as_json: bool) -> None:
+    """Print the layers of each network, by its config path."""
+    from rlrun.commands import train as experiment
+
+    answer = experiment.explain(composed, form="networks")
+    if as_json:
+        print_json({"networks": answer})
+    else:
+        typer.echo("\n".join(f"{path}: {layers}" for path, layers in answer.items()))
+    print_presets(composed.preset)
+
+
 def print_result(result: Result, bounds: Mapping[str, Mapping[str, float]] | None = None, *, as_json: bool) -> None:
     """Print the result of a run, and whether it keeps its promises.
 

@@ -189,6 +189,12 @@ class Experiment:
         hooks = data_flow(plan, partial(path_of, self.builder.built))
         return {"loader": dict(plan.names), "hooks": hooks, "untrained": self.untrained()}
 
+    def networks(self) -> dict[str, str]:
+        """Return the layers of each network by its config path, as torch prints them."""
+        modules = {path: part for path, part in sorted(self.parts.items()) if isinstance(part, torch.nn.Module)}
+        inner = {id(module) for part in modules.values() for module in [*part.modules()][1:]}
+        return {path: repr(part) for path, part in modules.items() if id(part) not in inner and [*part.parameters()]}
+
     def untrained(self) -> list[str]:
         """Return the config paths of networks that could be trained, and that no callback trains."""
         trained = {id(param) for callback in self.trainer.callbacks.values() for param in callback.trained()}
@@ -385,10 +391,15 @@ def train(
 
 @process_restored()
 def explain(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None, form: str = "text") -> Any:
-    """Return the data flow of one update: as text, as `data`, or the `code` of an update in which all are due."""
+    """Return the data flow of one update: as text, as `data`, or the `code` of an update in which all are due.
+
+    form: also `networks`, for the layers of each network by its path.
+    """
     experiment = Experiment(composed_of(overrides, config_dir))
     experiment.load_parent(dry=True)
     trainer = experiment.trainer
+    if form == "networks":
+        return experiment.networks()
     if form == "code":
         source = trainer.update.source([*trainer.plan.names]).rstrip()
         several = "# of all data groups; an update without one of them leaves out the lines of its callbacks\n"

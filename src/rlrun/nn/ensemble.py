@@ -33,6 +33,10 @@ class StackedLinear(nn.Module):
             self.norm_weight = nn.Parameter(torch.stack([norm.weight.detach() for norm in norms]).unsqueeze(1))
             self.norm_bias = nn.Parameter(torch.stack([norm.bias.detach() for norm in norms]).unsqueeze(1))
 
+    def extra_repr(self) -> str:
+        members, inputs, outputs = self.weight.shape
+        return f"{inputs}, {outputs}, members={members}, norm={self.normed}"
+
     def forward(self, values: Sequence[Tensor], dropout: float, learns: bool) -> list[Tensor]:
         """Evaluate members together, [M, B, in] -> [M, B, out] as the only value, or apart, M times [B, in]."""
         apart = values[0].dim() == 2
