@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import wrappers
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers.utils import RunningMeanStd
 
@@ -223,3 +224,22 @@ def test_a_fork_begins_with_the_statistics_of_its_parent(tmp_path):
     counts = [state["obs_rms"]["count"] for state in states]
     assert counts[1] == pytest.approx(counts[0] + 2 * 512, abs=4)  # a reset and a step an episode
     assert result.summary["evaluation"]["mean_return"] == 1.0
+
+
+def test_a_vector_environment_that_normalizes_is_evaluated_with_its_statistics():
+    def vector(num_envs=1, **kwargs):
+        return wrappers.vector.NormalizeObservation(CartPoleVectorEnv(num_envs, **kwargs))
+
+    name = "Normalized/CartPole-v0"
+    gymnasium.register(name, entry_point=CartPoleEnv, vector_entry_point=vector)
+    try:
+        env = make(name, num_envs=3, vectorization="native")
+        agent = RandomAgent(env.spaces.action, seed=1)
+        env.reset(3)
+        for _ in range(30):
+            env.step(agent.draw(3)["action"])
+        states, copy = env.wrapper_states(), env.copy(1)
+        evaluate(copy, RandomAgent(env.spaces.action, seed=5), episodes=2, seed=0, wrappers=states)
+        assert repr(copy.wrapper_states()).replace("False", "True") == repr(states)
+    finally:
+        del gymnasium.registry[name]

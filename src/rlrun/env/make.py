@@ -139,19 +139,27 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env.name = recipe.name
     env.vectorization = recipe.vectorization
     env.remarked = recipe.remarked
-    env.copier = partial(_copy, recipe, env.spaces)
-    env.bare_copier = partial(_copy, recipe.bare, env.spaces)
+    # single environments lack the wrappers of a native vector environment
+    spaces = None if recipe.vectorization == "native" and env.wrapper_states() else env.spaces
+    env.copier = partial(_copy, recipe, spaces)
+    env.bare_copier = partial(_copy, recipe.bare, spaces)
     env.maker = partial(_assemble, recipe, num_envs)
     return env
 
 
-def _copy(recipe: Recipe, spaces: Spaces, num_envs: int, render_mode: str | None) -> Env:
-    """Make envs in this process, or with the engine if its single environment is missing or has other spaces."""
+def _copy(recipe: Recipe, spaces: Spaces | None, num_envs: int, render_mode: str | None) -> Env:
+    """Make envs in this process, or with the engine if its single environment is missing or has other spaces.
+
+    spaces: of the envs; None = only the engine has such envs.
+    """
     copied = replace(recipe, render_mode=render_mode or recipe.render_mode)
     plain = replace(copied, vectorization="sync")
     if recipe.vectorization in ("sync", "async"):
         return _assemble(plain, num_envs)
-    if recipe.vectorization in ("envpool", "by_id"):  # ids and arguments of EnvPool differ from Gymnasium's
+    if spaces is None or recipe.vectorization in (
+        "envpool",
+        "by_id",
+    ):  # ids and arguments of EnvPool differ from Gymnasium's
         return _assemble(copied, num_envs)
     try:
         env = _assemble(plain, num_envs)
