@@ -29,6 +29,7 @@ from rlrun.callbacks.log import System
 from rlrun.core.clock import Spent, is_clock
 from rlrun.core.generators import Generators
 from rlrun.env.recorded import ActionLog, StepBlock
+from rlrun.env.sync import SyncEnv
 from rlrun.memory import Recent, Table
 from rlrun.memory.index import EpisodeIndex
 from rlrun.memory.rollout_table import Rollout
@@ -60,12 +61,15 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Jsonl", "_path"): "the place of files",
     ("Checkpointer", "_first"): "where this process began",
     ("Evaluator", "_envs"): "reset with the same seeds by every evaluation",
+    ("Evaluator", "_screen"): "reset with the same seed by every video",
     ("StepBlock", "steps"): "filled before they are handed out",
     ("StepBlock", "views"): "the same memory",
     ("StepBlock", "_blocks"): "the same memory",
     ("StepBlock", "newest"): "which of them was written last",
     ("StepBlock", "_hashed"): "counted in these steps; VIEWS has the sums of all steps",
     ("StepBlock", "_sums"): "VIEWS has those of all steps",
+    ("SyncEnv", "_steps"): "counted from where this process began",
+    ("SyncEnv", "_begun"): "counted from there; VIEWS has lengths",
     ("SyncEnv", "_restarted"): "filled before they are handed out",
     ("Recorded", "_remembered"): "what a resume began with",
     ("ActionLog", "begun"): "counted from where the log begins; VIEWS has lengths",
@@ -98,6 +102,7 @@ VIEWS = {
     EpisodeIndex: lambda index: {"completed": index.complete[:-1].copy()},
     Rollout: lambda rollout: {"rows": rollout.state_dict()["rows"]},
     ActionLog: lambda action_log: {"lengths": [action_log.steps - begun for begun in action_log.begun]},
+    SyncEnv: lambda env: {"lengths": [env._steps - begun for begun in env._begun]},
     StepBlock: lambda block: {"hashes": block.hashes()},
     Recent: lambda sampler: {"numbers": sampler.number * (sampler.number >= sampler.clock - sampler.newest)},
 }

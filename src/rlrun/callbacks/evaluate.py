@@ -5,7 +5,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -99,9 +99,10 @@ class Evaluator(Callback):
         self.video = bool(video)
         if self.video and self.asynchronous:
             raise ConfigError("evaluation.video films in this process: evaluation.async=false, or `rlrun eval --video`")
+        self._screen: Env | None = None  # draws episodes
         if self.video:
             videos.require_encoder("evaluation.video")
-            videos.screen("evaluation.video", env).close()
+            self._screen = videos.screen("evaluation.video", env)
         self.logger = logger
         self.checkpointer = checkpointer
         self.offline = offline
@@ -258,8 +259,9 @@ class Evaluator(Callback):
         finally:
             if self._link is not None:
                 self._link.close(0.0)
-            if self._envs is not None:
-                self._envs.close()
+            for envs in (self._envs, self._screen):
+                if envs is not None:
+                    envs.close()
 
     def _evaluate(self, step: int | None, update: int, *, final: bool = False) -> None:
         with self._spent.during("evaluate"):
@@ -346,9 +348,9 @@ class Evaluator(Callback):
     def _film(self, run: RunDir, path: Path, wrappers: States) -> None:
         """Record the first episode again, as a video; report only the first error."""
         try:
-            screen = videos.screen("evaluation.video", self.env)
-            with closing(screen), videos.VideoRecorder(screen, lambda moment: path) as watch:
-                self._play(screen, episodes=1, watch=watch, wrappers=wrappers)
+            assert self._screen is not None
+            with videos.VideoRecorder(self._screen, lambda moment: path) as watch:
+                self._play(self._screen, episodes=1, watch=watch, wrappers=wrappers)
         except Stop:
             raise
         except Exception as error:

@@ -1,18 +1,24 @@
 """`rlrun check`."""
 
+from typing import Annotated
+
 import typer
 
 from rlrun.cli.common import AsJson, ConfigDir, Overrides, print_json, print_presets
 
+Replay = Annotated[bool, typer.Option("--replay", help="Play one episode twice: would a resume be exact?")]
 
-def check(overrides: Overrides = None, config_dir: ConfigDir = None, as_json: AsJson = False) -> None:
+
+def check(
+    overrides: Overrides = None, replay: Replay = False, config_dir: ConfigDir = None, as_json: AsJson = False
+) -> None:
     """Check a config without training: keys, targets, wiring, spaces, memory, disk."""
     from rlrun.config import compose
 
     composed = compose(overrides or [], config_dir=config_dir)
     from rlrun.commands import check as checking
 
-    lines = checking.check(composed)
+    lines = checking.check(composed, replay=replay)
     if as_json:
         print_json([dict(zip(("part", "result"), line.split(maxsplit=1), strict=True)) for line in lines])
     else:

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 from rlrun.callbacks import Checkpointer
+from rlrun.collect.replay import MOST
+from rlrun.collect.replay import replay as replayed
 from rlrun.commands.train import Experiment, composed_of
 from rlrun.config import Composed
 from rlrun.core.errors import RequestError
@@ -19,8 +21,12 @@ LAYER = 5_000_000  # parameters above which it reports a layer
 
 
 @process_restored()
-def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None = None) -> list[str]:
+def check(
+    overrides: Iterable[str] | Composed = (), *, replay: bool = False, config_dir: Path | None = None
+) -> list[str]:
     """Build everything without stepping; return the results, one line each.
+
+    replay: play an episode twice, to see whether a resume would be exact.
 
     Raises:
         RequestError: the first fault that prevents the run from starting.
@@ -45,11 +51,20 @@ def check(overrides: Iterable[str] | Composed = (), *, config_dir: Path | None =
         f"memory    up to {sized(needed)}",
         f"disk      {sized(free)} free; a checkpoint takes up to {sized(checkpoint_size)}",
         *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
+        *([f"replay    {_replay(experiment)}"] if replay else []),
         *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),
         *(f"budget    {line}" for line in experiment.budget_notes()),
         *(f"unused    {line}" for line in experiment.unused_notes()),
         *(f"wrappers  {line}" for line in experiment.wrapper_notes()),
     ]
+
+
+def _replay(experiment: Experiment) -> str:
+    env = experiment.builder.get("env")
+    if env is None:
+        raise RequestError("--replay: env=none: there is no environment whose episode could be played")
+    limit = experiment.config.evaluation.max_steps
+    return replayed(env, seed=experiment.builder.get("seeds").envs, max_steps=min(limit or MOST, MOST))
 
 
 def _large(spaces: Spaces | None, parts: Mapping[str, object]) -> Iterator[str]:
