@@ -107,17 +107,21 @@ class Curriculum(Grid):
     level = 0
 
     def reset(self, *, seed=None, options=None):
-        self.level += 1
+        self.level += 1 if self.level == 0 else 0.5  # a whole number at first
+        self.levels = np.append(self.levels, self.level)
         return super().reset(seed=seed, options=options)
+
+    def begin(self):
+        self.levels = np.zeros(1)
 
     def light(self):
         return super().light() + np.float32(min(self.level, 100) / 50)
 
     def state_dict(self):
-        return {"level": self.level}
+        return {"level": self.level, "levels": self.levels}
 
     def load_state_dict(self, state):
-        self.level = state["level"]
+        self.level, self.levels = state["level"], state["levels"]
 
 
 class Careless(Grid):
@@ -189,7 +193,7 @@ def test_connections_are_made_once(tmp_path):
     servers.clear()
     whole = rlrun.train(overrides(Connected, "num_envs=2"), run_dir=tmp_path / "whole")
     assert len(servers) == 2 + 3  # of training, and of evaluation
-    assert [len(asked) for asked in servers[2:]] == [4, 4, 4]
+    assert [len(asked) for asked in servers[2:]] == [4, 4, 4]  # one episode each evaluation
     copy_as_killed(whole.run_dir, tmp_path / "resumed", at=110)
     servers.clear()  # of the process that was killed
     rlrun.resume(tmp_path / "resumed")

@@ -165,6 +165,8 @@ def evaluate(
                 playing[over] = pending + np.arange(len(over))  # an env with an index beyond the last is idle
                 pending += len(over)
                 active = playing < episodes
+                if not active.any():
+                    break
                 seeds = (seed + playing[episode_end]).tolist()  # idle envs continue, uncounted
                 observation = env.restart(episode_end, seeds)
                 state = restarted(state, initial, episode_end)

@@ -21,6 +21,7 @@ from rlrun.config.build import Builder, explain, find_target
 from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, RunDirError, printable
 from rlrun.core.typing import Stateful
+from rlrun.env import Env
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory import DatasetLoader, JointLoader, PhasicLoader, ReplayLoader, RolloutLoader, Table
 from rlrun.nn import fast_linear
@@ -274,6 +275,8 @@ def restore_part(part: Stateful, state: Any, place: str) -> None:
         if isinstance(part, Table):  # whose state is a copy of its rows
             own = {name: getattr(part, name).state_dict() for name in ("sampler", "ejector")}
             own |= {"index": part.index.books()}
+        elif isinstance(part, Env):  # whose layers judge their own states, of any form
+            own = {}
         else:
             own = part.state_dict()
         _require_numbers(own, state, ())
