@@ -100,7 +100,7 @@ ZOO_DQN = (  # the settings that stable-baselines3's zoo tuned
 )
 FUSED = RLRUN + COMPILED
 SOFT = (Bar(OWN_LOOP, 0.97), Bar(SB3, 1.9), Bar(SB3, 2.2, LOW + COMPILED))
-SLOWER_SBX = Bar(SBX, 1.0, FUSED)  # 1.15 where oneDNN wins
+SLOWER_SBX = Bar(SBX, 1.0, FUSED)
 SIDES = (LOW, FUSED, LOW + COMPILED)
 CASES = {
     "sac-pendulum": Case(("algorithm=sac", "env=pendulum", "preset=null"), 1_100, 1_700, (*SOFT, SLOWER_SBX), SIDES),

@@ -21,7 +21,7 @@ import rlrun
 from benchmarks import bare, bare_lasting, bare_others, bare_ppo, bare_soft, plain
 from benchmarks.clock import Clock
 from rlrun import config as configuration
-from rlrun.loading.assembly import set_backend, tune_process
+from rlrun.loading.assembly import set_precision, tune_process
 from rlrun.memory.columns import LENGTH
 
 LOOPS: dict[str, bare.Loop] = {
@@ -116,7 +116,7 @@ def measure_bare(
     torch.manual_seed(0)
     clock = Clock(first=first, last=last)
     config = configuration.compose(list(case.overrides)).config
-    set_backend(config)
+    set_precision(str(config.precision))
     loops[case.loop](partial(bare.opened, config.env), numbers_of(config), clock)
     return clock.report()
 

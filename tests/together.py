@@ -16,11 +16,12 @@ from tests.forked import PATHS, Started
 from rlrun import ops
 from rlrun.algorithms.lagrangian import LagrangianWeights, RewardWeights
 from rlrun.callbacks.entropy import batch_mean
+from rlrun.compile.fused_adam import average_gradients
 from rlrun.config import compose
 from rlrun.core.errors import DataError, LearnerError
 from rlrun.loading.assembly import builder_of
 from rlrun.memory import JointLoader
-from rlrun.nn import Normalizer, average_gradients
+from rlrun.nn import Normalizer
 from rlrun.nn.recurrent import with_state
 from rlrun.ops.distributions import given
 from rlrun.runs import learners

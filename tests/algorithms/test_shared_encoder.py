@@ -94,7 +94,7 @@ def test_a_run_with_a_module_of_ones_own(algorithm, tmp_path):
         *(f"algorithm={algorithm}", "env=pendulum", "preset=null", "+with=shared_encoder", "logger=[]"),
         *("encoder._target_=torch.nn.LazyLinear", "+encoder.out_features=5", "algorithm.hidden=[8]"),
         *("stop.env_steps=60", "algorithm.warmup_steps=40", "algorithm.batch_size=8", "memory.length=100"),
-        *("evaluation.every=0", "matmul_backend=torch"),
+        "evaluation.every=0",
         *(["networks.value.encoder=${networks.policy.encoder}"] if algorithm == "iql" else []),
     ]
     train(compose(overrides), run_dir=tmp_path / "run")

@@ -51,7 +51,7 @@ WRONG = {  # part of a config with the key that an editor shall underline; what 
         ("env|defaults: [gim, _self_]", "defaults"),
         ("defaults: [override /memory: replays]", "defaults"),
         ("precision: hi", "precision"),
-        ("matmul_backend: mkl", "matmul_backend"),
+        ("threads: auto", "threads"),
         ("env|vectorization: threads", "vectorization"),
         ("callbacks: {q_loss: {_target_: rlrun.algorithms.dqn.QLoss, grad_clip: norms}}", "grad_clip"),
     ],

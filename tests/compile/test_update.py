@@ -21,6 +21,7 @@ from rlrun.nn import grouped
 from rlrun.training.callback import Callback
 from rlrun.training.metrics import Histogram, Image, Text, as_numbers
 from rlrun.training.trainer import Trainer
+from rlrun.training.update import Hooks
 from rlrun.training.wiring import HookCall
 
 
@@ -81,7 +82,7 @@ def test_counts_are_of_a_kind_of_the_device(device, kind, monkeypatch):
     monkeypatch.setattr(torch, "tensor", lambda value, **options: (value, options))
     callback = Distance(layer(), ADAM)
     step = HookCall(callback, "backward", "loss", {"update": "update"}, {}, callback.loss)
-    region = Region([step], {id(callback): True}, FusedUpdate(False, device))
+    region = Region(Hooks([step], {id(callback): True}), FusedUpdate(False, device))
     assert region._values({"update": 7}) == [(7, {"dtype": kind, "device": device})]
 
 
@@ -341,7 +342,7 @@ def test_missing_compiler_is_refused(compiler, message, monkeypatch):
 
 def test_compiled_code_belongs_to_processor(monkeypatch, tmp_path):
     """Code made for one that has more instructions would be the end of a run on one that has less."""
-    monkeypatch.setattr("rlrun.runs.machine_cache.folder", lambda: tmp_path)
+    monkeypatch.setattr("rlrun.runs.user_cache.folder", lambda: tmp_path)
     folders = []
     for flags in ("avx2 avx512f avx512_bf16", "avx2 avx512f", "avx2 avx512f"):
         monkeypatch.setattr(
@@ -364,7 +365,7 @@ def test_compiled_code_stays_private(fault, monkeypatch, tmp_path, warnings):
         return tmp_path / (fault if fault and fault.startswith("a") else "rlrun")
 
     clean_up: list[Any] = []
-    monkeypatch.setattr("rlrun.runs.machine_cache.folder", folder)
+    monkeypatch.setattr("rlrun.runs.user_cache.folder", folder)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setattr(
         "rlrun.compile.backend.Finalize", lambda _, call, args, exitpriority: clean_up.append((call, args))

@@ -135,7 +135,7 @@ NEVER = [  # one of each kind
     *("posix.system", "subprocess.Popen", "builtins.eval", "importlib.import_module", "runpy.run_module", "pty.spawn"),
     *("multiprocessing.Process", "code.InteractiveInterpreter", "timeit.timeit", "hydra.utils.call"),
     *("pickle.loads", "numpy.load", "torch.load", "torch.hub.load", "yaml.unsafe_load", "logging.config.dictConfig"),
-    *("torch.utils.data.dataloader.os.system", "unittest.mock.patch", "rlrun.nn.fast_linear.use", "rlrun.train"),
+    *("torch.utils.data.dataloader.os.system", "unittest.mock.patch", "rlrun.train"),
     *("rlrun.commands.train.train", "rlrun.config.build.build", "rlrun.checkpointing.sweep", "rlrun.cli.main.main"),
     *("rlrun.loading.policy.frozen", "rlrun.runs.directory.RunDir", "rlrun.security.trust.limited"),
 ]

@@ -21,13 +21,13 @@ from torch.nn.parameter import is_lazy
 
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.target import TargetCallback, TargetResult
+from rlrun.compile.calls import forwards
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_discrete
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, value_head_of
 from rlrun.nn.encoders import Encoder
 from rlrun.nn.mlp import outputs_of, zeros
-from rlrun.nn.overhead import forwards
 from rlrun.nn.remembering import Remembering
 
 

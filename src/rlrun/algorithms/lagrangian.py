@@ -25,7 +25,7 @@ from rlrun.collect.statistics import Tally
 from rlrun.core.errors import ConfigError, SpaceError, require_one_of
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array
-from rlrun.nn.stepper import load_optimizer
+from rlrun.nn.optimizers import build_optimizer, load_optimizer, optimizer_state
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
@@ -132,7 +132,7 @@ class LagrangianWeights(Callback):
         if getattr(paid, "asynchronous", False):
             raise ConfigError("lagrangian: weights follow evaluations at their updates; evaluation.async=false")
         self.network = network
-        self.optimizer = optimizer([network.raw])
+        self.optimizer = build_optimizer(optimizer, [network.raw])
         self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])
         self.paid: Tally | Evaluator = getattr(paid, "tally", paid)
         self.shared = hasattr(paid, "tally")  # each learner has rewards of its own; evaluations are told to all
@@ -192,7 +192,7 @@ class LagrangianWeights(Callback):
     def state_dict(self) -> dict[str, Any]:
         newest = None if self._newest is None else self._newest.tolist()
         return {
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": optimizer_state(self.optimizer),
             "mean": self.mean,
             "read": {"sum": self._read[0], "steps": self._read[1]},
             "made": self._updated_at,

@@ -22,7 +22,6 @@ from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.core.spaces import Space
 from rlrun.core.typing import Tree
 from rlrun.nn import MLP, Latent, flatten
-from rlrun.nn.fast_linear import Linear
 
 
 class Prediction(nn.Module):
@@ -39,7 +38,7 @@ class Prediction(nn.Module):
         self.latent, self.action = latent, action
         size = latent.features.size
         self.transition = MLP(size + action.size, size, hidden=hidden)
-        self.predictor = Linear(latent.size, latent.size)
+        self.predictor = nn.Linear(latent.size, latent.size)
 
     def forward(self, observation: Tree, action: Tree) -> Tensor:
         """Return q(g(f_k)) [..., K, Z] of observations [...] and actions [..., K]."""

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from rlrun import ops
+from rlrun.compile.calls import NoGrad
+from rlrun.compile.fused_adam import Stepper
 from rlrun.core.errors import ConfigError, DataError, WiringError, require_one_of
 from rlrun.core.schedules import Schedule
-from rlrun.nn import Stepper, grouped
+from rlrun.nn import grouped
 from rlrun.nn.ensemble import Ensemble, StackedLinear
-from rlrun.nn.stepper import load_optimizer
+from rlrun.nn.optimizers import build_optimizer, load_optimizer, optimizer_state
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.metrics import as_numbers
 from rlrun.training.update import of_loss
@@ -109,7 +111,7 @@ class LossCallback(Callback):
         named = {} if optimizer is None else dict(network.named_parameters())
         trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
         by_groups: Any = network if getattr(optimizer, "func", None) is grouped else [*trained.values()]
-        self.optimizer = optimizer(by_groups) if optimizer is not None and trained else None
+        self.optimizer = build_optimizer(optimizer, by_groups) if optimizer is not None and trained else None
         self.logs_loss = optimizer is None
         self.patterns = getattr(self.optimizer, "matches", {})
         groups = [] if self.optimizer is None else self.optimizer.param_groups
@@ -197,15 +199,15 @@ class LossCallback(Callback):
             present = [
                 (p, gradient) for p, gradient in zip(self.parameters, gradients, strict=True) if gradient is not None
             ]
-            with torch.no_grad():
+            with NoGrad():
                 norm = self.clipped([gradient for _, gradient in present], [parameter for parameter, _ in present])
                 stepper.step(gradients)
         others = dict(outputs)
         updates = others.pop("updates", {})
-        if not vetoed:
-            with torch.no_grad():
+        if updates and not vetoed:
+            with NoGrad():
                 for path, value in updates.items():
-                    buffer_at(self, path).copy_(value)
+                    self.buffer(path).copy_(value)
         return StepResult(loss.detach(), others, metrics, norm, errors, vetoed)
 
     def weighted_mean(self, elements: Tensor, weight: Tensor | None) -> Tensor:
@@ -229,6 +231,11 @@ class LossCallback(Callback):
                 f"{[*weight.shape]}; return the loss of each element (without sum or mean), or ask for 'weight' there"
             )
         return (elements * weight).mean()
+
+    def buffer(self, path: str) -> Tensor:
+        """Return the tensor at a path of attributes, such as `network.seen`; `.data` of a parameter is itself."""
+        tensor: Tensor = attrgetter(path.removesuffix(".data"))(self)
+        return tensor
 
     def record(self, result: StepResult, gradients: Sequence[Tensor | None] | None = None) -> dict[str, Any]:
         """Count a step of the optimizer, store metrics, and return the outputs for other callbacks.
@@ -328,7 +335,7 @@ class LossCallback(Callback):
         return loss._replace(framework=own)
 
     def state_dict(self) -> dict[str, Any]:
-        optimizer = self.optimizer.state_dict() if self.optimizer is not None else {}
+        optimizer = optimizer_state(self.optimizer) if self.optimizer is not None else {}
         counted = {"updates": self.updates, "turns": self.turns, "metrics": as_numbers(self.metrics)}
         return {"optimizer": optimizer, "names": self.names, **counted}
 
@@ -378,12 +385,6 @@ def require_distance(function: ops.Distance | None, huber: float | None) -> None
         raise ConfigError(f"distance: {type(error).__name__}: {error}") from error
     if shape != [2, 3]:
         raise ConfigError(f"distance: wanted that of each entry [2, 3], as by {example}; got {shape}")
-
-
-def buffer_at(owner: object, path: str) -> Tensor:
-    """Return the tensor at a path of attributes, such as `network.seen`; `.data` of a parameter is itself."""
-    tensor: Tensor = attrgetter(path.removesuffix(".data"))(owner)
-    return tensor
 
 
 def learning_rates(optimizer: torch.optim.Optimizer, name: str) -> dict[str, Any]:

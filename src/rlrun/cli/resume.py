@@ -17,7 +17,7 @@ def resume(
         typer.Argument(
             metavar="[OVERRIDE]...",
             help="stop.env_steps=200_000 extends the budget; evaluation, checkpoint, logger, log, memory.export, "
-            "device, threads, matmul_backend and env.vectorization can change, too.",
+            "device, threads and env.vectorization can change, too.",
         ),
     ] = None,
     trust: Trust = None,

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from rlrun.collect.modes import evaluating, modal_parts
+from rlrun.compile.calls import NoGrad
 from rlrun.core.errors import BuildError, ConfigError, RequestError, RlrunError
 from rlrun.core.generators import put_back
 from rlrun.core.schedules import Schedule, as_schedule
@@ -24,7 +25,6 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
 from rlrun.memory.adaptors import VALUES
 from rlrun.nn import ActionCodec
-from rlrun.nn.overhead import NoGrad
 from rlrun.nn.recurrent import with_state
 from rlrun.nn.remembering import Remembering
 from rlrun.ops import gumbel_argmax

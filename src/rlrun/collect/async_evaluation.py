@@ -14,7 +14,6 @@ from rlrun.collect.unroll import Failed, Give, Inbox, thaw
 from rlrun.core.errors import ConfigError
 from rlrun.env import Env
 from rlrun.env.wrapper_state import States
-from rlrun.nn import fast_linear
 from rlrun.runs.processes import describe_error
 
 
@@ -24,7 +23,7 @@ class EvaluationRecipe(NamedTuple):
     make: Callable[[], Env]
     epsilon: float
     options: dict[str, Any]  # of `evaluate`
-    process: tuple[int, str, str]  # threads, matmul backend and precision, so that numbers are those of this process
+    process: tuple[int, str]  # threads and precision, so that numbers are those of this process
 
 
 class EvaluationJob(NamedTuple):
@@ -39,9 +38,8 @@ def evaluate_jobs(load: Callable[[], EvaluationRecipe], jobs: Inbox, give: Give)
     env: Env | None = None
     try:
         recipe = load()
-        threads, backend, precision = recipe.process
+        threads, precision = recipe.process
         torch.set_num_threads(threads)
-        fast_linear.use(backend)
         torch.set_float32_matmul_precision(precision)
         if hasattr(os, "nice"):
             os.nice(10)  # training comes first
@@ -68,5 +66,5 @@ def start(env: Env, epsilon: float, options: dict[str, Any], num_envs: int | Non
     if env.copier is None:
         raise ConfigError(f"'{env.name}' was not made by rlrun.env.make")
     make = partial(staged, env.copier, parallel(env, options["episodes"], num_envs))
-    process = torch.get_num_threads(), fast_linear.in_use(), torch.get_float32_matmul_precision()
+    process = torch.get_num_threads(), torch.get_float32_matmul_precision()
     return ProcessLink(EvaluationRecipe(make, epsilon, options, process), evaluate_jobs)

@@ -9,7 +9,7 @@ from rlrun.config.saved import load
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import known
 
-CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "matmul", "resume", "parent")
+CIRCUMSTANCES = ("git", "python", "platform", "host", "cpu", "device", "gpu", "threads", "resume", "parent")
 FIGURES = ("status", "env_steps", "updates", "episodes", "seconds", "objective")
 ABSENT = "absent"
 

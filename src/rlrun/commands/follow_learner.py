@@ -12,7 +12,6 @@ from rlrun import checkpointing as storage
 from rlrun.callbacks.budget import SIGNALS
 from rlrun.commands.train import Experiment
 from rlrun.core.errors import LearnerError
-from rlrun.loading.assembly import tune_process
 from rlrun.runs import learners
 from rlrun.runs.directory import RunDir
 from rlrun.runs.heartbeat import tokens
@@ -50,11 +49,10 @@ def serve(handle: int, parent: int) -> None:
 def follow(job: LearnerJob, connection: Connection) -> None:
     """Train as one of several learners, in the run directory that the first one has started."""
     learners.be(job.number)
-    tune_process()
     run = RunDir(job.run)
     if job.token is not None:
         tokens[run.path] = job.token
-    experiment = Experiment(job.composed, machine=job.machine)
+    experiment = Experiment(job.composed)
     if job.checkpoint is not None:
         own = place_of(run.checkpoints, job.number) / job.checkpoint
         experiment.restore(storage.load(own), own)

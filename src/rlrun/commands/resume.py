@@ -24,7 +24,7 @@ from rlrun.config.merging import apply
 from rlrun.config.overrides import Override, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
-from rlrun.loading.assembly import count_of, machine_of, process_restored
+from rlrun.loading.assembly import count_of, process_restored
 from rlrun.loading.policy import Arrival, arrived, require_own_files
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, write_json
@@ -35,7 +35,7 @@ from rlrun.runs.progress import counted_updates
 NUMERIC = ("torch", "numpy", "gymnasium")  # another version of these may give other numbers
 OF_MACHINE = (  # facts in the manifest about each process that resumes a run
     *("command", "created", "git", "python", "packages", "platform", "host", "cpu"),
-    *("device", "gpu", "threads", "matmul"),
+    *("device", "gpu", "threads"),
 )
 OF_BUDGET = (("stop",), ("callbacks", "budget"), ("callbacks", "logger"))  # read the budget, and change no number
 IN_PROCESS = ("auto", "sync", "async")  # vectorizations with the same random numbers
@@ -82,7 +82,7 @@ def _resume(arrival: Arrival, overrides: list[str], run: Path | str, trace: obje
     if loaded is not None:
         _require_ahead(config, changes, *loaded[:2])
     composed = Composed(config, [override.text for override in parse([*before, *overrides])], {}, [], Path.cwd())
-    experiment = Experiment(composed, machine=machine_of(arrival.about))
+    experiment = Experiment(composed)
     if loaded is not None:
         experiment.restore(loaded[1], loaded[0])
     since = {
@@ -267,8 +267,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for name in NUMERIC
         if before.get("packages", {}).get(name) != now["packages"].get(name)
     ]
-    before = {**before, "matmul": before.get("matmul", "torch")}
-    for name in ("device", "threads", "matmul"):
+    for name in ("device", "threads"):
         if before.get(name) != now[name]:
             changes.append(f"{name} {before.get(name)} became {now[name]}")
     return changes

@@ -33,11 +33,9 @@ from rlrun.env import Env
 from rlrun.env.descriptions import describe_env
 from rlrun.env.wrapper_state import are_learning
 from rlrun.loading.assembly import (
-    Machine,
     backend_of,
     builder_of,
     count_of,
-    machine_here,
     prepare_process,
     process_as_set_up,
     process_restored,
@@ -88,10 +86,10 @@ class Experiment:
         RequestError: a key, a target, a space or the wiring is wrong; nothing was written.
     """
 
-    def __init__(self, composed: Composed, *, machine: Machine | None = None) -> None:
+    def __init__(self, composed: Composed) -> None:
         self.composed = composed
         self.config = composed.config
-        self.device = prepare_process(self.config, machine)
+        self.device = prepare_process(self.config)
         self.builder = builder_of(self.config, device=self.device, **shares(self.config))
         self.builder.get("seeds").apply()
         with torch.device(self.device):
@@ -306,10 +304,8 @@ class Experiment:
         if count == 1:
             return nullcontext()
         known = Composed(self.config, self.composed.overrides, self.composed.choices, [], self.composed.project)
-        machine, token = machine_here(), tokens.get(run_dir.path)
-        job = partial(
-            LearnerJob, composed=known, run=run_dir.path, checkpoint=self._origin, machine=machine, token=token
-        )
+        token = tokens.get(run_dir.path)
+        job = partial(LearnerJob, composed=known, run=run_dir.path, checkpoint=self._origin, token=token)
         return process_group(count, backend_of(self.device, count), job)
 
     def follow(self, run_dir: RunDir) -> None:

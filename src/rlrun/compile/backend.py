@@ -1,7 +1,5 @@
-"""What torch's compiler makes of a graph: large products by oneDNN on a CPU, one CUDA graph on a GPU."""
+"""What torch's compiler makes of a graph: narrow products turned on a CPU, one CUDA graph on a GPU."""
 
-import functools
-import hashlib
 import logging
 import os
 import re
@@ -9,7 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
@@ -17,17 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from rlrun.compile import graph
 from rlrun.compile.graph import Untraceable, first_line
-from rlrun.nn import fast_linear
-from rlrun.runs import machine_cache
+from rlrun.runs import user_cache
 from rlrun.runs.manifest import instructions
 
 Compiled = Callable[..., Sequence[Tensor]]
 ATEN = torch.ops.aten
-PRODUCTS = (ATEN.mm.default, ATEN.addmm.default, ATEN.bmm.default, ATEN.baddbmm.default)
 SIGNALS = [number for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if (number := getattr(signal, name, None))]
-_libraries: list[Any] = []  # with its last reference a library is gone
 _messages = logging.getLogger("rlrun")
 
 
@@ -40,7 +34,7 @@ def keep_compiled() -> None:
     if "TORCHINDUCTOR_CACHE_DIR" in os.environ:
         return
     try:
-        place = str(machine_cache.private_folder(machine_cache.folder(), "compiled", instructions()))
+        place = str(user_cache.private_folder(user_cache.folder(), "compiled", instructions()))
         if re.search(r"[\s'\"]", place):
             raise OSError(f"C++ compilers of torch take no folder with spaces or quotes: {place}")
     except (OSError, RuntimeError) as error:
@@ -58,8 +52,6 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
     """
     if device == "cpu":
         turn_narrow(module.graph)
-        if fast_linear.in_use() == "onednn":
-            use_onednn(module.graph)
     if sized:  # the compiler has stand-ins of its own, and torch 2.8 refuses two kinds
         for node in module.graph.nodes:
             node.meta.pop("val", None)
@@ -73,16 +65,13 @@ def compiled(module: fx.GraphModule, inputs: Sequence[Tensor], device: str, *, s
         "fallback_random": True,
         "cpp_wrapper": device == "cpu",  # calls between kernels in C++, too: 5 to 15 % of an update of small networks
         "cpp.threads": torch.get_num_threads(),
-        "size_asserts": False,  # our operators keep to what they promise
+        "size_asserts": False,
         "alignment_asserts": False,
         "loop_ordering_after_fusion": False,  # torch 2.11 fails on clipped gradients of a GPU with it
     }
     if not _headers_are_private():
         settings["cpp_cache_precompile_headers"] = False
-    # torch's cache identifies code by the graph; it does not see how `_lower` compiles our operator
-    compiler: Any = torch.compiler.config
-    own_code = compiler.patch(cache_key_tag=hashlib.sha256(Path(__file__).read_bytes()).hexdigest())
-    with torch.no_grad(), _signals_blocked(), own_code:
+    with torch.no_grad(), _signals_blocked():
         function: Compiled = standalone_compile(
             module,
             list(inputs),
@@ -99,7 +88,7 @@ def _headers_are_private() -> bool:
 
     try:
         place = Path(codecache._HEADER_DIR)
-        machine_cache.private_folder(place.parent, place.name)
+        user_cache.private_folder(place.parent, place.name)
     except (AttributeError, OSError, RuntimeError):
         return False
     return True
@@ -194,79 +183,8 @@ def turn_narrow(nodes: fx.Graph) -> None:
         nodes.erase_node(node)
 
 
-def use_onednn(nodes: fx.Graph) -> None:
-    """Have oneDNN make large products of single precision, which torch's compiler hands to MKL.
-
-    A batched product, as of an ensemble, becomes one product for each member.
-    """
-    for node in list(nodes.nodes):
-        if node.op != "call_function" or node.target not in PRODUCTS or node.kwargs:
-            continue
-        left, right = (part.meta["val"] for part in node.args[-2:])
-        least = graph.LARGE if left.stride(-1) == 1 else fast_linear.LARGE  # oneDNN copies turned rows first
-        if left.dtype != torch.float32 or left.shape[-2] * left.shape[-1] * right.shape[-1] < least:
-            continue
-        if left.dim() == 3 and any(part.meta["val"].shape[:-2] != left.shape[:1] for part in node.args):
-            continue  # members share what is added
-        with nodes.inserting_before(node):
-            if left.dim() == 2:
-                result = _product(nodes, *node.args)
-            else:
-                members = range(left.shape[0])
-                parts = [[_call(nodes, ATEN.select.int, part, 0, member) for part in node.args] for member in members]
-                result = _call(nodes, ATEN.stack.default, [_product(nodes, *part) for part in parts])
-        node.replace_all_uses_with(result)
-        nodes.erase_node(node)
-
-
-def _product(nodes: fx.Graph, *parts: Any) -> fx.Node:
-    """Return a new node: x times weight, with the last two of the parts; a first one is added."""
-    *bias, x, weight = parts
-    added = bias[0] if bias and bias[0].meta["val"].shape == weight.meta["val"].shape[-1:] else None
-    result = _call(nodes, _operator(), x, _call(nodes, ATEN.t.default, weight), added)
-    return result if added is not None or not bias else _call(nodes, ATEN.add.Tensor, result, bias[0])
-
-
 def _call(nodes: fx.Graph, operator: Any, *arguments: Any) -> fx.Node:
     """Return a new node that calls an operator, with what stands for its result."""
     node = nodes.call_function(operator, arguments)
     node.meta["val"] = operator(*fx.map_arg(arguments, lambda argument: argument.meta["val"]))
     return node
-
-
-@functools.cache
-def _operator() -> Any:
-    """Return oneDNN's product under a name of ours: torch's compiler wants constant weights for its own."""
-    library: Any = torch.library.Library("rlrun", "DEF")  # type: ignore[no-untyped-call]
-    library.define("dense(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-    onednn = torch.ops.mkldnn._linear_pointwise.default
-
-    def dense(x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
-        return onednn(x, weight, None if bias is None else bias.contiguous(), "none", [], "")  # it ignores strides
-
-    library.impl("dense", dense, "CPU")
-    library.impl("dense", lambda x, weight, bias: x.new_empty(x.shape[0], weight.shape[0]), "Meta")
-    _libraries.append(library)
-    with suppress(ImportError, AttributeError):  # without it a graph calls the product by way of Python
-        _lower(torch.ops.rlrun.dense.default)
-    return torch.ops.rlrun.dense.default
-
-
-def _lower(operator: Any) -> None:
-    """Have compiled code call oneDNN directly: 6 to 10 µs less for each product."""
-    from torch._inductor import ir, lowering, mkldnn_ir
-
-    def lowered(x: Any, weight: Any, bias: Any) -> Any:
-        # oneDNN would copy columns of x, and ignores the strides of a bias
-        inputs: list[Any] = [ir.ExternKernel.require_contiguous(x), ir.ExternKernel.realize_input(weight)]
-        if bias is not None:
-            inputs.append(ir.ExternKernel.require_contiguous(bias))
-        for tensor in inputs:
-            tensor.freeze_layout()
-        size = [inputs[0].get_size()[0], inputs[1].get_size()[0]]
-        layout = ir.FixedLayout(device=inputs[0].get_device(), dtype=inputs[0].get_dtype(), size=size)
-        settings = [*([None] if bias is None else []), "none", [-1], ""]  # no activation
-        node: Any = mkldnn_ir.LinearUnary(layout=layout, inputs=inputs, constant_args=settings)
-        return ir.TensorBox.create(mkldnn_ir._create_output_node(node))  # type: ignore[no-untyped-call]
-
-    lowering.register_lowering(operator, type_promotion_kind=None)(lowered)

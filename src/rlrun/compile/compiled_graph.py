@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import is_
 from typing import TYPE_CHECKING, Any
@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from rlrun.callbacks.loss import StepResult, buffer_at
 from rlrun.compile import backend, graph, noise
+from rlrun.compile.calls import NoGrad
 from rlrun.compile.graph import Untraceable, first_line, parts_of, places_of, swapped
 from rlrun.compile.optimizers import OptimizerRule
 from rlrun.core.errors import RlrunError
-from rlrun.nn.overhead import NoGrad
-from rlrun.training.callback import Callback
-from rlrun.training.metrics import detached
-from rlrun.training.update import Checked, of_target
-from rlrun.training.wiring import State
 
 if TYPE_CHECKING:
     from rlrun.compile.update import Region
+
+Record = Callable[..., Mapping[str, Any]]  # counts and stores what a hook leaves, and returns its outputs
 
 
 class CompiledGraph:
@@ -42,10 +39,11 @@ class CompiledGraph:
         self.steps = region.active
         self._names = region.names  # of values that hooks read
         self._group = region.group
-        self._writer = region.writer()
+        self._hooks = region.hooks
+        self._writer = region.hooks.writer(region.group)
         self._update = self._writer.function()
         self._trained = [step for step in self.steps if step.label == "loss" and step.callback.trained()]
-        self._rules = {id(step.callback): region.compiler.rule(step) for step in self._trained}
+        self._rules = {id(step.callback): region.compiler.rule(step.callback) for step in self._trained}
         parts = parts_of(step.callback for step in self.steps)
         self._modules = [part for part in parts if isinstance(part, nn.Module)]
         self._hook_dicts = [
@@ -143,13 +141,8 @@ class CompiledGraph:
                 outputs = self._run(*read, *[arguments[number] for number in self._inputs_used])
         finally:
             torch.set_flush_denormal(False)
-        for callback, result in self._results:
-            of_hook, *rest = result(outputs, inputs.tensors)
-            if isinstance(of_hook, StepResult):
-                batch.update(callback.record(of_hook, *rest))
-            else:
-                batch.update(of_hook)
-                callback.store.put(*rest)
+        for record, result in self._results:
+            batch.update(record(*result(outputs, inputs.tensors)))
 
     def _has_strides(self) -> bool:
         """Return True if modules' and optimizers' tensors have the graph's strides; read them at their addresses."""
@@ -168,15 +161,15 @@ class CompiledGraph:
         remaining, results = iter(inputs), graph.Results(inputs)
         batch: dict[str, Any] = {"learning_rate": None}  # it makes sizes of steps, on the host
         batch |= {name: graph.rebuilt(value, remaining) for name, value in zip(self._names, before, strict=True)}
-        left: list[tuple[Callback, Any]] = []
+        left: list[tuple[Record, Any]] = []
         for name, callback in self._writer.callbacks.items():
             numbers = {step.label: number for number, step in enumerate(self.steps) if step.callback is callback}
             rule = self._rules.get(id(callback))
             steps = None if rule is None else GraphSteps(rule, stand_in, sizes[self._rows[id(callback)]])
-            self._writer.names[name] = Traced(callback, numbers, steps, now, left)
+            self._writer.names[name] = Traced(callback, self._hooks.checked(callback), numbers, steps, now, left)
         with swapped(self._places, stand_in), torch.enable_grad():
-            self._update({self._group: batch}, State())
-        self._results = [(callback, results.of(result)) for callback, result in left]
+            self._update({self._group: batch}, {})
+        self._results = [(record, results.of(result)) for record, result in left]
         return results.tensors
 
 
@@ -221,6 +214,7 @@ class Traced:
 
     Args:
         callback: has the hooks.
+        checked: the same; its loss and target are refused if they assign an attribute.
         numbers: of its hooks in the region, by label.
         steps: of its loss; None = nothing is trained.
         tensors: inputs of the graph, which it may write to.
@@ -230,12 +224,15 @@ class Traced:
     def __init__(
         self,
         callback: Any,
+        checked: Any,
         numbers: Mapping[str, int],
         steps: GraphSteps | None,
         tensors: Sequence[Tensor],
-        left: list[tuple[Callback, Any]],
+        left: list[tuple[Record, Any]],
     ) -> None:
         self.callback = callback
+        self._checked = checked
+        self._outputs: Mapping[str, Any] = {}  # of the target
         self.store = self
         self._numbers = numbers
         self._steps = steps
@@ -245,14 +242,14 @@ class Traced:
     def target(self, *required: Any, **optional: Any) -> Any:
         """Return outputs and metrics of a target."""
         with self._hook("target"):
-            outputs, metrics = of_target(Checked(self.callback).target(*required, **optional))
-            self._leave(outputs, (outputs, metrics))
-        return outputs, metrics
+            self._outputs, metrics = self._checked.target(*required, **optional)
+            self._require_no_gradient(self._outputs)
+        return self._outputs, metrics
 
     def loss(self, *required: Any, **optional: Any) -> Any:
         """Return what the loss returns."""
         with self._hook("loss"):
-            return Checked(self.callback).loss(*required, **optional)
+            return self._checked.loss(*required, **optional)
 
     def step(
         self,
@@ -266,16 +263,15 @@ class Traced:
         """Do what the loss does after its gradients are known, and before; return its outputs."""
         with self._hook("loss"):
             for path in outputs.get("updates", {}):
-                if id(buffer_at(self.callback, path)) not in self._tensors:
+                if id(self.callback.buffer(path)) not in self._tensors:
                     raise Untraceable(None, f"it updates '{path}', which is no buffer of a module")
-            shown = {name: detached(value) for name, value in metrics.items()}
-            result = self.callback.phases(elements, outputs, shown, weight, self._steps)
+            result = self.callback.phases(elements, outputs, metrics, weight, self._steps)
+            self._require_no_gradient(result.outputs)
             hidden = None
             if self._steps is not None and not self.callback.by_turns:
                 hidden = [self._steps.of(layer.weight) for layer in self.callback.hidden]
-            self._leave(result.outputs, (result, hidden))
-        outputs_: dict[str, Any] = result.outputs
-        return outputs_
+        self._left.append((self.callback.record, (result, hidden)))
+        return dict(result.outputs)
 
     def move(self) -> None:
         """Move a target network."""
@@ -283,7 +279,13 @@ class Traced:
             self.callback.move()
 
     def put(self, metrics: Mapping[str, Any]) -> None:
-        """Leave metrics to the host."""
+        """Leave the metrics of a target to the host, and its outputs."""
+
+        def record(outputs: Mapping[str, Any], metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+            self.callback.store.put(metrics)
+            return outputs
+
+        self._left.append((record, (dict(self._outputs), metrics)))
 
     def passed(self) -> None:
         """Leave counts to the host."""
@@ -299,7 +301,6 @@ class Traced:
         except Exception as error:
             raise Untraceable(self._numbers[label], first_line(error)) from error
 
-    def _leave(self, outputs: Mapping[str, Any], result: Any) -> None:
+    def _require_no_gradient(self, outputs: Mapping[str, Any]) -> None:
         if any(isinstance(value, Tensor) and value.requires_grad for value in outputs.values()):
             raise Untraceable(None, "it passes on a gradient, which ends where a graph does")
-        self._left.append((self.callback, result))

@@ -11,13 +11,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from rlrun.core.errors import printable
-from rlrun.nn import Follow, fast_linear
 
 Result = Callable[[Sequence[Tensor], Sequence[Tensor]], Any]  # of the graph's outputs and inputs
 Place = tuple[Any, Any]  # a dict or list of tensors, and a name or number in it
 ATEN = torch.ops.aten
-LARGE = 1_000_000  # multiplications from which compiled calls of oneDNN take less time than those of MKL
-CACHED = 16_384  # numbers that the first cache of a processor holds
 NARROW = 8  # size of a product's operand up to which sums on a CPU take less time
 OUTSIDE = ("rlrun.memory", "rlrun.collect", "rlrun.env", "rlrun.core", "torch.optim", "torch.utils")
 
@@ -137,7 +134,7 @@ class Results:
             if number is not None:
                 return lambda outputs, inputs: inputs[number]
             place = len(self.tensors)
-            self.tensors.append(tree)
+            self.tensors.append(tree.detach() if tree.requires_grad else tree)
             return lambda outputs, inputs: outputs[place]
         if isinstance(tree, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise Untraceable(None, "they return a size, and sizes differ")
@@ -168,8 +165,9 @@ def places_of(parts: Iterable[Any]) -> list[Place]:
         if isinstance(part, nn.Module):
             holders = (part._parameters, part._buffers)
             places += [(holder, name) for holder in holders for name, tensor in holder.items() if tensor is not None]
-        elif isinstance(part, Follow):
-            places += [(tensors, number) for tensors in part.lists for number in range(len(tensors))]
+        else:
+            lists = getattr(part, "tensor_lists", ())  # of a `Follow`
+            places += [(tensors, number) for tensors in lists for number in range(len(tensors))]
     return places
 
 
@@ -195,7 +193,7 @@ def _parts(part: Any) -> list[Any]:
         return [part.func, *part.args, *part.keywords.values()]
     if hasattr(part, "__self__"):  # a bound method
         return [part.__self__]
-    if type(part).__module__.startswith(OUTSIDE) or isinstance(part, Follow) or not hasattr(part, "__dict__"):
+    if type(part).__module__.startswith(OUTSIDE) or not hasattr(part, "__dict__"):
         return []
     return list(vars(part).values())
 
@@ -362,18 +360,13 @@ def _narrow_product(x: Tensor, weight: Tensor) -> Any:
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return NotImplemented
     rows, inner, columns = [type(size) is int and 0 < size <= NARROW for size in (*x.shape[-2:], weight.shape[-1])]
-    onednn = fast_linear.in_use() == "onednn"  # which is faster if many numbers are read again for every row of x
     if inner:
-        if onednn and x.shape[-1] * weight.shape[-1] > CACHED:
-            return NotImplemented
         x, weight = _by_rows(x), _by_rows(weight)
         return sum(x[..., n : n + 1] * weight[..., n : n + 1, :] for n in range(x.shape[-1]))
     if columns and x.stride(-1) == 1:
         x = _by_rows(x)
         return torch.stack([(x * weight[..., None, :, n]).sum(-1) for n in range(weight.shape[-1])], -1)
     if rows and weight.stride(-1) == 1:
-        if onednn and x.shape[-2] * x.shape[-1] * weight.shape[-1] >= LARGE:
-            return NotImplemented
         weight = _by_rows(weight)
         return torch.stack([(x[..., n, :, None] * weight).sum(-2) for n in range(x.shape[-2])], -2)
     if columns and x.stride(-2) == 1:

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlrun.callbacks.loss import LossCallback
 from rlrun.compile import backend, graph
 from rlrun.compile.compiled_graph import CompiledGraph
 from rlrun.compile.graph import Untraceable, parts_of
@@ -22,11 +21,10 @@ from rlrun.compile.optimizers import OptimizerRule, is_hooked, rule_of
 from rlrun.core.errors import ConfigError, printable
 from rlrun.core.typing import Groups
 from rlrun.runs import learners
-from rlrun.training.update import Function, Update, Writer
-from rlrun.training.wiring import HookCall, State
 
 _messages = logging.getLogger("rlrun")
 
+Function = Callable[[Groups, Any], None]  # of data groups and the run's state
 LIMIT = 16  # graphs of the same hooks
 # Recurrent layers keep lists of their parameters; other generators draw numbers that a graph would repeat.
 UNTRACEABLE = (nn.RNNBase, nn.RNNCellBase, np.random.Generator, np.random.RandomState, random.Random)
@@ -61,7 +59,7 @@ class FusedUpdate:
         if compile:
             backend.keep_compiled()
 
-    def fits(self, step: HookCall) -> bool:
+    def fits(self, step: Any) -> bool:
         """Return True if a hook can be compiled, as far as one sees before it is called."""
         callback = step.callback
         if not self.compile or learners.count() > 1 or (id(callback), step.label) in self.refused:
@@ -71,7 +69,6 @@ class FusedUpdate:
         if "batches" in step.asks:  # all groups, which are not the inputs of one region
             return False
         if step.label == "loss":
-            assert isinstance(callback, LossCallback)
             if callback.veto is not None or any(map(is_hooked, callback.parameters)):
                 return False
             if callback.optimizer is not None and rule_of(callback.optimizer) is None:
@@ -80,35 +77,32 @@ class FusedUpdate:
             return False
         return not any(isinstance(part, UNTRACEABLE) for part in parts_of([callback]))
 
-    def rule(self, step: HookCall) -> OptimizerRule:
+    def rule(self, loss: Any) -> OptimizerRule:
         """Return the rule of a loss's optimizer, the same one for all graphs."""
-        assert isinstance(step.callback, LossCallback)
-        assert step.callback.optimizer is not None
-        rule = self._rules.get(id(step.callback))
+        rule = self._rules.get(id(loss))
         if rule is None or not rule.is_current():
-            rule = self._rules[id(step.callback)] = OptimizerRule(step.callback.optimizer)
+            rule = self._rules[id(loss)] = OptimizerRule(loss.optimizer)
         return rule
 
-    def region(self, steps: Sequence[HookCall], due: Mapping[int, bool]) -> Function:
-        """Return hooks as one function."""
-        return Region(steps, due, self)
+    def region(self, hooks: Any) -> Function:
+        """Return hooks as one function; hooks: as `rlrun.training.update.Hooks` has them."""
+        return Region(hooks, self)
 
 
 class Region:
     """Hooks that follow one another, as one compiled function for each form of their inputs.
 
     Args:
-        steps: the hooks.
-        due: by the id of a callback, whether its loss learns or its target network moves.
+        hooks: as `rlrun.training.update.Hooks` has them.
         compiler: makes functions of parts, where no graph can be made of the whole.
     """
 
-    def __init__(self, steps: Sequence[HookCall], due: Mapping[int, bool], compiler: FusedUpdate) -> None:
-        self.steps = steps
-        self.due = due
+    def __init__(self, hooks: Any, compiler: FusedUpdate) -> None:
+        self.hooks = hooks
+        self.steps = steps = hooks.steps
         self.compiler = compiler
         self.group = steps[0].callback.data_group or ""
-        self.active = [step for step in steps if step.label == "target" or due[id(step.callback)]]
+        self.active = [step for step in steps if step.label == "target" or hooks.due[id(step.callback)]]
         self.passed = [step.callback for step in steps if step.label != "target"]
         provided: set[str] = set()
         self.names: list[str] = []  # that are read, and that no hook of the region provides
@@ -120,13 +114,13 @@ class Region:
         self._graphs: dict[Any, CompiledGraph] = {}
         self._shapes: dict[Any, list[list[torch.Size]]] = {}  # of inputs that were seen, by their pattern
         self._any_size: dict[Any, CompiledGraph] = {}  # graphs that take more than one size
-        self._plain: Callable[[Groups, State], None] | None = None
+        self._plain: Function | None = None
         self._as_is = False  # a hook needs whole numbers, such as sizes and indices, as constants
 
-    def __call__(self, groups: Groups, state: State) -> None:
+    def __call__(self, groups: Groups, state: Any) -> None:
         """Do what the hooks do."""
         if self._plain is None and not self.compiler.refused.isdisjoint(self._keys):
-            self._plain = Update(self.steps, self.compiler, self.due)
+            self._plain = self.hooks.one_by_one(self.compiler)
         if self._plain is None:
             batch = groups[self.group]
             values = self._values(batch)
@@ -148,10 +142,6 @@ class Region:
                 return
         assert self._plain is not None
         self._plain(groups, state)
-
-    def writer(self) -> Writer:
-        """Return the writer of the function that the hooks are, called one by one."""
-        return Writer(self.steps, (self.group,), self.due, None)
 
     def _values(self, batch: Mapping[str, Any]) -> list[Any]:
         """Return what hooks read; counts as tensors, so that each has not a graph of its own."""
@@ -184,4 +174,4 @@ class Region:
         names = ", ".join(f"callbacks.{step.callback.name}.{step.label}" for step in steps)
         _messages.warning("compile: not %s: %s", printable(names), error)
         self.compiler.refused |= {(id(step.callback), step.label) for step in steps}
-        self._plain = Update(self.steps, self.compiler, self.due)  # which other regions find out for themselves
+        self._plain = self.hooks.one_by_one(self.compiler)  # which other regions find out for themselves

@@ -21,7 +21,6 @@ ROOTS = (
     "device",
     "threads",
     "precision",
-    "matmul_backend",
     "compile",
     "expect",
     "init",

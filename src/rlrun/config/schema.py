@@ -14,7 +14,7 @@ OPEN = ("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rena
 # What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.
 CHANGEABLE = (
     *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
-    *("device", "threads", "matmul_backend", "env.vectorization"),
+    *("device", "threads", "env.vectorization"),
 )
 SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys have a meaning
 
@@ -187,8 +187,7 @@ KINDS: dict[str, Kind] = {
     "log.axis": one_of("env_steps", "updates", "samples"),
     "logger": Kind("a list of loggers", _list_of_names),
     "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device, {"type": "string", "pattern": f"^({DEVICE})$"}),
-    "threads": either(whole(1), Kind("auto", one_of("auto").convert, {"enum": ["auto"]})),
-    "matmul_backend": one_of("auto", "torch", "onednn"),
+    "threads": whole(1),
     "precision": one_of("highest", "high", "medium", "bf16"),
     "compile": TRUTH,
     "init.from": either(TEXT, each(TEXT), NULL),

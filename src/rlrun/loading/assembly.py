@@ -1,14 +1,12 @@
 """What every command that builds parts does first: set up the process, and find what has a state."""
 
-import ctypes
 import gc
 import math
 import pickle
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,10 +22,8 @@ from rlrun.core.typing import Stateful
 from rlrun.env import Env
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory import DatasetLoader, JointLoader, PhasicLoader, ReplayLoader, RolloutLoader, Table
-from rlrun.nn import fast_linear
 from rlrun.runs import learners
-from rlrun.runs.machine_cache import remembered
-from rlrun.runs.manifest import cores, cpu, gpu, versions
+from rlrun.runs.manifest import gpu
 from rlrun.training.trainer import Trainer
 
 SHARED = ("num_envs", "env.num_envs", "loader.batch", "loader.minibatch", "loader.phase_minibatch", "memory.length")
@@ -103,31 +99,20 @@ def backend_of(device: str, count: int) -> str:
     return "cpu:gloo,cuda:nccl" if own else "gloo"
 
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-_KEPT, _FROM_HEAP = 1 << 28, 1 << 25  # bytes: kept at the end of the heap; and the largest piece that comes from there
-
-
-class Machine(NamedTuple):
-    """What a run found out about its machine when it began: `auto` stays with that."""
-
-    matmul: str  # backend of large products
-    threads: int
-
-
-def prepare_process(config: DictConfig, machine: Machine | None = None) -> str:
-    """Set threads, precision and products of this process; return the device as used.
+def prepare_process(config: DictConfig) -> str:
+    """Set threads and precision of this process; return the device as used.
 
     What bf16 asks for is no matter of the process, but of updates: `rlrun.nn.MixedPrecision`.
 
     Args:
         config: of a run.
-        machine: of a run that is resumed; never more threads than there are cores here.
 
     Raises:
-        RequestError: the device is not there, or this build of torch lacks the matmul backend.
+        RequestError: the device is not there.
     """
-    set_threads(config, machine)
-    set_backend(config, machine)
+    torch.set_num_threads(int(config.threads))
+    threadpool_limits(int(config.threads), "blas")  # numpy in environments
+    set_precision(str(config.precision))
     wanted = str(config.device)
     if learners.rank() and wanted in ("auto", "cuda") and torch.cuda.device_count() > learners.rank():
         torch.cuda.set_device(learners.rank())
@@ -140,66 +125,20 @@ def prepare_process(config: DictConfig, machine: Machine | None = None) -> str:
     return wanted
 
 
-def set_threads(config: DictConfig, machine: Machine | None = None) -> None:
-    """Let this process take the threads of a config; `auto` times once on a machine how many pay."""
-    room = max(1, cores() // count_of(config))
-    if config.threads != "auto":
-        fast_linear.set_threads(int(config.threads))
-    elif machine is not None:
-        fast_linear.set_threads(min(machine.threads, room))
-    else:
-        find, fits = partial(fast_linear.best_threads, room), range(1, room + 1).__contains__
-        fast_linear.set_threads(remembered("threads", {**_machine(), "at_most": room}, find, fits))
-
-
-def set_backend(config: DictConfig, machine: Machine | None = None) -> None:
-    """Set the matmul backend as a config says; `auto` times once on a machine which one is the fastest.
-
-    Raises:
-        RequestError: this build of torch lacks that backend.
-    """
-    precision = str(config.precision)
+def set_precision(precision: str) -> None:
+    """Set the precision of matrix products of this process."""
     torch.set_float32_matmul_precision("highest" if precision == "bf16" else precision)
-    backend = str(OmegaConf.select(config, "matmul_backend", default="torch"))  # earlier versions have no such key
-    if backend != "auto":
-        if fast_linear.use(backend) != backend:
-            raise RequestError(f"matmul_backend={backend}: this build of torch has no such products; leave it at auto")
-    elif machine is not None and machine.matmul in fast_linear.BACKENDS:
-        fast_linear.use(machine.matmul)
-    else:
-        about = {**_machine(), "threads": torch.get_num_threads(), "precision": torch.get_float32_matmul_precision()}
-        fast_linear.use(remembered("matmul", about, fast_linear.fastest, fast_linear.BACKENDS.__contains__))
-
-
-def _machine() -> dict[str, Any]:
-    """Return all that the time of a product depends on."""
-    packages = {name: versions()[name] for name in ("rlrun", "torch")}
-    return {"cpu": cpu(), "packages": packages, "capability": torch.backends.cpu.get_cpu_capability()}
 
 
 def process_as_set_up(device: str) -> dict[str, Any]:
     """Return what `prepare_process` made of this process, for a manifest."""
-    settings = {"device": device, "gpu": gpu(device), "threads": torch.get_num_threads()}
-    return {**settings, "matmul": fast_linear.in_use()}
-
-
-def machine_of(about: Mapping[str, Any]) -> Machine:
-    """Return what a run found out when it was begun or resumed last, by its manifest."""
-    newest = [about, *about.get("resumed", [])][-1]
-    threads = newest.get("threads")
-    return Machine(str(newest.get("matmul", "torch")), threads if isinstance(threads, int) and threads > 0 else 1)
-
-
-def machine_here() -> Machine:
-    """Return what `prepare_process` found out in this process."""
-    return Machine(fast_linear.in_use(), torch.get_num_threads())
+    return {"device": device, "gpu": gpu(device), "threads": torch.get_num_threads()}
 
 
 @contextmanager
 def process_restored() -> Iterator[None]:
     """Leave threads, precision and random generators of the process in the end as they were before."""
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    matmul = fast_linear.in_use()
     states = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with threadpool_limits(), torch.random.fork_rng(devices):  # without limits: the end restores what was there
@@ -207,24 +146,18 @@ def process_restored() -> Iterator[None]:
             yield
         finally:
             torch.set_float32_matmul_precision(precision)
-            fast_linear.use(matmul)
             random.setstate(states[0])
             np.random.set_state(states[1])
             torch.set_num_threads(threads)
 
 
 def tune_process() -> None:
-    """Keep freed memory, and look for no garbage among the modules that are loaded so far.
+    """Look for no garbage among the modules that are loaded so far.
 
-    The C library would give memory of networks back to the system, and fetch the pages of every large result again in
-    each update. Python would look through all of torch now and then, and several times when the process ends.
-    Neither can be undone, so this is for processes that are rlrun's own.
+    Python would look through all of torch now and then, and several times when the process ends. On a Zen 4 core it
+    saves 0.5 s of a command. It holds for the rest of the process, so only commands and jobs of sweeps call it.
     """
     gc.freeze()
-    with suppress(AttributeError, OSError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_TRIM_THRESHOLD, _KEPT)
-        mallopt(_MMAP_THRESHOLD, _FROM_HEAP)
 
 
 def builder_of(config: DictConfig, *, recorded: RecordedSpaces | None = None, **used: Any) -> Builder:

@@ -27,7 +27,7 @@ from rlrun.core.typing import Stateful
 from rlrun.env import Env
 from rlrun.env.descriptions import RecordedSpaces
 from rlrun.env.wrapper_state import States, wrappers_in
-from rlrun.loading.assembly import builder_of, machine_of, prepare_process, process_restored, restore_part, stateful
+from rlrun.loading.assembly import builder_of, prepare_process, process_restored, restore_part, stateful
 from rlrun.runs.checkpoint_manifest import read_manifest
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, require_own_database, require_own_file
@@ -146,7 +146,7 @@ class Restored:
     def _prepared(self, device: str | None) -> str:
         """Set up the process as the run's config says; return the device, which may be another one."""
         config = self.config if device is None else OmegaConf.merge(self.config, {"device": device})
-        return prepare_process(cast(DictConfig, config), machine_of(self.about))
+        return prepare_process(cast(DictConfig, config))
 
     def take(self, where: Path) -> None:
         """Give the parts the state of a checkpoint.

@@ -67,7 +67,6 @@ from rlrun.nn.parameter_groups import grouped
 from rlrun.nn.policy import DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core, StatefulEncoder
-from rlrun.nn.stepper import Stepper, average_gradients
 from rlrun.nn.target_network import Follow, frozen_copy
 from rlrun.nn.value_heads import Bins, Numbers, Quantiles, Rewards, ValueHead, value_head_of
 
@@ -84,5 +83,5 @@ __all__ += [
     "SpatialBroadcast",
     "SquashedGaussian",
 ]
-__all__ += ["StatefulEncoder", "Stepper", "Temperature", "Trunk", "UNet", "Value", "ValueHead", "average_gradients"]
+__all__ += ["StatefulEncoder", "Temperature", "Trunk", "UNet", "Value", "ValueHead"]
 __all__ += ["flatten", "frozen_copy", "grouped", "normal_", "orthogonal_", "value_head_of", "xavier_uniform_"]

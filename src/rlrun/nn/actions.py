@@ -6,12 +6,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rlrun.compile.calls import part_of
 from rlrun.core.errors import SpaceError, require_one_of
 from rlrun.core.spaces import ACTION_MASK, Box, Discrete, Space, Spaces, describe, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
-from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import orthogonal_
-from rlrun.nn.overhead import part_of
 from rlrun.nn.recurrent import present
 from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumbel_argmax, normal_like
 
@@ -285,7 +284,7 @@ class ActionHead(nn.Module):
         free = spread == "free" and count > 0
         self.widths = (count, 0 if free else count, self.codec.width)
         self.parts = self.codec.kinds
-        self.layer = Linear(features, sum(self.widths))
+        self.layer = nn.Linear(features, sum(self.widths))
         orthogonal_(self.layer, gain)
         with torch.no_grad():
             self.layer.bias[count : count + self.widths[1]] = log_std

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionHead, Heads
 from rlrun.nn.encoders import Trunk
-from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import orthogonal_
 from rlrun.nn.policy import Policy
 from rlrun.nn.value_heads import Rewards
@@ -68,7 +67,7 @@ class ActorCritic(Policy):
         below = hidden if value_hidden is None else value_hidden
         self.value_trunk = None if shared else Trunk(spaces, hidden=below, **layers)
         self.rewards = rewards
-        self.value_head = Linear((self.value_trunk or self.trunk).size, 1 if rewards is None else rewards.size)
+        self.value_head = nn.Linear((self.value_trunk or self.trunk).size, 1 if rewards is None else rewards.size)
         orthogonal_(self.value_head, 1.0)
 
     def encoders(self) -> list[Trunk]:

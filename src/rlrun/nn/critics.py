@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rlrun import ops
+from rlrun.compile.calls import part_of
 from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_continuous
 from rlrun.core.typing import Tree
@@ -16,7 +17,6 @@ from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoded, Recipe
 from rlrun.nn.ensemble import Dueling, Ensemble
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
-from rlrun.nn.overhead import part_of
 from rlrun.nn.precision import products
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.value_heads import Numbers, Quantiles, RewardQuantiles, Rewards, ValueHead

@@ -9,7 +9,6 @@ from rlrun.core.errors import ConfigError, require_at_least
 from rlrun.core.spaces import Box, Space, describe
 from rlrun.nn.convolutions import ResidualBlock
 from rlrun.nn.encoders import Recipe, from_recipe
-from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, outputs_of
 
 Shape = Sequence[int]  # of an image: channels, height, width
@@ -94,7 +93,7 @@ class Deconvolutions(nn.Sequential):
             raise ConfigError(f"an image of {sides[0]} is too small for these layers: {sides[1:]} remain")
         counts = [shape[0], *channels]
         first = (counts[-1], *sides[-1])
-        layers: list[nn.Module] = [Linear(inputs, first[0] * first[1] * first[2]), nn.Unflatten(1, first)]
+        layers: list[nn.Module] = [nn.Linear(inputs, first[0] * first[1] * first[2]), nn.Unflatten(1, first)]
         for at in reversed(range(len(channels))):
             reached = [(side - 1) * strides[at] - 2 * padding + kernels[at] for side in sides[at + 1]]
             missing = (sides[at][0] - reached[0], sides[at][1] - reached[1])
@@ -167,7 +166,7 @@ class ResNetDecoder(nn.Module):
         self.height, self.width = shape[1:]
         step = 2 ** len(channels)
         first = (channels[0], -(-self.height // step), -(-self.width // step))
-        layers: list[nn.Module] = [Linear(inputs, first[0] * first[1] * first[2]), nn.Unflatten(1, first)]
+        layers: list[nn.Module] = [nn.Linear(inputs, first[0] * first[1] * first[2]), nn.Unflatten(1, first)]
         for below, count in zip((channels[0], *channels), channels, strict=False):
             layers += [nn.Upsample(scale_factor=2.0), nn.Conv2d(below, count, 3, padding=1)]
             layers += [ResidualBlock(count, activation) for _ in range(blocks)]

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from rlrun.compile.calls import part_of
 from rlrun.core.errors import ConfigError, require_at_least
 from rlrun.core.spaces import (
     Box,
@@ -24,9 +25,7 @@ from rlrun.core.spaces import (
 )
 from rlrun.core.typing import Tree
 from rlrun.nn.convolutions import Convolutions, ResNet
-from rlrun.nn.fast_linear import Linear
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of, zeros
-from rlrun.nn.overhead import part_of
 from rlrun.nn.precision import LARGE, products
 from rlrun.nn.recurrent import Core, Kind, StatefulEncoder, encoded, has_state, present
 from rlrun.ops.distributions import one_hot
@@ -337,7 +336,7 @@ class ImageEncoder(nn.Module):
         wide = outputs_of(self.convolutions, picture, place=f"encoder of {describe(leaf)} (encoder=auto fits)")
         width = (512 if large else 128) if features == "auto" else features
         self.size = wide if width is None else width
-        self.dense = nn.Sequential(*([] if width is None else [Linear(wide, width), activation_module(activation)]))
+        self.dense = nn.Sequential(*([] if width is None else [nn.Linear(wide, width), activation_module(activation)]))
         if isinstance(self.convolutions, Convolutions | ResNet):  # those of others begin as they like
             self.convolutions.apply(initializer(init))
         self.dense.apply(initializer(init))

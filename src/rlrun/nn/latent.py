@@ -5,7 +5,6 @@ from torch import Tensor, nn
 from rlrun.core.errors import ConfigError, require_at_least
 from rlrun.core.typing import Tree
 from rlrun.nn.encoders import Encoded
-from rlrun.nn.fast_linear import Linear
 
 
 class SharedFeatures(nn.Module):
@@ -46,7 +45,7 @@ class Latent(nn.Module):
         require_at_least("projection", 1 if projection is None else projection, 1)
         self.features = SharedFeatures(network)
         self.size = self.features.size if projection is None else projection
-        self.projection = nn.Identity() if projection is None else Linear(self.features.size, projection)
+        self.projection = nn.Identity() if projection is None else nn.Linear(self.features.size, projection)
 
     def forward(self, observation: Tree) -> Tensor:
         latent: Tensor = self.projection(self.features(observation))

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlrun.compile.calls import forwards
 from rlrun.core.errors import ConfigError, require_one_of
 from rlrun.core.spaces import Space, leaves, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn import precision
-from rlrun.nn.fast_linear import Linear, Tanh
-from rlrun.nn.overhead import forwards
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     # in place is safe: no layer of ours needs its own output for its gradient
@@ -26,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
-    "tanh": Tanh,
+    "tanh": nn.Tanh,
 }
 Activation = str | Callable[[], nn.Module]
 Initializer = Callable[[nn.Module], None]
@@ -140,7 +139,7 @@ class MLP(Dense):
         output_activation: Activation | None = None,
     ) -> None:
         below = [*_layers((inputs, *hidden), activation, layer_norm, dropout, bias, batch_norm)]
-        last = Linear((inputs, *hidden)[-1], outputs, bias=output_bias)
+        last = nn.Linear((inputs, *hidden)[-1], outputs, bias=output_bias)
         norm = [nn.LayerNorm(outputs)] if output_norm else []
         behind = [] if output_activation is None else [activation_module(output_activation)]
         super().__init__(*below, last, *norm, *behind)
@@ -177,7 +176,7 @@ def _layers(
     batch_norm: bool = False,
 ) -> Iterator[nn.Module]:
     for inputs, outputs in pairwise(widths):
-        yield Linear(inputs, outputs, bias=bias)
+        yield nn.Linear(inputs, outputs, bias=bias)
         if dropout > 0.0:
             yield nn.Dropout(dropout)
         if layer_norm:

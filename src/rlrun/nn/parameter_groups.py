@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.nn.optimizers import build_optimizer
 
 CHOICE = ("modules", "names", "exclude")
 LONGEST = 200  # letters of a pattern; thousands of brackets would take minutes
@@ -55,7 +56,7 @@ def grouped(
         for names, parameters in members.items()
         if parameters
     ]
-    result = optimizer(parts, **settings)
+    result = build_optimizer(optimizer, parts, **settings)
     for name, group in groups.items():
         for key, _ in _settings(group):
             if key not in result.defaults:

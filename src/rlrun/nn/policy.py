@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from rlrun.compile.calls import part_of
 from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
 from rlrun.core.typing import Tree
@@ -14,7 +15,6 @@ from rlrun.nn.actions import LOG_STD, ActionCodec, ActionHead, Heads, Spread, ga
 from rlrun.nn.critics import Critics
 from rlrun.nn.encoders import EncodedMLP, Recipe, Trunk
 from rlrun.nn.mlp import Activation, Initializer
-from rlrun.nn.overhead import part_of
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.remembering import Remembering
 from rlrun.nn.value_heads import value_head_of

@@ -6,6 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from rlrun.compile.calls import NoGrad
 from rlrun.ops.targets import lerp_
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -26,7 +27,7 @@ class Follow:
     The tensors are listed once, so moving all of them is one call.
 
     Attributes:
-        lists: of tensors that `move` reads and writes, in which a graph has stand-ins while it is made.
+        tensor_lists: tensors that `move` reads and writes, in which a graph has stand-ins while it is made.
     """
 
     def __init__(self, slow: nn.Module, fast: nn.Module) -> None:
@@ -35,14 +36,14 @@ class Follow:
         self.fast: list[Tensor] = list(fast.parameters())
         self.target_buffers = list(slow.buffers())
         self.fast_buffers = list(fast.buffers())
-        self.lists = (self.slow, self.fast, self.target_buffers, self.fast_buffers)
+        self.tensor_lists = (self.slow, self.fast, self.target_buffers, self.fast_buffers)
 
-    @torch.no_grad()
     def move(self, rate: float = 1.0) -> None:
         """Move the target network by the share `rate`, τ; 1 is a hard copy. Buffers (statistics) are always copied."""
-        lerp_(self.slow, self.fast, rate=rate)
-        if self.target_buffers:
-            lerp_(self.target_buffers, self.fast_buffers, rate=1.0)
+        with NoGrad():
+            lerp_(self.slow, self.fast, rate=rate)
+            if self.target_buffers:
+                lerp_(self.target_buffers, self.fast_buffers, rate=1.0)
 
     @torch.no_grad()
     def distance(self) -> Tensor:

@@ -237,7 +237,6 @@ class LearnerJob:
         composed: what the run is made of.
         run: the run directory.
         checkpoint: name of the one to resume from, or None.
-        machine: what the first learner found out about it.
         limits: what restricts configs in its process.
         token: by which the first learner, and all others with it, owns the run.
     """
@@ -249,7 +248,6 @@ class LearnerJob:
     composed: Any
     run: Path
     checkpoint: str | None
-    machine: Any
     limits: Sequence[Limit]
     token: str | None = None
 

@@ -41,8 +41,6 @@ NEVER = """
     torch.utils.collect_env torch.utils.cpp_extension torch.utils.model_zoo torch.utils.bottleneck
     torch.ops.load_library torch.classes.load_library torch._inductor torch.distributed
     rlrun.checkpointing rlrun.cli rlrun.commands rlrun.config rlrun.devtools rlrun.loading rlrun.runs rlrun.security
-    rlrun.nn.fast_linear.use rlrun.nn.fast_linear.set_threads rlrun.nn.fast_linear.best_threads
-    rlrun.nn.fast_linear.fastest
     rlrun.analysis.doctor rlrun.export.checking rlrun.export.making rlrun.export.opening rlrun.export.play_onnx
     rlrun.export.during.ExportedFiles rlrun.export.during.carry_out rlrun.export.during.write_files
     rlrun.checkpoints rlrun.doctor rlrun.evaluate rlrun.export_onnx rlrun.init rlrun.play rlrun.plugin_test

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from keyword import iskeyword
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -31,8 +31,32 @@ class Compiler(Protocol):
     def fits(self, step: HookCall) -> bool:
         """Return True if a hook can be compiled."""
 
-    def region(self, steps: Sequence[HookCall], due: Mapping[int, bool]) -> Function:
-        """Return hooks as one function; due: of a callback's id, where it learns or moves in this update."""
+    def region(self, hooks: "Hooks") -> Function:
+        """Return hooks as one function."""
+
+
+class Hooks(NamedTuple):
+    """Hooks that follow one another, for a compiler.
+
+    Attributes:
+        steps: the hooks.
+        due: by the id of a callback, whether its loss learns or its target network moves.
+    """
+
+    steps: Sequence[HookCall]
+    due: Mapping[int, bool]
+
+    def one_by_one(self, compiler: Compiler) -> Function:
+        """Return a function that calls them one by one, those that still fit a compiler as one."""
+        return Update(self.steps, compiler, self.due)
+
+    def writer(self, group: str) -> "Writer":
+        """Return the writer of their function, for batches of a data group."""
+        return Writer(self.steps, (group,), self.due, None)
+
+    def checked(self, callback: Callback) -> Any:
+        """Return a callback whose `loss` and `target` are refused if they assign an attribute."""
+        return Checked(callback)
 
 
 class Update:
@@ -196,7 +220,7 @@ class Writer:
             steps = list(run)
             if fits and self.compiler is not None and any(step.label in ("target", "loss") for step in steps):
                 name = self._free_name("compiled")
-                self.names[name] = self.compiler.region(steps, self.due)
+                self.names[name] = self.compiler.region(Hooks(steps, self.due))
                 lines.append(f"    {name}(groups, state)")
                 continue
             for step in steps:

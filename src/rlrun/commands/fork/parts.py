@@ -33,6 +33,7 @@ from rlrun.memory import Fifo, JointLoader, Mix, Prefetch, ReplayLoader, Rollout
 from rlrun.memory.episodes import Stored, add_all, cut_off
 from rlrun.memory.pool import PoolIndex
 from rlrun.memory.recorder import Recorder
+from rlrun.nn.optimizers import load_optimizer, optimizer_state
 from rlrun.training.callback import Callback
 from rlrun.training.trainer import Trainer
 
@@ -235,9 +236,9 @@ class Loss(Counters):
 
     def load(self, values: Mapping[str, Any]) -> None:
         if self.optimizer is not None:
-            moments = self.optimizer.state_dict()
+            moments = optimizer_state(self.optimizer)
             moments["state"] |= {place: values[name] for place, name in enumerate(self.parameters) if name in values}
-            self.optimizer.load_state_dict(moments)
+            load_optimizer(self.optimizer, moments)
             self.state = self.part.state_dict()
         super().load({name: value for name, value in values.items() if name in self.paths})
 

@@ -1,82 +1,17 @@
-"""What is found out once stays."""
+"""No other user writes into the folder of a user's caches."""
 
-import json
 import os
 from contextlib import nullcontext
 
 import pytest
 
-from rlrun.runs import machine_cache as module
-from rlrun.runs.machine_cache import private_folder, remembered
-
-KNOWN = ("a", "b").__contains__
+from rlrun.runs.user_cache import private_folder
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """Where answers lie, which is nowhere yet."""
-    monkeypatch.setattr(module, "user_cache_path", lambda *names, **options: tmp_path / "caches" / "rlrun")
+def cache(tmp_path):
+    """The folder, which is not there yet."""
     return tmp_path / "caches" / "rlrun"
-
-
-def never():
-    """Fail, since the answer is there."""
-    raise AssertionError
-
-
-def test_the_first_answer_stays(cache):
-    assert remembered("best", {"cpu": "one"}, lambda: "a", KNOWN) == "a"
-    assert remembered("best", {"cpu": "one"}, never, KNOWN) == "a"
-    assert remembered("best", {"cpu": "two"}, lambda: "b", KNOWN) == "b"
-    assert remembered("worst", {"cpu": "one"}, lambda: "b", KNOWN) == "b"
-    assert remembered("best", {"cpu": "one"}, never, KNOWN) == "a"
-    records = [json.loads(path.read_text()) for path in sorted(cache.iterdir())]
-    assert {"about": {"cpu": "one"}, "answer": "a"} in records
-    assert len(records) == 3
-
-
-@pytest.mark.parametrize("held", ["", "{", "[]", "{}", '{"answer": null}', '{"answer": "c"}', '{"answer": ["a"]}'])
-def test_what_is_no_answer_is_found_again(cache, held):
-    remembered("best", {}, lambda: "a", KNOWN)
-    (path,) = cache.iterdir()
-    path.write_text(held)
-    assert remembered("best", {}, lambda: "b", KNOWN) == "b"
-    assert remembered("best", {}, never, KNOWN) == "b"
-    assert [entry.name for entry in cache.iterdir()] == [path.name]
-
-
-def test_of_two_at_once_the_quicker_one_is_heard(cache):
-    def slow():
-        assert remembered("best", {}, lambda: "a", KNOWN) == "a"
-        return "b"
-
-    assert remembered("best", {}, slow, KNOWN) == "a"
-    assert len(list(cache.iterdir())) == 1
-
-
-def file_in_the_way(cache, monkeypatch):
-    cache.parent.write_text("a file where a folder should be")
-
-
-def no_home(cache, monkeypatch):
-    monkeypatch.setattr(module, "user_cache_path", raising(RuntimeError("no home")))
-
-
-def no_links(cache, monkeypatch):
-    monkeypatch.setattr(os, "link", raising(PermissionError()))
-
-
-def raising(error):
-    def call(*names, **options):
-        raise error
-
-    return call
-
-
-@pytest.mark.parametrize("fault", [file_in_the_way, no_home, no_links])
-def test_answer_without_a_cache(fault, cache, monkeypatch):
-    fault(cache, monkeypatch)
-    assert [remembered("best", {}, lambda answer=answer: answer, KNOWN) for answer in "aba"] == ["a", "b", "a"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no modes of files")
@@ -89,7 +24,6 @@ class TestPrivateFolder:
         os.umask(before)
 
     def test_nobody_else_may_write(self, cache):
-        remembered("best", {}, lambda: "a", KNOWN)
         assert private_folder(cache, "code", "cpu") == cache / "code" / "cpu"
         assert private_folder(cache, "code", "cpu") == cache / "code" / "cpu"
         assert [path.stat().st_mode & 0o777 for path in (cache, *cache.rglob("code/**"))] == [0o700] * 3

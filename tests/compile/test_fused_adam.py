@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from rlrun.compile.fused_adam import Stepper
 from rlrun.core.errors import RlrunError
-from rlrun.nn import Stepper
-from rlrun.nn.stepper import load_optimizer
+from rlrun.nn.optimizers import load_optimizer
 
 
 def network():
@@ -159,20 +159,20 @@ def test_sparse_gradients_are_refused():
 
 
 FIRST_STEPS = """
-import sys, torch
+import functools, sys, torch
+from rlrun.algorithms.lagrangian import LagrangianWeights
 from rlrun.callbacks import LossCallback
-from rlrun.nn import Stepper, fast_linear
-fast_linear.fastest()
+from rlrun.nn import grouped
 network = torch.nn.Linear(3, 4)
-optimizer = torch.optim.Adam(network.parameters(), fused=True)
-optimizer.zero_grad()
-network(torch.ones(3)).sum().backward()
-Stepper(optimizer).step()
-optimizer.load_state_dict(optimizer.state_dict())
+adam = functools.partial(torch.optim.Adam, fused=True)
 class Given(LossCallback):
     def loss(self, x):
         return network(x).sum(-1)
-Given(network, lambda parameters: torch.optim.Adam(parameters, fused=True)).backward(torch.ones(2, 3))
+loss = Given(network, adam)
+loss.name = "given"
+loss.backward(torch.ones(2, 3))
+loss.load_state_dict(loss.state_dict())
+Given(network, functools.partial(grouped, optimizer=adam, groups={"biases": {"names": ["bias"]}}))
 assert not {"torch._dynamo", "sympy"} & set(sys.modules)
 """
 

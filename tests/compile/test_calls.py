@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from rlrun.compile.calls import NoGrad
 from rlrun.core.spaces import Discrete, Spaces
 from rlrun.nn import Critics, Policy
 from rlrun.nn.ensemble import Ensemble
 from rlrun.nn.mlp import MLP
-from rlrun.nn.overhead import NoGrad
 
 NETWORKS = {"mlp": lambda: MLP(3, 2, hidden=(4,)), "ensemble": lambda: Ensemble(3, 2, members=2, hidden=(4,))}
 HOOKS = {

@@ -1,4 +1,8 @@
-"""What torch does around small operations, in less time: calls of modules, and contexts without gradients."""
+"""What torch does around small operations, in less time: calls of modules, and contexts without gradients.
+
+Measured on a Zen 4 core, a whole run takes 1.08 times as long without these for DQN, 1.04 for A2C, 1.03 for PPO and
+1.01 for SAC (docs/precision.md).
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
