@@ -207,7 +207,7 @@ def test_slots_with_pixels_are_used():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shape": (12,)}, "MONet wants images of bytes \\(uint8\\), at least 8 pixels a side; it is"),
+        ({"shape": (12,)}, "MONet wants images, 8 pixels a side; it is"),
         ({"slots": 1}, "slots must be at least 2"),
         ({"latent": 0}, "latent must be at least 1"),
         ({"deviation": 0.0}, "deviation: wanted a number above 0"),

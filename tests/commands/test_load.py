@@ -17,8 +17,10 @@ from tests.pace import within
 import rlrun
 from rlrun.collect.agents import initial_state
 from rlrun.core.errors import RequestError, RunDirError
+from rlrun.core.spaces import Spaces
 from rlrun.env.descriptions import RecordedSpaces, describe_env
 from rlrun.env.make import Recipe
+from rlrun.env.spaces import from_gymnasium
 from rlrun.export import making
 
 TINY = (
@@ -351,7 +353,7 @@ def test_recorded_spaces_are_those_of_the_environment(space):
 
     class Spaced:
         outer = (space, Choice(2))
-        spaces = type("Spaces", (), {"rewards": 2})
+        spaces = Spaces(from_gymnasium(space, "seen"), from_gymnasium(Discrete(2), "action"), 2)
 
     recorded = RecordedSpaces(json.loads(json.dumps(describe_env(Spaced()))), "manifest.json")
     assert recorded.outer == (space, Discrete(2))

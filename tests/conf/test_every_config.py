@@ -144,7 +144,8 @@ def test_a_file_composes_is_read_completely_and_runs(file, tmp_path):
     overrides = overrides_of(file)
     provide(overrides)
     composed = shrink(compose(overrides), SMALL)
-    idle = {"optimizer", "encoder"} if file in UNTRAINED else set()
+    encoder = {f"encoder.{key}" for key in ("_target_", "_partial_", "_apart_")}
+    idle = {"optimizer"} | encoder if file in UNTRAINED else set()
     idle |= {f"algorithm.temperature.{key}" for key in ("target", "share") if file == "with/entropy_target"}
     idle |= {"env", "memory", "spaces"} if composed.config.env is None else set()
     idle |= {"encoder", "seeds"} if file in DENSITIES else set()

@@ -54,7 +54,8 @@ def test_leaves_are_walked_by_path():
         ((8, 8, 1), "uint8", True),
         ((7, 84), "uint8", False),
         ((128,), "uint8", False),
-        ((84, 84, 3), "float32", False),
+        ((84, 84, 3), "float32", True),
+        ((84, 84), "float32", False),
     ],
 )
 def test_pixels_are_told_from_numbers(shape, dtype, image):

@@ -22,7 +22,7 @@ NESTED = theirs.Dict(
         (theirs.Box(0, 255, (16, 16, 1), np.uint8), False, "uint8"),
         (theirs.Box(0, 1, (2,), np.int32), False, "int32"),
         (theirs.Box(0, 1, (2,), np.uint16), False, "int32"),
-        (theirs.Box(0, 1, (2,), np.bool_), False, "uint8"),
+        (theirs.Box(0, 1, (2,), np.bool_), False, "bool"),
         (theirs.Box(0, 9, (2,), np.int32), True, "float32"),
     ],
 )

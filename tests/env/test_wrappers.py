@@ -7,8 +7,9 @@ from gymnasium.wrappers import FrameStackObservation
 
 from rlrun.core.errors import BuildError, ConfigError, SpaceError
 from rlrun.env import make
+from rlrun.env.stacks import frames_of
 from rlrun.env.toys import Chain, ImageObservation, MixedAction
-from rlrun.env.wrappers import ActionRepeat, FrameStack, KeepNumbers, RandomGoal, ResizeGray, TimeLimit, frames_of
+from rlrun.env.wrappers import ActionRepeat, FrameStack, KeepNumbers, RandomGoal, ResizeGray, TimeLimit
 
 
 class Counter(gymnasium.Env):

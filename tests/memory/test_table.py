@@ -1,9 +1,11 @@
 """What a table keeps besides rows, and what it samples; `test_model.py` plays random scripts to it."""
 
 import copy
+import functools
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,8 @@ from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Box, Composite, Discrete, Spaces
+from rlrun.env import make
+from rlrun.env.wrappers import FrameStack
 from rlrun.memory import Past, Table
 from rlrun.memory.ejectors import Fifo
 
@@ -174,6 +178,51 @@ def test_frames_are_stored_once(whole: bool, join: Any) -> None:
     for name, after in (("observation", 0), ("next_observation", 1)):
         wanted = [[stacks[int(step) + after] for step in window] for window in batch["reward"]]
         assert np.array_equal(batch[name], wanted)
+
+
+class Shown(gymnasium.Env):
+    """Shows the step's number in an image of its own bounds."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.observation_space = gymnasium.spaces.Box(0, 99, shape, np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self._seen(), 0.0, self.count == 9, False, {}
+
+    def _seen(self) -> Any:
+        place = np.arange(int(np.prod(self.observation_space.shape)))
+        return (place * 7 + self.count).reshape(self.observation_space.shape).astype(np.uint8) % 99
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((24, 24, 30), 4), ((30, 24, 24), 4), ((20, 20, 2), 20), ((12, 12, 30), 6), ((6, 8, 96), 4)]
+)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("wrapper", [FrameStack, gymnasium.wrappers.FrameStackObservation])
+def test_frames_of_any_layout_come_back(shape: tuple[int, ...], count: int, wrapper: Any, kind: str) -> None:
+    stack = functools.partial(wrapper, **{"count" if wrapper is FrameStack else "stack_size": count})
+    env = make(target=f"{__name__}.Shown", kwargs={"shape": shape}, wrappers=[stack], vectorization=kind)
+    if kind == "sync":
+        assert env.frame_stack == count
+    table = Table(length=40, spaces=env.spaces, frame_stack=count)
+    stored = [env.reset(0).copy()]
+    for number in range(8):
+        action = np.zeros(1, np.int64)
+        step = env.step(action)
+        row = {"observation": stored[-1], "action": action, "reward": np.float32([number])}
+        table.add(None, {**row, "terminated": step.terminated, "truncated": step.truncated})
+        stored.append(step.observation.copy())
+    table.close(None, stored[-1])
+    env.close()
+    batch = table.sample(16)
+    assert np.array_equal(batch["observation"], [stored[int(step)][0] for step in batch["reward"]])
 
 
 @KINDS

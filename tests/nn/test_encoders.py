@@ -1,7 +1,9 @@
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces as theirs
 from torch import nn
 
 from rlrun.config import compose
@@ -10,6 +12,7 @@ from rlrun.core.errors import ConfigError, SpaceError
 from rlrun.core.spaces import Composite, Discrete, Spaces
 from rlrun.core.spaces import leaves as spaces_of_leaves
 from rlrun.env import make
+from rlrun.env.spaces import from_gymnasium
 from rlrun.nn import ActorCritic, Convolutions, Critics, Encoder, ImageEncoder, ResNet, SquashedGaussian, Value, flatten
 
 from .spaces_for_tests import OBSERVATIONS, VECTOR, box, draw, image, multi
@@ -293,3 +296,70 @@ def test_an_encoder_that_is_none_is_refused():
     parts = Spaces(Composite({"goal": VECTOR, "road": VECTOR}), Discrete(2))
     with pytest.raises(ConfigError, match=r"LazyLinear does not fit: it gets a dict of tensors, which encoder=auto"):
         Critics(parts, encoder=nn.LazyLinear(4))
+
+
+def cells(dtype, low, high):
+    """Return a space of eight cells, and 64 observations with one cell at its upper bound."""
+    space = from_gymnasium(theirs.Box(low, high, (8,), np.dtype(dtype).type), "cells")
+    lit = np.eye(8)[np.arange(64) % 8]
+    return space, torch.from_numpy((low + lit * (float(high) - float(low))).astype(space.dtype))
+
+
+CELLS = [("bool", 0, 1), ("uint8", 0, 1), ("int8", -1, 1), ("uint8", 0, 255), ("int64", 3, 1000), ("uint16", 0, 65535)]
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), CELLS)
+def test_the_same_task_in_other_numbers_is_the_same_to_an_encoder(dtype, low, high):
+    wanted = Encoder(cells("float32", 0, 1)[0])(cells("float32", 0, 1)[1])
+    space, observation = cells(dtype, low, high)
+    assert torch.equal(Encoder(space)(observation), wanted)
+    assert torch.equal(flatten(space, observation), wanted)
+    nested = Composite({"inner": Composite({"0": space}), "action_mask": space})
+    seen = {"inner": {"0": observation}, "action_mask": observation}
+    assert torch.equal(Encoder(nested)(seen), wanted)
+
+
+NUMBERS = [  # dtype, low, high, value, what networks read
+    ("int32", -(2**31), 2**31 - 1, 7, 7.0),
+    ("int32", 0, 2**31 - 1, 7, 7.0),
+    ("int64", -(2**63), 2**63 - 1, -3, -3.0),
+    ("uint64", 0, 2**64 - 1, 5, 5.0),
+    ("int16", -(2**15), 2**15 - 1, 5, 5.0),
+    ("int16", -100, 100, 50, 0.75),
+    ("int8", -128, 127, -128, 0.0),
+    ("int8", -2, 2, 1, 0.75),
+    ("uint8", 4, 4, 4, 4.0),
+    ("int64", 10**12, 10**12 + 4, 10**12 + 3, 0.75),
+    ("float32", 0.0, 255.0, 51.0, 51.0),
+    ("float64", -1.0, 1.0, 0.5, 0.5),
+]
+
+
+@pytest.mark.parametrize(("dtype", "low", "high", "value", "wanted"), NUMBERS)
+def test_whole_numbers_are_scaled_by_useful_bounds(dtype, low, high, value, wanted):
+    kind = np.dtype(dtype).type
+    bounds = [np.full(2, bound, kind) for bound in (low, high)]
+    space = from_gymnasium(theirs.Box(*bounds, dtype=kind), "numbers")
+    observation = torch.from_numpy(np.full((3, 2), value, space.dtype))
+    assert Encoder(space)(observation).tolist() == [[wanted] * 2] * 3
+
+
+def test_each_number_has_its_own_bounds():
+    low, high = np.array([0, -5, 0, -(2**31)], np.int32), np.array([10, 5, 1, 2**31 - 1], np.int32)
+    space = from_gymnasium(theirs.Box(low, high, dtype=np.int32), "numbers")
+    observation = torch.tensor([[5, 5, 1, 9], [10, -5, 0, -9]], dtype=torch.int32)
+    assert Encoder(space)(observation).tolist() == [[0.5, 1.0, 1.0, 9.0], [1.0, 0.0, 0.0, -9.0]]
+    assert Encoder(space)(observation.float() / 2).tolist() == [[2.5, 2.5, 0.5, 4.5], [5.0, -2.5, 0.0, -4.5]]  # adapted
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [("bool", 0, 1), ("uint8", 0, 1), ("int8", -1, 1)])
+def test_the_same_board_in_other_numbers_is_the_same_image(dtype, low, high):
+    board = (torch.rand(2, 10, 10, 4) > 0.5).float()
+    encoders, images = [], []
+    for kind, least, most in (("float32", 0, 1), (dtype, low, high)):
+        torch.manual_seed(0)
+        space = from_gymnasium(theirs.Box(least, most, (10, 10, 4), np.dtype(kind).type), "board")
+        encoders.append(Encoder(space))
+        images.append((least + board * (most - least)).to(getattr(torch, space.dtype)))
+    assert encoders[0].images[0].convolutions[0].in_channels == 4
+    assert torch.equal(encoders[0](images[0]), encoders[1](images[1]))

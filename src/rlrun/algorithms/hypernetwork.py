@@ -17,8 +17,9 @@ from torch.func import functional_call, vmap
 
 from rlrun import ops
 from rlrun.core.errors import ConfigError, require_at_least, require_one_of
-from rlrun.core.spaces import Box, Space, leaves, map_tree, row_count
+from rlrun.core.spaces import Box, Space, leaves, leaves_of, map_tree, row_count, tree_of
 from rlrun.core.typing import Tree
+from rlrun.nn.encoders import numbers
 
 Loss = Literal["classification", "regression"]
 Voting = Literal["soft", "hard"]
@@ -121,13 +122,12 @@ class Likelihood(nn.Module):
         extra = self._places_of(row_count(observation)) - row_count(observation)
 
         def further(value: Tensor) -> Tensor:
-            value = value / 255.0 if value.dtype == torch.uint8 else value.float()
             near = value[:extra]
             uniform = self.extra_noise == "uniform"
             noise = (torch.rand_like(near) - 0.5) * 12.0**0.5 if uniform else torch.randn_like(near)
             return torch.cat((value, near + self.extra_deviation * noise))
 
-        return map_tree(further, observation)
+        return map_tree(further, read(self.network, observation))
 
     def _error(self, outputs: Tensor, label: Tensor) -> Tensor:
         """Return the mean error of outputs [N, B, K] over the labels: [N].
@@ -219,6 +219,17 @@ class Votes(nn.Module):
         return -(mean * mean.clamp(min=1e-30).log()).sum(-1)
 
 
+def read(network: nn.Module, observation: Tree) -> Tree:
+    """Return observations with the floating numbers that a network reads, choices as such numbers."""
+    space = getattr(network, "observed", None)
+    if space is None:
+        return map_tree(lambda value: value / 255.0 if value.dtype == torch.uint8 else value.float(), observation)
+    parts = zip(leaves(space), leaves_of(space, observation), strict=True)
+    return tree_of(
+        space, [numbers(leaf, value) if isinstance(leaf, Box) else value.float() for (_, leaf), value in parts]
+    )
+
+
 class Outliers:
     """The area under the curve of uncertainty, by which data from elsewhere differ from held-out data.
 
@@ -249,8 +260,14 @@ class Outliers:
     def _changed(self, value: Tensor) -> Tensor:
         if value.is_floating_point():
             return -value if self.change == "inverted" else torch.randn_like(value)
-        least, largest = (0, 255) if value.dtype == torch.uint8 else (int(value.min()), int(value.max()))
-        return least + largest - value if self.change == "inverted" else torch.randint_like(value, least, largest + 1)
+        whole = value.long()
+        least, largest = int(whole.min()), int(whole.max())
+        if value.dtype == torch.uint8 and largest > 1:  # pixels
+            least, largest = 0, 255
+        changed = (
+            least + largest - whole if self.change == "inverted" else torch.randint_like(whole, least, largest + 1)
+        )
+        return changed.to(value.dtype)
 
     def reduce(self, values: Tensor) -> Tensor:
         """Return the area of all rows [n, 2]."""

@@ -28,7 +28,6 @@ from rlrun.core.errors import ConfigError, require_at_least
 from rlrun.core.spaces import Box, Space, describe
 from rlrun.core.typing import Tree
 from rlrun.nn import Decoder, EncodedMLP, SpatialBroadcast, UNet, flatten
-from rlrun.nn.decoders import channels_first
 from rlrun.nn.encoders import Recipe, from_recipe
 from rlrun.nn.mlp import outputs_of
 from rlrun.ops.distributions import HALF_LOG_TWO_PI
@@ -90,11 +89,12 @@ class MONet(nn.Module):
             if not value > 0.0:
                 raise ConfigError(f"{name}: wanted a number above 0, got {value}")
         space = spaces.get("observation")
-        if not isinstance(space, Box) or not space.image:
+        if not isinstance(space, Box) or space.picture is None:
             there = "there is none" if space is None else f"it is {describe(space)}"
-            raise ConfigError(f"observation: MONet wants images of bytes (uint8), at least 8 pixels a side; {there}")
+            raise ConfigError(f"observation: MONet wants images, 8 pixels a side; {there}")
         self.space, self.slots, self.latent, self.recurrent = space, slots, latent, recurrent_attention
-        self.shape = tuple(channels_first(space))
+        self.picture = space.picture
+        self.shape = (space.picture.channels, *space.picture.sides)
         channels, height, width = self.shape
         read = (channels + recurrent_attention, height, width)
         outputs = 2 if recurrent_attention else slots
@@ -103,7 +103,7 @@ class MONet(nn.Module):
         if logits != outputs * height * width:
             raise ConfigError(f"attention: {logits:,} logits of an image; wanted are {outputs} × {height} × {width}")
         with_mask = (channels + 1, height, width)
-        seen = Box(with_mask, np.zeros(with_mask), np.full(with_mask, 255), "uint8")  # encoders take bytes as an image
+        seen = Box(with_mask, np.zeros(with_mask), np.ones(with_mask), layout="channels_first")
         self.encoder = SlotEncoder(seen, outputs=2 * latent, hidden=hidden, encoder=encoder)
         self.decoder = Decoder(seen, latent, hidden=[*reversed(hidden)], network=decoder)
         deviations = torch.tensor([background_deviation, *[deviation] * (slots - 1)])
@@ -111,10 +111,8 @@ class MONet(nn.Module):
 
     def pixels(self, observation: Tree) -> Tensor:
         """Return images [B, C, H, W] from 0 to 1."""
-        numbers = flatten(self.space, observation)
-        if not self.space.channels_last:
-            return numbers.reshape(-1, *self.shape)
-        return numbers.reshape(-1, *self.shape[1:], self.shape[0]).movedim(-1, 1)
+        numbers = flatten(self.space, observation).reshape(-1, *self.space.shape)
+        return self.picture.channels_first(numbers)  # type: ignore[no-any-return]
 
     def log_masks(self, image: Tensor) -> Tensor:
         """Return the logarithms [B, K, H, W] of each slot's share of the pixels of images [B, C, H, W]."""
@@ -154,8 +152,7 @@ class MONet(nn.Module):
         log_masks = self.log_masks(image)
         pictures, _ = self.decode(self.posterior(image, log_masks)[0])
         mean = (log_masks.exp().unsqueeze(2) * pictures).sum(1)
-        image = mean.movedim(1, -1) if self.space.channels_last else mean
-        return {"image": image.flatten(1), "masks": log_masks.exp()}
+        return {"image": self.picture.restored(mean).flatten(1), "masks": log_masks.exp()}
 
 
 class MONetLoss(LossCallback):

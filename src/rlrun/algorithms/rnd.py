@@ -103,7 +103,7 @@ class Distillation(nn.Module):
 
 
 def _is_stack(space: Space, frames: int) -> bool:
-    return isinstance(space, Box) and space.image and len(space.shape) == 3 and frames < space.shape[0] < space.shape[2]
+    return isinstance(space, Box) and space.picture is not None and frames < space.picture.frames
 
 
 def _newest_of_space(space: Space, frames: int) -> Space:
@@ -111,7 +111,8 @@ def _newest_of_space(space: Space, frames: int) -> Space:
     if isinstance(space, Composite):
         return Composite({name: _newest_of_space(part, frames) for name, part in space.parts.items()})
     if isinstance(space, Box) and _is_stack(space, frames):
-        return Box((frames, *space.shape[1:]), space.low[-frames:], space.high[-frames:], space.dtype)
+        shape = (frames, *space.shape[1:])
+        return Box(shape, space.low[-frames:], space.high[-frames:], space.dtype, space.settled_layout)
     return space
 
 
@@ -119,7 +120,9 @@ def _newest(space: Space, observation: Tree, frames: int) -> Tree:
     """Return observations [...] with the newest frames of each stack alone."""
     if isinstance(space, Composite):
         return {name: _newest(part, observation[name], frames) for name, part in space.parts.items()}
-    return observation[..., -frames:, :, :] if _is_stack(space, frames) else observation
+    if not isinstance(space, Box) or not _is_stack(space, frames):
+        return observation
+    return observation.narrow(-len(space.shape), space.shape[0] - frames, frames)
 
 
 class Novelty(Bonus):

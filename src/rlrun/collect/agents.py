@@ -309,8 +309,10 @@ def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
     except RlrunError:
         raise
     except Exception as error:
-        pixels = any(leaf.dtype == "uint8" for _, leaf in leaves(spaces.observation))
-        hint = "; images come as uint8: x.float() / 255 in its forward makes them numbers" if pixels else ""
+        kinds = {leaf.dtype for _, leaf in leaves(spaces.observation) if isinstance(leaf, Box)} - {"float32"}
+        hint = "; images come as uint8: x.float() / 255 in its forward makes them numbers" if "uint8" in kinds else ""
+        if kinds and not hint:
+            hint = f"; observations come as {', '.join(sorted(kinds))}: x.float() in its forward makes them numbers"
         raise BuildError(f"{place}: acting on 2 observations: {type(error).__name__}: {error}{hint}") from error
 
 

@@ -16,6 +16,7 @@ from rlrun.core.errors import RlrunError, printable, require_counts
 from rlrun.core.spaces import Box, Space, leaves, leaves_of
 from rlrun.core.typing import Array, Tree
 from rlrun.nn import Normalizer
+from rlrun.nn.encoders import numbers
 from rlrun.training.metrics import KINDS, Histogram, as_record, packed, unpacked
 
 NAMES = 32  # of infos at most, each of at most so many letters:
@@ -213,7 +214,7 @@ def by_reward(prefix: str, totals: list[list[float]]) -> dict[str, float]:
 
 @torch.no_grad()
 def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[str, float]:
-    """Return the root mean square of observations [N, …] as a metric, after normalizers and before any network.
+    """Return the root mean square of observations [N, …] as a metric, after normalizers, as networks read them.
 
     Images and choices do not count. The result is empty if there is nothing else, or if other functions than
     normalizers are applied first.
@@ -227,8 +228,10 @@ def observed(tree: Tree, space: Space, preprocess: Sequence[Any] = ()) -> dict[s
             values = normalizer(values)
         tree = to_arrays(values)
     boxes = zip(leaves(space), leaves_of(space, tree), strict=True)
-    parts = [part for (_, leaf), part in boxes if isinstance(leaf, Box) and not leaf.image]
-    if not (count := sum(part.size for part in parts)):
+    parts = [
+        numbers(leaf, torch.as_tensor(part)) for (_, leaf), part in boxes if isinstance(leaf, Box) and not leaf.image
+    ]
+    if not (count := sum(part.numel() for part in parts)):
         return {}
-    total = sum(float((part.astype(float) ** 2).sum()) for part in parts)
+    total = sum(float(part.double().square().sum()) for part in parts)
     return {"observation/size": (total / count) ** 0.5}

@@ -50,6 +50,7 @@ def check(
         f"networks  {parameters:,} parameters on {experiment.device}",
         f"memory    up to {sized(needed)}",
         f"disk      {sized(free)} free; a checkpoint takes up to {sized(checkpoint_size)}",
+        *(f"layout    {line}" for line in experiment.layouts()),
         *_large(getattr(experiment.builder.get("env"), "spaces", None), parts),
         *([f"replay    {_replay(experiment)}"] if replay else []),
         *(f"untrained {path}: no loss steps its parameters" for path in experiment.untrained()),

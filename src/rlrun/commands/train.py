@@ -28,6 +28,7 @@ from rlrun.config.overrides import listed
 from rlrun.config.sources import describe_presets
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators
+from rlrun.core.spaces import describe_layouts
 from rlrun.core.typing import Stateful
 from rlrun.env import Env
 from rlrun.env.descriptions import describe_env
@@ -179,13 +180,22 @@ class Experiment:
     def explain(self) -> str:
         """Return the data flow of one update."""
         untrained = [f"untrained  {path}: no loss steps its parameters" for path in self.untrained()]
-        return "\n".join([explain_plan(self.trainer.plan, partial(path_of, self.builder.built)), *untrained])
+        layouts = [f"layout     {line}" for line in self.layouts()]
+        return "\n".join([explain_plan(self.trainer.plan, partial(path_of, self.builder.built)), *layouts, *untrained])
+
+    def layouts(self) -> list[str]:
+        """Return a line for each part of the observation that may be an image."""
+        built = self.builder.built
+        spaces = getattr(built.get("env"), "spaces", None) or built.get("stored_spaces")
+        data: Any = getattr(built.get("data"), "spaces", {})
+        observation = spaces.observation if spaces is not None else data.get("observation")
+        return [] if observation is None else describe_layouts(observation)
 
     def data_flow(self) -> dict[str, Any]:
         """Return the same as data."""
         plan = self.trainer.plan
         hooks = data_flow(plan, partial(path_of, self.builder.built))
-        return {"loader": dict(plan.names), "hooks": hooks, "untrained": self.untrained()}
+        return {"loader": dict(plan.names), "hooks": hooks, "layouts": self.layouts(), "untrained": self.untrained()}
 
     def networks(self) -> dict[str, str]:
         """Return the layers of each network by its config path, as torch prints them."""

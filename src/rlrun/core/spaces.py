@@ -9,24 +9,34 @@ layer maps them to what the environment expects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from rlrun.core.errors import RlrunError, SpaceError, did_you_mean
+from rlrun.core.errors import ConfigError, RlrunError, SpaceError, did_you_mean, require_one_of
+from rlrun.core.images import AXES, LAYOUTS, Picture, guessed_rows, picture_of, unit_range, useful
 from rlrun.core.typing import Array, Tree
+
+FIRST = 0  # an axis that stacked frames have for themselves
 
 
 @dataclass(frozen=True)
 class Box:
-    """Real numbers or an image, with bounds (infinite where there are none)."""
+    """Real numbers or an image, with bounds (infinite where there are none).
+
+    layout: of an image, one of `rlrun.core.images.LAYOUTS`.
+    frame_axis: of an array of stacked frames, from the end, along which they are joined; `FIRST` = they have a first
+        axis of their own; None = nothing is known.
+    """
 
     shape: tuple[int, ...]
     low: Array
     high: Array
     dtype: str = "float32"
+    layout: str = "auto"
+    frame_axis: int | None = None
 
     @property
     def size(self) -> int:
@@ -37,15 +47,43 @@ class Box:
     def bounded(self) -> bool:
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
 
-    @property
-    def image(self) -> bool:
-        """True for uint8 pixels [H, W] or [H, W, C], [C, H, W]: at least 8 pixels a side."""
-        return self.dtype == "uint8" and len(self.shape) in (2, 3) and sorted(self.shape)[-2] >= 8
+    @cached_property
+    def picture(self) -> Picture | None:
+        """How the array is an image; None if it is none."""
+        return picture_of(self.shape, self.dtype, self.low, self.high, self.layout)
 
     @property
-    def channels_last(self) -> bool:
-        """True if the smallest dimension, which holds the channels, is the last, and for gray images [H, W]."""
-        return (self.image and len(self.shape) == 2) or self.shape[-1] == min(self.shape)
+    def image(self) -> bool:
+        return self.picture is not None
+
+    @property
+    def settled_layout(self) -> str:
+        """The layout that `layout` or a guess gives. Two dimensions that are no image are a signal."""
+        if self.picture is not None:
+            return self.picture.name
+        if len(self.shape) != 2 or self.layout == "vector":
+            return "vector"
+        if self.layout != "auto":
+            return self.layout
+        return "channels_last" if self.shape[1] <= self.shape[0] else "channels_first"
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the channels of three, from the end, also where they are no image."""
+        picture = self.picture or Picture(self.shape, guessed_rows(self.shape, self.low, self.high))
+        return -3 if picture.rows else -1
+
+    @cached_property
+    def unit_range(self) -> tuple[Any, Any]:
+        """What is subtracted from whole numbers, and the factor behind it, that bring them to [0, 1]; see `images`."""
+        return unit_range(self.dtype, self.low, self.high)
+
+    @property
+    def in_unit(self) -> bool:
+        """Whether the numbers that networks read lie in [0, 1], by the bounds."""
+        if np.dtype(self.dtype).kind == "f":
+            return bool((self.low >= 0.0).all() and (self.high <= 1.0).all())
+        return bool(useful(self.dtype, self.low, self.high).all())
 
 
 @dataclass(frozen=True)
@@ -170,6 +208,67 @@ def with_parts(space: Space, names: Sequence[str | int], *, place: str) -> Space
         return Composite(parts)
 
     return pruned(space, "")
+
+
+def laid_out(space: Space, layout: str | Mapping[str, str]) -> Space:
+    """Return a space whose images have a layout.
+
+    Args:
+        space: of observations.
+        layout: one of `rlrun.core.images.LAYOUTS` for all parts with enough dimensions; or one for each path.
+
+    Raises:
+        ConfigError: there is no such layout or path, or a part has too few dimensions.
+    """
+    boxes = {path: leaf for path, leaf in leaves(space) if isinstance(leaf, Box)}
+    if isinstance(layout, str):
+        require_one_of("encoder.layout", layout, LAYOUTS)
+        if layout == "auto":
+            return space
+        axes = {path: len(leaf.shape) for path, leaf in boxes.items()}
+        wanted = {"gray": (2,), "vector": range(2, 99), "stack_last": range(4, 99)}.get(layout, range(3, 99))
+        chosen = [path for path in axes if axes[path] in wanted]
+        if layout.startswith("channels"):
+            chosen = chosen or [path for path in axes if axes[path] == 2]  # signals
+        if not chosen:
+            raise ConfigError(f"encoder.layout: no part of the observation can be {layout}: {describe(space)}")
+        layout = dict.fromkeys(chosen, layout)
+    for path, name in layout.items():
+        require_one_of(f"encoder.layout.{path}", name, LAYOUTS)
+        if path not in boxes:
+            there = f"no part '{path}' with numbers in {describe(space)}{did_you_mean(path, boxes)}"
+            raise ConfigError(f"encoder.layout: there is {there}")
+        least = 2 if name.startswith("channels") else AXES.get(name, 0)
+        if len(boxes[path].shape) < least or (name == "gray" and len(boxes[path].shape) > 2):
+            raise ConfigError(f"encoder.layout: {path or 'the observation'} {describe(boxes[path])} cannot be {name}")
+    known = [
+        replace(leaf, layout=layout[path]) if isinstance(leaf, Box) and path in layout else leaf
+        for path, leaf in leaves(space)
+    ]
+    return with_leaves(space, iter(known))
+
+
+def describe_layouts(space: Space) -> list[str]:
+    """Return a line for each part of an observation with two or more dimensions: whether it is an image, and how."""
+    lines = []
+    for path, leaf in leaves(without_mask(space)):
+        if not isinstance(leaf, Box) or len(leaf.shape) < 2:
+            continue
+        if leaf.picture is not None:
+            sides = " × ".join(map(str, leaf.picture.sides))
+            text = f"an image of {sides} with {leaf.picture.channels} channel{'s'[: leaf.picture.channels - 1]}"
+        else:
+            text = f"no image, {leaf.size} numbers"
+        shape = " × ".join(map(str, leaf.shape))
+        lines.append(f"{path or 'observations'} of {shape}: {text} ({leaf.settled_layout}; encoder.layout changes it)")
+    return lines
+
+
+def with_leaves(space: Space, parts: Iterator[Leaf]) -> Space:
+    """Return a space of the same form with other leaves, in the order of `leaves`."""
+    if isinstance(space, Composite):
+        return Composite({name: with_leaves(part, parts) for name, part in space.parts.items()})
+    return next(parts)
 
 
 def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:

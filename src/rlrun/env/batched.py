@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlrun.core.errors import DataError, RlrunError
-from rlrun.core.spaces import Spaces, leaves, leaves_of, put_rows, take_rows
+from rlrun.core.spaces import Space, Spaces, leaves, leaves_of, put_rows, take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.outputs import Outputs, warn
 from rlrun.env.spaces import (
@@ -21,6 +21,7 @@ from rlrun.env.spaces import (
     rewards_of,
     row_writer,
 )
+from rlrun.env.stacks import observed
 from rlrun.env.sync import env_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
 from rlrun.env.wrapper_state import FrozenWrappers, States, learns_unseen, load_shares, pooled_states
@@ -91,7 +92,7 @@ class BatchedEnv(Env):
         self._place, self._options, self._remake = place, reset_options, remake
         observations, actions = vector.single_observation_space, vector.single_action_space
         self.spaces = Spaces(
-            observation=from_gymnasium(observations, f"{place}: the observation space"),
+            observation=self._observed(f"{place}: the observation space"),
             action=from_gymnasium(actions, f"{place}: the action space", action=True),
             rewards=self._rewards(),
         )
@@ -108,6 +109,12 @@ class BatchedEnv(Env):
         self._episode_end = np.zeros(self.num_envs, np.bool_)  # by the last step
         self._next: Tree = None  # observations to act on
         self._closed = False
+
+    def _observed(self, place: str) -> Space:
+        envs = getattr(self.vector.unwrapped, "envs", None)  # of Gymnasium's own
+        if envs and self.vector is self.vector.unwrapped and isinstance(envs[0], gymnasium.Env):
+            return observed(envs[0], place)
+        return from_gymnasium(self.vector.single_observation_space, place)
 
     def _rewards(self) -> int:
         return rewards_of(self.vector, self._place)

@@ -9,8 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from rlrun.core.errors import RunDirError
-from rlrun.core.spaces import Spaces
+from rlrun.core.errors import ConfigError, RunDirError
+from rlrun.core.spaces import Box, Spaces, laid_out, leaves
 from rlrun.env.spaces import OuterSpaces, from_gymnasium, parts_of
 
 KINDS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -64,6 +64,10 @@ def describe_env(env: Any) -> dict[str, Any] | None:
         parts = {path: {"shape": list(leaf.shape), **describe_leaf(leaf)} for path, leaf in walk(space)}
         if any(np.size(value) > MOST for part in parts.values() for value in part.values()):
             return None
+        if role == "observation":
+            for path, leaf in leaves(env.spaces.observation):
+                if isinstance(leaf, Box) and leaf.layout != "auto":
+                    parts[path]["layout"] = leaf.layout
         forms = containers(space)
         with suppress(RunDirError):
             if space_of(forms, parts, role) == space:
@@ -138,8 +142,13 @@ class RecordedSpaces(OuterSpaces):
             raise RunDirError(f"{place} is damaged: it does not describe the spaces") from error
         observation, action = (space_of(form, parts, place) for form, parts in forms)
         self.outer = observation, action
+        layouts = {path: part["layout"] for path, part in forms[0][1].items() if "layout" in part}
+        try:
+            inner = laid_out(from_gymnasium(observation, "the observation space"), layouts)
+        except ConfigError as error:
+            raise RunDirError(f"{place} is damaged: {error}") from error
         self.spaces = Spaces(
-            from_gymnasium(observation, "the observation space"),
+            inner,
             from_gymnasium(action, "the action space", action=True),
             rewards,
         )

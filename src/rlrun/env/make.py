@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RequestError, did_you_mean, require_one_of
-from rlrun.core.spaces import Spaces, leaves
+from rlrun.core.spaces import Spaces, laid_out, leaves
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.by_id import EnvById
 from rlrun.env.find import construct, find_target, lookup, spec_of
@@ -38,6 +38,7 @@ class Recipe:
     vectorization: str = "sync"
     seed_episodes: bool = True
     render_mode: str | None = None
+    layout: str | Mapping[str, str] = "auto"
     remarked: set[str] = field(default_factory=set, compare=False)
 
     @property
@@ -111,6 +112,7 @@ def make(
     around: Mapping[str, Wrapper | None] | None = None,
     vectorization: str = "auto",
     seed_episodes: bool = True,
+    layout: str | Mapping[str, str] = "auto",
     num_envs: int = 1,
 ) -> Env:
     """Make `num_envs` envs of a registered environment, or of one named by its import path.
@@ -118,7 +120,8 @@ def make(
     id: a registered id, `module:Id` too; target: a class or a function that makes one environment;
     wrappers: callables that take an environment and return one, the innermost first;
     around: more of them by name, around those;
-    seed_episodes: whether every episode of training gets a seed, or the first of each env alone.
+    seed_episodes: whether every episode of training gets a seed, or the first of each env alone;
+    layout: of images, as `rlrun.core.spaces.laid_out` takes it.
 
     Raises:
         RequestError: the environment cannot be found or built, or has unsupported spaces; the message names the key.
@@ -130,12 +133,16 @@ def make(
         raise ConfigError(f"num_envs wants a whole number above 0, got {num_envs!r}")
     outer = {name: wrapper for name, wrapper in (around or {}).items() if wrapper is not None}
     kind = "sync" if vectorization == "auto" else vectorization
-    recipe = Recipe(id, target, dict(kwargs or {}), reset_options, tuple(wrappers), outer, kind, bool(seed_episodes))
+    around_all = tuple(wrappers), outer
+    recipe = Recipe(
+        id, target, dict(kwargs or {}), reset_options, *around_all, kind, bool(seed_episodes), layout=layout
+    )
     return _assemble(recipe, num_envs)
 
 
 def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env = _BUILDERS[recipe.vectorization](recipe, num_envs)
+    env.spaces = replace(env.spaces, observation=laid_out(env.spaces.observation, recipe.layout))
     env.name = recipe.name
     env.vectorization = recipe.vectorization
     env.remarked = recipe.remarked

@@ -14,7 +14,7 @@ Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], env, one env'
 Convert = Callable[[Any], Any]
 
 # Dtypes that torch lacks or that no network uses, and the dtypes that store their numbers.
-_DTYPES = {"float64": "float32", "float16": "float32", "bool": "uint8"}
+_DTYPES = {"float64": "float32", "float16": "float32"}
 _DTYPES |= {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
 
 
@@ -46,6 +46,8 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
         dtype = "float32" if action else _DTYPES.get(space.dtype.name, space.dtype.name)
         with np.errstate(over="ignore"):  # the largest float64 is not a bound: infinite as float32
             low, high = space.low.astype(dtype), space.high.astype(dtype)
+            if space.dtype == np.uint64:  # whose largest number is negative as int64
+                high = np.minimum(space.high, np.iinfo(np.int64).max).astype(dtype)
         return Box(shape=tuple(space.shape), low=low, high=high, dtype=dtype)
     if isinstance(space, gymnasium.spaces.Discrete):
         return Discrete(n=int(space.n), start=int(space.start))

@@ -24,9 +24,10 @@ from rlrun.env.spaces import (
     row_splitter,
     row_writer,
 )
+from rlrun.env.stacks import frames_of, observed
 from rlrun.env.vector import Seed, Step, close_softly
 from rlrun.env.wrapper_state import FrozenWrappers, States, learns_unseen, load_shares, pooled_states
-from rlrun.env.wrappers import draws_goals, frames_of
+from rlrun.env.wrappers import draws_goals
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
@@ -55,7 +56,7 @@ class SyncEnv(Recorded):
         self.envs = list(envs)
         self.num_envs = len(self.envs)
         self.spaces = Spaces(
-            observation=from_gymnasium(first.observation_space, f"{place}: the observation space"),
+            observation=observed(first, f"{place}: the observation space"),
             action=from_gymnasium(first.action_space, f"{place}: the action space", action=True),
             rewards=rewards_of(first, place),
         )

@@ -18,12 +18,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import _async_worker
 
 from rlrun.core.errors import DataError, RlrunError
-from rlrun.core.spaces import Spaces, put_rows, take_rows
+from rlrun.core.spaces import Space, Spaces, put_rows, take_rows
 from rlrun.core.typing import Tree
 from rlrun.env.batched import BatchedEnv
 from rlrun.env.outputs import Outputs, explained, warn
 from rlrun.env.recorded import Abandon, Build, Episode, EpisodeOutcome, EpisodeRecorder, Recorded, StepBlock
 from rlrun.env.spaces import empty, from_gymnasium, rewards_of, row_splitter, row_writer
+from rlrun.env.stacks import observed
 from rlrun.env.vector import Options, Step, close_softly
 from rlrun.env.wrapper_state import States, learns_unseen, load_shares, pool, pooled_states, share
 from rlrun.env.wrappers import draws_goals
@@ -117,6 +118,10 @@ class WorkerWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Return the wrappers that seem to learn and offer no state."""
         return learns_unseen(self.env)
 
+    def env_observed(self, place: str) -> Space:
+        """Return the observation space with what wrappers know of it."""
+        return observed(self.env, place)
+
     def env_rewards(self) -> int:
         """Return how many numbers a reward has; 0 = a plain number."""
         return rewards_of(self.env, "environment")
@@ -208,6 +213,9 @@ class WorkerEnv(Recorded, BatchedEnv):
         self._last_written: list[dict[str, Any]] = []  # when the workers were closed
         self._last_wrappers: States = {}  # likewise
         self._is_replayed = False  # and not stepped since
+
+    def _observed(self, place: str) -> Space:
+        return self._call("start", lambda: self.vector.call("env_observed", place))[0]  # type: ignore[no-any-return]
 
     def _rewards(self) -> int:
         return int(self._call("start", lambda: self.vector.call("env_rewards"))[0])

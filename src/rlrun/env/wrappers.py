@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary
-from gymnasium.wrappers import FrameStackObservation, TimeLimit
+from gymnasium.wrappers import TimeLimit
 
 from rlrun.core import spaces as ours
 from rlrun.core.errors import ConfigError, RlrunError, SpaceError
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 AnyEnv = gymnasium.Env[Any, Any]
-_LARGE = 4096  # bytes; for smaller stacks the time to rebuild them outweighs the saved memory
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
@@ -84,10 +83,11 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
         if isinstance(keys, str):
             raise ConfigError(f"FrameStack.keys: wanted a list of parts, such as [{keys}], got '{keys}'")
         parts = [_box(env, "FrameStack")] if keys is None else [_box(env, "FrameStack", key) for key in keys]
-        self._ways = [_way(space, axis) for space in parts]
+        names = [""] if keys is None else list(keys)
+        self.joined = {name: _joined(space, axis) for name, space in zip(names, parts, strict=True)}
         spaces = [
-            Box(*(join([bound] * count, axis=along) for bound in (space.low, space.high)), dtype=space.dtype.type)
-            for space, (join, along) in zip(parts, self._ways, strict=True)
+            Box(*(_join([bound] * count, along) for bound in (space.low, space.high)), dtype=space.dtype.type)
+            for space, along in zip(parts, self.joined.values(), strict=True)
         ]
         whole: Any = env.observation_space
         self.observation_space = spaces[0] if keys is None else Dict({**whole, **dict(zip(keys, spaces, strict=True))})
@@ -113,40 +113,28 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _stacked(self, observation: Any) -> Any:
         parts = [
-            join(frames, axis=axis)
-            for frames, (join, axis) in zip(zip(*self.frames, strict=True), self._ways, strict=True)
+            _join(frames, along)
+            for frames, along in zip(zip(*self.frames, strict=True), self.joined.values(), strict=True)
         ]
         return parts[0] if self.keys is None else {**observation, **dict(zip(self.keys, parts, strict=True))}
 
 
-def _way(space: Box, axis: int | None) -> tuple[Any, int]:
-    """Return the function that joins frames of a space, and along which axis."""
+def _joined(space: Box, axis: int | None) -> int:
+    """Return the axis, from the end, along which frames of a space are joined; `FIRST` for a new first one."""
+    dimensions = len(space.shape)
     if axis is not None:
-        dimensions = len(space.shape)
         if not -dimensions <= axis < dimensions:
             raise ConfigError(f"FrameStack.axis: wanted a number from {-dimensions} to {dimensions - 1}, got {axis}")
-        return np.concatenate, axis
-    if len(space.shape) != 3:
-        return np.stack, 0
-    # Channels are the short side of an image, in front or at the end.
-    return np.concatenate, 0 if space.shape[0] < space.shape[-1] else -1
+        return axis - dimensions if axis >= 0 else axis
+    if dimensions != 3:
+        return ours.FIRST
+    leaf = from_gymnasium(space, "the observation space")
+    assert isinstance(leaf, ours.Box)
+    return leaf.channel_axis
 
 
-def frames_of(env: AnyEnv) -> int:
-    """Return how many frames an environment stacks in a large observation, as its outermost wrapper; 1 for none.
-
-    A memory can store each of these frames once: a stack is the newest frames of the episode, the first one
-    repeated before its beginning. A subclass may do more than stack, so its observations are no such stacks.
-    """
-    if type(env) is FrameStack and env.keys is None and env.joined_along is None:
-        count = env.frames.maxlen or 1
-    elif type(env) is FrameStackObservation and env.padding_type == "reset":
-        count = env.stack_size
-    else:
-        return 1
-    space = env.observation_space
-    size = int(np.prod(space.shape or ())) * np.dtype(space.dtype).itemsize if isinstance(space, Box) else 0
-    return int(count) if size > _LARGE else 1
+def _join(frames: Sequence[Array], axis: int) -> Any:
+    return np.stack(frames) if axis == ours.FIRST else np.concatenate(frames, axis)
 
 
 class KeepNumbers(gymnasium.ObservationWrapper[Any, Any, Any]):

@@ -37,9 +37,10 @@ class Augmentation(Seeded):
     provides = ("observation", "next_observation")
     removes: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
+    moves = False  # pixels, which may be of any kind; others change bytes
 
     def __init__(self, spaces: Spaces, *, leaves: Sequence[str] | None = None, seed: int = 0) -> None:
-        self.images = images_of(type(self).__name__, spaces, leaves)
+        self.images = images_of(type(self).__name__, spaces, leaves, any_kind=self.moves)
         self.requires = tuple(f"observation.{path}" if path else "observation" for path in self.images)
         self._newest: Tensor | None = None  # an image beside what became of it [H, 2 W, C]
         # a branch for each kind: all of a run may have the same seed
@@ -70,19 +71,20 @@ class Augmentation(Seeded):
             return {name: self.apply(part, window, f"{path}.{name}" if path else name) for name, part in tree.items()}
         if path not in self.images:
             return tree
-        if tree.dtype != torch.uint8:
+        leaf = self.images[path]
+        if tree.dtype != getattr(torch, leaf.dtype):
             raise RlrunError(
-                f"memory.adaptors: {type(self).__name__} changes pixels of uint8, and got {tree.dtype}; "
+                f"memory.adaptors: {type(self).__name__} changes pixels of {leaf.dtype}, and got {tree.dtype}; "
                 "its +with= comes before image_scale, and does not go with representation"
             )
-        leaf = self.images[path]
         count = len(tree) if window else tree[(..., *[0] * len(leaf.shape))].numel()
         images = tree.reshape(count, -1, *leaf.shape)
-        images = images.unsqueeze(-1) if len(leaf.shape) == 2 else images
-        images = images if leaf.channels_last else images.movedim(2, -1)
+        assert leaf.picture is not None
+        images = leaf.picture.channels_first(images).movedim(2, -1)
         changed = self.change(images, count)
         self._newest = torch.cat((images[0, 0], changed[0, 0]), 1)
-        return (changed if leaf.channels_last else changed.movedim(-1, 2)).reshape(tree.shape)
+        restored: Tensor = leaf.picture.restored(changed.movedim(-1, 2)).reshape(tree.shape)
+        return restored
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -93,15 +95,17 @@ class Augmentation(Seeded):
         return {f"augmentation/{type(self).__name__}": Image(self._newest[..., channels])}
 
 
-def images_of(owner: str, spaces: Spaces, chosen: Sequence[str] | None) -> dict[str, Box]:
-    """Return the images of an observation by path.
+def images_of(owner: str, spaces: Spaces, chosen: Sequence[str] | None, *, any_kind: bool) -> dict[str, Box]:
+    """Return the images of an observation by path; any_kind: also those of other numbers than bytes.
 
     Raises:
         SpaceError, ConfigError: there are none, or not these.
     """
     images = {path: leaf for path, leaf in leaves(spaces.observation) if isinstance(leaf, Box) and leaf.image}
+    images = {path: leaf for path, leaf in images.items() if any_kind or leaf.dtype == "uint8"}
     if not images:
-        raise SpaceError(f"{owner} wants images (uint8, 8 pixels a side) in {describe(spaces.observation)}")
+        kind = "8 pixels a side" if any_kind else "uint8, 8 pixels a side"
+        raise SpaceError(f"{owner} wants images ({kind}) in {describe(spaces.observation)}")
     if chosen is not None and not chosen:
         raise ConfigError(f"memory.adaptors: {owner}.leaves: wanted paths of images, or null for all of them; got []")
     there = "it is an image itself; leaves=null takes it" if "" in images else f"there are {', '.join(images)}"
@@ -132,6 +136,8 @@ def _picked(images: Tensor, rows: Array, columns: Array) -> Tensor:
 class RandomShift(Augmentation):
     """Shifts images by up to `pixels` in both directions; pixels of the border are repeated (DrQ, arXiv 2004.13649)."""
 
+    moves = True
+
     def __init__(self, spaces: Spaces, *, pixels: int = 4, **options: Any) -> None:
         super().__init__(spaces, **options)
         require_at_least("memory.adaptors: RandomShift.pixels", pixels, 0)
@@ -147,6 +153,8 @@ class RandomShift(Augmentation):
 
 class RandomCrop(Augmentation):
     """Crops images to a share of each side from `least` to 1, and scales the crop to the size of the image."""
+
+    moves = True
 
     def __init__(self, spaces: Spaces, *, least: float = 0.8, **options: Any) -> None:
         super().__init__(spaces, **options)

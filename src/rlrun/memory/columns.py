@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RequestError, RlrunError, did_you_mean, require_at_least
-from rlrun.core.spaces import Box, Spaces, leaves
+from rlrun.core.spaces import FIRST, Box, Spaces, leaves
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.index import EpisodeIndex, grown
 from rlrun.memory.samplers import Rows
@@ -32,6 +32,7 @@ class Column:
 
     tag: bool = False  # one value an episode, in place of one a step
     choices: tuple[int, ...] = ()  # number of choices of each element; () = it holds numbers
+    frame_axis: int | None = None  # along which frames are joined, as `rlrun.core.spaces.Box` has it
     every: int = 1  # n: in rings only the values of steps n, 2 n, … of an episode are stored, see `Sparse`
 
     @property
@@ -95,7 +96,8 @@ def make_columns(spaces: Spaces | None, extra: Mapping[str, Any] | None) -> tupl
                 elif dtype == "float64":  # doubles cost twice the memory and every network wants singles
                     dtype = "float32"
                 name = f"{root}.{path}" if path else root
-                columns[name] = Column(name, leaf.shape, dtype, choices=getattr(leaf, "choices", ()))
+                known = {key: getattr(leaf, key) for key in ("choices", "frame_axis") if hasattr(leaf, key)}
+                columns[name] = Column(name, leaf.shape, dtype, **known)
         columns["reward"] = Column("reward", (spaces.rewards,) if spaces.rewards else ())
         columns |= {name: Column(name, dtype="bool") for name in ("terminated", "truncated")}
     for name in extra or {}:
@@ -143,16 +145,18 @@ class Stack:
 
     @classmethod
     def of(cls, column: Column, count: int) -> Stack:
-        """Return the stack of a column by its shape.
+        """Return the stack of a column: as the environment makes it, else by the shape.
 
         Raises:
             ConfigError: it is no stack of so many frames.
         """
-        shape = column.shape
-        if shape and shape[0] == count:
+        shape, axis = column.shape, column.frame_axis
+        if shape and shape[0] == count and axis in (None, FIRST):
             return cls(count)
-        axis = -3 if len(shape) == 3 and shape[0] < shape[-1] else -1  # channels are the short side
-        if len(shape) == 3 and shape[axis] % count == 0:
+        if axis is None and len(shape) == 3:
+            zeros = np.zeros(shape, np.uint8)
+            axis = Box(shape, zeros, zeros, column.dtype).channel_axis
+        if axis not in (None, FIRST) and shape[axis] % count == 0:
             return cls(count, axis, joined=True)
         raise ConfigError(f"memory.frame_stack: {column.name} {list(shape)} is no stack of {count} frames")
 

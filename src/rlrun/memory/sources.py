@@ -1,13 +1,25 @@
 """Sources of episodes: files of rlrun and of Emote, datasets of Minari."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlrun.core.errors import ConfigError, RequestError
-from rlrun.core.spaces import ACTION_MASK, Box, Composite, Discrete, Leaf, MultiDiscrete, Space, Spaces, describe
+from rlrun.core.spaces import (
+    ACTION_MASK,
+    Box,
+    Composite,
+    Discrete,
+    Leaf,
+    MultiDiscrete,
+    Space,
+    Spaces,
+    describe,
+    laid_out,
+)
 from rlrun.core.typing import Array
 from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.columns import Column
@@ -80,11 +92,11 @@ def table_of(source: str) -> Table:
 PIXELS = "uint8"
 
 
-def spaces_in(source: str | Sequence[str]) -> Spaces:
+def spaces_in(source: str | Sequence[str], *, layout: str | Mapping[str, str] = "auto") -> Spaces:
     """Return the spaces of the rows in a file, or of `minari:DATASET`, or of several that agree.
 
     Observations have no bounds; actions of a memory are between -1 and 1. The largest stored choice of all sources sets
-    the number of choices.
+    the number of choices. `layout` is that of images, as `rlrun.core.spaces.laid_out` takes it.
 
     Raises:
         RequestError: a source is missing or damaged, holds no observations or actions, or others than the first one.
@@ -104,7 +116,7 @@ def spaces_in(source: str | Sequence[str]) -> Spaces:
                 difference = f"{name}s are {describe(same)}, and those of {first} are {describe(known)}"
                 raise RequestError(f"{later}: its {difference}; what one run learns from has the same spaces")
         common = Spaces(both["observation"], both["action"], common.rewards)
-    return common
+    return replace(common, observation=laid_out(common.observation, layout))
 
 
 def _spaces_of(source: str) -> Spaces:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from rlrun.core.errors import ConfigError, MissingExtra, did_you_mean
-from rlrun.core.spaces import Composite, Discrete, Space, describe, map_tree
+from rlrun.core.spaces import Composite, Discrete, Space, describe, laid_out, map_tree
 from rlrun.core.typing import Array, Tree
 from rlrun.env import sprites as pictures
 from rlrun.memory.dataset import DatasetPart, TableRows, source_of
@@ -30,6 +30,7 @@ class Split:
         fraction: of the rows, or episodes, in the held-out part; between 0 and 1.
         columns: as `DatasetLoader` takes them.
         stratify: a column of whole numbers, [R]: each value has this fraction of its rows held out, up to one row.
+        layout: of images in the column `observation`, as `rlrun.core.spaces.laid_out` takes it.
         seed: of the draw.
 
     Attributes:
@@ -46,6 +47,7 @@ class Split:
         fraction: float,
         columns: Sequence[str] | None = None,
         stratify: str | None = None,
+        layout: str | Mapping[str, str] = "auto",
         seed: int = 0,
     ) -> None:
         if not 0.0 < fraction < 1.0:
@@ -53,7 +55,7 @@ class Split:
         source = source_of(dataset, columns)
         if isinstance(source, DatasetPart):
             raise ConfigError("data.dataset: it is a part of another split")
-        self._source = source
+        self._source, self._layout = source, layout
         unit = source.episodes if isinstance(source, TableRows) else np.arange(len(source))
         _, first, unit = np.unique(unit, return_index=True, return_inverse=True)
         kinds = np.zeros(len(first), np.int64) if stratify is None else self._kinds(stratify)[first]
@@ -96,6 +98,8 @@ class Split:
             if least < 0:
                 raise ConfigError(f"{name}: choices count from 0, the smallest is {least}; other numbers are floats")
             spaces[name] = space_of(map_tree(leaf_of, tree))
+        if "observation" in spaces:
+            spaces["observation"] = laid_out(spaces["observation"], self._layout)
         return spaces
 
     @property

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from rlrun.core.errors import ConfigError, RlrunError, require_at_least, require_one_of
-from rlrun.core.spaces import map_tree
+from rlrun.core.spaces import ACTION_MASK, Box, Space, Spaces, map_tree
+from rlrun.core.spaces import leaves as space_leaves
 from rlrun.core.typing import Array, Batch, Tree
 from rlrun.memory.adaptors import AHEAD, RETURNS, WEIGHTS, PerStep, Scale
 from rlrun.memory.samplers import Rows
+from rlrun.nn.encoders import numbers
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
 from rlrun.nn.value_heads import Rewards, ValueHead
 from rlrun.runs.files import counted
@@ -114,27 +116,62 @@ class RewardFunction(PerStep):
 
 
 class ImageScale(PerStep):
-    """Scales pixels 0 … 255 to numbers from `lowest` to `highest`.
+    """Scales pixels, and other whole numbers with useful bounds, to numbers from `lowest` to `highest`.
 
-    Encoders of this package scale pixels to [0, 1] themselves. This adaptor is for another range, or for other
-    networks. Agents need the same scaling: `agent.preprocess`.
+    Encoders of this package scale them to [0, 1] themselves. This adaptor is for another range, or for other networks.
+    Agents need the same scaling: `agent.preprocess`.
 
     Args:
         lowest, highest: the range of the result.
-        leaves: of the observation; null = all of uint8.
+        spaces: of the environment, whose bounds count; null = bytes from 0 to 255, and nothing else.
+        leaves: of the observation; null = all.
+
+    Raises:
+        ConfigError: a leaf has no whole numbers with such bounds.
     """
 
-    def __init__(self, lowest: float = -1.0, highest: float = 1.0, *, leaves: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        lowest: float = -1.0,
+        highest: float = 1.0,
+        *,
+        spaces: Spaces | None = None,
+        leaves: Sequence[str] | None = None,
+    ) -> None:
         super().__init__("observation", leaves)
-        self.lowest = lowest
-        self.factor = (highest - lowest) / 255.0
+        self.lowest, self.width = lowest, highest - lowest
+        self.boxes = None if spaces is None else _whole(spaces.observation)
+        for path in leaves if leaves is not None and self.boxes is not None else ():
+            if not any(f"{box}.".startswith(f"{path}.") for box in self.boxes or ()):
+                there = f"there are {', '.join(self.boxes)}" if self.boxes else "there are none"
+                raise ConfigError(
+                    f"memory.adaptors: ImageScale.leaves: '{path}' has no whole numbers with bounds; {there}"
+                )
+
+    def apply(self, tree: Tree, path: str = "") -> Tree:
+        if isinstance(tree, dict) or self.boxes is None:
+            return super().apply(tree, path)
+        chosen = self.leaves is None or any(f"{path}.".startswith(f"{leaf}.") for leaf in self.leaves)
+        return self._scaled(self.boxes[path], tree) if chosen and path in self.boxes else tree
 
     def change(self, value: Tensor) -> Tensor:
         if value.dtype == torch.uint8:
-            return value.to(torch.float32).mul_(self.factor).add_(self.lowest)
+            return self._scaled(_BYTES, value)
         if self.leaves is not None:
             raise RlrunError(f"memory.adaptors: ImageScale.leaves: wanted pixels of uint8, got {value.dtype}")
         return value
+
+    def _scaled(self, leaf: Box, value: Tensor) -> Tensor:
+        return value if value.is_floating_point() else numbers(leaf, value).mul_(self.width).add_(self.lowest)
+
+
+_BYTES = Box((), np.zeros((), np.uint8), np.full((), 255, np.uint8), "uint8")
+
+
+def _whole(space: Space) -> dict[str, Box]:
+    """Return the parts of whole numbers with useful bounds, by path, without an action mask."""
+    boxes = {path: leaf for path, leaf in space_leaves(space) if isinstance(leaf, Box) and path != ACTION_MASK}
+    return {path: leaf for path, leaf in boxes.items() if np.dtype(leaf.dtype).kind != "f" and leaf.in_unit}
 
 
 class NStep:

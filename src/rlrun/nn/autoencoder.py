@@ -36,8 +36,9 @@ class RegularizedMLP(EncodedMLP):
 class Autoencoder(nn.Module):
     """An encoder of observations, and a decoder of what it makes.
 
-    Choices are one-hot numbers, and pixels lie in [0, 1]. With a `condition` the encoder reads a tree of two parts, the
-    observation and the condition. A prior reads the condition alone; or the decoder reads its numbers after the latent.
+    Choices are one-hot numbers, and whole ones lie in [0, 1] by their bounds. With a `condition` the encoder reads a
+    tree of two parts, the observation and the condition. A prior reads the condition alone; or the decoder reads its
+    numbers after the latent.
 
     Args:
         spaces: of columns, by name.
@@ -92,7 +93,9 @@ class Autoencoder(nn.Module):
         self.inputs = {"observation": observation, **({} if condition is None else {"condition": condition})}
         self.columns: Any = observation if condition is None else self.inputs
         self.latent, self.likelihood = latent, likelihood
-        if likelihood == "bernoulli" and not all(_in_unit(leaf) for _, leaf in leaves(self.space)):
+        if likelihood == "bernoulli" and not all(
+            leaf.in_unit for _, leaf in leaves(self.space) if isinstance(leaf, Box)
+        ):
             there = f"{describe(self.space)} has no such bounds; likelihood=gaussian takes any"
             raise ConfigError(f"likelihood: bernoulli wants numbers from 0 to 1, and {there}")
         layers = partial(EncodedMLP, outputs=outputs or latent, activation=activation, init=init)
@@ -141,9 +144,3 @@ class Autoencoder(nn.Module):
     def mean(self, numbers: Tensor) -> Tensor:
         """Return the mean of observations, as numbers [B, N], at outputs of the decoder."""
         return numbers.sigmoid() if self.likelihood == "bernoulli" else numbers
-
-
-def _in_unit(leaf: Space) -> bool:
-    if not isinstance(leaf, Box) or leaf.dtype == "uint8":
-        return True
-    return bool((leaf.low >= 0.0).all() and (leaf.high <= 1.0).all())

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rlrun.core.errors import ConfigError, require_at_least
+from rlrun.core.images import Picture, guessed_rows
 from rlrun.core.spaces import Box, Space, describe
 from rlrun.nn.convolutions import ResidualBlock
 from rlrun.nn.encoders import Recipe, from_recipe
@@ -40,11 +41,11 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.latent, self.size = latent, space.size
-        self.channels_last = isinstance(space, Box) and len(space.shape) == 3 and space.channels_last
+        self.picture = array_of(space)
         if network is None:
             self.layers: nn.Module = MLP(latent, space.size, hidden=hidden, activation=activation, init=init)
             return
-        shape = channels_first(space) if isinstance(space, Box) else ()
+        shape = () if self.picture is None else (self.picture.channels, *self.picture.sides)
         self.layers = from_recipe(network, inputs=latent, outputs=space.size, shape=shape)
         outputs = outputs_of(self.layers, torch.zeros(2, latent), place="decoder")
         if outputs != space.size:
@@ -52,14 +53,15 @@ class Decoder(nn.Module):
 
     def forward(self, latent: Tensor) -> Tensor:
         numbers: Tensor = self.layers(latent)
-        return (numbers.movedim(1, -1) if self.channels_last and numbers.dim() == 4 else numbers).flatten(1)
+        restored = self.picture is not None and numbers.dim() == 4
+        return (self.picture.restored(numbers) if restored else numbers).flatten(1)  # type: ignore[union-attr]
 
 
-def channels_first(space: Box) -> Shape:
-    """Return the shape (C, H, W) of an image or of numbers in three dimensions; a gray one has one channel."""
-    if len(space.shape) == 2:
-        return (1, *space.shape)
-    return (space.shape[-1], *space.shape[:-1]) if space.channels_last else space.shape
+def array_of(space: Space) -> Picture | None:
+    """Return how numbers in two or more dimensions are an image; one of two dimensions has one channel."""
+    if not isinstance(space, Box) or len(space.shape) < 2:
+        return None
+    return space.picture or Picture(space.shape, max(0, guessed_rows(space.shape, space.low, space.high)))
 
 
 class Deconvolutions(nn.Sequential):

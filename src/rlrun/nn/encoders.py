@@ -1,7 +1,7 @@
 """From an observation tree to features: encoders of any space, and the layers below the heads of a network."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -17,6 +17,7 @@ from rlrun.core.spaces import (
     Space,
     Spaces,
     describe,
+    laid_out,
     leaves,
     leaves_of,
     tree_of,
@@ -33,13 +34,13 @@ from rlrun.ops.distributions import one_hot
 Recipe = Callable[..., nn.Module]
 NATURE: dict[str, Any] = {"channels": (32, 64, 64), "kernels": (8, 4, 3), "strides": (4, 2, 1)}  # from 36 pixels a side
 SMALL: dict[str, Any] = {"channels": (32, 64), "kernels": (3, 3), "strides": (1, 2), "padding": 1}
-KINDS = {"image": "an image (uint8, 8 pixels a side)", "signal": "a signal (numbers in two dimensions)"}
+KINDS = {"image": "an image (see encoder.layout)", "signal": "a signal (numbers in two dimensions)"}
 
 
 def flatten(space: Space, tree: Tree) -> Tensor:
     """Code an observation tree as numbers: [B, …] leaves -> [B, space.size].
 
-    Choices become one-hot, pixels lie in [0, 1]; several leading dimensions are kept.
+    Choices become one-hot, whole numbers lie in [0, 1] by their bounds; several leading dimensions are kept.
     """
     parts = [vector(leaf, value) for (_, leaf), value in zip(leaves(space), leaves_of(space, tree), strict=True)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -49,18 +50,33 @@ def vector(leaf: Leaf, value: Tensor) -> Tensor:
     """Code one leaf as numbers, choices counted from 0 whatever their `start`: [..., *shape] -> [..., size]."""
     lead = value.shape[: value.dim() - len(leaf.shape)]
     if isinstance(leaf, Box):
-        flat = value if len(leaf.shape) == 1 else value.reshape(*lead, leaf.size)
-        return flat.float() * (1.0 / 255.0) if value.dtype == torch.uint8 else flat.float()
+        scaled = numbers(leaf, value)
+        return scaled if len(leaf.shape) == 1 else scaled.reshape(*lead, leaf.size)
     if isinstance(leaf, Discrete):
         return one_hot(value.unsqueeze(-1), leaf.choices)
     return one_hot(value.reshape(*lead, len(leaf.choices)), leaf.choices)
 
 
+def numbers(leaf: Box, value: Tensor) -> Tensor:
+    """Return the numbers [..., *shape] that networks read of a Box: whole ones in [0, 1] by their bounds, if useful.
+
+    Floating ones are as they are, also those that an adaptor made of whole ones.
+    """
+    if value.is_floating_point():
+        return value.float()
+    first, factor = leaf.unit_range
+    if isinstance(first, int):
+        scaled = (value.long() - first if first else value).float()
+        return scaled if factor == 1.0 else scaled.mul_(factor)
+    first, factor = (torch.as_tensor(array, device=value.device) for array in (first, factor))
+    return (value.long() - first).float() * factor
+
+
 class Encoder(nn.Module):
     """Turn observations into [B, size] or [B, T, size].
 
-    A plain vector is passed through as it is, images go through a stack of convolutions, other
-    leaves are flattened; all leaves are put side by side. `size` is the width of the result.
+    A plain vector is passed through as it is, images go through a stack of convolutions, other leaves are flattened.
+    Whole numbers lie in [0, 1] before. All leaves are put side by side. `size` is the width of the result.
 
     Args:
         spaces: of the environment, or of observations.
@@ -68,6 +84,7 @@ class Encoder(nn.Module):
         images: recipe of the layers over images [B, C, H, W] in [0, 1]; None = `NATURE` or `SMALL`, by their size.
         signals: recipe of layers over signals [B, C, L], parts of two dimensions that are no images; None = flattened.
         features: width of the dense layer behind either; None = none, auto = 512 or 128, by the size of an image.
+        layout: which axes of images have channels, as `rlrun.core.spaces.laid_out` takes it; auto = as the spaces say.
         activation, init: of the layers. A recipe gets `inputs`, channels, and `activation`, if it takes these.
 
     Raises:
@@ -83,11 +100,12 @@ class Encoder(nn.Module):
         images: Recipe | None = None,
         signals: Recipe | None = None,
         features: int | Literal["auto"] | None = "auto",
+        layout: str | Mapping[str, str] = "auto",
         activation: Activation = "relu",
         init: str | Initializer = "default",
     ) -> None:
         super().__init__()
-        self.space, self.parts = _seen(spaces, leaves)
+        self.space, self.parts = _seen(spaces, leaves, layout)
         recipes = {"image": images, "signal": signals}
         kinds = [_kind(leaf) for leaf in self.parts]
         for kind, recipe in recipes.items():
@@ -121,9 +139,11 @@ class Encoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
-def _seen(spaces: Spaces | Space, names: Sequence[str] | None) -> tuple[Space, list[Leaf]]:
+def _seen(
+    spaces: Spaces | Space, names: Sequence[str] | None, layout: str | Mapping[str, str]
+) -> tuple[Space, list[Leaf]]:
     """Return the part of observations that a network sees, and its leaves."""
-    space = without_mask(spaces.observation if isinstance(spaces, Spaces) else spaces)
+    space = laid_out(without_mask(spaces.observation if isinstance(spaces, Spaces) else spaces), layout)
     if names is not None:
         space = with_parts(space, names, place="encoder.leaves")
     return space, [leaf for _, leaf in leaves(space)]
@@ -132,7 +152,7 @@ def _seen(spaces: Spaces | Space, names: Sequence[str] | None) -> tuple[Space, l
 def _kind(leaf: Leaf) -> str:
     if not isinstance(leaf, Box):
         return "choices"
-    return "image" if leaf.image else "signal" if len(leaf.shape) == 2 else "numbers"
+    return "image" if leaf.image else "signal" if leaf.settled_layout != "vector" else "numbers"
 
 
 def from_recipe(recipe: Recipe, **offered: Any) -> nn.Module:
@@ -303,12 +323,10 @@ class EncodedMLP(Encoded):
 
 
 class ImageEncoder(nn.Module):
-    """Convolutions and one dense layer over pixels [..., H, W], [..., H, W, C] or [..., C, H, W], or over signals.
-
-    Which of them it is follows from the shape: the channels are the smallest dimension.
+    """Convolutions and one dense layer over the pixels of an image, or over signals.
 
     Args:
-        leaf: an image; or a signal, [..., L, C] or [..., C, L].
+        leaf: an image, whose `picture` has the axes; or a signal, [..., L, C] or [..., C, L].
         recipe, features, activation, init: as `Encoder` takes them.
 
     Raises:
@@ -325,9 +343,7 @@ class ImageEncoder(nn.Module):
         init: str | Initializer = "default",
     ) -> None:
         super().__init__()
-        self.shape = leaf.shape
-        self.gray = leaf.image and len(leaf.shape) == 2
-        self.channels_last = leaf.channels_last
+        self.leaf = leaf
         picture = self._picture(torch.zeros(2, *leaf.shape))
         large = min(picture.shape[2:]) >= 36
         if recipe is None:
@@ -343,16 +359,14 @@ class ImageEncoder(nn.Module):
 
     def _picture(self, pixels: Tensor) -> Tensor:
         """Return pixels as [B, C, H, W], a signal as [B, C, L]."""
-        flat = pixels.reshape(-1, *self.shape)
-        if self.gray:
-            return flat.unsqueeze(1)
-        return flat.movedim(-1, 1) if self.channels_last else flat
+        flat = numbers(self.leaf, pixels).reshape(-1, *self.leaf.shape)
+        if self.leaf.picture is not None:
+            return self.leaf.picture.channels_first(flat)  # type: ignore[no-any-return]
+        return flat.movedim(-1, 1) if self.leaf.settled_layout == "channels_last" else flat
 
     def forward(self, pixels: Tensor) -> Tensor:
         picture = self._picture(pixels)
-        if pixels.dtype == torch.uint8:  # else they are scaled already
-            picture = picture.float().mul_(1.0 / 255.0)
-        lead = pixels.shape[: pixels.dim() - len(self.shape)]
+        lead = pixels.shape[: pixels.dim() - len(self.leaf.shape)]
         with products(picture, LARGE):  # a filter is applied at many places
             features = self.dense(self.convolutions(picture).flatten(1))
         return features.to(picture.dtype).reshape(*lead, self.size)  # type: ignore[no-any-return]
