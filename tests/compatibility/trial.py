@@ -85,6 +85,7 @@ def _parent(word: str, command: list[str]) -> list[str]:
         return [other for other in command if not key_of(other).startswith("init.")]
     sizes = [other.replace("vae_hidden", "hidden") for other in command if re.match(r"algorithm\.(vae_h|cond)", other)]
     latent = next((other for other in command if key_of(other) == "algorithm.latent"), "algorithm.latent=2")
+    sizes += ["algorithm.condition_reader=decoder"] if "algorithm.condition=observation" in sizes else []
     demonstrations = [*complete(OF_DEMONSTRATIONS.split()), "algorithm.likelihood=gaussian", latent, *sizes]
     _provide(demonstrations, [other for other in command if key_of(other).startswith("env")])
     return demonstrations
