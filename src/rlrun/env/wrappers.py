@@ -107,8 +107,8 @@ class FrameStack(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def stacked(self, part: Array) -> Array:
         """Return an array of the size of one observation as often as observations are stacked."""
-        (join, axis), *_ = self._ways
-        joined: Array = join([part] * (self.frames.maxlen or 1), axis=axis)
+        axis = next(iter(self.joined.values()))
+        joined: Array = _join([part] * (self.frames.maxlen or 1), axis)
         return joined
 
     def _stacked(self, observation: Any) -> Any:
