@@ -243,3 +243,17 @@ def test_a_vector_environment_that_normalizes_is_evaluated_with_its_statistics()
         assert repr(copy.wrapper_states()).replace("False", "True") == repr(states)
     finally:
         del gymnasium.registry[name]
+
+
+def test_a_run_continues_with_statistics_of_rewards_and_observations(tmp_path):
+    listed = f"{NORMALIZE},{{_target_: gymnasium.wrappers.NormalizeReward}},{{_target_: {HERE}.Open}}"
+    small = [f"env.target={HERE}.Bandit", "algorithm=dqn", "preset=null", "num_envs=2", "logger=[]"]
+    small += ["algorithm.warmup_steps=100", "algorithm.hidden=[8]", "evaluation.every=0", f"env.wrappers=[{listed}]"]
+    rlrun.train([*small, "stop.env_steps=512"], run_dir=tmp_path / "whole")
+    rlrun.train([*small, "stop.env_steps=256"], run_dir=tmp_path / "part")
+    rlrun.resume(tmp_path / "part", ["stop.env_steps=512"])
+    whole, part = (
+        load(rlrun.runs.directory.RunDir(tmp_path / run).checkpoint("latest"), ["env"])["env"]["wrappers"]
+        for run in ("whole", "part")
+    )
+    assert repr(whole) == repr(part)

@@ -271,7 +271,8 @@ def _take(layer: Layer) -> dict[str, Any]:
     for kind, moments, total in _NORMALIZERS:
         if isinstance(layer, kind):
             statistics = getattr(layer, moments)
-            state[moments] = {name: getattr(statistics, name) for name in MOMENTS}
+            state[moments] = {name: np.array(getattr(statistics, name)) for name in ("mean", "var")}
+            state[moments]["count"] = float(statistics.count)
             state |= {} if total is None else {total: getattr(layer, total)}
     if state:
         state[FREEZABLE] = layer.update_running_mean
