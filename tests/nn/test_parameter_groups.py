@@ -2,15 +2,19 @@
 
 from functools import partial
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 from tests.callbacks.batches import Batches
 from torch import nn
 
+import rlrun
 from rlrun.callbacks import LossCallback
+from rlrun.commands.train import Experiment
 from rlrun.config import compose
-from rlrun.core.errors import ConfigError, WiringError
+from rlrun.core.errors import ConfigError, RequestError, WiringError
 from rlrun.core.schedules import Linear
 from rlrun.nn import Deconvolutions, grouped
 from rlrun.training.trainer import Trainer
@@ -63,6 +67,118 @@ def test_only_chosen_parameters_decay(optimizer, changes, decayed):
     assert [id(value) for value in ordered] == [id(loss.network.get_parameter(name)) for name in saved["names"]]
 
 
+class Deep(nn.Module):
+    """Names that an encoder may have in a network; `tied` is a second path to one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(2, 2)
+        self.gaussian = nn.ModuleDict({"encoder": nn.Linear(2, 2), "my_encoder_x": nn.Linear(2, 2)})
+        self.trunk = nn.ModuleList([nn.ModuleDict({"encoder": nn.Sequential(nn.Linear(2, 2))}), nn.Linear(2, 2)])
+        self.first = nn.Linear(2, 2)
+        self.last = nn.ModuleDict({"tied": self.first})
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["encoder"], ["encoder", "gaussian.encoder", "trunk.0.encoder.0"]),
+        (["gaussian.encoder", "encoder.0"], ["gaussian.encoder", "trunk.0.encoder.0"]),
+        (["*encoder*"], ["encoder", "gaussian.encoder", "gaussian.my_encoder_x", "trunk.0.encoder.0"]),
+        (["trunk"], ["trunk.0.encoder.0", "trunk.1"]),
+        (["1"], ["trunk.1"]),
+        (["tied"], ["first"]),
+    ],
+)
+def test_names_fit_anywhere_on_a_path(names, chosen):
+    network = Deep()
+    optimizer = grouped(network, optimizer=ADAMW, groups={"slow": {"names": names, "lr": 0.01}})
+    slow = {id(value) for group in optimizer.param_groups if group["lr"] == 0.01 for value in group["params"]}
+    assert [name for name, value in network.named_parameters() if id(value) in slow] == [
+        f"{module}.{name}" for module in chosen for name in ("weight", "bias")
+    ]
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len([*network.parameters()])
+
+
+ENCODERS = ["+with=parameter_groups", "optimizer.groups.encoder={names: [encoder], lr: 1.0e-4}", "encoder=small"]
+ENCODERS += ["env.target=tests.nn.test_parameter_groups.Pictures", "env.kwargs.continuous=true", "preset=null"]
+ENCODERS += ["algorithm.hidden=[8]", "logger=[]", "evaluation.every=0", "checkpoint.every=0", "stop.updates=2"]
+OFF_POLICY = ["algorithm.batch_size=4", "algorithm.warmup_steps=8", "memory.length=100"]
+
+
+class Pictures(gymnasium.Env):
+    """Black pictures for any action."""
+
+    def __init__(self, continuous):
+        self.observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+        numbers = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+        self.action_space = numbers if continuous else gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros((36, 36, 3), np.uint8), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros((36, 36, 3), np.uint8), 0.0, False, self.steps == 5, {}
+
+
+RUNS = {
+    "sac": (["algorithm=sac", *OFF_POLICY], {"q_loss", "policy"}),
+    "td3": (["algorithm=td3", *OFF_POLICY], {"q_loss", "policy"}),
+    "shared": (["algorithm=sac", *OFF_POLICY, "+with=[parameter_groups,shared_encoder]"], {"q_loss"}),
+    "dqn": (["algorithm=dqn", *OFF_POLICY, "env.kwargs.continuous=false"], {"q_loss"}),
+    "ppo": (["algorithm=ppo", "algorithm.horizon=8", "algorithm.batch_size=8"], {"ppo"}),
+    "a2c": (["algorithm=a2c"], {"a2c"}),
+}
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_encoders_of_all_algorithms_have_their_rate(case, tmp_path):
+    overrides, losses = RUNS[case]
+    result = rlrun.train([*ENCODERS, *overrides], run_dir=tmp_path / "run")
+    callbacks, chosen = result.trainer.callbacks, set()
+    for name, callback in callbacks.items():
+        groups = getattr(getattr(callback, "optimizer", None), "param_groups", [])
+        if rates := {group["name"]: group["lr"] for group in groups}:
+            metrics = callback.metrics
+            assert {key for key in metrics if key.startswith("learning_rate/")} == {
+                f"learning_rate/{name}/{group}" if group else f"learning_rate/{name}" for group in rates
+            }
+        if "encoder" in rates:
+            factor = rates[""] / result.config.algorithm.lr  # a schedule has changed both alike
+            assert metrics[f"learning_rate/{name}/encoder"] == pytest.approx(1.0e-4 * factor)
+            chosen.add(name)
+    assert chosen == losses
+    if case == "sac":  # a resumed run has the groups, and their moments
+        resumed = rlrun.resume(tmp_path / "run", ["stop.updates=3"]).trainer.callbacks["policy"]
+        assert [group["name"] for group in resumed.optimizer.param_groups] == ["", "encoder"]
+        assert {int(entry["step"]) for entry in resumed.optimizer.state.values()} == {3}
+
+
+def test_groups_alone_change_nothing(tmp_path):
+    overrides = ["algorithm=sac", "env=pendulum", *OFF_POLICY, *ENCODERS[6:], "preset=null"]
+    ends = [
+        rlrun.train([*overrides, *more], run_dir=tmp_path / name).trainer.callbacks["q_loss"].parameters
+        for name, more in (("plain", []), ("groups", ["+with=parameter_groups"]))
+    ]
+    for ours, theirs in zip(*ends, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["optimizer=sgd"], r"optimizer\.momentum: AdamW has no such setting; .* torch\.optim\.SGD with optimizer=sgd"),
+        (["optimizer.groups.a={names: [critix]}"], r"groups\.a\.names: 'critix' matches no parameter of any loss"),
+    ],
+)
+def test_what_a_user_may_forget_is_said(overrides, message):
+    with pytest.raises(RequestError, match=message):
+        _ = Experiment(compose(["algorithm=sac", "env=pendulum", "+with=parameter_groups", *overrides])).trainer
+
+
 def test_weights_of_decoders_decay():
     """By the groups of `+with=weight_decay`."""
     config = compose(["algorithm=sac", "env=pendulum", "+with=weight_decay"]).config
@@ -92,7 +208,13 @@ def test_schedules_keep_the_ratio_of_learning_rates():
         ({"a": 3}, "groups.a: wanted a dict, got 3"),
         ({"a": {"names": ["[" * 30_000]}}, "groups.a.names: wanted names of at most 200 letters"),
         ({"a": {"names": "weight"}}, "groups.a.names: wanted a list, got 'weight'"),
-        ({"a": {"names": ["wieght"]}}, "callbacks.loss.optimizer.groups.a matches no parameter of any loss"),
+        (
+            {"a": {"names": ["wieght"]}},
+            r"callbacks.loss.optimizer.groups.a.names: 'wieght' matches no parameter of any loss \(did you",
+        ),
+        ({"a": {"names": ["trunk", "hed"]}}, r"groups.a.names: 'hed' matches .* \(did you mean 'head'\?\)"),
+        ({"a": {"names": ["zzzzz"]}}, "'zzzzz' matches .*; their paths have 0, 1, 2, bias, fixed, free, head, trunk, "),
+        ({"a": {"modules": ["LayerNorm"], "names": ["head"]}}, "groups.a matches no parameter of any loss"),
         ({"a": {"exclude": ["haed"]}}, "callbacks.loss.optimizer.groups.a.exclude: 'haed' matches no parameter"),
     ],
 )

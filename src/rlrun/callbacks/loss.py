@@ -388,9 +388,10 @@ def require_distance(function: ops.Distance | None, huber: float | None) -> None
 
 
 def learning_rates(optimizer: torch.optim.Optimizer, name: str) -> dict[str, Any]:
-    """Return the learning rate of each group of an optimizer's parameters as a metric."""
-    rates = [group["lr"] for group in optimizer.param_groups]
-    return {f"learning_rate/{name}" + (f"_{index}" if index else ""): rate for index, rate in enumerate(rates)}
+    """Return the learning rate of each group of an optimizer's parameters as a metric, by the group's name."""
+    places = enumerate(optimizer.param_groups)
+    rates = [(group.get("name", f"{index or ''}"), group["lr"]) for index, group in places]
+    return {f"learning_rate/{name}" + (f"/{group}" if group else ""): rate for group, rate in rates}
 
 
 class BonusLoss(LossCallback):

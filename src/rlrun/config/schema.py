@@ -10,7 +10,8 @@ from typing import Any
 from rlrun.config.interpolation import child, children, dotted, locate, plain, split
 from rlrun.core.errors import ConfigError, did_you_mean
 
-OPEN = ("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rename")  # the user's own: no `+` needed
+# The user's own: no `+` needed.
+OPEN = ("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rename", "optimizer.groups")
 # What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.
 CHANGEABLE = (
     *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),

@@ -1,8 +1,9 @@
 """Parameter groups of an optimizer, by the modules that hold parameters and by the names of these."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -12,6 +13,19 @@ from rlrun.nn.optimizers import build_optimizer
 
 CHOICE = ("modules", "names", "exclude")
 LONGEST = 200  # letters of a pattern; thousands of brackets would take minutes
+
+
+class Choice(NamedTuple):
+    """What chooses parameters of a network.
+
+    texts: names and patterns that a user wrote.
+    matches: whether a parameter fits.
+    known: names of the parameters and of the modules around them.
+    """
+
+    texts: tuple[str, ...]
+    matches: bool
+    known: frozenset[str]
 
 
 def grouped(
@@ -30,7 +44,8 @@ def grouped(
         network: is trained.
         optimizer: a partial of one of `torch.optim`.
         groups: by name, `modules` (classes of the modules that hold its parameters), `names` and `exclude` (patterns of
-            a parameter's name, of its last part, or of a module around it), and settings such as `weight_decay`.
+            names on the path to a parameter: one part of it, or several that follow one another), and settings such as
+            `weight_decay`.
         settings: of parameters that fit no group with others.
 
     Raises:
@@ -45,17 +60,29 @@ def grouped(
                 raise ConfigError(f"groups.{name}{wanted}, got {value!r}")
             if key in CHOICE and not all(isinstance(text, str) and len(text) <= LONGEST for text in value):
                 raise ConfigError(f"groups.{name}.{key}: wanted names of at most {LONGEST} letters")
+    paths: dict[nn.Parameter, list[str]] = {}
+    for path, parameter in network.named_parameters(remove_duplicate=False):
+        paths.setdefault(parameter, []).append(path)
     members: dict[tuple[str, ...], list[nn.Parameter]] = {(): []}  # by the groups that they fit
-    for path, parameter in network.named_parameters():
+    for parameter, own in paths.items():
         if parameter.requires_grad:
-            module = network.get_submodule(path.rpartition(".")[0])
-            fitting = tuple(name for name, group in groups.items() if _fits(group, path, module))
+            holders = [network.get_submodule(path.rpartition(".")[0]) for path in own]
+            kinds = {kind.__name__ for holder in holders for kind in type(holder).__mro__}
+            fitting = tuple(name for name, group in groups.items() if _fits(group, own, kinds))
             members.setdefault(fitting, []).append(parameter)
     parts = [
-        {"params": parameters, "name": " ".join(names)} | {k: v for name in names for k, v in _settings(groups[name])}
+        {"params": parameters, "name": ".".join(names)} | {k: v for name in names for k, v in _settings(groups[name])}
         for names, parameters in members.items()
         if parameters
     ]
+    taken = inspect.signature(optimizer).parameters
+    for key in () if any(argument.kind is argument.VAR_KEYWORD for argument in taken.values()) else settings:
+        if key not in taken:
+            kind = getattr(getattr(optimizer, "func", optimizer), "__name__", "it")
+            raise ConfigError(
+                f"optimizer.{key}: {kind} has no such setting; optimizer.optimizer._target_ names the class, which is "
+                "torch.optim.SGD with optimizer=sgd"
+            )
     result = build_optimizer(optimizer, parts, **settings)
     for name, group in groups.items():
         for key, _ in _settings(group):
@@ -63,12 +90,17 @@ def grouped(
                 hint = did_you_mean(key, (*CHOICE, *result.defaults))
                 raise ConfigError(f"groups.{name}: {type(result).__name__} has no setting '{key}'{hint}")
     for part in result.param_groups:
-        part["lr_factor"] = 1.0 if part["lr"] == result.defaults["lr"] else part["lr"] / result.defaults["lr"]
-    paths = [path for path, _ in network.named_parameters()]
-    result.matches = {f"groups.{name}": any(name in names for names in members) for name in groups} | {  # type: ignore[attr-defined]
-        f"groups.{name}.exclude: '{pattern}'": any(_named([pattern], path) for path in paths)
+        part["lr_factor"] = 1.0 if part["lr"] == result.defaults["lr"] else part["lr"] / (result.defaults["lr"] or 1.0)
+    every = [path for own in paths.values() for path in own]
+    known = frozenset(part for path in every for part in path.split("."))
+    result.matches = {  # type: ignore[attr-defined]
+        f"groups.{name}": Choice(tuple(group.get("names", ())), any(name in names for names in members), known)
         for name, group in groups.items()
-        for pattern in group.get("exclude", ())
+    } | {
+        f"groups.{name}.{key}: '{pattern}'": Choice((pattern,), _named([pattern], every), known)
+        for name, group in groups.items()
+        for key in ("names", "exclude")
+        for pattern in group.get(key, ())
     }
     return result
 
@@ -77,13 +109,15 @@ def _settings(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(key, value) for key, value in group.items() if key not in CHOICE]
 
 
-def _fits(group: Mapping[str, Any], path: str, module: nn.Module) -> bool:
-    kinds = {kind.__name__ for kind in type(module).__mro__}
+def _fits(group: Mapping[str, Any], paths: Sequence[str], kinds: set[str]) -> bool:
     of_kind = not kinds.isdisjoint(group.get("modules", kinds))
-    return of_kind and _named(group.get("names", ["*"]), path) and not _named(group.get("exclude", ()), path)
+    return of_kind and _named(group.get("names", ["*"]), paths) and not _named(group.get("exclude", ()), paths)
 
 
-def _named(patterns: Sequence[str], path: str) -> bool:
-    *above, last = path.split(".")
-    texts = [path, last, *(".".join(above[:depth]) for depth in range(1, len(above) + 1))]
+def _named(patterns: Sequence[str], paths: Sequence[str]) -> bool:
+    """Return True if a pattern fits parts that follow one another on one of the paths."""
+    texts = set()
+    for parts in (path.split(".") for path in paths):
+        ends = range(1, len(parts) + 1)
+        texts |= {".".join(parts[begin:end]) for end in ends for begin in range(end)}
     return any(fnmatchcase(text, pattern) for pattern in patterns for text in texts)

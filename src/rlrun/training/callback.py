@@ -68,7 +68,7 @@ class Callback:
     by_turns: bool = False  # others train the same parameters, each in separate phases
     ends: bool = False  # its end_cycle may end training, so it is called after all others
     terms: Mapping[str, "Callback"] = {}  # losses that its `loss` adds up, by name
-    patterns: Mapping[str, bool] = {}  # by place: whether what selects parameters matches one of them
+    patterns: Mapping[str, Any] = {}  # by place: a `Choice` of `rlrun.nn.parameter_groups`
     name: str = ""  # its key in the trainer's callbacks, set when the plan is made
     position: int = 0  # its index among them
     inherited: tuple[str, ...] | None = None  # entries of its state that a fork of the run loads; None = all

@@ -239,10 +239,15 @@ def _check_inputs(plan: Plan, callback: Callback, known: set[str]) -> None:
 def _check_trained(callbacks: Mapping[str, Callback]) -> None:
     """Refuse parameters that two callbacks train with separate optimizers, and groups that nobody's parameters fit."""
     trains: dict[int, Callback] = {}
-    matched = {place for callback in callbacks.values() for place, matches in callback.patterns.items() if matches}
+    choices = [item for callback in callbacks.values() for item in callback.patterns.items()]
+    matched = {place for place, choice in choices if choice.matches}
+    known = sorted({name for _, choice in choices for name in choice.known})
     for callback in callbacks.values():
         if unmatched := [place for place in callback.patterns if place not in matched]:
-            raise WiringError(f"callbacks.{callback.name}.optimizer.{unmatched[0]} matches no parameter of any loss")
+            place = min(unmatched, key=lambda place: ":" not in place)  # rather a pattern than its whole group
+            near = (did_you_mean(text, known) for text in callback.patterns[place].texts)
+            hint = next(filter(None, near), f"; their paths have {_list(known[:20])}")
+            raise WiringError(f"callbacks.{callback.name}.optimizer.{place} matches no parameter of any loss{hint}")
         for parameter in callback.trained():
             before = trains.setdefault(id(parameter), callback)
             if before is not callback and not (before.by_turns and callback.by_turns):
