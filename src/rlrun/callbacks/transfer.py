@@ -210,7 +210,7 @@ class MemoryExport(Callback):
         elif self.path is not None and self.layout == "emote":
             emote.write(self.table, self.path, public=self.public)
         elif self.path is not None:
-            files.store(self.table, self.path, public=self.public)
+            files.store(self.table, self.path, public=self.public, spaces=self.spaces)
         self._axis = axis
         self._due = following(axis, self.every)
         self._earliest = time.monotonic() + self.min_seconds

@@ -46,8 +46,8 @@ EnvOverrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[OVERRIDE]...",
-        help="For an exported policy: env=NAME, env.id=ID or env.target=CLASS names another environment; "
-        "env.kwargs.KEY=VALUE changes its own.",
+        help="For an exported policy, or a run that learned from data alone: env=NAME, env.id=ID or env.target=CLASS "
+        "names another environment; for a policy, env.kwargs.KEY=VALUE changes its own.",
         autocompletion=complete,
     ),
 ]

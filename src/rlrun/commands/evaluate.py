@@ -10,9 +10,10 @@ import numpy as np
 
 from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.video import Film, Stage, require_encoder
+from rlrun.config.overrides import listed
 from rlrun.core.errors import RequestError, RunDirError
-from rlrun.export.opening import Exported, exported, is_export, refuse_overrides
-from rlrun.loading.policy import Frozen, frozen, has_agent, judged
+from rlrun.export.opening import Exported, exported, frozen_in, is_export
+from rlrun.loading.policy import Frozen, has_agent, judged
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import counted, finite, place_of
 
@@ -140,7 +141,8 @@ def evaluate(
         form: of videos: mp4 (default) or gif.
         network: config path of the network that is judged by held-out data; None = the only one, if there is no agent.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
-        overrides: for an exported policy: they change its environment, or choose another one.
+        overrides: for an exported policy: they change its environment, or choose another one. For a run that learned
+            from data alone: they name one.
 
     Returns:
         An `EvaluationReport`, or a `ValidationReport` of a network. For a list of checkpoints one for each; if one is
@@ -157,22 +159,25 @@ def evaluate(
             film = _film(video, videos, form)
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
                 return _file_report(file, stage)
-    refuse_overrides(overrides)
+    overrides = listed(overrides)
     single, wanted = isinstance(checkpoint, str), _chosen(RunDir.open(run), checkpoint)
     if network is not None or not has_agent(run, trust):
+        if overrides:
+            raise RequestError(f"{overrides[0]}: this run has no agent that plays, so it takes no environment")
         if stochastic or any(option is not None for option in (epsilon, video, videos, form)):
             raise RequestError("--stochastic, --epsilon and --video go with episodes; a network has held-out data")
         results: list[Any] = _validated(run, network, trust, wanted)
     else:
         film = _film(video, videos, form)
         options: dict[str, Any] = {"episodes": episodes, "seed": seed, "film": film, "epsilon": epsilon}
-        results = _played(run, trust, wanted, single=single, explore=stochastic, **options)
+        results = _played(run, trust, overrides, wanted, single=single, explore=stochastic, **options)
     return results[0] if single else results
 
 
 def _played(
     run: Path,
     trust: Iterable[str],
+    overrides: Iterable[str],
     wanted: list[Path],
     *,
     single: bool,
@@ -181,7 +186,7 @@ def _played(
     **options: Any,
 ) -> list[EvaluationReport]:
     """Play the episodes of each checkpoint; options: of `Stage`."""
-    with frozen(run, trust) as policy:
+    with frozen_in(run, trust, overrides, act="eval") as policy:
         if single:
             policy.take_only(wanted[0])
         epsilon = (0.0 if explore else policy.epsilon) if epsilon is None else epsilon

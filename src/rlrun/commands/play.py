@@ -15,8 +15,8 @@ from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_genera
 from rlrun.collect.video import fps_of, rendered_copy, unset_headless
 from rlrun.core.errors import RequestError, printable
 from rlrun.env import Env
-from rlrun.export.opening import Exported, exported, is_export, refuse_overrides
-from rlrun.loading.policy import Frozen, frozen
+from rlrun.export.opening import Exported, exported, frozen_in, is_export
+from rlrun.loading.policy import Frozen
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted
 
@@ -48,7 +48,8 @@ def play(
         text: in the terminal, also where a window could be opened.
         fps: steps a second; None = the environment's own rate.
         trust: packages that the run's config may import, beyond those of any run and of the user's project.
-        overrides: for an exported policy: they change its environment, or choose another one.
+        overrides: for an exported policy: they change its environment, or choose another one. For a run that learned
+            from data alone: they name one.
         say: called with each text to print.
 
     Raises:
@@ -87,9 +88,8 @@ def _policy(
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             yield file
         return
-    refuse_overrides(overrides)
     where = RunDir.open(run).checkpoint(checkpoint)
-    with frozen(run, trust) as policy:
+    with frozen_in(run, trust, overrides, act="play") as policy:
         policy.take_only(where)
         yield policy
 

@@ -28,10 +28,10 @@ from rlrun.config.overrides import listed
 from rlrun.config.sources import describe_presets
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators
-from rlrun.core.spaces import describe_layouts
+from rlrun.core.spaces import Spaces, describe_layouts
 from rlrun.core.typing import Stateful
 from rlrun.env import Env
-from rlrun.env.descriptions import describe_env
+from rlrun.env.descriptions import describe_env, describe_spaces
 from rlrun.env.wrapper_state import are_learning
 from rlrun.loading.assembly import (
     backend_of,
@@ -43,6 +43,7 @@ from rlrun.loading.assembly import (
     require_shareable,
     restore_part,
     shares,
+    spaces_path,
     stateful,
 )
 from rlrun.memory import Table
@@ -239,6 +240,13 @@ class Experiment:
         about["set_by"] = configuration.provenance(self.composed)
         return {**about, **process_as_set_up(self.device), "precision": str(self.config.precision)}
 
+    def described_spaces(self) -> dict[str, Any] | None:
+        """Return the spaces of the environment, or of the data if there is none; None if a run has neither."""
+        if (env := self.builder.get("env")) is not None:
+            return describe_env(env)
+        spaces = self.builder.built.get(spaces_path(self.config))
+        return describe_spaces(spaces) if isinstance(spaces, Spaces) else None
+
     @contextmanager
     def begin(self, run_dir: RunDir) -> Iterator[None]:
         """Write config, overrides and manifest into the run directory, and lock it until the context ends.
@@ -254,7 +262,7 @@ class Experiment:
                     if isinstance(part, Table) and OmegaConf.select(self.config, f"{path}.length", default=0) is None:
                         OmegaConf.update(self.config, f"{path}.length", part.length * count_of(self.config))
                 text = configuration.to_yaml(self.config)
-                about = {**self.describe(), "spaces": describe_env(self.builder.get("env"))}
+                about = {**self.describe(), "spaces": self.described_spaces()}
                 run_dir.start(config=text, overrides=self.composed.overrides, manifest=about)
                 if preset := describe_presets([self.composed.preset]):
                     run_dir.echo(preset, logging.WARNING)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.core.spaces import Box, Spaces, laid_out, leaves
-from rlrun.env.spaces import OuterSpaces, from_gymnasium, parts_of
+from rlrun.env.spaces import OuterSpaces, from_gymnasium, parts_of, to_gymnasium
 
 KINDS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 MOST = 10_000  # different bounds of a leaf; beyond that, nothing is recorded
@@ -55,12 +55,24 @@ def _listed(bounds: Any) -> Any:
 
 
 def describe_env(env: Any) -> dict[str, Any] | None:
-    """Return the spaces of an environment for the manifest of a run.
+    """Return the spaces of an environment for the manifest of a run, as `describe_outer` does; None if it has none."""
+    outer = getattr(env, "outer", None)
+    return describe_outer(outer, env.spaces.rewards) if outer else None
 
-    None if it has none, or very many bounds, or if the description does not give the same space back.
+
+def describe_spaces(spaces: Spaces) -> dict[str, Any] | None:
+    """Return spaces of rlrun as `describe_outer` does, for a run without an environment, and for a stored memory."""
+    outer = to_gymnasium(spaces.observation, tuples=True), to_gymnasium(spaces.action, tuples=True)
+    return describe_outer(outer, spaces.rewards)
+
+
+def describe_outer(outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], rewards: int) -> dict[str, Any] | None:
+    """Return the spaces of observations and actions, and the number of rewards of a step, as `RecordedSpaces` reads it.
+
+    None if they have very many bounds, or if the description does not give the same space back.
     """
     described = {}
-    for role, space in zip(("observation", "action"), getattr(env, "outer", None) or (), strict=False):
+    for role, space in zip(("observation", "action"), outer, strict=True):
         parts = {path: {"shape": list(leaf.shape), **describe_leaf(leaf)} for path, leaf in walk(space)}
         if any(np.size(value) > MOST for part in parts.values() for value in part.values()):
             return None
@@ -74,7 +86,7 @@ def describe_env(env: Any) -> dict[str, Any] | None:
                 described[role] = {"containers": forms, "parts": parts}
                 continue
         return None
-    return {**described, "rewards": env.spaces.rewards} if described else None
+    return {**described, "rewards": rewards}
 
 
 def space_of(forms: Any, parts: Mapping[str, Any], place: str) -> gymnasium.Space[Any]:

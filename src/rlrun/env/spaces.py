@@ -71,6 +71,24 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
     return Composite({name: from_gymnasium(part, f"{place}.{name}", action=action) for name, part in parts.items()})
 
 
+def to_gymnasium(space: Space, *, tuples: bool = False) -> gymnasium.Space[Any]:
+    """Return a space as Gymnasium has it, in the order of its parts.
+
+    tuples: whether parts that are named "0", "1", … become a Tuple, or a Dict.
+    """
+    if isinstance(space, Composite):
+        parts = {name: to_gymnasium(part, tuples=tuples) for name, part in space.parts.items()}
+        numbered = tuples and [*parts] == [str(index) for index in range(len(parts))]
+        return gymnasium.spaces.Tuple(parts.values()) if numbered else gymnasium.spaces.Dict([*parts.items()])
+    if isinstance(space, Box):
+        return gymnasium.spaces.Box(space.low, space.high, space.shape, np.dtype(space.dtype))  # type: ignore[arg-type]
+    if isinstance(space, Discrete):
+        return gymnasium.spaces.Discrete(space.n, start=space.start)
+    if space.dtype == "int8" and (space.nvec == 2).all() and not space.start.any():
+        return gymnasium.spaces.MultiBinary(space.shape if len(space.shape) > 1 else space.shape[0])
+    return gymnasium.spaces.MultiDiscrete(space.nvec, dtype=np.dtype(space.dtype), start=space.start)  # type: ignore[arg-type]
+
+
 def rewards_of(env: Any, place: str) -> int:
     """Return the length of reward vectors, by the environment's `reward_space`; 0 = rewards are plain numbers.
 

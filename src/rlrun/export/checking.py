@@ -12,12 +12,15 @@ from rlrun.collect.agents import Agent, initial_state, restarted, to_arrays, to_
 from rlrun.collect.by_id import AgentProxy, rounds
 from rlrun.collect.evaluate import restored_generators
 from rlrun.core.errors import RlrunError
+from rlrun.core.spaces import take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, EnvById
 from rlrun.env.descriptions import containers
 from rlrun.env.spaces import action_writer, batch_reader
 from rlrun.export import play_onnx
 from rlrun.export.graph import Graph, Port, dealing, flat, named, nested
+from rlrun.memory.episodes import Stored
+from rlrun.memory.sources import table_of
 from rlrun.ops import distributions
 
 TOLERANCE = 1e-5  # between numbers of a size up to 1, relative to larger ones
@@ -227,6 +230,25 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
             episode_end = step.terminated | step.truncated
             observation = env.restart(episode_end) if episode_end.any() else step.observation
             state = None if initial is None else restarted(response["state"], initial, episode_end)
+    return rows[:count]
+
+
+def data_rows(sources: Sequence[str], agent: Agent, graph: Graph, count: int) -> list[Columns]:
+    """Return the first `count` observations of stored episodes, each with the state before it where there is one.
+
+    Raises:
+        RequestError: a source is missing or damaged.
+    """
+    rows: list[Columns] = []
+    initial = initial_state(agent, 1)
+    with restored_generators():
+        for source in sources:
+            for episode in Stored.of(table_of(source)):
+                state, seen = initial, episode.row["observation"]
+                for index in range(len(episode) if len(rows) < count else 0):
+                    observation = take_rows(seen, slice(index, index + 1))
+                    rows += rows_of(graph, observation, state)
+                    state = None if initial is None else agent(observation, state, explore=True)["state"]
     return rows[:count]
 
 

@@ -25,7 +25,19 @@ from rlrun.core.typing import Tree
 from rlrun.env import Env
 from rlrun.env.descriptions import containers
 from rlrun.env.make import NORMALIZE
-from rlrun.export.checking import TOLERANCE, Columns, Reference, Run, compare, edges, played, recorded, rows_of, running
+from rlrun.export.checking import (
+    TOLERANCE,
+    Columns,
+    Reference,
+    Run,
+    compare,
+    data_rows,
+    edges,
+    played,
+    recorded,
+    rows_of,
+    running,
+)
 from rlrun.export.graph import Graph, Outer
 from rlrun.export.network import NetworkAgent, outer_of, validated
 from rlrun.loading.policy import Judged, Restored, frozen, has_agent, judged, require_own_folder
@@ -91,7 +103,8 @@ def export_onnx(
 ) -> Export:
     """Write the policy of a run as a file that needs no `rlrun`, and prove that it acts the same.
 
-    Of a run without an agent a network is written; held-out data prove that it answers the same.
+    Of a run without an agent a network is written; held-out data prove that it answers the same. A policy that learned
+    from data alone is compared on their observations.
 
     Args:
         run: a run directory.
@@ -125,14 +138,18 @@ def export_onnx(
     with frozen(run, trust, device="cpu") as policy:
         path = _place(policy, output, f"policy.{format}")
         policy.take_only(where)
-        agent, env = unwrapped(policy.agent, policy.env, policy.wrappers)
+        if isinstance(policy.env, Env):
+            agent, env = unwrapped(policy.agent, policy.env, policy.wrappers)
+        else:
+            agent, env = policy.agent, policy.env
         try:
             with evaluation_mode(getattr(agent, "policy", None)):
                 graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
                 about = {**_described(policy, where, graph), "env": environment(policy.config)}
                 about |= {"file": path.name, "format": format, "seed": seed}
                 data = _file_bytes(graph, about)
-                about |= _proven(data, Reference(agent, graph), env, about, episodes)
+                rows = None if isinstance(env, Env) else data_rows(_sources(policy), agent, graph, RECORDED)
+                about |= _proven(data, Reference(agent, graph), env, about, episodes, rows)
         finally:
             env.close()
     _write(path, data, about)
@@ -214,17 +231,36 @@ def _file_bytes(graph: Graph, about: Mapping[str, Any]) -> bytes:
     return onnx_bytes(graph, program, about=about, version=about["updates"])
 
 
-def _proven(data: bytes, reference: Reference, env: Env, about: Mapping[str, Any], episodes: int) -> dict[str, Any]:
-    """Return what a file and its policy came to, side by side.
+def _sources(policy: Restored) -> list[str]:
+    """Return the stored memories that a run learned from.
+
+    Raises:
+        RequestError: it names none.
+    """
+    sources = OmegaConf.select(policy.config, "memory.import", default=None)
+    if not sources:
+        raise RequestError(f"{policy.directory.path}: neither env nor memory.import names what the file is compared on")
+    return [sources] if isinstance(sources, str) else list(sources)
+
+
+def _proven(
+    data: bytes,
+    reference: Reference,
+    env: Env,
+    about: Mapping[str, Any],
+    episodes: int,
+    rows: Sequence[Columns] | None = None,
+) -> dict[str, Any]:
+    """Return what a file and its policy came to, side by side; rows: in place of those of the environment.
 
     Raises:
         RlrunError: they are not the same.
     """
     graph, seed = reference.graph, about["seed"]
     run = running(data, graph, about["format"])
-    met = recorded(env, reference.agent, graph, count=RECORDED, seed=seed)
+    met = rows or recorded(env, reference.agent, graph, count=RECORDED, seed=seed)
     results: dict[str, Any] = {"parity": _parity(run, reference, met, seed)}
-    if about["format"] == "onnx" and env.envs:
+    if about["format"] == "onnx" and rows is None and env.envs:
         results["episodes"] = played(data, reference, env, about, episodes)
     return {"episodes": None, **results}
 
@@ -376,7 +412,7 @@ def interface(graph: Graph) -> dict[str, Any]:
 def environment(config: Any) -> dict[str, Any]:
     """Return what `play_onnx.py` makes the environment of, from the config of a run, unresolved."""
     whole = OmegaConf.create(config)
-    node: Any = OmegaConf.to_container(whole.env, resolve=True)
+    node: Any = {} if whole.env is None else OmegaConf.to_container(whole.env, resolve=True)
     around = [wrapper for wrapper in (node.get("around") or {}).values() if wrapper is not None]
     listed = [wrapper for wrapper in [*(node.get("wrappers") or []), *around] if not _is_in_file(wrapper)]
     return {

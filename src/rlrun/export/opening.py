@@ -22,6 +22,8 @@ from rlrun.export import play_onnx
 from rlrun.export.acting import FileAgent, cause, read_ports
 from rlrun.export.graph import Outer
 from rlrun.export.making import require
+from rlrun.loading.assembly import one_at_a_time
+from rlrun.loading.policy import Frozen, frozen, has_env
 from rlrun.runs.directory import CHECKPOINT
 from rlrun.runs.files import place_of, read_bytes, read_json
 from rlrun.security import trust
@@ -99,12 +101,48 @@ def is_export(path: Path | str) -> bool:
     return (place := place_of(path)).suffix in SUFFIXES and not place.is_dir()
 
 
-def refuse_overrides(overrides: Iterable[str]) -> None:
-    """Refuse overrides of a run directory with a RequestError."""
-    for override in _settings(overrides):
+@contextlib.contextmanager
+def frozen_in(run: Path | str, trust: Iterable[str], overrides: Iterable[str], *, act: str) -> Iterator[Frozen]:
+    """Open a run in its own environment, or one that learned from data alone in the one that overrides name.
+
+    act: the command, for messages.
+
+    Raises:
+        RequestError: overrides are given though the run has an environment, or name none though it has none.
+    """
+    overrides, place = _settings(overrides), place_of(run)
+    if has_env(place, trust):
+        for override in overrides:
+            raise RequestError(
+                f"{override}: a run plays in its own environment; overrides go with an exported policy, FILE.onnx"
+            )
+        with frozen(place, trust) as policy:
+            yield policy
+        return
+    parsed = _of_environments(overrides, "a run that learned from data alone")
+    if not any(override.key in NAMING for override in parsed):
         raise RequestError(
-            f"{override}: a run plays in its own environment; overrides go with an exported policy, FILE.onnx"
+            f"{place} learned from data alone and has no environment; name one: rlrun {act} {place} env=NAME (or "
+            "env.id=ID, env.target=CLASS)"
         )
+    typed = {override.key: override.value for override in parsed}
+    with frozen(place, trust, typed=typed, elsewhere=_named(parsed)) as policy:
+        yield policy
+
+
+def _of_environments(overrides: Sequence[str], subject: str) -> list[Override]:
+    """Return overrides that name an environment, or change it; refuse others."""
+    parsed = parse(overrides)
+    for override in parsed:
+        if override.key.partition(".")[0] != "env" and override.key != LIMIT:
+            raise RequestError(f"{override.text}: {subject} takes env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")
+    return parsed
+
+
+def _named(overrides: Sequence[Override]) -> DictConfig:
+    """Return the config of episodes in the environment that overrides name."""
+    roots = ("num_envs", "env", "evaluation")
+    return configuration.compose([override.text for override in overrides], primary=PRIMARY, roots=roots).config
 
 
 def _settings(overrides: Iterable[str]) -> list[str]:
@@ -132,16 +170,13 @@ def exported(path: Path | str, overrides: Iterable[str] = (), packages: Iterable
         RequestError: the file cannot be read or acts in another environment, this cannot be made, or a package is
             missing.
     """
-    path, parsed = place_of(path), parse(_settings(overrides))
+    path, parsed = place_of(path), _of_environments(_settings(overrides), "an exported policy")
     _require_onnx(path)
     packages = trust.require_of_use(packages)
-    for override in parsed:
-        if override.key.partition(".")[0] != "env" and override.key != LIMIT:
-            raise RequestError(f"{override.text}: an exported policy takes env=NAME, env.KEY=VALUE and {LIMIT}=NUMBER")
     data, about = _read(path)
     own = any(override.key in NAMING for override in parsed)  # then nothing is imported that the file names
     limits = trust.limited(packages, run=path, typed={override.key: override.value for override in parsed})
-    with contextlib.nullcontext() if own else limits:
+    with one_at_a_time(), contextlib.nullcontext() if own else limits:
         try:
             policy = Exported(path, data, about, (_chosen if own else _config)(path, about, parsed))
         except RecursionError as error:
@@ -228,8 +263,7 @@ def _chosen(path: Path, about: Mapping[str, Any], overrides: Sequence[Override])
     Raises:
         ConfigError: an override is wrong.
     """
-    roots = ("num_envs", "env", "evaluation")
-    config = configuration.compose([override.text for override in overrides], primary=PRIMARY, roots=roots).config
+    config = _named(overrides)
     limit = about.get("env", {}).get("max_steps")
     if isinstance(limit, int) and not any(override.key == LIMIT for override in overrides):
         config.evaluation.max_steps = limit

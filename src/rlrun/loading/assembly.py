@@ -2,8 +2,10 @@
 
 import gc
 import math
+import os
 import pickle
 import random
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -99,6 +101,10 @@ def backend_of(device: str, count: int) -> str:
     return "cpu:gloo,cuda:nccl" if own else "gloo"
 
 
+_locks = [threading.RLock()]  # the last one counts; a forked process lacks the thread that may hold it
+os.register_at_fork(after_in_child=lambda: _locks.append(threading.RLock()))
+
+
 def prepare_process(config: DictConfig) -> str:
     """Set threads and precision of this process; return the device as used.
 
@@ -136,8 +142,25 @@ def process_as_set_up(device: str) -> dict[str, Any]:
 
 
 @contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let other threads wait that set what belongs to the whole process; a thread that has begun may call it again."""
+    lock = _locks[-1]
+    with lock:
+        yield
+
+
+@contextmanager
 def process_restored() -> Iterator[None]:
-    """Leave threads, precision and random generators of the process in the end as they were before."""
+    """Leave threads, precision and random generators of the process in the end as they were before.
+
+    Other threads that do the same wait until then.
+    """
+    with one_at_a_time(), _restored():
+        yield
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     states = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
@@ -170,7 +193,10 @@ def builder_of(config: DictConfig, *, recorded: RecordedSpaces | None = None, **
         OmegaConf.update(live, key, value, force_add=True)
     if recorded is not None:
         builder = Builder(live)
-        builder.built["env"] = recorded
+        if OmegaConf.select(live, "env") is None:  # the data are not read again
+            builder.built[spaces_path(live)] = recorded.spaces
+        else:
+            builder.built["env"] = recorded
         return builder
     target = OmegaConf.select(live, "env._target_")
     kind = find_target(target, "env") if isinstance(target, str) and not target.startswith("rlrun.") else None
@@ -179,6 +205,12 @@ def builder_of(config: DictConfig, *, recorded: RecordedSpaces | None = None, **
         node = {"_target_": "rlrun.env.make", "target": target, "kwargs": kwargs, "num_envs": "${num_envs}"}
         OmegaConf.update(live, "env", node, merge=False)
     return Builder(live)
+
+
+def spaces_path(config: DictConfig) -> str:
+    """Return the path of the node that makes the spaces: `spaces`, or the one that it refers to."""
+    node = plain(config).get("spaces")
+    return node[2:-1] if isinstance(node, str) and node.startswith("${") else "spaces"
 
 
 def stateful(built: dict[str, Any]) -> dict[str, Stateful]:

@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,12 +23,20 @@ from rlrun.config.build import Builder
 from rlrun.config.interpolation import plain
 from rlrun.config.reading import ROOTS, reached, resolve_texts
 from rlrun.config.schema import KINDS, SETTINGS, check_kinds
-from rlrun.core.errors import BuildError, ConfigError, RequestError, RunDirError, did_you_mean
+from rlrun.core.errors import BuildError, ConfigError, RequestError, RunDirError, SpaceError, did_you_mean
+from rlrun.core.spaces import Box, Composite, Spaces, describe
 from rlrun.core.typing import Stateful
 from rlrun.env import Env
-from rlrun.env.descriptions import RecordedSpaces
+from rlrun.env.descriptions import RecordedSpaces, describe_spaces
 from rlrun.env.wrapper_state import States, wrappers_in
-from rlrun.loading.assembly import builder_of, prepare_process, process_restored, restore_part, stateful
+from rlrun.loading.assembly import (
+    builder_of,
+    one_at_a_time,
+    prepare_process,
+    process_restored,
+    restore_part,
+    stateful,
+)
 from rlrun.runs.checkpoint_manifest import read_manifest
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import read_json, require_own_database, require_own_file
@@ -50,6 +59,8 @@ class Arrival(NamedTuple):
 def arrived(run: Path | str, packages: Iterable[str] = (), typed: Mapping[str, Any] | None = None) -> Iterator[Arrival]:
     """Open a run; as long as the `with` block lasts, configs import only what `rlrun.security.trust` admits.
 
+    Other threads that build parts wait until then.
+
     Args:
         run: a run directory.
         packages: what its config may import beyond that, as `--trust` names it.
@@ -62,7 +73,7 @@ def arrived(run: Path | str, packages: Iterable[str] = (), typed: Mapping[str, A
     directory = RunDir.open(run)
     about = read_json(directory.manifest)
     _check_about(about, directory.manifest)
-    with trust.limited(packages, run=directory.path, project=about.get("project"), typed=typed):
+    with one_at_a_time(), trust.limited(packages, run=directory.path, project=about.get("project"), typed=typed):
         try:
             config = configuration.load(directory.config)
             _check(config, directory.config)
@@ -186,6 +197,12 @@ class Restored:
 class Frozen(Restored):
     """The agent and the environment of a run.
 
+    Args:
+        arrival: the run.
+        device: where the policy goes; None = as in the run.
+        only_acts: make no environment, if the manifest has its spaces.
+        elsewhere: config of an environment in place of the run's; a run that learned from data alone has none.
+
     Attributes:
         agent: what acts.
         env: what its own envs are copied from, never stepped; `RecordedSpaces` of a policy that only acts.
@@ -194,11 +211,18 @@ class Frozen(Restored):
         wrappers: states of the environment's wrappers at the checkpoint that was taken.
     """
 
-    def __init__(self, arrival: Arrival, device: str | None = None, *, only_acts: bool = False) -> None:
+    def __init__(
+        self,
+        arrival: Arrival,
+        device: str | None = None,
+        *,
+        only_acts: bool = False,
+        elsewhere: DictConfig | None = None,
+    ) -> None:
         super().__init__(arrival)
         device = self._prepared(device)
-        recorded = None
-        if only_acts and (spaces := arrival.about.get("spaces")) is not None:
+        recorded, alone = None, arrival.config.get("env") is None
+        if (only_acts or alone) and (spaces := arrival.about.get("spaces")) is not None:
             recorded = RecordedSpaces(spaces, str(self.directory.manifest))
         try:
             builder, agent, env = self._built(device, recorded)
@@ -206,6 +230,14 @@ class Frozen(Restored):
             if recorded is None:
                 raise
             builder, agent, env = self._built(device, None)  # a part reads more of the environment than its spaces
+        limit: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
+        if alone:
+            env = recorded or RecordedSpaces(describe_spaces(builder.get("spaces")), str(self.directory.manifest))
+        if elsewhere is not None:
+            own, env = env, Builder(elsewhere).get("env")
+            limit = elsewhere.evaluation.max_steps
+            if isinstance(env, Env):
+                _require_fit(own.spaces, env, self.directory.path.name)
         for path, fits, kind, part in (
             ("agent", callable(agent), "something to call", agent),
             ("env", isinstance(env, Env | RecordedSpaces), "an environment", env),
@@ -214,12 +246,13 @@ class Frozen(Restored):
                 raise ConfigError(f"{path}: wanted {kind}, got a {type(part).__name__}")
         self.agent: Agent = agent
         self.env: Env = env
-        self.max_steps: int | None = OmegaConf.select(arrival.config, "evaluation.max_steps")
+        self.max_steps = limit
         self.eval_envs: int | None = OmegaConf.select(arrival.config, "evaluation.num_envs")
         self.epsilon: float = OmegaConf.select(arrival.config, "evaluation.epsilon") or 0.0
-        # Environments begin a new episode, whatever those of the run were doing.
-        parts = stateful(builder.built)
-        self._parts = {path: part for path, part in parts.items() if not isinstance(part, Env)}
+        # Environments begin a new episode, whatever those of the run were doing. An agent that has never acted has no
+        # state in the checkpoint.
+        built = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
+        self._parts = {path: part for path, part in built.items() if not (alone and f"{path}.".startswith("agent."))}
         self.wrappers: States = {}  # of the environment, at the checkpoint
 
     def take(self, where: Path) -> None:
@@ -231,6 +264,35 @@ class Frozen(Restored):
         builder = builder_of(self.config, recorded=recorded, device=device, num_envs=1)
         with torch.device(device):
             return builder, builder.get("agent"), builder.get("env")
+
+
+def _require_fit(own: Spaces, env: Env, run: str) -> None:
+    """Refuse an environment that does not have the spaces of a policy; it may have more choices of actions.
+
+    Raises:
+        SpaceError: naming both.
+    """
+    for role, more in (("observation", False), ("action", True)):
+        wanted, here = getattr(own, role), getattr(env.spaces, role)
+        if not _fits(wanted, here, more=more):
+            env.close()
+            raise SpaceError(
+                f"{run} learned from {role}s {describe(wanted)}, and those of environment '{env.name}' are "
+                f"{describe(here)}; name another one: env=NAME"
+            )
+
+
+def _fits(own: Any, here: Any, *, more: bool) -> bool:
+    if isinstance(own, Composite) or isinstance(here, Composite):
+        parts = [getattr(space, "parts", {}) for space in (own, here)]
+        same = [*parts[0]] == [*parts[1]] != []
+        return same and all(_fits(parts[0][name], parts[1][name], more=more) for name in parts[0])
+    if type(own) is not type(here) or own.shape != here.shape:
+        return False
+    if isinstance(own, Box):
+        return bool(own.dtype == here.dtype)
+    choices = [np.asarray(getattr(space, "n", getattr(space, "nvec", 0))) for space in (own, here)]
+    return bool((choices[0] <= choices[1]).all() if more else (choices[0] == choices[1]).all())
 
 
 class Judged(Restored):
@@ -309,6 +371,12 @@ def judged(
         yield Judged(arrival, network, device)
 
 
+def has_env(run: Path | str, trust: Iterable[str] = ()) -> bool:
+    """Return True if a run has an environment; one that learns from data alone has none."""
+    with arrived(run, trust) as arrival:
+        return arrival.config.get("env") is not None
+
+
 def has_agent(run: Path | str, trust: Iterable[str] = ()) -> bool:
     """Return True if a run has an agent; one that learns from data alone may have none."""
     with arrived(run, trust) as arrival:
@@ -323,6 +391,7 @@ def frozen(
     typed: Mapping[str, Any] | None = None,
     device: str | None = None,
     only_acts: bool = False,
+    elsewhere: DictConfig | None = None,
 ) -> Iterator[Frozen]:
     """Open a run that another person may have made, build its agent and environment, and close them in the end.
 
@@ -332,6 +401,7 @@ def frozen(
         typed: config key -> value, what the user typed; the names among the values are admitted, too.
         device: where the policy goes; None = as in the run.
         only_acts: make no environment, if the manifest has its spaces.
+        elsewhere: config of an environment in place of the run's.
 
     Raises:
         RequestError: there is no such run, it is damaged, or it names code that is not trusted.
@@ -339,7 +409,7 @@ def frozen(
     with process_restored(), arrived(run, trust, typed) as arrival:
         if arrival.config.get("agent") is None:
             raise RequestError(f"{arrival.directory.path}: this run has no agent that plays; it learns from data alone")
-        policy = Frozen(arrival, device, only_acts=only_acts)
+        policy = Frozen(arrival, device, only_acts=only_acts, elsewhere=elsewhere)
         try:
             yield policy
         finally:

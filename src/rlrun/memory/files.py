@@ -25,7 +25,9 @@ import safetensors.torch
 from rlrun import __version__
 from rlrun import checkpointing as storage
 from rlrun.core.errors import RequestError
+from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Stateful
+from rlrun.env.descriptions import describe_spaces
 from rlrun.memory import archive
 from rlrun.memory.archive import ArrayMember
 from rlrun.memory.episodes import Episode, Stored, add_all, fit, nest, newest
@@ -38,13 +40,14 @@ KIND, FORMAT = "rlrun.memory", 2
 KINDS = ("index", "sampler", "ejector")  # parts of a table whose classes a file names
 
 
-def store(table: Table, path: Path | str, *, public: bool = False) -> None:
+def store(table: Table, path: Path | str, *, public: bool = False, spaces: Spaces | None = None) -> None:
     """Write a table to a file that appears complete or not at all; what was there before is replaced.
 
     Args:
         table: its rows, episodes and tags, and the state of its sampler and ejector; adaptors are not stored.
         path: the file; folders above it are made.
         public: readable by everybody on this machine (mode 0644), in place of its owner only (0600).
+        spaces: of the environment, so that a policy that learns from the file alone has its bounds and choices.
 
     Raises:
         RlrunError: the disk does not take it; what was there before stays.
@@ -54,6 +57,8 @@ def store(table: Table, path: Path | str, *, public: bool = False) -> None:
     rows = len(stored.slots)
     with archive.create(Path(path), public=public) as file:
         note = {"kind": KIND, "format": FORMAT, "rlrun": __version__, "rows": rows, "episodes": len(stored)}
+        if spaces is not None and (described := describe_spaces(spaces)) is not None:
+            note["spaces"] = described
         archive.write_json(file, "table.json", {**note, "table": _identity(table), "state": tree})
         file.writestr("state.safetensors", safetensors.torch.save(tensors))
         archive.write_array(file, "slots.npy", (rows,), np.int64, [stored.slots])

@@ -12,13 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from rlrun.core.errors import MissingExtra, RequestError, RlrunError
-from rlrun.core.spaces import Box, Composite, Discrete, Space, Spaces, map_tree, take_rows
+from rlrun.core.spaces import Box, Composite, Space, Spaces, map_tree, take_rows
 from rlrun.core.typing import Tree
-from rlrun.env.spaces import action_writer, batch_reader, policy_actions
+from rlrun.env.spaces import action_writer, batch_reader, policy_actions, to_gymnasium
 from rlrun.memory.episodes import Episode, Stored
 from rlrun.memory.table import Table
 from rlrun.runs.files import reason
@@ -140,11 +139,11 @@ def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces) -> N
     from minari.data_collector.episode_buffer import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
 
-    action_space = _gymnasium(spaces.action)
+    action_space = to_gymnasium(spaces.action)
     environment_action = action_writer(action_space, 1) or (lambda action: action)
     storage = MinariStorage.new(
         data,
-        observation_space=_gymnasium(spaces.observation),
+        observation_space=to_gymnasium(spaces.observation),
         action_space=action_space,
         data_format="hdf5",
         jpeg_encoding=False,  # it would lose detail
@@ -165,16 +164,6 @@ def _fill(minari: Any, data: Path, name: str, table: Table, spaces: Spaces) -> N
             )
 
     storage.update_episodes(buffers())
-
-
-def _gymnasium(space: Space) -> Any:
-    if isinstance(space, Composite):
-        return gymnasium.spaces.Dict({name: _gymnasium(part) for name, part in space.parts.items()})
-    if isinstance(space, Box):
-        return gymnasium.spaces.Box(space.low, space.high, space.shape, np.dtype(space.dtype))
-    if isinstance(space, Discrete):
-        return gymnasium.spaces.Discrete(space.n, start=space.start)
-    return gymnasium.spaces.MultiDiscrete(space.nvec, dtype=np.dtype(space.dtype), start=space.start)
 
 
 def _from_start(space: Space, values: Tree) -> Tree:

@@ -21,6 +21,7 @@ from rlrun.core.spaces import (
     laid_out,
 )
 from rlrun.core.typing import Array
+from rlrun.env.descriptions import RecordedSpaces
 from rlrun.memory import archive, emote, files, minari
 from rlrun.memory.columns import Column
 from rlrun.memory.episodes import Episode, Stored, add_all, fit, flat, nest, newest
@@ -95,8 +96,9 @@ PIXELS = "uint8"
 def spaces_in(source: str | Sequence[str], *, layout: str | Mapping[str, str] = "auto") -> Spaces:
     """Return the spaces of the rows in a file, or of `minari:DATASET`, or of several that agree.
 
-    Observations have no bounds; actions of a memory are between -1 and 1. The largest stored choice of all sources sets
-    the number of choices. `layout` is that of images, as `rlrun.core.spaces.laid_out` takes it.
+    A file of `memory.export` records the spaces of its environment. Elsewhere observations have no bounds, actions are
+    between -1 and 1, and the largest stored choice of all sources sets the number of choices. `layout`
+    is that of images, as `rlrun.core.spaces.laid_out` takes it.
 
     Raises:
         RequestError: a source is missing or damaged, holds no observations or actions, or others than the first one.
@@ -120,8 +122,43 @@ def spaces_in(source: str | Sequence[str], *, layout: str | Mapping[str, str] = 
 
 
 def _spaces_of(source: str) -> Spaces:
-    """Return the spaces of one source."""
+    """Return the spaces of one source, as it records them if that fits its rows."""
     table = table_of(source)
+    derived, recorded = _derived(table, source), _recorded(source)
+    roles = ("observation", "action")
+    if recorded is not None and all(_covers(getattr(recorded, role), getattr(derived, role)) for role in roles):
+        return Spaces(recorded.observation, recorded.action, derived.rewards)
+    return derived
+
+
+def _recorded(source: str) -> Spaces | None:
+    """Return the spaces that a file of rlrun records; None for others."""
+    path = Path(source).expanduser()
+    if source.startswith(MINARI) or not files.is_memory(path) or (known := files.about(path).get("spaces")) is None:
+        return None
+    return RecordedSpaces(known, source).spaces
+
+
+def _covers(space: Space, derived: Space) -> bool:
+    """Return True if a space has the leaves that rows have, and at least their choices."""
+    if isinstance(space, Composite) or isinstance(derived, Composite):
+        parts = [getattr(each, "parts", {}) for each in (space, derived)]
+        return parts[0].keys() == parts[1].keys() != set() and all(_covers(parts[0][k], parts[1][k]) for k in parts[0])
+    if space.shape != derived.shape:
+        return False
+    if isinstance(space, Box):  # whole numbers with bounds look like choices
+        return space.dtype == derived.dtype if isinstance(derived, Box) else np.dtype(space.dtype).kind in "iu"
+    if type(space) is not type(derived):
+        return False
+    return bool(np.all(_choices(space) >= _choices(derived)))
+
+
+def _choices(space: Any) -> Array:
+    return np.asarray(space.n if isinstance(space, Discrete) else space.nvec)
+
+
+def _derived(table: Table, source: str) -> Spaces:
+    """Return the spaces that follow from the rows of a source."""
     stored = Stored.of(table)
     rows = stored.row_slots()
     leaves: dict[str, Any] = {}
@@ -151,7 +188,7 @@ def _joined(first: Space, second: Space) -> Any:
     if (first.shape, first.dtype) != (second.shape, second.dtype):
         return None
     if isinstance(first, Discrete) and isinstance(second, Discrete):
-        return Discrete(max(first.n, second.n))
+        return Discrete(max(first.n, second.n), first.start)
     if isinstance(first, MultiDiscrete) and isinstance(second, MultiDiscrete):
         return MultiDiscrete(np.maximum(first.nvec, second.nvec), first.start)
     return first
