@@ -57,17 +57,19 @@ def _listed(bounds: Any) -> Any:
 def describe_env(env: Any) -> dict[str, Any] | None:
     """Return the spaces of an environment for the manifest of a run, as `describe_outer` does; None if it has none."""
     outer = getattr(env, "outer", None)
-    return describe_outer(outer, env.spaces.rewards) if outer else None
+    return describe_outer(outer, env.spaces) if outer else None
 
 
 def describe_spaces(spaces: Spaces) -> dict[str, Any] | None:
     """Return spaces of rlrun as `describe_outer` does, for a run without an environment, and for a stored memory."""
     outer = to_gymnasium(spaces.observation, tuples=True), to_gymnasium(spaces.action, tuples=True)
-    return describe_outer(outer, spaces.rewards)
+    return describe_outer(outer, spaces)
 
 
-def describe_outer(outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], rewards: int) -> dict[str, Any] | None:
+def describe_outer(outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], inner: Spaces) -> dict[str, Any] | None:
     """Return the spaces of observations and actions, and the number of rewards of a step, as `RecordedSpaces` reads it.
+
+    `inner` are the same spaces as rlrun has them; their observations say how images lie.
 
     None if they have very many bounds, or if the description does not give the same space back.
     """
@@ -77,7 +79,7 @@ def describe_outer(outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], rew
         if any(np.size(value) > MOST for part in parts.values() for value in part.values()):
             return None
         if role == "observation":
-            for path, leaf in leaves(env.spaces.observation):
+            for path, leaf in leaves(inner.observation):
                 if isinstance(leaf, Box) and leaf.layout != "auto":
                     parts[path]["layout"] = leaf.layout
         forms = containers(space)
@@ -86,7 +88,7 @@ def describe_outer(outer: tuple[gymnasium.Space[Any], gymnasium.Space[Any]], rew
                 described[role] = {"containers": forms, "parts": parts}
                 continue
         return None
-    return {**described, "rewards": rewards}
+    return {**described, "rewards": inner.rewards}
 
 
 def space_of(forms: Any, parts: Mapping[str, Any], place: str) -> gymnasium.Space[Any]:
