@@ -234,6 +234,7 @@ class Frozen(Restored):
         if alone:
             env = recorded or RecordedSpaces(describe_spaces(builder.get("spaces")), str(self.directory.manifest))
         if elsewhere is not None:
+            elsewhere.encoder.layout = OmegaConf.select(arrival.config, "encoder.layout", default="auto")
             own, env = env, Builder(elsewhere).get("env")
             limit = elsewhere.evaluation.max_steps
             if isinstance(env, Env):
