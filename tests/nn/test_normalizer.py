@@ -79,15 +79,6 @@ def test_cumulative_mean_weighs_elements_alike(mode, rollout):
     assert torch.allclose(moments(normalizer), expected(data[None], torch.ones(1)))
 
 
-def test_earlier_versions_state_is_kept():
-    normalizer = learnt(batches(9), mode=None)
-    before = moments(normalizer).clone()
-    for statistics in normalizer._by_path.values():
-        statistics.set_extra_state(9)  # the number of updates alone
-    normalizer.update(torch.zeros(4, 3), rollout=True)
-    assert torch.allclose(moments(normalizer), before * 9 / 10)
-
-
 def test_samples_are_averaged_adaptively():
     data = batches(20)
     assert torch.equal(moments(learnt(data)), moments(learnt(data, mode="adaptive")))

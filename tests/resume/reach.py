@@ -75,6 +75,8 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("ActionLog", "begun"): "counted from where the log begins; VIEWS has lengths",
     ("ActionLog", "steps"): "counted from where the log begins; the log is compared",
     ("EpisodeIndex", "version"): ONLY_HERE,
+    ("EpisodeIndex", "era"): ONLY_HERE,
+    ("Rows", "era"): ONLY_HERE,
     ("Rows", "version"): ONLY_HERE,
     ("Uniform", "ahead"): LOOKS_AGAIN,
     ("Table", "_ahead_for"): ONLY_HERE,

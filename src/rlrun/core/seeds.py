@@ -1,11 +1,14 @@
 """One integer fixes a run: every part draws from a branch of its own."""
 
+import functools
 import random
 from collections.abc import Iterable
 
 import numpy as np
 
 from rlrun.core.typing import Array
+
+_BLOCK = 64  # episodes
 
 
 class Seeds:
@@ -58,7 +61,16 @@ def episode_seed(branch: int, env_index: int, episode: int) -> int:
         env_index: number of the environment in the run.
         episode: its number there, counted from 0.
     """
-    return int(np.random.SeedSequence([branch, env_index, episode]).generate_state(1)[0] >> 1)
+    block, place = divmod(episode, _BLOCK)
+    return _block_of_seeds(branch, env_index, block)[place]
+
+
+@functools.lru_cache(4096)
+def _block_of_seeds(branch: int, env_index: int, block: int) -> list[int]:
+    """Return the seeds of `_BLOCK` successive episodes: a SeedSequence takes as long as a step of CartPole."""
+    words = np.random.SeedSequence([branch, env_index, block]).generate_state(_BLOCK)
+    seeds: list[int] = (words >> 1).tolist()
+    return seeds
 
 
 class EpisodeSeeds:
