@@ -57,11 +57,13 @@ class Known(gymnasium.Env[Array, Any]):
         self.action_space = Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(2)
         if rewards > 1:
             self.reward_space = Box(0.0, 1.0, (rewards,), np.float32)
-        self.episode = 0
+        self.episode, self.first = 0, True
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Array, dict[str, Any]]:
         super().reset(seed=seed)
-        self.episode = seed if seed and self.apart else self.episode
+        if self.first and self.apart and seed is not None:
+            self.episode = seed
+        self.first = False
         place = (self.episode * 37 % EPISODES + 0.5) / EPISODES  # each hundredth once, neighbors far apart
         self.episode += 1
         self.length = math.ceil(math.log(place) / math.log(1.0 - self.ends)) if self.ends else math.inf
