@@ -4,7 +4,8 @@ import pytest
 from gymnasium import spaces as theirs
 
 from rlrun.core.errors import SpaceError
-from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, leaves
+from rlrun.core.spaces import Box, Composite, Discrete, MultiDiscrete, Spaces, leaves, leaves_of
+from rlrun.env.recorded import StepBlock
 from rlrun.env.spaces import action_writer, batch_reader, empty, from_gymnasium, row_splitter, row_writer
 
 NESTED = theirs.Dict(
@@ -127,3 +128,22 @@ def test_nested_actions_are_split_by_env():
     assert all(NESTED.contains(action) for action in actions)
     assert [int(action["pair"][0]) for action in actions] == [2, 4]
     assert actions[0]["pair"][1].tolist() == [2.0, 2.0]  # the middle of [0, 4]
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize(
+    "space",
+    [theirs.Box(-1.0, 1.0, (17,)), theirs.Box(0, 255, (5, 3, 1), np.uint8), theirs.Discrete(3), NESTED],
+    ids=["box", "image", "choice", "nested"],
+)
+def test_every_step_lies_where_an_array_of_its_own_could(space, num_envs):
+    """So that a policy rounds alike, whether it acts on a step or on a resumed observation."""
+    observation = from_gymnasium(space, "x")
+    block = StepBlock(Spaces(observation, Discrete(2)), num_envs)
+    for _ in range(5):
+        step = block.advance()
+        for leaf, own in zip(
+            leaves_of(observation, step.observation), leaves_of(observation, empty(observation, num_envs)), strict=True
+        ):
+            assert leaf.ctypes.data % 16 == 0
+            assert (leaf.shape, leaf.dtype, leaf.flags.c_contiguous) == (own.shape, own.dtype, True)

@@ -7,7 +7,10 @@ from rlrun.config import Composed, compose
 from rlrun.config.interpolation import leaves
 from rlrun.devtools.conformance.checks import RESUMED, shrink
 
-APPROXIMATE = ("with/async",)  # goes on with new episodes and says so: tests/cli/test_async.py
+APPROXIMATE = (  # go on with new episodes and say so
+    "with/async",  # tests/cli/test_async.py
+    "env/atari",  # test_completeness.py
+)
 ONE_ENV = ("with/by_id",)
 TOGETHER = (  # additions that share a run: what one of them forgets is found beside the others
     "with/[reward_clip,reward_scale,reward_shift,reward_function,untransformed,colored_noise,value_bias,policy_prior]",

@@ -1,5 +1,6 @@
 """Nothing that training changes is forgotten: all that a trainer reaches is the same, resumed or not."""
 
+import json
 import random
 from collections import deque
 from pathlib import Path
@@ -27,6 +28,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: None) -> N
 @pytest.mark.parametrize(("file", "envs"), [*((file, 3) for file in FILES), *((file, 1) for file in SINGLE)])
 def test_a_resumed_run_is_the_one_that_never_stopped(file, envs, tmp_path):
     assert_exact(small(file, envs=envs), tmp_path, at=AT)
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_games_are_resumed_exactly_if_every_episode_has_a_seed(seeded, tmp_path):
+    pytest.importorskip("ale_py")
+    composed = small("env/atari", envs=3)
+    assert not composed.config.env.seed_episodes  # by default
+    if seeded:
+        composed.config.env.seed_episodes = True
+        assert_exact(composed, tmp_path, at=AT)
+    else:
+        twins(composed, tmp_path, at=AT)
+    manifest = json.loads((tmp_path / "resumed" / "manifest.json").read_text())
+    reasons = [reason for resumed in manifest["resumed"] for reason in resumed["approximate"]]
+    assert manifest["resume"] == ("exact" if seeded else "approximate")
+    assert len(reasons) == (0 if seeded else 1)
+    assert all(reason.endswith("its episode has no seed (env.seed_episodes)") for reason in reasons)
 
 
 @pytest.mark.parametrize("added", ["icm", "diayn"])

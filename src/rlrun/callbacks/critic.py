@@ -178,7 +178,7 @@ class PriorityFeedback(Callback):
         self.loss = loss
         self.data_group = data_group
         self._source: LossCallback | None = None
-        self._tables = [*map(id, getattr(table, "tables", (table,)))]
+        self._tables = tuple(getattr(table, "tables", (table,)))
 
     def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
         losses = {
@@ -207,7 +207,7 @@ class PriorityFeedback(Callback):
                 "priorities want one for each element"
             )
         sample = batches[self.data_group or ""].sample
-        if not isinstance(sample, Sample) or any(id(table) not in self._tables for table, _ in sample.parts):
+        if not isinstance(sample, Sample) or any(table not in self._tables for table, _ in sample.parts):
             raise RlrunError(
                 f"callbacks.{self.name}.table: a batch of data group '{self.data_group}' is no sample of this table; "
                 "wanted the table of its loader, and a loader that samples"

@@ -7,6 +7,7 @@ import zlib
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import numpy as np
 from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import Spaces, leaves_of, map_tree, row_count
 from rlrun.core.typing import Array, Tree
-from rlrun.env.spaces import Convert, Write, empty, rewards, row_writer
+from rlrun.env.spaces import Convert, Write, aligned, empty, rewards, row_writer
 from rlrun.env.vector import GOALS, Env, Options, Resumed, Step, close_softly
 from rlrun.env.wrapper_state import LayerStates, States
 from rlrun.runs.processes import describe_error
@@ -100,7 +101,7 @@ class StepBlock:
         first = empty(spaces.observation, num_envs)
         size = sum(leaf.nbytes for leaf in leaves_of(spaces.observation, first)) + 1
         self.length = max(3, min(STEPS, BLOCK // size))  # a step stays as it is for two more
-        observation = map_tree(lambda leaf: np.zeros((self.length, *leaf.shape), leaf.dtype), first)
+        observation = map_tree(partial(aligned, self.length), first)
         reward = np.zeros((self.length, *rewards(num_envs, spaces.rewards).shape), np.float32)
         flags = np.zeros((2, self.length, num_envs), np.bool_)
         self.steps: list[Step] = [
@@ -203,7 +204,7 @@ class EpisodeRecorder:
 
     def begin(self, seed: int | None, options: Options) -> None:
         """Note the seed and the options of the reset that follows, and take the states that it depends on."""
-        changing = {GOALS: options[GOALS]} if options and GOALS in options else {}
+        changing = {GOALS: np.array(options[GOALS])} if options and GOALS in options else {}
         self._begun = {"seed": seed, "options": changing, "before": self.layers.state_dict()}
 
     def state_dict(self) -> dict[str, Any]:

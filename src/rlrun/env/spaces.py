@@ -1,5 +1,6 @@
 """Convert Gymnasium's spaces and values. Every converter is chosen once, when an environment is made."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from rlrun.core.typing import Array, Tree
 
 Write = Callable[[Tree, int, Any], None]  # (buffer tree [N, …], env, one env's observation)
 Convert = Callable[[Any], Any]
+ALIGNMENT = 16  # bytes; the allocator gives every array an address that is a multiple
 
 # Dtypes that torch lacks or that no network uses, and the dtypes that store their numbers.
 _DTYPES = {"float64": "float32", "float16": "float32"}
@@ -129,6 +131,16 @@ def empty(space: Space, count: int) -> Tree:
     if isinstance(space, Composite):
         return {name: empty(part, count) for name, part in space.parts.items()}
     return np.zeros((count, *space.shape), dtype=space.dtype)
+
+
+def aligned(count: int, leaf: Array) -> Array:
+    """Return zeros [count, …] for arrays like a leaf, each at an address that an array of its own could have.
+
+    Products of matrices may round in another way where an operand begins at another address.
+    """
+    unit = ALIGNMENT // math.gcd(ALIGNMENT, leaf.itemsize)
+    padded = np.zeros((count, -(-leaf.size // unit) * unit), leaf.dtype)
+    return padded[:, : leaf.size].reshape(count, *leaf.shape)
 
 
 def row_writer(space: gymnasium.Space[Any]) -> Write:
