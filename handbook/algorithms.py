@@ -24,6 +24,7 @@ ENVS = ("cartpole", "pendulum")  # choices, and numbers
 CONSTRAINED = ("env=constrainedbandit", "lagrangian.thresholds=[null,-0.25]")  # for what takes neither
 PAPER = re.compile(r"\b(?:(doi) |(arXiv) |)(10\.\d{4,}/[^\s,;)]+|\d{4}\.\d{5})")
 MODULE = re.compile(r"\brlrun\.algorithms\.(\w+)")
+LINK = re.compile(r"\]\((\w[\w-]*\.md)")  # to a page, from one beside it
 EXAMPLE = "# rlrun train "
 CHOICE = "- override /env: "  # of an environment, by the file of an algorithm
 
@@ -120,7 +121,7 @@ def _documentation(module: str) -> Iterator[str]:
 
 def _metrics(tried: Iterable[Trial]) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(name for each in tried for name in each.metrics):
-        yield code(name), metrics.meaning(name)
+        yield code(name), LINK.sub(r"](../\1", metrics.meaning(name))
 
 
 def _measured(name: str) -> list[str]:

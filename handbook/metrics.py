@@ -8,7 +8,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROW = re.compile(r"^\| (`[^|]+`) \| (.+) \|$", re.MULTILINE)
-PLACES = ("NAME", "PART", "N", "Q")  # what stands for an override of the run's own
+PLACES = {**dict.fromkeys(("NAME", "PART", "N", "Q"), r"\w+"), "GROUP": r"[\w.]+"}  # for what a run names itself
 
 
 def meaning(metric: str) -> str:
@@ -38,6 +38,5 @@ def _written() -> list[tuple[str, str]]:
 
 def _expression(pattern: str) -> str:
     return "/".join(
-        "_".join(r"\w+" if word in PLACES else re.escape(word) for word in part.split("_"))
-        for part in pattern.split("/")
+        "_".join(PLACES.get(word) or re.escape(word) for word in part.split("_")) for part in pattern.split("/")
     )

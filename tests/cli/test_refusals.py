@@ -130,6 +130,7 @@ COMMANDS = {
     ("resume", "."): ["the newest run beneath it is"],
     ("eval", "old", "--checkpoint", "77"): ["no checkpoint '77'"],
     ("eval", "old", "--episodes", "0"): ["eval: Invalid value for '--episodes'"],
+    ("play", "old", "env=pendulum"): ["env=pendulum: a run plays in its own environment"],
     ("eval", "old", "env=pendulum"): ["env=pendulum: a run plays in its own environment"],
     ("config", *DQN[1:], "--package", "stop.env_step"): [
         "stop.env_step: no such key",
@@ -147,7 +148,7 @@ def surroundings(project, write):
     """A file, a folder with notes, and a run, as they are found."""
     write("a_file", "")
     write("full/notes.txt", "")
-    write("old/config.yaml", "seed: 0\n")
+    write("old/config.yaml", "{seed: 0, device: cpu, threads: 1, precision: highest, stop: {}, env: {}}\n")
     write("old/manifest.json", "{}")
     before = sorted(project.rglob("*"))
     yield project

@@ -113,8 +113,8 @@ def test_regions_leave_names_of_callbacks_alone():
         def fits(self, step):
             return step.label == "loss"
 
-        def region(self, steps, due):
-            return lambda groups, state: ran.extend(step.callback.name for step in steps)
+        def region(self, hooks):
+            return lambda groups, state: ran.extend(step.callback.name for step in hooks.steps)
 
     ran = []
     fits = [Fit(line(), sgd) for _ in range(2)]

@@ -12,7 +12,7 @@ from rlrun.collect.evaluate import Evaluation
 from rlrun.collect.video import Film, Stage, require_encoder
 from rlrun.config.overrides import listed
 from rlrun.core.errors import RequestError, RunDirError
-from rlrun.export.opening import Exported, exported, frozen_in, is_export
+from rlrun.export.opening import Exported, exported, frozen_in, is_export, refuse_overrides
 from rlrun.loading.policy import Frozen, has_agent, judged
 from rlrun.runs.directory import RunDir, checkpoint_key
 from rlrun.runs.files import counted, finite, place_of
@@ -160,6 +160,7 @@ def evaluate(
             with Stage(file.env, episodes=episodes, seed=seed, max_steps=file.max_steps, film=film) as stage:
                 return _file_report(file, stage)
     overrides = listed(overrides)
+    refuse_overrides(run, trust, overrides)
     single, wanted = isinstance(checkpoint, str), _chosen(RunDir.open(run), checkpoint)
     if network is not None or not has_agent(run, trust):
         if overrides:

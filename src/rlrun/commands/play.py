@@ -15,7 +15,7 @@ from rlrun.collect.evaluate import Evaluation, Moment, evaluate, restored_genera
 from rlrun.collect.video import fps_of, rendered_copy, unset_headless
 from rlrun.core.errors import RequestError, printable
 from rlrun.env import Env
-from rlrun.export.opening import Exported, exported, frozen_in, is_export
+from rlrun.export.opening import Exported, exported, frozen_in, is_export, refuse_overrides
 from rlrun.loading.policy import Frozen
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted
@@ -88,6 +88,7 @@ def _policy(
             file.require(checkpoint=checkpoint, stochastic=stochastic)
             yield file
         return
+    refuse_overrides(run, trust, overrides)
     where = RunDir.open(run).checkpoint(checkpoint)
     with frozen_in(run, trust, overrides, act="play") as policy:
         policy.take_only(where)

@@ -23,7 +23,7 @@ from rlrun.export.acting import FileAgent, cause, read_ports
 from rlrun.export.graph import Outer
 from rlrun.export.making import require
 from rlrun.loading.assembly import one_at_a_time
-from rlrun.loading.policy import Frozen, frozen, has_env
+from rlrun.loading.policy import Frozen, frozen, has_agent, has_env
 from rlrun.runs.directory import CHECKPOINT
 from rlrun.runs.files import place_of, read_bytes, read_json
 from rlrun.security import trust
@@ -101,21 +101,27 @@ def is_export(path: Path | str) -> bool:
     return (place := place_of(path)).suffix in SUFFIXES and not place.is_dir()
 
 
+def refuse_overrides(run: Path | str, trust: Iterable[str], overrides: Iterable[str]) -> None:
+    """Refuse overrides of a run that has an environment with a RequestError."""
+    for override in _settings(overrides):
+        if has_env(run, trust):
+            raise RequestError(
+                f"{override}: a run plays in its own environment; overrides go with an exported policy, FILE.onnx"
+            )
+
+
 @contextlib.contextmanager
 def frozen_in(run: Path | str, trust: Iterable[str], overrides: Iterable[str], *, act: str) -> Iterator[Frozen]:
     """Open a run in its own environment, or one that learned from data alone in the one that overrides name.
 
+    overrides: that `refuse_overrides` admits.
     act: the command, for messages.
 
     Raises:
-        RequestError: overrides are given though the run has an environment, or name none though it has none.
+        RequestError: the run has no agent, or overrides name no environment though it has none.
     """
-    overrides, place = _settings(overrides), place_of(run)
-    if has_env(place, trust):
-        for override in overrides:
-            raise RequestError(
-                f"{override}: a run plays in its own environment; overrides go with an exported policy, FILE.onnx"
-            )
+    overrides, place = listed(overrides), place_of(run)
+    if has_env(place, trust) or not has_agent(place, trust):
         with frozen(place, trust) as policy:
             yield policy
         return
