@@ -369,3 +369,38 @@ def test_loss_without_gradient_is_refused():
 
     with pytest.raises(WiringError, match=r"callbacks\.\.loss: the loss has no gradient"):
         Detached(Line(), partial(torch.optim.SGD, lr=1.0)).backward(torch.ones(3))
+
+
+class Weighs(LossCallback):
+    """Weighs its elements itself, by an argument of any name."""
+
+    def loss(self, x, w):
+        return self.network(x) * w
+
+
+class Called(LossCallback):
+    """Asks for weights, and may get them by another name."""
+
+    def loss(self, x, weight):
+        return self.network(x) * weight
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "inputs", "expected"), [(Weighs, {"w": "weight"}, -3.0), (Called, {"weight": "mine"}, -1.0)]
+)
+def test_a_loss_that_weighs_is_not_weighted_again(kind, inputs, expected, joint):
+    loss = kind(Line(), None if joint else sgd)
+    loss.inputs = inputs
+    whole = JointLoss(sgd, terms={"line": loss}) if joint else loss
+    batches = Batches(x=torch.ones(2), weight=torch.tensor([2.0, 4.0]), mine=torch.ones(2))
+    Trainer({"line": whole}, batches).train()
+    assert float(loss.network.w.detach()) - 1.0 == pytest.approx(expected)
+
+
+def test_errors_of_an_earlier_update_are_dropped():
+    loss = Plain(Line(), sgd, every=2)
+    loss.watched = True
+    for number in range(3):
+        loss.backward(torch.ones(2))
+        assert (loss.elements is not None) == (number == 1)

@@ -4,9 +4,11 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 
 import rlrun
 from rlrun.loading.assembly import one_at_a_time
@@ -127,3 +129,28 @@ def test_a_forked_process_waits_for_no_thread_that_it_lacks():
     free.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+class Opponent(gymnasium.Env):
+    """Asks a policy of another run at each reset, as games against oneself do."""
+
+    def __init__(self, run):
+        self.run = run
+        self.observation_space, self.action_space = Box(-1.0, 1.0, (4,), np.float32), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.action = 0, rlrun.load(self.run).predict(np.zeros(4, np.float32))[0]
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(4, np.float32), float(action == self.action), False, self.steps >= 40, {}
+
+
+def test_environment_in_a_thread_of_a_run_loads_a_policy(tmp_path):
+    run = rlrun.train([*DQN, "stop.env_steps=64"], run_dir=tmp_path / "run").run_dir
+    against = ["env=gym", "env.target=tests.loading.test_threads.Opponent", f"+env.kwargs.run={run}"]
+    small = [setting for setting in DQN if setting != "env=cartpole"]
+    result = rlrun.train([*small, *against, "+with=async", "async.kind=thread"], run_dir=tmp_path / "async")
+    assert result.summary["env_steps"] >= 96

@@ -223,7 +223,7 @@ def read(network: nn.Module, observation: Tree) -> Tree:
     """Return observations with the floating numbers that a network reads, choices as such numbers."""
     space = getattr(network, "observed", None)
     if space is None:
-        return map_tree(lambda value: value / 255.0 if value.dtype == torch.uint8 else value.float(), observation)
+        return map_tree(Tensor.float, observation)  # a network of one's own scales what it reads
     parts = zip(leaves(space), leaves_of(space, observation), strict=True)
     return tree_of(
         space, [numbers(leaf, value) if isinstance(leaf, Box) else value.float() for (_, leaf), value in parts]

@@ -87,7 +87,7 @@ class JointLoss(LossCallback):
         for name, term in self.terms.items():
             reads = self._reads[name]
             elements, own, shown = of_loss(term.loss(**{key: inputs[read] for key, read in reads if read in inputs}))
-            loss = term.weighted_mean(elements, None if ("weight", "weight") in reads else weight)
+            loss = term.weighted_mean(elements, None if any("weight" in pair for pair in reads) else weight)
             total = total + self.loss_weight[name] * loss
             metrics |= {f"loss/{name}": loss, **shown}
             if term is self._first and term.watched:

@@ -273,6 +273,7 @@ class LossCallback(Callback):
 
     def passed(self) -> None:
         self.turns += 1
+        self.elements = None  # those of an earlier update belong to another batch
 
     def error(self, elements: Tensor, outputs: Mapping[str, Any]) -> Tensor:
         """Return the size of the error behind the loss of each element; here that of a squared distance."""
@@ -330,8 +331,9 @@ class LossCallback(Callback):
         if event != "backward" or type(self).backward is not LossCallback.backward:
             return super().hook(event)
         loss = Callback.hook_of(self.loss, "loss")
-        # a loss that asks for weights weights its elements itself
-        own = ("learning_rate",) if "weight" in loss.arguments else ("weight", "learning_rate")
+        # a loss with an argument `weight`, or one that reads that name, weights its elements itself
+        weighs = any("weight" in (argument, self.inputs.get(argument, argument)) for argument in loss.arguments)
+        own = ("learning_rate",) if weighs else ("weight", "learning_rate")
         return loss._replace(framework=own)
 
     def state_dict(self) -> dict[str, Any]:

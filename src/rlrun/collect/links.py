@@ -14,6 +14,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -56,7 +57,9 @@ class ThreadLink(Link):
 
     def __init__(self, recipe: UnrollRecipe) -> None:
         super().__init__()
-        self._thread = threading.Thread(target=self._run, args=(recipe,), name="unroll", daemon=True)
+        # An environment may load a policy, which waits for no run but another one.
+        run = partial(copy_context().run, self._run, recipe)
+        self._thread = threading.Thread(target=run, name="unroll", daemon=True)
         self._thread.start()
 
     def _run(self, recipe: UnrollRecipe) -> None:

@@ -149,7 +149,8 @@ class GoalReward:
     """
 
     def __init__(self, env: Env, *, achieved: str = "achieved_goal") -> None:
-        single_env = _single(env)
+        source = _with_single(env)
+        single_env = source.envs[0]
         place = f"environment '{env.name}'"
         function = _own(single_env, "compute_reward")
         if function is None:
@@ -159,24 +160,31 @@ class GoalReward:
                 "(env=bitflip, env=pointreach)"
             )
         space = _part(single_env.observation_space, achieved)
-        self._reward = _Batched(function, space, np.float32, f"{place}: compute_reward")
-        function = _own(single_env, "compute_terminated")
-        self.terminated = (
-            None if function is None else _Batched(function, space, np.bool_, f"{place}: compute_terminated")
-        )
+        self._reward = _Batched(_current(source, "compute_reward"), space, np.float32, f"{place}: compute_reward")
+        terminated = None
+        if _own(single_env, "compute_terminated") is not None:
+            function = _current(source, "compute_terminated")
+            terminated = _Batched(function, space, np.bool_, f"{place}: compute_terminated")
+        self.terminated = terminated
 
     def __call__(self, achieved: Array, desired: Array) -> Array:
         return self._reward(achieved, desired)
 
 
-def _single(env: Env) -> gymnasium.Env[Any, Any]:
-    envs = env.envs or env.copy(num_envs=1).envs
-    if not envs:
+def _with_single(env: Env) -> Env:
+    """Return the env, or a copy of it that steps single environments in this process."""
+    source = env if env.envs else env.copy(num_envs=1)
+    if not source.envs:
         raise ConfigError(
             f"env.vectorization: hindsight asks an environment in this process for its reward function, and "
             f"'{env.name}' ({env.vectorization}) has none there: env.vectorization=sync"
         )
-    return envs[0]
+    return source
+
+
+def _current(source: Env, name: str) -> Any:
+    """Return a function that calls a method of the first environment there is now: a resume may make another one."""
+    return lambda *arguments: _own(source.envs[0], name)(*arguments)
 
 
 def _own(env: gymnasium.Env[Any, Any], name: str) -> Any:

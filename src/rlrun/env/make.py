@@ -18,7 +18,7 @@ from rlrun.env.by_id import EnvById
 from rlrun.env.find import construct, find_target, lookup, spec_of
 from rlrun.env.raw_return import count_raw_return
 from rlrun.env.sync import SyncEnv
-from rlrun.env.vector import Env
+from rlrun.env.vector import Env, close_softly, private
 from rlrun.env.workers import WorkerEnv
 
 NORMALIZE = (NormalizeObservation, NormalizeReward)
@@ -54,7 +54,9 @@ class Recipe:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return self.kwargs if self.render_mode is None else {**self.kwargs, "render_mode": self.render_mode}
+        """The arguments of the constructor, in containers of their own."""
+        mode = {} if self.render_mode is None else {"render_mode": self.render_mode}
+        return {**private(self.kwargs), **mode}
 
     @property
     def common(self) -> dict[str, Any]:
@@ -183,6 +185,18 @@ def _layout(spaces: Spaces) -> list[tuple[str, type, tuple[int, ...], str, int]]
     return [(path, type(leaf), leaf.shape, leaf.dtype, leaf.size) for path, leaf in parts]
 
 
+def _sync(recipe: Recipe, num_envs: int) -> Env:
+    envs: list[gymnasium.Env[Any, Any]] = []
+    try:
+        for _ in range(num_envs):
+            envs.append(recipe.build())
+        return SyncEnv(envs, build=recipe.build, **recipe.single)
+    except BaseException:
+        for env in envs:
+            close_softly(recipe.place, env.close)
+        raise
+
+
 def _native(recipe: Recipe, num_envs: int) -> Env:
     if spec_of(id := _engine(recipe)).vector_entry_point is None:
         raise ConfigError(f"{recipe.place} has no native vector environment; env.vectorization: sync or async")
@@ -226,9 +240,7 @@ def _engine(recipe: Recipe) -> str:
 
 
 _BUILDERS: dict[str, Callable[[Recipe, int], Env]] = {
-    "sync": lambda recipe, num_envs: SyncEnv(
-        [recipe.build() for _ in range(num_envs)], build=recipe.build, **recipe.single
-    ),
+    "sync": _sync,
     "async": lambda recipe, num_envs: WorkerEnv(recipe.build, num_envs, **recipe.single),
     "native": _native,
     "envpool": _envpool,

@@ -7,9 +7,11 @@ import zlib
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -19,7 +21,7 @@ from rlrun.core.errors import RlrunError
 from rlrun.core.spaces import Spaces, leaves_of, map_tree, row_count
 from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import Convert, Write, aligned, empty, rewards, row_writer
-from rlrun.env.vector import GOALS, Env, Options, Resumed, Step, close_softly
+from rlrun.env.vector import GOALS, Env, Options, Resumed, Step, close_softly, private
 from rlrun.env.wrapper_state import LayerStates, States
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
@@ -193,7 +195,7 @@ class EpisodeRecorder:
         self.build = build
         self.layers = LayerStates(env)
         self._first: States | None = None
-        self._begun: dict[str, Any] = {"seed": None, "options": {}, "before": {}}
+        self._begun: dict[str, Any] | None = None
 
     def renew(self) -> None:
         """Give layers that remember the states of the first call."""
@@ -205,11 +207,15 @@ class EpisodeRecorder:
     def begin(self, seed: int | None, options: Options) -> None:
         """Note the seed and the options of the reset that follows, and take the states that it depends on."""
         changing = {GOALS: np.array(options[GOALS])} if options and GOALS in options else {}
-        self._begun = {"seed": seed, "options": changing, "before": self.layers.state_dict()}
+        before = self.layers.state_dict()
+        if self._begun is None:
+            self.layers.require_savable(before)
+        self._begun = {"seed": seed, "options": changing, "before": before}
 
     def state_dict(self) -> dict[str, Any]:
         """Return how the open episode began, and the present states of layers that remember."""
-        return {**self._begun, "now": self.layers.state_dict()}
+        begun = self._begun or {"seed": None, "options": {}, "before": {}}
+        return {**begun, "now": self.layers.state_dict()}
 
     def resume(self, episode: Episode, options: Options, abandon: Abandon = None) -> EpisodeOutcome:
         """Play an episode again; where that fails, make a fresh environment and say why."""
@@ -217,7 +223,7 @@ class EpisodeRecorder:
             lost, observation = self._replay(episode, options, abandon or (lambda: None))
         except Stop:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             lost, observation = describe_error(error), None
         if lost is None:
             return EpisodeOutcome(observation)
@@ -239,7 +245,7 @@ class EpisodeRecorder:
         self.layers.load_state_dict(episode.before)
         self._begun = {"seed": episode.seed, "options": episode.options, "before": episode.before}
         block, write = StepBlock(self.spaces, 1), row_writer(self.env.observation_space)
-        options = {**(options or {}), **episode.options} or None
+        options = private({**(options or {}), **episode.options}) or None
         observation, _ = self.env.reset(seed=episode.seed, options=options)
         row = empty(self.spaces.observation, 1)
         write(row, 0, observation)
@@ -263,6 +269,9 @@ class Recorded(Env):
     """Envs whose episodes are recorded, in this process or in workers."""
 
     _recording = False
+    _closed = False
+    _last_written: Sequence[dict[str, Any]] = ()  # as of `close`: the last checkpoint comes after it
+    _last_wrappers: Mapping[str, Any] = MappingProxyType({})  # likewise
     _action_log: ActionLog | None = None  # where later episodes have a seed
     _remembered: dict[str, Any] | None = None
     _episodes: Sequence[Episode] = ()  # of the remembered state, by env
@@ -275,6 +284,19 @@ class Recorded(Env):
     @abstractmethod
     def _written(self) -> list[dict[str, Any]]:
         """Return `EpisodeRecorder.state_dict` of each env."""
+
+    def _keep_last(self) -> None:
+        """Keep the states of envs that are about to be closed; those of a worker that died are lost."""
+        with suppress(RlrunError):
+            self._last_wrappers = self.live_wrappers()
+        if self._recording:
+            with suppress(RlrunError):
+                self._last_written = self._written()
+
+    def wrapper_states(self) -> States:
+        if self._closed and self.wrappers_elsewhere is None:
+            return dict(self._last_wrappers)
+        return super().wrapper_states()
 
     @abstractmethod
     def _resume(self, episodes: Sequence[Episode], abandon: Abandon) -> list[EpisodeOutcome]:
@@ -298,7 +320,8 @@ class Recorded(Env):
         log = {"begun": [-1] * self.num_envs, "actions": None}
         if self._action_log is not None:
             log = self._action_log.state_dict()
-        return {**log, "episodes": self._written(), "hashes": self._block.hashes(), **super().state_dict()}
+        episodes = self._last_written if self._closed else self._written()
+        return {**log, "episodes": episodes, "hashes": self._block.hashes(), **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._remembered, self._episodes = None, ()

@@ -221,6 +221,7 @@ class SyncEnv(Recorded):
 
     def close(self) -> None:
         if not self._closed:
+            self._keep_last()
             self._closed = True
             for env in self.envs:
                 close_softly(self._place, env.close)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 
 from rlrun.core.errors import ConfigError, RlrunError
 from rlrun.core.spaces import Spaces
@@ -119,7 +120,7 @@ class Env(OuterSpaces, ABC):
         return self.live_wrappers() if self.wrappers_elsewhere is None else self.wrappers_elsewhere
 
     def live_wrappers(self) -> States:
-        """Return those of the envs that this object steps, whatever is known of envs elsewhere."""
+        """Return those of the envs that this object steps; envs elsewhere do not count."""
         return {}
 
     def load_wrappers(self, states: States) -> None:
@@ -161,7 +162,7 @@ class Env(OuterSpaces, ABC):
 
     def _reset_options(self) -> Options:
         """Return the options of the next reset, in a dict of its own."""
-        return {**(self._options or {}), **self._goals} or None
+        return private({**(self._options or {}), **self._goals}) or None
 
     def renew(self) -> None:
         """Give layers with a `state_dict` the states of the first call: they forget the episodes since."""
@@ -177,6 +178,15 @@ class Env(OuterSpaces, ABC):
         if self.bare_copier is None:
             raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
         return self.bare_copier(1, None)
+
+
+def private(value: Any) -> Any:
+    """Return a value whose dicts, lists and arrays are copies: an environment may change what it is given."""
+    if isinstance(value, dict):
+        return {key: private(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [private(part) for part in value]
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def describe_lost_envs(lost: dict[int, str], count: int) -> str:

@@ -210,8 +210,6 @@ class WorkerEnv(Recorded, BatchedEnv):
         self.seed_episodes = seed_episodes
         self._split = row_splitter(self.vector.single_action_space)
         self._block = StepBlock(self.spaces, count)
-        self._last_written: list[dict[str, Any]] = []  # when the workers were closed
-        self._last_wrappers: States = {}  # likewise
         self._is_replayed = False  # and not stepped since
 
     def _observed(self, place: str) -> Space:
@@ -256,8 +254,6 @@ class WorkerEnv(Recorded, BatchedEnv):
         return bool(self._call("weigh_goals", lambda: self.vector.call("env_draws_goals"))[0])
 
     def live_wrappers(self) -> States:
-        if self._closed:
-            return self._last_wrappers
         return pool(self._call("state_dict", lambda: self.vector.call("env_wrapper_states")))
 
     def load_wrappers(self, states: States) -> None:
@@ -269,12 +265,7 @@ class WorkerEnv(Recorded, BatchedEnv):
 
     def close(self) -> None:
         if not self._closed:
-            with suppress(RlrunError):
-                self._last_wrappers = self.live_wrappers()
-        if not self._closed and self._recording:
-            with suppress(RlrunError):  # for a later checkpoint; a worker that died has no state
-                self._last_written = self._written()
-        if not self._closed:
+            self._keep_last()
             self._closed = True
             with suppress(EOFError, OSError):  # a worker died before it could close its environment
                 self.vector.close(timeout=5)
@@ -323,8 +314,6 @@ class WorkerEnv(Recorded, BatchedEnv):
             process.join()
 
     def _written(self) -> list[dict[str, Any]]:
-        if self._closed:
-            return self._last_written
         return list(self._call("state_dict", lambda: self.vector.call("env_written")))
 
     def _resume(self, episodes: Sequence[Episode], abandon: Abandon) -> list[EpisodeOutcome]:

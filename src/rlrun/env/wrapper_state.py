@@ -16,6 +16,7 @@ from gymnasium import wrappers
 from gymnasium.vector import VectorWrapper
 from gymnasium.wrappers import vector
 
+from rlrun.checkpointing import split
 from rlrun.core.errors import RlrunError
 from rlrun.runs.processes import describe_error
 
@@ -77,6 +78,18 @@ class LayerStates:
         """
         return {name: _call(name, "state_dict", _take, layer) for name, layer in self.layers.items()}
 
+    def require_savable(self, states: States) -> None:
+        """Refuse states that no checkpoint can hold, before hours of training end at the first one.
+
+        Raises:
+            RlrunError: a layer's own state has something else than numbers, text, arrays and nests of these.
+        """
+        for name, state in states.items():
+            try:
+                split(state, "")
+            except RlrunError as error:
+                raise RlrunError(f"env: state_dict of {name.partition('.')[2]}: {error}") from error
+
     def load_state_dict(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Give each layer its state.
 
@@ -99,8 +112,8 @@ class LayerStates:
 class FrozenWrappers:
     """Wrappers of one environment at states that its episodes do not change.
 
-    Statistics of a wrapper with `update_running_mean` are frozen. Any other wrapper gets its state again before each
-    episode.
+    Statistics of a wrapper with `update_running_mean` are frozen. A wrapper with a `state_dict` of its own gets its
+    state again before each episode.
 
     Args:
         env: with all its wrappers.
@@ -114,7 +127,8 @@ class FrozenWrappers:
         layers = LayerStates(env, wrappers_only=True)
         layers.load_state_dict(states)
         layers.freeze()
-        self._states = {name: states[name] for name, layer in layers.layers.items() if not is_freezable(layer)}
+        own = {name for name, layer in layers.layers.items() if _has_own_state(layer) or not is_freezable(layer)}
+        self._states = {name: states[name] for name in layers.layers if name in own}
         layers.layers = {name: layers.layers[name] for name in self._states}
         self._renewed = layers
 
@@ -122,12 +136,16 @@ class FrozenWrappers:
         """Prepare the next reset."""
         if self._states:
             self._renewed.load_state_dict(self._states)
+            self._renewed.freeze()
 
 
 def offers_state(layer: Layer) -> bool:
     """Return True if the state of a layer can be taken and loaded."""
-    own = all(callable(getattr(type(layer), name, None)) for name in ("state_dict", "load_state_dict"))
-    return own or any(isinstance(layer, kind) for kind, _, _ in _NORMALIZERS)
+    return _has_own_state(layer) or any(isinstance(layer, kind) for kind, _, _ in _NORMALIZERS)
+
+
+def _has_own_state(layer: Layer) -> bool:
+    return all(callable(getattr(type(layer), name, None)) for name in ("state_dict", "load_state_dict"))
 
 
 def is_freezable(layer: Layer) -> bool:

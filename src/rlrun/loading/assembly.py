@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import gymnasium
@@ -101,8 +102,9 @@ def backend_of(device: str, count: int) -> str:
     return "cpu:gloo,cuda:nccl" if own else "gloo"
 
 
-_locks = [threading.RLock()]  # the last one counts; a forked process lacks the thread that may hold it
-os.register_at_fork(after_in_child=lambda: _locks.append(threading.RLock()))
+_locks = [threading.Lock()]  # the last one counts; a forked process lacks the thread that may hold it
+os.register_at_fork(after_in_child=lambda: _locks.append(threading.Lock()))
+_inside: ContextVar[bool] = ContextVar("inside", default=False)  # also of a run's own threads, such as one that acts
 
 
 def prepare_process(config: DictConfig) -> str:
@@ -143,10 +145,16 @@ def process_as_set_up(device: str) -> dict[str, Any]:
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Let other threads wait that set what belongs to the whole process; a thread that has begun may call it again."""
-    lock = _locks[-1]
-    with lock:
+    """Let other calls wait that set what belongs to the whole process; what such a call does itself does not wait."""
+    if _inside.get():
         yield
+        return
+    with _locks[-1]:
+        token = _inside.set(True)
+        try:
+            yield
+        finally:
+            _inside.reset(token)
 
 
 @contextmanager

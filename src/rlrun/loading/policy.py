@@ -250,7 +250,7 @@ class Frozen(Restored):
         self.max_steps = limit
         self.eval_envs: int | None = OmegaConf.select(arrival.config, "evaluation.num_envs")
         self.epsilon: float = OmegaConf.select(arrival.config, "evaluation.epsilon") or 0.0
-        # Environments begin a new episode, whatever those of the run were doing. An agent that has never acted has no
+        # Environments begin a new episode; open ones of the run stay with it. An agent that has never acted has no
         # state in the checkpoint.
         built = {path: part for path, part in stateful(builder.built).items() if not isinstance(part, Env)}
         self._parts = {path: part for path, part in built.items() if not (alone and f"{path}.".startswith("agent."))}
