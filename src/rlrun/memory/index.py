@@ -38,7 +38,6 @@ class EpisodeIndex(ABC):
 
     # what a state holds beside slots, stamps and flags
     saved: ClassVar[tuple[str, ...]] = ("written", "open", "lane", "first", "status", "free")
-    neighbors = False  # True: the slot after a row is the next one, and after the last comes the first
 
     def __init__(self, *, num_envs: int, size: int, min_length: int = 1, margin: int = 0) -> None:
         self.num_envs = num_envs

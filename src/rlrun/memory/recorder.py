@@ -58,7 +58,7 @@ class Recorder:
         few = [column for column in stored if column.every > 1 and ejector.by_row]  # rows of a pool are at any slots
         sparse = {column.name: Sparse(column, self.index, directory) for column in few}
         kept = self.frames.columns if self.frames else stored
-        self.storage = Storage(kept, self.index.size, directory, mirrored=self.index.neighbors, sparse=sparse)
+        self.storage = Storage(kept, self.index.size, directory, sparse)
         self.tags = Tags([column for column in columns if column.tag], self.index)
         self._observers: Sequence[Callable[[Mapping[str, Tree]], None]] = ()
         self._pooled = isinstance(self.index, PoolIndex)
@@ -231,7 +231,7 @@ class Recorder:
             slots = np.union1d(slots, touched) if len(touched) else slots
         else:
             slots = np.flatnonzero(used)
-        live = Live(slots, {**self.storage.rows(), STAMP: self.index.stamp})
+        live = Live(slots, {**self.storage.blocks, STAMP: self.index.stamp})
         self._chain.pending = True
         self.index.settle()
         self.storage.changed[:] = False

@@ -23,7 +23,6 @@ class RingIndex(EpisodeIndex):
     def __init__(self, *, num_envs: int, slots: int, min_length: int = 1, margin: int = 0) -> None:
         super().__init__(num_envs=num_envs, size=num_envs * slots, min_length=min_length, margin=margin)
         self.slots = slots
-        self.neighbors = num_envs == 1
         self.base = np.arange(num_envs, dtype=np.int64) * slots
         self.last = np.zeros(num_envs, np.int64)  # by number: the count of a closed episode's last observation
         # next slot, next stamp and count of each env: side by side, because all move together

@@ -34,8 +34,6 @@ class Storage:
     Args:
         columns: what each slot holds.
         slots: how many.
-        mirrored: the slots form one ring. A copy of the first row after the last one lets one gather read any row
-            with its next observation.
         directory: of a file without a name that holds the arrays; None = main memory. The file disappears with the
             process.
         sparse: a `rlrun.memory.sparse.Sparse` by name for columns that not all slots have.
@@ -49,8 +47,6 @@ class Storage:
         columns: Iterable[Column],
         slots: int,
         directory: Path | None,
-        *,
-        mirrored: bool,
         sparse: Mapping[str, Any],
     ) -> None:
         if directory is not None and directory.resolve() != Path.cwd():
@@ -60,10 +56,7 @@ class Storage:
         self.sparse = sparse
         full = [column for name, column in self.columns.items() if name not in self.sparse]
         self.layout = choose_layout([column for column in full if column.nbytes <= PACKED])
-        self.mirrored = mirrored and "observation" in (self.layout.names or ())
-        self._slots = slots
-        rows = slots + self.mirrored
-        self.blocks: dict[str, Array] = {PACKED_ROWS: zeros(rows, (self.layout.itemsize,), "uint8", directory)}
+        self.blocks: dict[str, Array] = {PACKED_ROWS: zeros(slots, (self.layout.itemsize,), "uint8", directory)}
         for column in full:
             if column.name not in (self.layout.names or ()):
                 self.blocks[column.name] = zeros(slots, column.shape, column.dtype, directory)
@@ -80,8 +73,6 @@ class Storage:
         self._plain = {name for name in self.layout.names or () if "." not in name}
         self.arrays: dict[str, Any] = {name: self.blocks[name] for name in self.columns if name in self.blocks}
         self.arrays |= fields_of(packed, self.layout) | {**self.sparse}
-        if self.mirrored:
-            self._pairs, self._pair = overlapping(packed, self.layout)
         self._leaves = [(name, column.keys, self.arrays[name]) for name, column in self.columns.items()]
 
     @property
@@ -99,8 +90,6 @@ class Storage:
             if isinstance(slots, slice):
                 for name, keys, array in self._leaves:
                     array[slots] = row[name] if len(keys) == 1 else leaf_of(row, keys)
-                if slots.start == 0:
-                    self._mirror()
             elif len(slots):
                 self._write_many(slots, row)
         except KeyError as missing:
@@ -128,7 +117,6 @@ class Storage:
                 array[slots] = value
         if fields:
             self._void[slots] = void
-        self._mirror()
 
     def write_last(self, slots: Any, observation: Tree) -> None:
         """Write last observations to new slots, and zeros to all other columns.
@@ -140,17 +128,11 @@ class Storage:
         for _, keys, array in self._leaves:
             if keys[0] == "observation":
                 array[slots] = leaf_of({"observation": observation}, keys)
-        self._mirror()
 
     def put(self, name: str, slots: Any, values: Any) -> None:
         """Write values to slots of a column, or of a leaf by its dotted name."""
         self.arrays[name][slots] = values
         self.changed[slots] = True
-        self._mirror()
-
-    def _mirror(self) -> None:
-        if self.mirrored:
-            self._void[self._slots] = self._void[0]
 
     def gather(self, name: str, slots: Array) -> Tree:
         """Return a column (or a leaf of it, by dotted name) at slots of any shape, as tensors that own their memory.
@@ -192,13 +174,6 @@ class Storage:
             return torch.from_numpy(self.blocks[node].take(slots, axis=0, mode="clip"))
         return torch.from_numpy(self.sparse[node][slots] if node in self.sparse else rows[node])
 
-    def fetch_neighbors(self, names: Iterable[str], slots: Array) -> Batch:
-        """Return top-level columns at slots [B], and `next_observation`, of a mirrored storage by a single gather."""
-        rows = self._pairs[slots].view(self._pair)
-        batch = self._batch(names, rows, slots)
-        batch["next_observation"] = torch.from_numpy(rows["next_observation"])
-        return batch
-
     def fetch_run(self, names: Sequence[str], run: Array) -> Batch:
         """Return top-level columns at slots [B, T + 1] but the last, and `next_observation` at all but the first."""
         whole = self._batch(dict.fromkeys((*names, "observation")), self._take(run), run)
@@ -208,23 +183,16 @@ class Storage:
     def resize(self, slots: int, old: Array, new: Array) -> None:
         """Change the number of slots; the row of slot old[i] moves to slot new[i]."""
         for name, block in list(self.blocks.items()):
-            rows = slots + (self.mirrored and name == PACKED_ROWS)
-            grown = zeros(rows, block.shape[1:], block.dtype.name, self.directory)
+            grown = zeros(slots, block.shape[1:], block.dtype.name, self.directory)
             for part in np.array_split(np.arange(len(old)), max(1, len(old) // 65536)):
                 grown[new[part]] = block[old[part]]
             self.blocks[name] = grown
-        self._slots = slots
         self.changed = np.zeros(slots, np.bool_)
         self._look()
-        self._mirror()
-
-    def rows(self) -> dict[str, Array]:
-        """Return the blocks: a row for each slot."""
-        return {name: block[: self._slots] for name, block in self.blocks.items()}
 
     def state_dict(self, slots: Array, columns: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the blocks at the slots, or the columns of a checkpoint, and how the packed one is laid out."""
-        index = slice(0, self._slots) if len(slots) == self._slots else slots
+        index = slice(None) if len(slots) == len(self.changed) else slots
         blocks = {
             name: torch.from_numpy(block[index]) if columns is None else columns[name]
             for name, block in self.blocks.items()
@@ -265,7 +233,6 @@ class Storage:
             if column.choices:
                 column.require_choices(self.arrays[name][slots], "memory: the saved table")
         self.changed[:] = False
-        self._mirror()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tree_of_keys)
@@ -298,23 +265,6 @@ def choose_layout(columns: Sequence[Column]) -> np.dtype[np.void]:
             "itemsize": -(-sum(sizes) // widest) * widest,  # a multiple of the widest number
         }
     )
-
-
-def overlapping(packed: Array, layout: np.dtype[np.void]) -> tuple[Array, np.dtype[np.void]]:
-    """Return overlapping views of a row with the observation of the next one, and their fields."""
-    fields: Mapping[str, Any] = layout.fields or {}
-    kind, offset = fields["observation"][:2]
-    widest = max(field[0].base.itemsize for field in fields.values())
-    size = -(-(layout.itemsize + offset + kind.itemsize) // widest) * widest
-    pair = np.dtype(
-        {
-            "names": [*fields, "next_observation"],
-            "formats": [*(field[0] for field in fields.values()), kind],
-            "offsets": [*(field[1] for field in fields.values()), layout.itemsize + offset],
-            "itemsize": size,
-        }
-    )
-    return np.ndarray((len(packed) - 1,), f"V{size}", packed, strides=(layout.itemsize,)), pair
 
 
 def described(layout: np.dtype[np.void], sparse: Mapping[str, Any]) -> list[list[Any]]:

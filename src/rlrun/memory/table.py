@@ -137,7 +137,6 @@ class Table(Recorder):
         stacked = ("observation",) if self.frames else ()
         self._fetched = tuple(name for name in self.storage if name not in without and name not in stacked)
         self._follows = "observation" in self.storage and "next_observation" not in without
-        self._neighbors = self._follows and not self.frames and self.storage.mirrored
         self._beside = bool(len(self.tags) or self.virtual or self.sampler.provides)
         self._on_sample = self.ejector.on_sample if type(self.ejector).on_sample is not Ejector.on_sample else None
         hooks = (getattr(adaptor, "observe", None) for adaptor in self.adaptors)
@@ -221,9 +220,7 @@ class Table(Recorder):
     def _collect(self, rows: Rows) -> Batch:
         """Return the batch before adaptors."""
         storage = self.storage
-        if self._neighbors and rows.index.ndim == 1:
-            batch = storage.fetch_neighbors(self._fetched, rows.index)
-        elif self._follows and not self.frames and rows.run is not None:
+        if self._follows and not self.frames and rows.run is not None:
             batch = storage.fetch_run(self._fetched, rows.run)
         else:
             batch = storage.fetch(self._fetched, rows.index)
