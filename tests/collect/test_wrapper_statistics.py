@@ -1,6 +1,7 @@
 """What wrappers learn goes along into evaluations, checkpoints and forks, and stays as it is there."""
 
 import json
+from contextlib import contextmanager
 from functools import partial
 
 import gymnasium
@@ -9,12 +10,13 @@ import pytest
 from gymnasium import wrappers
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers.utils import RunningMeanStd
 
 import rlrun
 from rlrun.checkpointing import load
 from rlrun.collect import RandomAgent
-from rlrun.collect.evaluate import evaluate
+from rlrun.collect.evaluate import evaluate, stage
 from rlrun.commands.check import check
 from rlrun.env import make
 from rlrun.env.wrapper_state import LayerStates
@@ -226,23 +228,118 @@ def test_a_fork_begins_with_the_statistics_of_its_parent(tmp_path):
     assert result.summary["evaluation"]["mean_return"] == 1.0
 
 
+@contextmanager
+def native(entry, vector, num_envs=3):
+    """Play 30 steps in a native vector environment."""
+    name = "Normalized/Environment-v0"
+    gymnasium.register(name, entry_point=entry, vector_entry_point=vector)
+    try:
+        env = make(name, num_envs=num_envs, vectorization="native")
+        agent = RandomAgent(env.spaces.action, seed=1)
+        env.reset(3)
+        for _ in range(30):
+            step = env.step(agent.draw(num_envs)["action"])
+            env.restart(step.terminated | step.truncated)
+        yield env
+    finally:
+        del gymnasium.registry[name]
+
+
+def played(env, copy, **settings):
+    agent = RandomAgent(env.spaces.action, seed=5)
+    return evaluate(copy, agent, episodes=3, seed=0, wrappers=env.wrapper_states(), **settings)
+
+
 def test_a_vector_environment_that_normalizes_is_evaluated_with_its_statistics():
     def vector(num_envs=1, **kwargs):
         return wrappers.vector.NormalizeObservation(CartPoleVectorEnv(num_envs, **kwargs))
 
-    name = "Normalized/CartPole-v0"
-    gymnasium.register(name, entry_point=CartPoleEnv, vector_entry_point=vector)
-    try:
-        env = make(name, num_envs=3, vectorization="native")
-        agent = RandomAgent(env.spaces.action, seed=1)
-        env.reset(3)
-        for _ in range(30):
-            env.step(agent.draw(3)["action"])
-        states, copy = env.wrapper_states(), env.copy(1)
-        evaluate(copy, RandomAgent(env.spaces.action, seed=5), episodes=2, seed=0, wrappers=states)
+    with native(CartPoleEnv, vector) as env:
+        states, copy = env.wrapper_states(), stage(env, 3)
+        played(env, copy)
         assert repr(copy.wrapper_states()).replace("False", "True") == repr(states)
-    finally:
-        del gymnasium.registry[name]
+
+
+class Rising(Bandit):
+    """Three steps that pay 1, 2 and 3."""
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.count += 1
+        return self.observe(), float(self.count), self.count == 3, False, {}
+
+
+class Older(gymnasium.vector.VectorRewardWrapper):
+    """Pays the number of resets so far, which it offers as its state."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.resets = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.resets += 1
+        return super().reset(seed=seed, options=options)
+
+    def rewards(self, rewards):
+        return np.full_like(rewards, self.resets)
+
+    def state_dict(self):
+        return {"resets": self.resets}
+
+    def load_state_dict(self, state):
+        self.resets = state["resets"]
+
+
+MODES = pytest.mark.parametrize("mode", gymnasium.vector.AutoresetMode)
+
+
+@MODES
+def test_evaluations_of_a_vector_environment_count_what_it_pays(mode):
+    def vector(num_envs=1):
+        return wrappers.vector.NormalizeReward(SyncVectorEnv([Rising] * num_envs, autoreset_mode=mode))
+
+    with native(Rising, vector) as env:
+        copy = stage(env, 3)
+        for _ in range(2):
+            assert (result := played(env, copy)).returns == result.raw_returns == [6.0] * 3
+        assert repr(copy.wrapper_states()["0.NormalizeReward"]["return_rms"]) == repr(
+            env.wrapper_states()["0.NormalizeReward"]["return_rms"]
+        )
+
+
+@MODES
+def test_states_of_vector_wrappers_stay_as_they_are_in_evaluations(mode):
+    def vector(num_envs=1):
+        return Older(SyncVectorEnv([Rising] * num_envs, autoreset_mode=mode))
+
+    with native(Rising, vector) as env:
+        resets, copy = env.wrapper_states()["0.Older"]["own"]["resets"], stage(env, 3)
+        for _ in range(2):
+            assert (result := played(env, copy)).returns == [3.0 * (resets + 1)] * 3
+            assert result.raw_returns == [6.0] * 3
+
+
+def test_a_vector_environment_without_states_begins_each_evaluation_alike():
+    def vector(num_envs=1):
+        return Older(SyncVectorEnv([Rising] * num_envs))
+
+    with native(Rising, vector) as env:
+        copy, agent = stage(env, 2), RandomAgent(env.spaces.action, seed=5)
+        first, second = (evaluate(copy, agent, episodes=2, seed=0).returns for _ in range(2))
+    assert first == second == [3.0, 6.0]
+
+
+def test_evaluation_keeps_vector_wrappers_that_remember_nothing():
+    def vector(num_envs=1, **kwargs):
+        env = CartPoleVectorEnv(num_envs, **kwargs)
+        return wrappers.vector.TransformObservation(env, lambda observation: 2.0 * observation)
+
+    with native(CartPoleEnv, vector) as env:
+        single = CartPoleEnv()
+        assert np.allclose(stage(env, 1).reset([7])[0], 2.0 * single.reset(seed=7)[0])
 
 
 def test_a_run_continues_with_statistics_of_rewards_and_observations(tmp_path):

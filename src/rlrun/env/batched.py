@@ -11,6 +11,7 @@ from rlrun.core.errors import DataError, RlrunError
 from rlrun.core.spaces import Space, Spaces, leaves, leaves_of, put_rows, take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env.outputs import Outputs, warn
+from rlrun.env.raw_return import count_raw_return, normalizes_rewards
 from rlrun.env.spaces import (
     action_writer,
     batch_reader,
@@ -24,7 +25,7 @@ from rlrun.env.spaces import (
 from rlrun.env.stacks import observed
 from rlrun.env.sync import env_seeds
 from rlrun.env.vector import Env, Seed, Step, close_softly
-from rlrun.env.wrapper_state import FrozenWrappers, States, learns_unseen, load_shares, pooled_states
+from rlrun.env.wrapper_state import FrozenWrappers, LayerStates, States, learns_unseen, load_shares, pooled_states
 from rlrun.runs.processes import describe_error
 from rlrun.training.callback import Stop
 
@@ -109,6 +110,10 @@ class BatchedEnv(Env):
         self._episode_end = np.zeros(self.num_envs, np.bool_)  # by the last step
         self._next: Tree = None  # observations to act on
         self._closed = False
+        self._first: States | None = None
+        self._frozen: FrozenWrappers | None = None
+        count_raw_return(vector)
+        self.normalizes_rewards = normalizes_rewards(vector)
 
     def _observed(self, place: str) -> Space:
         envs = getattr(self.vector.unwrapped, "envs", None)  # of Gymnasium's own
@@ -131,6 +136,8 @@ class BatchedEnv(Env):
         return self._reset(seeds if own_generators else seeds[0], options)
 
     def _reset(self, seed: Any, options: dict[str, Any] | None) -> Tree:
+        if self._frozen is not None:
+            self._frozen.renew()
         observation, _ = self._call("reset", lambda: self.vector.reset(seed=seed, options=options))
         self._episode_end[:] = False
         self._steps = 0
@@ -236,7 +243,14 @@ class BatchedEnv(Env):
         load_shares([self.vector], states)
 
     def freeze_wrappers(self, states: States) -> None:
-        FrozenWrappers(self.vector, states)
+        self._frozen = FrozenWrappers(self.vector, states)
+
+    def renew(self) -> None:
+        layers = LayerStates(self.vector)
+        if self._first is None:
+            self._first = layers.state_dict()
+        else:
+            layers.load_state_dict(self._first)
 
     def learns_unseen(self) -> dict[str, str]:
         return learns_unseen(self.vector)

@@ -149,7 +149,8 @@ def _assemble(recipe: Recipe, num_envs: int) -> Env:
     env.vectorization = recipe.vectorization
     env.remarked = recipe.remarked
     # single environments lack the wrappers of a native vector environment
-    spaces = None if recipe.vectorization == "native" and env.wrapper_states() else env.spaces
+    wrapped = isinstance(env, BatchedEnv) and env.vector is not env.vector.unwrapped
+    spaces = None if wrapped or (recipe.vectorization == "native" and env.wrapper_states()) else env.spaces
     env.copier = partial(_copy, recipe, spaces)
     env.bare_copier = partial(_copy, recipe.bare, spaces)
     env.maker = partial(_assemble, recipe, num_envs)

@@ -5,11 +5,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import wrappers
+from gymnasium.vector import VectorRewardWrapper, VectorWrapper
+from gymnasium.wrappers import vector
 
+from rlrun.core.typing import Array
 from rlrun.env.spaces import rewards_of
 from rlrun.env.wrapper_state import Layer, layers_of
 
 RAW_RETURN = "raw_return"  # key in the info of each step
+NORMALIZERS = (wrappers.NormalizeReward, vector.NormalizeReward)
 _KNOWN = ("gymnasium.", "rlrun.")  # packages whose wrappers with a `step` pay what the environment pays
 
 
@@ -30,22 +34,44 @@ class RawReturn(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, reward, terminated, truncated, {**info, RAW_RETURN: self.total}
 
 
+class RawReturns(VectorWrapper[Any, Any, Any]):
+    """The same for a vector environment."""
+
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        super().__init__(env)
+        self.totals: Array = np.zeros(env.num_envs)
+        self._over: Array = np.ones(env.num_envs, np.bool_)  # episodes that the last step ended
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._over[(options or {}).get("reset_mask", slice(None))] = True
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        self.totals = np.where(self._over, 0.0, self.totals) + np.asarray(reward, np.float32)
+        self._over = np.logical_or(terminated, truncated)
+        info = {**info, RAW_RETURN: self.totals}
+        if isinstance(final := info.get("final_info"), dict):  # of an episode that ended, where envs reset within a step
+            info["final_info"] = {**final, RAW_RETURN: self.totals}
+        return observation, reward, terminated, truncated, info
+
+
 def count_raw_return(env: Layer) -> None:
-    """Put a `RawReturn` inside of the wrappers that may change rewards, if there are any."""
+    """Put a part that counts the raw return inside of the wrappers that may change rewards, if there are any."""
     changing = [layer for layer in layers_of(env) if _may_change_rewards(layer)]
-    if changing and not rewards_of(changing[-1].env, "environment"):
-        changing[-1].env = RawReturn(changing[-1].env)
+    if changing and not rewards_of(inner := changing[-1].env, "environment"):
+        changing[-1].env = RawReturns(inner) if isinstance(inner, gymnasium.vector.VectorEnv) else RawReturn(inner)
 
 
 def normalizes_rewards(env: Layer) -> bool:
-    """Return True if Gymnasium's NormalizeReward, or a class derived from it, is around an environment."""
-    return any(isinstance(layer, wrappers.NormalizeReward) for layer in layers_of(env))
+    """Return True if a NormalizeReward of Gymnasium, or a class derived from it, is around an environment."""
+    return any(isinstance(layer, NORMALIZERS) for layer in layers_of(env))
 
 
 def _may_change_rewards(layer: Layer) -> bool:
-    if isinstance(layer, gymnasium.RewardWrapper | wrappers.NormalizeReward):
+    if isinstance(layer, (gymnasium.RewardWrapper, VectorRewardWrapper, *NORMALIZERS)):
         return True
-    if not isinstance(layer, gymnasium.Wrapper):
+    if not isinstance(layer, gymnasium.Wrapper | VectorWrapper):
         return False
     owner = next(kind for kind in type(layer).__mro__ if "step" in vars(kind))
     return not f"{owner.__module__}.".startswith(_KNOWN)

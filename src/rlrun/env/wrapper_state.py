@@ -305,7 +305,7 @@ def _load(layer: Layer, state: dict[str, Any]) -> None:
             statistics = getattr(layer, moments)
             for name in MOMENTS:
                 setattr(statistics, name, state[moments][name])
-            if total is not None:
+            if total is not None and np.shape(state[total]) == np.shape(getattr(layer, total)):  # else of other envs
                 setattr(layer, total, state[total])
             layer.update_running_mean = state[FREEZABLE]
     if "own" in state:
