@@ -8,9 +8,10 @@ import pytest
 from gymnasium import wrappers
 from gymnasium.spaces import Box, Dict, Discrete
 
+import rlrun
 from rlrun.core.errors import BuildError, RlrunError
 from rlrun.env import make
-from rlrun.env.goals import GoalReward
+from rlrun.env.goals import GoalReward, PointReach
 from rlrun.env.wrapper_state import FrozenWrappers, LayerStates
 
 HERE = "tests.env.test_changing_environments"
@@ -145,6 +146,30 @@ def test_goals_ask_the_environment_that_is_there_now():
     env.envs[0].close()
     env.envs = [Goal()]
     assert reward(np.zeros((3, 1), np.float32), np.zeros((3, 1), np.float32)).tolist() == [-1.0] * 3
+
+
+class Asked(PointReach):
+    """Answers while it is open, and counts those that are."""
+
+    def __init__(self):
+        super().__init__()
+        CLOSED.append(0)
+        self.number = len(CLOSED) - 1
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        assert not CLOSED[self.number]
+        return super().compute_reward(achieved_goal, desired_goal, info)
+
+    def close(self):
+        CLOSED[self.number] += 1
+
+
+@pytest.mark.parametrize("overrides", [["env.vectorization=async"], ["+with=async"], []], ids=" ".join)
+def test_hindsight_asks_open_environments_which_the_end_of_the_run_closes(tmp_path, overrides):
+    small = ["algorithm=sac", f"env.target={HERE}.Asked", "+with=hindsight", "preset=null", "logger=[]"]
+    small += ["algorithm.hidden=[8]", "algorithm.batch_size=8", "algorithm.warmup_steps=60", "stop.env_steps=64"]
+    rlrun.train([*small, "evaluation.episodes=1", *overrides], run_dir=tmp_path / "run")
+    assert [1] * len(CLOSED) == CLOSED
 
 
 def test_environments_are_closed_where_a_later_one_fails():

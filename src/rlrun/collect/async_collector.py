@@ -141,7 +141,7 @@ class AsyncCollector(Collector):
         if self.link is None:
             return super().end_training(error)
         if self.link.close():
-            self.env.close()
+            self.env.end()
         else:
             _messages.warning("the environment did not return from a step; its thread ends with the process")
         return {"step": self.steps}

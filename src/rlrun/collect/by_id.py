@@ -151,7 +151,7 @@ class ByIdCollector(Budgeted):
         return {"step": self.steps}
 
     def end_training(self, error: BaseException | None) -> None:
-        self.env.close()
+        self.env.end()
 
     def collect(self, steps: int, random: bool = False) -> int:
         """Make at least `steps` steps of agents, in whole rounds of all present agents.

@@ -214,7 +214,7 @@ class Collector(Budgeted):
                 adaptor.break_off(envs)
 
     def end_training(self, error: BaseException | None) -> dict[str, int]:
-        self.env.close()
+        self.env.end()
         return {"step": self.steps}  # after a signal during collection later callbacks save the current state
 
     def collect(self, steps: int, random: bool = False) -> int:

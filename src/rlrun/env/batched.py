@@ -109,7 +109,6 @@ class BatchedEnv(Env):
         self._steps = 0  # since the last reset of all envs
         self._episode_end = np.zeros(self.num_envs, np.bool_)  # by the last step
         self._next: Tree = None  # observations to act on
-        self._closed = False
         self._first: States | None = None
         self._frozen: FrozenWrappers | None = None
         count_raw_return(vector)

@@ -149,8 +149,7 @@ class GoalReward:
     """
 
     def __init__(self, env: Env, *, achieved: str = "achieved_goal") -> None:
-        source = _with_single(env)
-        single_env = source.envs[0]
+        single_env = _single(env)
         place = f"environment '{env.name}'"
         function = _own(single_env, "compute_reward")
         if function is None:
@@ -160,10 +159,10 @@ class GoalReward:
                 "(env=bitflip, env=pointreach)"
             )
         space = _part(single_env.observation_space, achieved)
-        self._reward = _Batched(_current(source, "compute_reward"), space, np.float32, f"{place}: compute_reward")
+        self._reward = _Batched(_current(env, "compute_reward"), space, np.float32, f"{place}: compute_reward")
         terminated = None
         if _own(single_env, "compute_terminated") is not None:
-            function = _current(source, "compute_terminated")
+            function = _current(env, "compute_terminated")
             terminated = _Batched(function, space, np.bool_, f"{place}: compute_terminated")
         self.terminated = terminated
 
@@ -171,20 +170,21 @@ class GoalReward:
         return self._reward(achieved, desired)
 
 
-def _with_single(env: Env) -> Env:
-    """Return the env, or a copy of it that steps single environments in this process."""
-    source = env if env.envs else env.copy(num_envs=1)
+def _single(env: Env) -> gymnasium.Env[Any, Any]:
+    """Return the first environment, or a copy in this process of one that is closed or in another process."""
+    source = env.in_process()
     if not source.envs:
+        env.end()
         raise ConfigError(
             f"env.vectorization: hindsight asks an environment in this process for its reward function, and "
             f"'{env.name}' ({env.vectorization}) has none there: env.vectorization=sync"
         )
-    return source
+    return source.envs[0]
 
 
-def _current(source: Env, name: str) -> Any:
-    """Return a function that calls a method of the first environment there is now: a resume may make another one."""
-    return lambda *arguments: _own(source.envs[0], name)(*arguments)
+def _current(env: Env, name: str) -> Any:
+    """Return a function that calls a method of the environment there is now: a resume may make another one."""
+    return lambda *arguments: _own(_single(env), name)(*arguments)
 
 
 def _own(env: gymnasium.Env[Any, Any], name: str) -> Any:

@@ -51,7 +51,9 @@ class RawReturns(VectorWrapper[Any, Any, Any]):
         self.totals = np.where(self._over, 0.0, self.totals) + np.asarray(reward, np.float32)
         self._over = np.logical_or(terminated, truncated)
         info = {**info, RAW_RETURN: self.totals}
-        if isinstance(final := info.get("final_info"), dict):  # of an episode that ended, where envs reset within a step
+        if isinstance(
+            final := info.get("final_info"), dict
+        ):  # of an episode that ended, where envs reset within a step
             info["final_info"] = {**final, RAW_RETURN: self.totals}
         return observation, reward, terminated, truncated, info
 

@@ -269,7 +269,6 @@ class Recorded(Env):
     """Envs whose episodes are recorded, in this process or in workers."""
 
     _recording = False
-    _closed = False
     _last_written: Sequence[dict[str, Any]] = ()  # as of `close`: the last checkpoint comes after it
     _last_wrappers: Mapping[str, Any] = MappingProxyType({})  # likewise
     _action_log: ActionLog | None = None  # where later episodes have a seed

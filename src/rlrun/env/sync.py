@@ -80,7 +80,6 @@ class SyncEnv(Recorded):
         self._next: Tree = self._restarted[0]
         self._steps = 0
         self._begun = [0] * self.num_envs  # of these steps, those before each episode
-        self._closed = False
         self._frozen: list[FrozenWrappers] = []
         self.normalizes_rewards = normalizes_rewards(first)
 

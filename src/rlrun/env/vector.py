@@ -72,6 +72,8 @@ class Env(OuterSpaces, ABC):
     maker: Callable[[], Env] | None = None  # makes equal envs, in another process, too; set by `make`
     normalizes_rewards: bool = False  # then evaluations count rewards as the environment pays them
     wrappers_elsewhere: States | None = None  # of equal envs that are stepped in another process, as known so far
+    _closed: bool = False
+    _single: Env | None = None  # what `in_process` made
     _options: Options = None  # of every reset
     _goals: Mapping[str, Any] = MappingProxyType({})  # the option of a reset that changes
 
@@ -178,6 +180,24 @@ class Env(OuterSpaces, ABC):
         if self.bare_copier is None:
             raise RlrunError(f"environment '{self.name}' was not made by rlrun.env.make and cannot be copied")
         return self.bare_copier(1, None)
+
+    def in_process(self) -> Env:
+        """Return these envs, if they are open and in this process, else a copy of one env that `end` closes.
+
+        It is for calls of an environment's own functions. `envs` of the copy is empty where there are none to call.
+        """
+        if self.envs and (not self._closed or self.copier is None):
+            return self
+        if self._single is None:
+            self._single = self.copy()
+        return self._single
+
+    def end(self) -> None:
+        """Close these envs, and the copy that `in_process` made, at the end of a run."""
+        self.close()
+        if self._single is not None:
+            self._single.close()
+            self._single = None
 
 
 def private(value: Any) -> Any:
