@@ -5,6 +5,8 @@ import json
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import wrappers
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
 import rlrun
 from rlrun.core.errors import RequestError
@@ -74,3 +76,38 @@ def test_exports_during_training_take_raw_observations(tmp_path):
     assert loaded.observation_space == policy.observation_space == raw
     observations = np.stack([raw.sample() % 3 for _ in range(9)])
     np.testing.assert_array_equal(loaded.predict(observations)[0], policy.predict(observations)[0])
+
+
+class Open(CartPoleEnv):
+    """Counts the open environments of its kind."""
+
+    made, open = 0, 0
+
+    def __init__(self):
+        super().__init__()
+        Open.made, Open.open = Open.made + 1, Open.open + 1
+
+    def close(self):
+        Open.open -= 1
+
+
+@pytest.mark.parametrize("listed", [NORMALIZE, REWARDS])
+def test_exports_share_environments_that_the_end_closes(tmp_path, listed):
+    Open.made = Open.open = 0
+    overrides = [RUN[0], *RUN[2:], f"env.target={__name__}.Open", f"env.wrappers=[{listed}]", "+with=export_onnx"]
+    rlrun.train([*overrides, "export.every=64"], run_dir=tmp_path / "run")
+    files = [*(tmp_path / "run" / "exports").glob("*.onnx")]
+    assert (len(files), Open.made, Open.open) == (2, 2 + (2 if listed == NORMALIZE else 1), 0)
+
+
+def test_a_policy_whose_rewards_a_vector_wrapper_normalizes_is_exported(tmp_path):
+    def vector(num_envs=1, **kwargs):
+        return wrappers.vector.NormalizeReward(CartPoleVectorEnv(num_envs, **kwargs))
+
+    gymnasium.register("Paid/CartPole-v0", entry_point=CartPoleEnv, vector_entry_point=vector)
+    try:
+        paid = [RUN[0], *RUN[2:], "env.id=Paid/CartPole-v0", "env.vectorization=native"]
+        rlrun.train(paid, run_dir=tmp_path / "run")
+        assert rlrun.export_onnx(tmp_path / "run").about["parity"]["largest"] < 1e-5
+    finally:
+        del gymnasium.registry["Paid/CartPole-v0"]

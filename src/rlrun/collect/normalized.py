@@ -1,7 +1,6 @@
 """Policies that take observations before the wrappers that normalize them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from rlrun.core.errors import RequestError, RlrunError
 from rlrun.core.spaces import map_tree
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env
+from rlrun.env.raw_return import REWARD_WRAPPERS
 from rlrun.env.wrapper_state import Layer, States, are_learning, has_moments, layers_of, offers_state
 from rlrun.env.wrappers import ActionMask, FrameStack, RandomGoal
 
@@ -101,43 +101,63 @@ class UnwrappedAgent(Agent):
         return initial_state(self.agent, count)
 
 
-def unwrapped(agent: Agent, env: Env, states: States) -> tuple[Agent, Env]:
-    """Return a policy on observations before NormalizeObservation, and an env that gives these; the caller closes it.
+class Unwrapper:
+    """Gives policies on observations before NormalizeObservation, by comparing two envs that it keeps until `close`.
 
-    Args:
-        agent: on observations after all wrappers.
-        env: is copied.
-        states: of its wrappers.
-
-    Raises:
-        RequestError: another wrapper learns from observations, or one outside of NormalizeObservation changes them.
-        RlrunError: normalized observations are not those of the wrappers.
+    env: whose copies they are.
     """
-    wrapped, unseen = env.copy(), env.learns_unseen()
-    try:
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._wrapped: Env | None = None
+        self._bare: Env | None = None
+
+    def __call__(self, agent: Agent, states: States) -> tuple[Agent, Env]:
+        """Return the policy, and an env that gives the observations which it takes.
+
+        Args:
+            agent: on observations after all wrappers.
+            states: of the env's wrappers.
+
+        Raises:
+            RequestError: another wrapper learns from observations, or one outside of NormalizeObservation changes them.
+            RlrunError: normalized observations are not those of the wrappers.
+        """
+        wrapped = self._wrapped = self._wrapped or self._first_copy()
+        constants = _constants(wrapped.envs[0], states) if wrapped.envs else {}
+        outermost = wrapped.envs[0] if wrapped.envs else getattr(wrapped, "vector", None)
+        if not constants and not any(_learns(layer) for layer in layers_of(outermost)):
+            return agent, wrapped
+        bare = self._bare = self._bare or self._env.copy_bare()
+        if not constants or any(isinstance(x, wrappers.NormalizeObservation) for x in layers_of(bare.envs[0])):
+            raise RequestError(f"{bare.name}: NormalizeObservation belongs into env.wrappers, or {WAY_OUT}")
+        for env in (wrapped, bare):
+            env.renew()
+        wrapped.freeze_wrappers(states)
+        normalization = Normalization(constants)
+        with restored_generators():
+            _require_equal(agent, wrapped, bare, normalization)
+        return UnwrappedAgent(agent, normalization.of_arrays, normalization), bare
+
+    def _first_copy(self) -> Env:
+        """Return a copy of the env.
+
+        Raises:
+            RequestError: a wrapper that offers no state learns from observations.
+        """
+        wrapped, unseen = self._env.copy(), self._env.learns_unseen()
         with restored_generators():
             learning = are_learning(wrapped.envs[0], unseen) if unseen and wrapped.envs else []
         if refused := [name for name in learning if unseen[name] == "observation_norm"]:
+            wrapped.close()
             raise RequestError(f"env.wrappers: {refused[0]} learns from observations; {WAY_OUT}")
-        constants = _constants(wrapped.envs[0], states) if wrapped.envs else {}
-        if not constants and (wrapped.envs or not states):
-            return agent, wrapped
-        bare = env.copy_bare()
-    except BaseException:
-        wrapped.close()
-        raise
-    normalization = Normalization(constants)
-    with closing(wrapped):
-        try:
-            if not constants or any(isinstance(x, wrappers.NormalizeObservation) for x in layers_of(bare.envs[0])):
-                raise RequestError(f"{env.name}: NormalizeObservation belongs into env.wrappers, or {WAY_OUT}")
-            wrapped.freeze_wrappers(states)
-            with restored_generators():
-                _require_equal(agent, wrapped, bare, normalization)
-        except BaseException:
-            bare.close()
-            raise
-    return UnwrappedAgent(agent, normalization.of_arrays, normalization), bare
+        return wrapped
+
+    def close(self) -> None:
+        """Close both envs."""
+        for env in (self._wrapped, self._bare):
+            if env is not None:
+                env.close()
 
 
 def _constants(env: Layer, states: States) -> dict[str, list[Constants]]:
@@ -185,7 +205,7 @@ def _keeps_observations(layer: Layer) -> bool:
 
 def _learns(layer: Layer) -> bool:
     """Return True if a layer with a state seems to learn from observations."""
-    if not offers_state(layer) or isinstance(layer, gymnasium.RewardWrapper | wrappers.NormalizeReward):
+    if not offers_state(layer) or isinstance(layer, REWARD_WRAPPERS):
         return False
     return isinstance(layer, gymnasium.ObservationWrapper) or has_moments(layer)
 

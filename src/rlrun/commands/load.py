@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rlrun.collect.agents import Agent, initial_state, restarted
-from rlrun.collect.normalized import unwrapped
+from rlrun.collect.normalized import Unwrapper
 from rlrun.commands.fork.parents import find
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.core.spaces import describe, map_tree, tree_of
@@ -227,6 +227,6 @@ def load(run: os.PathLike[str] | str, *, trust: Iterable[str] = (), device: str 
             return Policy(policy.agent, Outer(*policy.env.outer), name)
     with frozen(parent.run.path, trust, device=device) as policy:
         policy.take_only(where)
-        bare, env = unwrapped(policy.agent, policy.env, policy.wrappers)
-        with closing(env):
+        with closing(Unwrapper(policy.env)) as unwrapper:
+            bare, env = unwrapper(policy.agent, policy.wrappers)
             return Policy(bare, Outer(*env.outer), name)

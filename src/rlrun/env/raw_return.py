@@ -14,6 +14,7 @@ from rlrun.env.wrapper_state import Layer, layers_of
 
 RAW_RETURN = "raw_return"  # key in the info of each step
 NORMALIZERS = (wrappers.NormalizeReward, vector.NormalizeReward)
+REWARD_WRAPPERS = (gymnasium.RewardWrapper, VectorRewardWrapper, *NORMALIZERS)
 _KNOWN = ("gymnasium.", "rlrun.")  # packages whose wrappers with a `step` pay what the environment pays
 
 
@@ -71,7 +72,7 @@ def normalizes_rewards(env: Layer) -> bool:
 
 
 def _may_change_rewards(layer: Layer) -> bool:
-    if isinstance(layer, (gymnasium.RewardWrapper, VectorRewardWrapper, *NORMALIZERS)):
+    if isinstance(layer, REWARD_WRAPPERS):
         return True
     if not isinstance(layer, gymnasium.Wrapper | VectorWrapper):
         return False

@@ -7,7 +7,7 @@ import pickle
 import queue
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 
 from rlrun.callbacks.schedule import following
 from rlrun.collect.links import ProcessLink
-from rlrun.collect.normalized import unwrapped
+from rlrun.collect.normalized import Unwrapper
 from rlrun.collect.unroll import Give, Inbox, freeze, thaw
 from rlrun.core.errors import ConfigError, RequestError, RlrunError
 from rlrun.env import Env
@@ -80,7 +80,7 @@ class OnnxExport(Callback):
     """
 
     leads = True
-    momentary = ("_requests", "_worker", "_about", "items")  # of this process
+    momentary = ("_requests", "_worker", "_unwrapper", "_about", "items")  # of this process
 
     def __init__(
         self,
@@ -114,6 +114,7 @@ class OnnxExport(Callback):
         self.count = 0  # exports asked for, each the number of its file
         self._axis, self._newest, self._due = 0, 0, following(0, every)
         self._worker: _Worker | None = None
+        self._unwrapper: Unwrapper | None = None
         self._requests: queue.SimpleQueue[tuple[Mapping[str, str], Future[Future[Item]]]] = queue.SimpleQueue()
 
     def begin_training(
@@ -170,6 +171,9 @@ class OnnxExport(Callback):
         finally:
             self._worker.close()
             self._worker = None
+            if self._unwrapper is not None:
+                self._unwrapper.close()
+                self._unwrapper = None
         while not self._requests.empty():
             self._requests.get()[1].set_exception(RlrunError("training is over"))
 
@@ -202,9 +206,9 @@ class OnnxExport(Callback):
         try:
             agent, outer = self.agent, Outer(*self.env.outer)
             if states := self.env.wrapper_states():
-                agent, bare = unwrapped(agent, self.env, states)
-                with closing(bare):
-                    outer = Outer(*bare.outer)
+                self._unwrapper = self._unwrapper or Unwrapper(self.env)
+                agent, bare = self._unwrapper(agent, states)
+                outer = Outer(*bare.outer)
             parts = request(agent, outer, stochastic=self.stochastic, path=path, about=about)
             return self._worker.send(self.count, parts, spare=spare)
         except Exception as error:  # a policy that cannot be copied, a full disk: training continues

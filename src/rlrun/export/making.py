@@ -6,7 +6,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from rlrun.collect.agents import to_arrays
 from rlrun.collect.modes import evaluation_mode
-from rlrun.collect.normalized import unwrapped
+from rlrun.collect.normalized import Unwrapper
 from rlrun.config.build import find_target
 from rlrun.config.expansion import identity
 from rlrun.core.errors import MissingExtra, RequestError, did_you_mean
@@ -138,20 +138,17 @@ def export_onnx(
     with frozen(run, trust, device="cpu") as policy:
         path = _place(policy, output, f"policy.{format}")
         policy.take_only(where)
-        if isinstance(policy.env, Env):
-            agent, env = unwrapped(policy.agent, policy.env, policy.wrappers)
-        else:
-            agent, env = policy.agent, policy.env
-        try:
-            with evaluation_mode(getattr(agent, "policy", None)):
-                graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
-                about = {**_described(policy, where, graph), "env": environment(policy.config)}
-                about |= {"file": path.name, "format": format, "seed": seed}
-                data = _file_bytes(graph, about)
-                rows = None if isinstance(env, Env) else data_rows(_sources(policy), agent, graph, RECORDED)
-                about |= _proven(data, Reference(agent, graph), env, about, episodes, rows)
-        finally:
-            env.close()
+        agent, env = policy.agent, policy.env
+        with ExitStack() as stack:
+            if isinstance(env, Env):
+                agent, env = stack.enter_context(closing(Unwrapper(env)))(agent, policy.wrappers)
+            stack.enter_context(evaluation_mode(getattr(agent, "policy", None)))
+            graph = Graph(agent, Outer(*env.outer), stochastic=stochastic)
+            about = {**_described(policy, where, graph), "env": environment(policy.config)}
+            about |= {"file": path.name, "format": format, "seed": seed}
+            data = _file_bytes(graph, about)
+            rows = None if isinstance(env, Env) else data_rows(_sources(policy), agent, graph, RECORDED)
+            about |= _proven(data, Reference(agent, graph), env, about, episodes, rows)
     _write(path, data, about)
     return Export(path, about, len(data))
 
