@@ -13,7 +13,6 @@ import yaml
 from tests.pace import within
 
 from rlrun import checkpointing as storage
-from rlrun.cli.common import complete
 from rlrun.runs.directory import RunDir
 
 from .conftest import TINY
@@ -81,16 +80,11 @@ def test_what_needs_nothing_heavy_loads_none(project):
     calls = [["--help"], ["train", "--help"], ["resume", "--help"], ["list"], ["--version"]]
     calls += [["checkpoints", "run", "--parts"], ["checkpoints", "run", "--json", "--no-digest"]]
     code = "".join(f"sys.argv = {['rlrun', *overrides]}\n{CALL_MAIN}\n" for overrides in calls)
-    code += "from rlrun.cli.common import complete\nassert '+with=rnd' in complete('+with=')"
+    code += "from rlrun.cli.completion import candidates\nassert '+with=rnd' in candidates('+with=')\n"
+    code += "assert candidates('intrinsic.rnd.w', ['algorithm=sac', '+with=rnd']) == ['intrinsic.rnd.weight=']"
     assert not modules_after(code) & HEAVY
     compose = "from rlrun.config import compose; compose(['algorithm=dqn', 'env=cartpole'])"
     assert not modules_after(compose) & {"torch", "gymnasium", "numpy"}
-    assert complete("al") == ["algorithm="]
-
-
-def test_the_shell_is_offered_algorithms():
-    answer = spawn("-m", "rlrun", _RLRUN_COMPLETE="complete_bash", COMP_WORDS="rlrun train algorithm=", COMP_CWORD="2")
-    assert set(answer.split()) >= {"algorithm=dqn", "algorithm=sac"}
 
 
 @pytest.mark.speed

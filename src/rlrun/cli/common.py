@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlrun.cli.completion import complete
 from rlrun.core.errors import printable
 
 if TYPE_CHECKING:
@@ -20,19 +21,6 @@ if TYPE_CHECKING:
     from rlrun.config import Composed
 
 _values: list[Any] = []  # to print when the command ends
-GROUPS = ("algorithm", "env", "memory", "encoder", "optimizer", "with", "preset")
-
-
-def complete(incomplete: str) -> list[str]:
-    """Complete `group=choice` from the file names in conf/; imports neither hydra nor torch."""
-    from rlrun.config import choices
-
-    group, equals, _ = incomplete.partition("=")
-    if not equals:
-        return [f"{name}=" for name in (*GROUPS, "seed") if name.startswith(incomplete)]
-    bare = group.lstrip("+")
-    return [f"{group}={name}" for name in choices(bare)] if bare in GROUPS else []
-
 
 Overrides = Annotated[
     list[str] | None,

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from rlrun import __version__
-from rlrun.cli import plugin
+from rlrun.cli import completion, plugin
 from rlrun.core.errors import RlrunError, did_you_mean, printable
 from rlrun.runs import processes
 
@@ -75,6 +75,7 @@ def main() -> None:
     if not debug:
         warnings.simplefilter("ignore")
     processes.listen()
+    completion.join_words()
     try:
         with nullcontext() if "_RLRUN_COMPLETE" in os.environ else processes.refused():  # shell completion may exit
             result = _command().main(overrides, prog_name="rlrun", standalone_mode=False)
