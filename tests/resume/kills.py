@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+
 from rlrun import checkpointing as storage
+from rlrun.core.seeds import Seeds
 from rlrun.runs.directory import RunDir, checkpoint_key
 
 STEPS, EVERY = 3_000, 40  # of a cell: its length, steps between checkpoints
@@ -60,6 +63,71 @@ CELLS = {
     for envs in ENVS
     if not (algorithm == "dqn" and task in CONTINUOUS)
 }
+MARK = "evaluating"  # a file beside a run: the newest episode that began belongs to an evaluation
+
+
+class Announces(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps a file in the current folder while the episodes of evaluations are played."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None and 0 <= seed - Seeds(0).evaluation < 1_000:
+            Path(MARK).touch()
+        else:
+            Path(MARK).unlink(missing_ok=True)
+        return self.env.reset(seed=seed, options=options)
+
+
+ANNOUNCES = "{_target_: tests.resume.kills.Announces}"
+OWN = "env.target=tests.resume.environments"
+FEW = ("algorithm.warmup_steps=100", "algorithm.updates_per_step=0.2")
+LONG = (  # evaluations that take more time than training
+    *SMALL,
+    *("stop.env_steps=900", "evaluation.every=150", "evaluation.episodes=48", "evaluation.max_steps=100"),
+)
+
+
+def wrapped(*wrappers: str) -> str:
+    """Return the override for some wrappers by path, inside of the one that announces evaluations."""
+    return f"env.wrappers=[{', '.join([*(f'{{_target_: {path}}}' for path in wrappers), ANNOUNCES])}]"
+
+
+DQN, SAC = (("algorithm=dqn", *REPLAY, *FEW), ("algorithm=sac", *REPLAY, *FEW))
+CRITICS = "{_target_: rlrun.nn.Critics, spaces: '${spaces}', hidden: [8]}"
+SECOND = "{_target_: rlrun.memory.ReplayLoader, table: '${memory}', collector: null, batch: 12}"
+TARGET = "rlrun.algorithms.sac.SoftQTarget, policy: '${networks.policy}', temperature: '${networks.temperature}'"
+KINDS = {  # one of each kind of collection, memory and wrapper; killed amid evaluations, too
+    "shared objects": (*DQN, f"{OWN}.Grid", "num_envs=3", "algorithm.n_step=3", wrapped()),
+    "workers": (*ALGORITHMS["ppo"], f"{OWN}.Draws", "num_envs=3", "env.vectorization=async", wrapped()),
+    "thread": (*SAC, "env=pendulum", "+with=async", "async.kind=thread", wrapped()),
+    "process": (*DQN, "env=cartpole", "+with=async", wrapped()),
+    "native": (*DQN, "env.id=CartPole-v1", "env.vectorization=native", "num_envs=3"),
+    "state_dict": (
+        *(*ALGORITHMS["ppo"], f"{OWN}.Curriculum", "num_envs=3", "env.vectorization=async"),
+        wrapped("tests.resume.environments.Bounded", "gymnasium.wrappers.NormalizeReward"),
+    ),
+    "no state_dict": (*DQN, f"{OWN}.Grid", "num_envs=2", wrapped("tests.resume.environments.Forgetful")),
+    "recurrent": (
+        *(*DQN, "env=cartpole_novelocity", "+with=prioritized", "algorithm.recurrent=gru", "algorithm.unroll=6"),
+        *("algorithm.burn_in=2", "algorithm.core_size=8", "num_envs=2", wrapped()),
+    ),
+    "two loaders": (
+        *(*SAC, "env=pendulum", "+with=prioritized", "num_envs=2", wrapped(), f"+networks.second={CRITICS}"),
+        f"+joint={{_target_: rlrun.memory.JointLoader, default: '${{loader}}', second: {{loader: {SECOND}, "
+        "every: 3}}",
+        f"+callbacks.second_target={{_target_: {TARGET}, critics: '${{networks.second}}', data_group: second}}",
+        "+callbacks.second={_target_: rlrun.callbacks.CriticLoss, network: '${networks.second}', data_group: second, "
+        "optimizer: '${optimizer}'}",
+        "trainer.loader=${joint}",
+    ),
+    "hindsight": (*SAC, "env=pointreach", "+with=hindsight", "num_envs=2", wrapped()),
+    "frames": (
+        *(*DQN, "env.target=rlrun.env.toys.ImageObservation", "+with=prioritized", "num_envs=2"),
+        wrapped().replace("[", "[{_target_: gymnasium.wrappers.FrameStackObservation, stack_size: 3}, "),
+    ),
+    "a2c": ("algorithm=a2c", "env=cartpole", "+with=[observation_norm,return_norm]", "num_envs=3", wrapped()),
+}
+APPROXIMATE = ("thread", "process", "native", "no state_dict")
+CELLS |= {name: (*words, *LONG) for name, words in KINDS.items()}
 
 
 class Stuck(Exception):
@@ -72,6 +140,7 @@ class Story:
 
     kills: int = 0
     inside_a_write: int = 0  # of these, with a checkpoint half written
+    inside_an_evaluation: int = 0  # of these, while `Announces` had its file
     resumes: int = 0
     damaged: list[str] = field(default_factory=list)  # messages about checkpoints that show
 
@@ -94,15 +163,17 @@ def torment(
     story, steps = Story(), int(budget.partition("=")[2])
     # Short of the end, since moments that lie close together are put off: each kill waits for a new checkpoint.
     goals = sorted(dice.uniform(0.0, 0.85 * steps) for _ in range(kills))
+    moments = [None, _half_written, *([_evaluating] if ANNOUNCES in "".join(overrides) else [])]
     process = begin(["train", *overrides, "--run-dir", str(run)])
     for number, goal in enumerate(goals):
-        after = None if number % 2 else dice.uniform(0.0, delay)
-        if not _kill(process, run, goal, after):
+        moment = moments[number % len(moments)]
+        if not _kill(process, run, goal, moment, 0.0 if moment is _half_written else dice.uniform(0.0, delay)):
             break
         story.kills += 1
         story.inside_a_write += _half_written(run)
+        story.inside_an_evaluation += _evaluating(run)
         story.damaged += [message for path in RunDir(run).checkpoint_dirs() for message in storage.verify(path)]
-        process = begin(["resume", str(run)])
+        process = begin(["resume", str(run), "--trust", "tests"])
         story.resumes += 1
     code = process.wait(PATIENCE)
     if code != 0:
@@ -110,18 +181,18 @@ def torment(
     return story
 
 
-def _kill(process: Any, run: Path, goal: float, after: float | None) -> bool:
+def _kill(process: Any, run: Path, goal: float, moment: Callable[[Path], bool] | None, after: float) -> bool:
     """Kill a process once it has saved something beyond what it found, at the goal or later; False where it ended.
 
-    after: so many seconds later; None = amidst the next write.
+    moment: what has to begin first, None = nothing; after: so many seconds later.
     """
     before = _newest(run)
     if not _wait(process, lambda: before < _newest(run) >= goal - EVERY):
         return False
-    if after is not None:
-        time.sleep(after)
-    elif not _wait(process, lambda: _half_written(run)):
+    (run.parent / MARK).unlink(missing_ok=True)
+    if moment is not None and not _wait(process, lambda: moment(run)):
         return False
+    time.sleep(after)
     process.send_signal(signal.SIGKILL)
     return process.wait(60) == -signal.SIGKILL
 
@@ -152,3 +223,8 @@ def _half_written(run: Path) -> bool:
     with contextlib.suppress(OSError):
         return any(name.startswith(".") for folder in folders if folder.is_dir() for name in os.listdir(folder))
     return False
+
+
+def _evaluating(run: Path) -> bool:
+    """Tell whether the newest episode belongs to an evaluation."""
+    return (run.parent / MARK).exists()
