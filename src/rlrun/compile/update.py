@@ -136,9 +136,9 @@ class Region:
                     return
                 self._refuse(error)
             else:
-                compiled(batch, inputs)
-                for callback in self.passed:
+                for callback in self.passed:  # first, since it forgets errors of an earlier batch
                     callback.passed()
+                compiled(batch, inputs)
                 return
         assert self._plain is not None
         self._plain(groups, state)
