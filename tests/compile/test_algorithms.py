@@ -104,6 +104,18 @@ def test_graph_run_equals_hook_run(overrides, interpreted, tmp_path, caplog):
         torch.testing.assert_close(fused[place], value, rtol=2e-3, atol=2e-5, msg=lambda why, at=place: f"{at}: {why}")
 
 
+@pytest.mark.parametrize("name", ["dqn", "sac", "ppg", "taac"])
+def test_graph_run_equals_hook_run_in_double_precision(name, double, interpreted, tmp_path):
+    """Priorities, delays, clips, ensembles and phases leave no difference after 50 updates."""
+    overrides = [*small(RUNS[name]), "stop.updates=50", "stop.env_steps=null"]
+    plain = left(train(overrides, run_dir=tmp_path / "plain").trainer)
+    fused = left(train([*overrides, "compile=true"], run_dir=tmp_path / "fused").trainer)
+    assert interpreted
+    assert fused.keys() == plain.keys()
+    for place, value in plain.items():
+        torch.testing.assert_close(fused[place], value, rtol=1e-8, atol=1e-8, msg=lambda why, at=place: f"{at}: {why}")
+
+
 @pytest.mark.parametrize("name", ["td3", "a2c"])
 def test_resumed_graph_run_is_exact(name, interpreted, tmp_path):
     overrides = [*small(RUNS[name], RESUMED), "compile=true"]

@@ -148,13 +148,6 @@ MAKERS = (
 )
 
 
-@pytest.fixture
-def double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def run(make: Any, *, compile: bool) -> Any:
     callbacks = make()
     Trainer(callbacks, Batches(*(8,) * 50), fuse=FusedUpdate(compile, "cpu")).train()
