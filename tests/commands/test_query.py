@@ -2,12 +2,18 @@
 
 import csv
 import json
+import os
+import shutil
 import sys
+import time
 
 import pytest
 from tests.command import code_of
+from tests.pace import within
 
 import rlrun
+from rlrun.commands import query
+from rlrun.config import compose, to_yaml
 from rlrun.core.errors import MissingExtra, RequestError
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import write_json
@@ -68,6 +74,73 @@ def test_a_damaged_run_leaves_the_others(runs, name, text):
         f"SELECT DISTINCT run FROM {'runs' if name == 'summary.json' else 'metrics'} WHERE run < 'c' ORDER BY run"
     )
     assert [run for (run,) in rows if run != "a"] == ["b"]
+
+
+def test_no_run_is_left_out_in_silence(runs, caplog):
+    folder = runs / "runs"
+    odd = folder / os.fsdecode(b"\xff\xe9x")  # not UTF-8
+    shutil.copytree(folder / "a", odd)
+    shutil.copytree(folder / "a", folder / "e")
+    os.remove(folder / "e" / "metrics.jsonl")
+    os.mkfifo(folder / "e" / "metrics.jsonl")
+    name = "\ufffd\ufffdx"
+    assert [run for (run,) in ask("SELECT run FROM runs ORDER BY run")] == ["a", "b", "c", "d", "e", name]
+    assert ask(f"SELECT count(*) FROM config WHERE run = '{name}'") == ask(
+        "SELECT count(*) FROM config WHERE run = 'a'"
+    )
+    assert ask("SELECT DISTINCT run FROM metrics ORDER BY run") == [("a",), ("b",), (name,)]
+    assert "e: metrics.jsonl cannot be read" in caplog.messages
+    assert any(message.startswith("d: config.yaml, line ") for message in caplog.messages)
+
+
+def test_a_line_that_is_too_long_costs_its_own_file_alone(runs, caplog, monkeypatch):
+    monkeypatch.setitem(query.INSERT, "metrics", query.INSERT["metrics"].replace("134217728", "1000"))
+    with open(runs / "runs" / "b" / "metrics.jsonl", "a") as file:
+        file.write("\n" + json.dumps({"env_steps": 1, "text": "x" * 40_000_000}) + "\n")
+    assert ask("SELECT DISTINCT run FROM metrics") == [("a",)]
+    assert [message for message in caplog.messages if message.startswith("b: metrics.jsonl: ")]
+
+
+def test_blocks_that_refer_to_others_are_read(runs, caplog):
+    (runs / "runs" / "a" / "config.yaml").write_text("a: &x {b: 1}\nc: *x\ntext: |\n  d: 2\n\nlist:\n- 1\n- 2\n")
+    rows = dict(ask("SELECT key, value FROM config WHERE run = 'a'"))
+    assert rows == {"a.b": "1", "c.b": "1", "text": "d: 2\n", "list": "[1, 2]"}
+    (runs / "runs" / "a" / "config.yaml").write_text("seed: 1\nb: 2\nseed: 3\n")
+    assert ask("SELECT count(*) FROM config WHERE run = 'a'") == [(0,)]
+    assert any("key 'seed' is there twice" in message for message in caplog.messages)
+
+
+def test_values_that_no_column_holds_are_null(runs):
+    (runs / "runs" / "a" / "summary.json").write_text('{"env_steps": 1e30, "objective": 2.5}')
+    assert ask("SELECT env_steps, objective FROM runs WHERE run = 'a'") == [(None, 2.5)]
+    lines = [
+        '{"env_steps": 1, "a/b~c": 1, "true": true, "text": "1", "huge": 1e200}',
+        '{"env_steps": 2, "a/b~c": -2e9}',
+    ]
+    (runs / "runs" / "a" / "metrics.jsonl").write_text("\n".join(lines))
+    assert ask("SELECT env_steps, name, value FROM metrics WHERE run = 'a' ORDER BY ALL") == [
+        (1, "a/b~c", 1.0),
+        (2, "a/b~c", -2e9),
+    ]
+
+
+@pytest.mark.speed
+def test_configs_of_hundreds_of_runs_take_a_moment(tmp_path):
+    text = to_yaml(compose(["algorithm=sac", "env=pendulum"]).config)
+    for number in range(200):
+        run = RunDir(tmp_path / str(number))
+        run.path.mkdir()
+        run.config.write_text(text.replace("seed: 0", f"seed: {number}", 1))
+        run.manifest.write_text("{}")
+
+    def seconds() -> float:
+        before = time.process_time()
+        assert ask("SELECT count(DISTINCT run), count(DISTINCT value) FROM config WHERE key = 'seed'", tmp_path) == [
+            (200, 200)
+        ]
+        return time.process_time() - before
+
+    assert within(seconds, 1.0)
 
 
 def test_columns_of_the_same_name_are_numbered(runs):

@@ -18,7 +18,7 @@ from rlrun.callbacks.sinks import Jsonl
 from rlrun.core.errors import LostRun, RlrunError, RunDirError
 from rlrun.runs import files, manifest
 from rlrun.runs import lock as locks
-from rlrun.runs.directory import RunDir
+from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.heartbeat import keep_fresh, lock_run, trace_of
 
 PIDS = ("7", None, 0, -1, 10**30, 1.5, [1])
@@ -345,3 +345,17 @@ def test_a_path_is_told_without_its_detours(tmp_path, monkeypatch):
     assert RunDir("../b/run").path == tmp_path.resolve() / "b" / "run"
     with pytest.raises(RunDirError, match=rf"^{tmp_path.resolve()}/b does not exist"):
         RunDir.open("../b")
+
+
+def test_runs_are_found_at_any_depth_once_each(tmp_path):
+    folder, outside = tmp_path / "all", started(tmp_path / "outside" / "run")
+    deep, near = started(folder.joinpath(*"abcdefgh" * 5, "run")), started(folder / "z")
+    started(near.path / "videos" / "run")  # within a run nothing is looked for
+    started(folder / ".hidden")
+    links = {"latest": near.path, "aa": folder / "a", "up": tmp_path, "root": Path("/"), "me": folder}
+    for name, target in (links | {"gone": folder / "gone", "away": outside.path.parent}).items():
+        (folder / name).symlink_to(target)
+    (folder / "loop").symlink_to(folder / "loop")
+    expected = [deep.path, folder / "away" / "run", near.path]
+    assert [run.path for run in runs_beneath(folder)] == expected
+    assert [run.path for run in runs_beneath(folder / "latest")] == [folder / "latest"]

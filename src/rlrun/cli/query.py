@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun.cli.common import AsJson, print_json
+from rlrun.cli.common import AsJson, print_json, show
 from rlrun.core.errors import RequestError, printable
 from rlrun.runs.files import aligned, counted
 
@@ -23,6 +23,7 @@ def query(
 
     if as_json and as_csv:
         raise RequestError("query: give one of --json and --csv")
+    show("rlrun.output")
     result = ask(sql, folder)
     if as_json:
         print_json(result.to_json())

@@ -1,35 +1,61 @@
 """Ask runs by SQL; the Python equivalent of `rlrun query`. No code of the runs is executed."""
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rlrun.commands.ls import about, frame_of
-from rlrun.config.interpolation import dotted, leaves, plain
-from rlrun.config.saved import load
-from rlrun.core.errors import MissingExtra, RequestError, RlrunError, RunDirError
+from rlrun.config.files import parse_yaml
+from rlrun.config.interpolation import dotted, leaves
+from rlrun.core.errors import ConfigError, MissingExtra, RequestError, RlrunError, RunDirError, printable
 from rlrun.runs.directory import RunDir, runs_beneath
-from rlrun.runs.files import finite, place_of
-from rlrun.runs.progress import lines_of, number_of, record_of
+from rlrun.runs.files import finite, place_of, read_bytes
 
-AXES = ("env_steps", "updates", "seconds")
-METRIC_BYTES = 1 << 30  # of a file of metrics; the rest is not read
 TABLES = {  # name -> columns, as DuckDB declares them
     "runs": "run VARCHAR, status VARCHAR, created VARCHAR, overrides VARCHAR, env_steps BIGINT, updates BIGINT, "
     "seconds DOUBLE, objective DOUBLE, summary JSON",
     "config": "run VARCHAR, key VARCHAR, value VARCHAR",
     "metrics": "run VARCHAR, env_steps BIGINT, updates BIGINT, seconds DOUBLE, name VARCHAR, value DOUBLE",
 }
-SAFE: dict[str, Any] = {  # SQL reads no file, no network and no variable of this process, and cannot change that
-    "enable_external_access": "false",
-    "python_enable_replacements": "false",
-    "lock_configuration": "true",
+FILES = {"runs": "runs.json", "config": "config.json", "metrics": "*.jsonl"}
+READ = "read_ndjson_objects(?, ignore_errors = true, filename = true, maximum_object_size = 134217728)"
+INSERT = {  # name -> how DuckDB makes the rows of a table from the files
+    "runs": f"""
+        INSERT INTO runs SELECT json->>'run', json->>'status', json->>'created', json->>'overrides',
+            TRY_CAST(json->>'env_steps' AS BIGINT), TRY_CAST(json->>'updates' AS BIGINT),
+            TRY_CAST(json->>'seconds' AS DOUBLE), TRY_CAST(json->>'objective' AS DOUBLE),
+            TRY_CAST(json->>'summary' AS JSON)
+        FROM {READ}""",
+    "config": f"""
+        INSERT INTO config SELECT json->>'run', unnest(json->>'$.keys[*]'), unnest(json->>'$.texts[*]') FROM {READ}""",
+    "metrics": f"""
+        WITH lines AS (
+            SELECT json, CAST(regexp_extract(filename, '([0-9]+)[.]jsonl$', 1) AS BIGINT) AS number
+            FROM {READ} WHERE json_type(json) = 'OBJECT'),
+        entries AS (
+            SELECT number, TRY_CAST(json->>'env_steps' AS BIGINT) AS env_steps,
+                TRY_CAST(json->>'updates' AS BIGINT) AS updates, TRY_CAST(json->>'seconds' AS DOUBLE) AS seconds,
+                json, unnest(json_keys(json)) AS name FROM lines),
+        numbers AS (
+            SELECT *, json_extract(json, '/' || replace(replace(name, '~', '~0'), '/', '~1')) AS entry FROM entries
+            WHERE name NOT IN ('env_steps', 'updates', 'seconds'))
+        INSERT INTO metrics SELECT run, env_steps, updates, seconds, name, CAST(entry AS DOUBLE)
+        FROM numbers JOIN label USING (number)
+        WHERE json_type(entry) IN ('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')
+            AND abs(TRY_CAST(entry AS DOUBLE)) < 1e100""",
 }
+# SQL of the user reads no file, no network and no variable of this process, and cannot change that.
+LARGEST = 1 << 20  # bytes of a config
+BLOCK = re.compile(r"^(?=\w+:)", re.MULTILINE)  # where a key at the top of a config begins
+SAFE = ("enable_external_access = false", "python_enable_replacements = false", "lock_configuration = true")
+_output = logging.getLogger("rlrun.output")
 
 
 @dataclass(frozen=True)
@@ -76,7 +102,7 @@ def query(sql: str, folder: Path | str = ".") -> QueryResult:
     place = place_of(folder)
     if not place.is_dir():
         raise RunDirError(f"{place} does not exist" if not place.exists() else f"{place} is a file, not a run folder")
-    with duckdb.connect(config=SAFE) as database:
+    with duckdb.connect() as database:
         try:
             statements = database.extract_statements(sql)
             if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
@@ -84,6 +110,8 @@ def query(sql: str, folder: Path | str = ".") -> QueryResult:
             for name, declared in TABLES.items():
                 database.execute(f"CREATE TABLE {name} ({declared})")
             _fill(database, place, {name for name in TABLES if re.search(rf"\b{name}\b", sql, re.IGNORECASE)})
+            for setting in SAFE:
+                database.execute(f"SET {setting}")
             answer = database.execute(statements[0])
             columns: list[str] = []
             for name, *_ in answer.description or ():
@@ -95,39 +123,81 @@ def query(sql: str, folder: Path | str = ".") -> QueryResult:
             raise RequestError(f"query: {str(error).splitlines()[0]}{tables}") from error
 
 
-def _fill(database: Any, folder: Path, names: Iterable[str]) -> None:
-    """Insert the rows of all runs into the tables that a query names; files that cannot be rows are left out."""
+def _fill(database: Any, folder: Path, names: Collection[str]) -> None:
+    """Insert the rows of all runs into the tables that a query names: DuckDB reads JSON, of files with plain names."""
     import duckdb
 
-    readers = {"runs": _summaries, "config": _settings, "metrics": _metrics}
-    for run in runs_beneath(folder):
-        label = str(run.path.relative_to(folder))
+    runs = runs_beneath(folder)
+    labels = [os.fsencode(run.path.relative_to(folder)).decode(errors="replace") for run in runs]
+    troubles: list[str] = []
+    with TemporaryDirectory() as place:
+        for name, reader in (("runs", _summary), ("config", _settings)):
+            with open(Path(place, f"{name}.json"), "w", encoding="utf-8", errors="replace") as file:
+                for run, label in zip(runs, labels, strict=True) if name in names else ():
+                    about, trouble = reader(run)
+                    file.write(json.dumps({"run": label, **about}, ensure_ascii=False) + "\n")
+                    troubles += [f"{label}: {trouble}"] * (trouble is not None)
+        for number, (run, label) in enumerate(zip(runs, labels, strict=True)) if "metrics" in names else ():
+            if run.metrics.is_file() and os.access(run.metrics, os.R_OK):
+                Path(place, f"{number}.jsonl").symlink_to(run.metrics)
+            elif run.metrics.exists():
+                troubles.append(f"{label}: metrics.jsonl cannot be read")
+        database.execute("CREATE TABLE label AS SELECT unnest($1) AS run, unnest(range(len($1))) AS number", [labels])
         for name in names:
-            with suppress(RecursionError, ValueError, duckdb.Error):  # nested deeply, text or a number of no column
-                if rows := readers[name](run):
-                    places, values = ", ".join(["?", *["unnest(?)"] * len(rows[0])]), map(list, zip(*rows, strict=True))
-                    database.execute(f"INSERT INTO {name} SELECT {places}", [label, *values])
+            if files := sorted(Path(place).glob(FILES[name])):
+                try:
+                    database.execute(INSERT[name], [[*map(str, files)]])
+                except duckdb.Error:  # of one file; then each by itself
+                    troubles += [f"{_owner(file, labels)}: {why}" for file, why in _insert(database, name, files)]
+        database.execute("DROP TABLE label")
+    for trouble in troubles:
+        _output.warning("%s", printable(trouble))
 
 
-def _summaries(run: RunDir) -> list[tuple[Any, ...]]:
-    row = about(run)
-    figures = (row.env_steps, row.updates, row.seconds, row.objective)
-    return [(row.status, row.created, " ".join(row.overrides), *map(finite, figures), json.dumps(finite(row.summary)))]
+def _insert(database: Any, name: str, files: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Insert the rows of each file; yield files that DuckDB refuses, with its reason."""
+    import duckdb
+
+    for file in files:
+        try:
+            database.execute(INSERT[name], [[str(file)]])
+        except duckdb.Error as error:
+            yield file, str(error).splitlines()[0]
 
 
-def _settings(run: RunDir) -> list[tuple[Any, ...]]:
-    with suppress(RlrunError):  # a damaged config has no rows
-        pairs = ((dotted(path), value) for path, value in leaves(plain(load(run.config))))
-        return [(key, value if isinstance(value, str | None) else json.dumps(value)) for key, value in pairs]
-    return []
+def _owner(file: Path, labels: Sequence[str]) -> str:
+    return f"{labels[int(file.stem)]}: metrics.jsonl" if file.stem.isdecimal() else file.stem
 
 
-def _metrics(run: RunDir) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
-    with suppress(RunDirError):  # a run that has written nothing yet
-        for line in lines_of(run.metrics, METRIC_BYTES):
-            record = record_of(line) or {}
-            axes = [number_of(record.pop(name, None)) for name in AXES]
-            numbers = ((name, number_of(value)) for name, value in record.items())
-            rows += [(*axes, name, value) for name, value in numbers if value is not None]
-    return rows
+def _summary(run: RunDir) -> tuple[dict[str, Any], str | None]:
+    """Return the row of a run, and what of it could not be read."""
+    row, trouble = about(run), None
+    try:
+        summary = json.dumps(finite(row.summary))
+    except (RecursionError, ValueError):
+        summary, trouble = "null", "summary.json is nested too deeply"
+    figures = {name: finite(getattr(row, name)) for name in ("env_steps", "updates", "seconds", "objective")}
+    texts = {"status": row.status, "created": row.created, "overrides": " ".join(row.overrides)}
+    return {**texts, **figures, "summary": summary}, trouble
+
+
+def _settings(run: RunDir) -> tuple[dict[str, Any], str | None]:
+    """Return the keys of a run's config with their values as texts, and why there are none."""
+    try:
+        text = read_bytes(run.config, most=LARGEST, follow=True).decode()
+        try:
+            pairs = [pair for block in BLOCK.split(text) for pair in _leaves(block)]
+            if len({key for key, _ in pairs}) < len(pairs):
+                pairs = _leaves(text)  # which names the key that is there twice
+        except ConfigError:  # a block refers to another one
+            pairs = _leaves(text)
+    except (RlrunError, RecursionError, UnicodeDecodeError) as error:
+        return {"keys": [], "texts": []}, str(error)
+    return {"keys": [key for key, _ in pairs], "texts": [value for _, value in pairs]}, None
+
+
+@lru_cache(maxsize=10_000)
+def _leaves(text: str) -> list[tuple[str, str | None]]:
+    """Return the keys and values of YAML; runs have most blocks in common, and each is parsed once."""
+    pairs = ((dotted(path), value) for path, value in leaves(parse_yaml(text, "config.yaml")))
+    return [(key, value if isinstance(value, str | None) else json.dumps(value)) for key, value in pairs]

@@ -312,17 +312,36 @@ def is_run(path: Path) -> bool:
     return (path / "manifest.json").is_file() and (path / "config.yaml").is_file()
 
 
-def runs_beneath(path: Path, depth: int = 4) -> Iterator[RunDir]:
-    """Yield the runs in a folder and in the folders under it, in the order of their names."""
-    if is_run(path):
-        yield RunDir(path)
-        return
+def runs_beneath(path: Path) -> list[RunDir]:
+    """Return the runs in a folder and in the folders under it, in the order of their paths, each once.
+
+    A run's own folders are not searched. Of a folder that links lead to, too, the path without a link counts.
+    """
+    runs: list[RunDir] = []
+    folders, links = [path], list[Path]()
+    seen = {_identity(parent) for parent in path.absolute().parents}  # a link to them would lead back here
+    while folders or links:
+        folder = folders.pop() if folders else links.pop(0)
+        if (identity := _identity(folder)) is None or identity in seen:
+            continue
+        seen.add(identity)
+        if is_run(folder):
+            runs.append(RunDir(folder))
+            continue
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir()):
+                    (links if entry.is_symlink() else folders).append(folder / entry.name)
+    return sorted(runs, key=lambda run: run.path.parts)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what a folder has in common with links to it; None where it cannot be asked."""
     try:
-        folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        about = folder.stat()
     except OSError:
-        return
-    for folder in folders if depth > 0 else ():
-        yield from runs_beneath(folder, depth - 1)
+        return None
+    return about.st_dev, about.st_ino
 
 
 def checkpoint_name(axis: int, update: int) -> str:
