@@ -228,6 +228,7 @@ def _record(run: RunDir, experiment: Experiment, about: dict[str, Any], origin: 
     if origin["checkpoint"] is None:
         run.echo("resume: started again; there was no checkpoint")
     run.start(config=to_yaml(experiment.config), overrides=experiment.composed.overrides, manifest=about)
+    experiment.code.save(run.path, len(about["resumed"]))
 
 
 def _confirm(run: RunDir, readers: list[str], lost: list[str]) -> None:

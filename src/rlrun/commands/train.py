@@ -48,6 +48,7 @@ from rlrun.loading.assembly import (
 )
 from rlrun.memory import Table
 from rlrun.runs import learners, processes
+from rlrun.runs.code import Code
 from rlrun.runs.directory import RunDir, Status
 from rlrun.runs.files import write_json
 from rlrun.runs.heartbeat import keep_fresh, lock_run, require_own, tokens
@@ -108,6 +109,7 @@ class Experiment:
         require_shareable(self.config, self.trainer, self.builder.built)
         self.builder.get("seeds").apply_own()
         self.parts: dict[str, Stateful] = {**stateful(self.builder.built), GENERATORS: Generators()}
+        self.code = Code(self.config.log.get("code"), composed.project)
         self.fork: Fork | None = None
         self._drawn: Any = None  # states of the process-wide generators in the restored checkpoint
         self._origin: str | None = None  # name of that checkpoint
@@ -264,6 +266,7 @@ class Experiment:
                 text = configuration.to_yaml(self.config)
                 about = {**self.describe(), "spaces": self.described_spaces()}
                 run_dir.start(config=text, overrides=self.composed.overrides, manifest=about)
+                self.code.save(run_dir.path)
                 if preset := describe_presets([self.composed.preset]):
                     run_dir.echo(preset, logging.WARNING)
             except BaseException:
@@ -284,8 +287,10 @@ class Experiment:
         state = self._prepared(run_dir)
         status: Status = "failed"
         try:
-            for line in (*self.budget_notes(), *self.unused_notes(), *self.wrapper_notes()):
+            for line in (*self.budget_notes(), *self.unused_notes(), *self.wrapper_notes(), *self.code.notes()):
                 run_dir.echo(line, logging.WARNING)
+            for path, layers in self.networks().items() if self.config.log.get("networks") else ():
+                run_dir.echo(f"{path}: {layers}")
             files = sending_files(self.part(Logger))
             with keep_fresh(run_dir), self._together(run_dir), processes.refused(), run_dir.noting_warnings(), files:
                 self.trainer.train(partial(self._complete_resume, resumed) if self._drawn is not None else None)

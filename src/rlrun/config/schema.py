@@ -131,6 +131,12 @@ def _list_of_names(value: Any) -> Any:
     return entries
 
 
+def _list_of_texts(value: Any) -> Any:
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise ValueError
+    return value
+
+
 def list_of(wanted: str, kind: Kind, *, or_one: bool = False) -> Kind:
     """A list of values of one kind, which is not empty; with `or_one` a single value is a list of one."""
 
@@ -185,6 +191,8 @@ KINDS: dict[str, Kind] = {
     "checkpoint.memory": TRUTH,
     "checkpoint.keep_best": either(TRUTH, whole(), NULL),
     "log.every": either(whole(), NULL),
+    "log.networks": TRUTH,
+    "log.code": either(Kind("a list of file names", _list_of_texts, {"type": "array", "items": TEXT.json}), NULL),
     "log.axis": one_of("env_steps", "updates", "samples"),
     "logger": Kind("a list of loggers", _list_of_names),
     "device": Kind("one of auto, cpu, cuda, cuda:1, mps, xpu", _device, {"type": "string", "pattern": f"^({DEVICE})$"}),

@@ -39,6 +39,7 @@ from rlrun.memory.transforms import (
 )
 from rlrun.memory.trees import MinTree, SegmentTree, SumTree
 from rlrun.memory.virtual import Continues, EpisodeEnd, LastOfWindow, Next, NextN, Previous
+from rlrun.memory.whole import Shuffled, WholeReplayLoader
 
 __all__ = ["Adaptor", "Advantages", "Bonus", "Cast", "Hindsight", "ImageScale", "Intrinsic", "NStep"]
 __all__ += ["ObservationNormalize", "Past", "PerStep", "Rename", "ReturnNormalize", "RewardClip", "RewardFunction"]
@@ -46,7 +47,7 @@ __all__ += ["RewardNormalize", "RewardScale", "RewardShift", "Scale", "Select", 
 __all__ += ["Coverage", "CoverageEjector", "Ejector", "Fifo", "Prioritized", "Recent", "Rows", "Sampler", "Sequential"]
 __all__ += ["Sample", "Stratified", "Uniform", "UniformEjector", "WeighRewards", "effort"]
 __all__ += ["CollectLoader", "DatasetLoader", "JointLoader", "Lazy", "Mix", "PhasicLoader", "Prefetch"]
-__all__ += ["ReplayLoader", "Rollout", "RolloutLoader"]
+__all__ += ["ReplayLoader", "Rollout", "RolloutLoader", "Shuffled", "WholeReplayLoader"]
 __all__ += ["Column", "Continues", "EpisodeEnd", "EpisodeIndex", "LastOfWindow", "Next", "NextN"]
 __all__ += ["Previous", "Split", "Table", "classes", "digits", "spaces_in"]
 __all__ += ["Augmentation", "ColorJitter", "CutOut", "Later", "PixelNoise", "RandomCrop", "RandomShift", "Views"]

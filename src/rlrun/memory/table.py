@@ -150,10 +150,10 @@ class Table(Recorder):
         """Return the names of a batch of windows of this length before adaptors."""
         names = [*self.storage, *self.tags, *self.virtual, *self.sampler.provides]
         names += ["next_observation"] if "observation" in self.storage else []
-        padded = ("valid", "weight") if self._pads(length) else ()
+        padded = ("valid", "weight") if self.pads(length) else ()
         return [*names, *(name for name in padded if name not in names)]
 
-    def _pads(self, length: int) -> bool:
+    def pads(self, length: int) -> bool:
         return self.past is not None or (length > 1 and self.short == "pad")
 
     def sample(self, count: int, length: int = 1) -> Sample:
@@ -172,7 +172,7 @@ class Table(Recorder):
         if self.past is not None:
             rows = self._parted(count, self.past)
         else:
-            rows = self._padded(count, length) if self._pads(length) else self.sampler.pick(count, length)
+            rows = self._padded(count, length) if self.pads(length) else self.sampler.pick(count, length)
         self._times["pick"] = time.perf_counter() - begin
         return self.serve(rows)
 
@@ -184,7 +184,7 @@ class Table(Recorder):
         """
         begin = time.perf_counter()
         if self.sampler.by_burst:
-            self.sampler.begin_burst(times, count, 1 if self._pads(length) else length)
+            self.sampler.begin_burst(times, count, 1 if self.pads(length) else length)
         times = min(times, AHEAD // (count * max(self.storage.layout.itemsize, 1)))
         if times < 2 or length > 1 or not self._draws_ahead:
             return

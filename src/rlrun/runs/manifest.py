@@ -96,17 +96,22 @@ def git(project: Path) -> dict[str, Any] | None:
     commit = _run_git(project, {}, "rev-parse", "HEAD")
     if commit is None:
         return None
+    difference = uncommitted(project)
+    if difference is None:
+        return None
+    dirty = hashlib.sha256(difference).hexdigest() if difference else None
+    return {"commit": commit.decode().strip(), "dirty": dirty}
+
+
+def uncommitted(project: Path) -> bytes | None:
+    """Return how tracked files differ from the commit, as `git diff` prints it; None without git or a commit."""
     named = _run_git(project, {}, "config", "--null", "--name-only", "--get-regexp", FILTERS) or b""
     keys = named.decode(errors="surrogateescape").split("\0")[:-1]
     variables = {"GIT_CONFIG_COUNT": str(len(keys))}  # with them git runs none of the programs that these keys name
     for number, key in enumerate(keys):
         variables[f"GIT_CONFIG_KEY_{number}"] = key
         variables[f"GIT_CONFIG_VALUE_{number}"] = "false" if key.endswith(".required") else ""
-    difference = _run_git(project, variables, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
-    if difference is None:
-        return None
-    dirty = hashlib.sha256(difference).hexdigest() if difference else None
-    return {"commit": commit.decode().strip(), "dirty": dirty}
+    return _run_git(project, variables, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
 
 
 def _run_git(project: Path, variables: dict[str, str], *overrides: str) -> bytes | None:

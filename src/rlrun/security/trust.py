@@ -65,6 +65,7 @@ PARTS = (
         for name in """
             adaptors advantages augment by_episode columns dataset ejectors hindsight intrinsic joint loaders normalize
             past prefetch prioritized proxy recent rollout rollout_table samplers split storage table transforms virtual
+            whole
         """.split()  # noqa: SIM905
     ),
     *("torch.nn.modules", "torch.nn.parameter", "torch.optim", "torch.distributions", "gymnasium.spaces"),
