@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -44,3 +45,14 @@ def test_a_wrong_name_is_found():
     assert exists("rlrun.runs.learners.mean_")
     assert not exists("rlrun.runs.learners.told")
     assert not exists("rlrun.nowhere.told")
+
+
+def test_lines_that_mutations_change_are_there():
+    faults = []
+    for case in yaml.safe_load((ROOT / "benchmarks" / "mutations.yaml").read_text()):
+        change = {**(case["before"] or {}), **(case.get("after") or {})}
+        count = (ROOT / "src" / "rlrun" / change["path"]).read_text().count(change["old"])
+        faults += [] if count == 1 else [f"{case['id']}: {count} times"]
+        missing = [name for name in change["tests"] if not [*(ROOT / "tests").glob(name)]]
+        faults += [f"{case['id']}: no {name}" for name in missing]
+    assert faults == []

@@ -117,8 +117,15 @@ def test_impossible_rounds_are_refused(options, message):
 @pytest.mark.parametrize("algorithm", ["dqn", "dqn algorithm.recurrent=gru algorithm.unroll=4 algorithm.burn_in=1"])
 def test_a_resumed_run_continues_its_round(tmp_path, algorithm):
     small = [f"algorithm={algorithm.split()[0]}", *algorithm.split()[1:], "preset=null", "env=cartpole"]
-    small += ["+with=whole_replay", "algorithm.collect_steps=24", "whole.epochs=2", "algorithm.batch_size=5", "logger=[]"]
-    small += ["algorithm.hidden=[8]", "algorithm.warmup_steps=20", "evaluation.every=0", "num_envs=2", "log.every=8"]
+    small += ["+with=whole_replay", "algorithm.collect_steps=24", "whole.epochs=2", "algorithm.batch_size=5"]
+    small += [
+        "logger=[]",
+        "algorithm.hidden=[8]",
+        "algorithm.warmup_steps=20",
+        "evaluation.every=0",
+        "num_envs=2",
+        "log.every=8",
+    ]
     rlrun.train([*small, "stop.env_steps=null", "stop.updates=40"], run_dir=tmp_path / "whole")
     rlrun.train([*small, "stop.env_steps=null", "stop.updates=17"], run_dir=tmp_path / "part")
     rlrun.resume(tmp_path / "part", ["stop.updates=40"])
