@@ -79,7 +79,7 @@ class Sender(Callback):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_signal_lets_the_update_finish(number, count):
     sender = Sender(*[number] * count)
     state = Trainer({"interrupt": Interrupt(), "sender": sender}, Batches(times=5)).train()
@@ -90,9 +90,9 @@ def test_signal_lets_the_update_finish(number, count):
 
 @pytest.mark.parametrize("sent", [(), (signal.SIGTERM,)])
 def test_signal_handlers_are_restored(sent):
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+    before = [signal.getsignal(number) for number in processes.STOPS]
     Trainer({"interrupt": Interrupt(), "sender": Sender(*sent)}, Batches(times=5)).train()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)] == before
+    assert [signal.getsignal(number) for number in processes.STOPS] == before
 
 
 def test_other_threads_train_without_handlers():
@@ -118,8 +118,20 @@ def test_second_signal_kills_the_process(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["first"]
 
 
+def test_a_hangup_is_ignored_below_nohup_and_insists_on_nothing():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        sender = Sender(signal.SIGHUP)
+        assert Trainer({"interrupt": Interrupt(), "sender": sender}, Batches(times=5)).train()["stopped_by"] is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    sender = Sender(signal.SIGTERM, signal.SIGHUP, signal.SIGHUP)  # as systemd sends them
+    state = Trainer({"interrupt": Interrupt(), "sender": sender}, Batches(times=5)).train()
+    assert str(state["stopped_by"]) == "SIGTERM"
+
+
 def test_repeated_signal_counts_once(monkeypatch):
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)}
     processes.listen()
     try:
         Trainer({"interrupt": Interrupt(), "sender": Sender(signal.SIGTERM)}, Batches(times=5)).train()

@@ -14,10 +14,6 @@ from rlrun.core.errors import ConfigError
 from rlrun.runs import learners, processes
 from rlrun.training.callback import Callback, Stop
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)
-)  # not every system has all
-
 
 class Interrupted(Stop):
     """A signal stopped the run; it can be resumed."""
@@ -124,7 +120,7 @@ class Budget(Callback):
 
 
 class Interrupt(Callback):
-    """Stop in order on SIGINT, SIGTERM and SIGUSR1; a second signal kills the process, unless it repeats the first.
+    """Stop in order on SIGINT, SIGTERM, SIGUSR1 and SIGHUP; a second, other signal kills the process.
 
     A running update is finished; long work between updates (collection, evaluation) calls `check`. The first of several
     learners handles signals, and all of them stop in `meet`.
@@ -143,7 +139,7 @@ class Interrupt(Callback):
             processes.restart()
         main = threading.current_thread() is threading.main_thread()  # python allows handlers nowhere else
         if main and learners.rank() == 0:
-            self._previous = {number: signal.signal(number, self._handle_signal) for number in SIGNALS}
+            self._previous = {number: signal.signal(number, self._handle_signal) for number in processes.stops()}
         if processes.received:
             self._receive(processes.received[-1])
 

@@ -9,13 +9,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Annotated, Any
 
 import typer
 
 from rlrun import __version__
-from rlrun.cli import completion, plugin
+from rlrun.cli import completion, plugin, streams
 from rlrun.core.errors import RlrunError, did_you_mean, printable
 from rlrun.runs import processes
 
@@ -70,6 +70,7 @@ def _command() -> Any:
 def main() -> None:
     """Run a command; every failure is one line and an exit code (0 done, 1 failed, 2 wrong request, 75 resumable)."""
     overrides = sys.argv[1:]
+    streams.prepare()
     debug = "--debug" in overrides
     overrides = [override for override in overrides if override != "--debug"]
     if not debug:
@@ -82,6 +83,9 @@ def main() -> None:
         code = result if isinstance(result, int) else 0
         if code == INTERRUPTED:
             code = _stopped(overrides)
+        streams.flush()
+    except BrokenPipeError:  # as after `| head`
+        code = 1
     except RlrunError as error:
         code = 1 if _is_unread(error) else _fail(str(error), error.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort) as error:
@@ -94,6 +98,7 @@ def main() -> None:
             code = _fail(_usage(error, overrides), 2, debug)
         else:
             code = _fail(f"{processes.describe_error(error)} (--debug shows where)", 1, debug)
+    streams.drop()
     sys.exit(code)
 
 
@@ -120,7 +125,8 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
     line = " ".join(message.split())
-    print("rlrun:", printable(line), file=sys.stderr)
+    with suppress(OSError):  # a full disk, say
+        print("rlrun:", printable(line), file=sys.stderr)
     return code
 
 

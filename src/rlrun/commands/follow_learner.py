@@ -9,10 +9,9 @@ import traceback
 from multiprocessing.connection import Connection
 
 from rlrun import checkpointing as storage
-from rlrun.callbacks.budget import SIGNALS
 from rlrun.commands.train import Experiment
 from rlrun.core.errors import LearnerError
-from rlrun.runs import learners
+from rlrun.runs import learners, processes
 from rlrun.runs.directory import RunDir
 from rlrun.runs.heartbeat import tokens
 from rlrun.runs.learners import AFTER, READY, LearnerJob, place_of
@@ -25,7 +24,7 @@ def serve(handle: int, parent: int) -> None:
 
     That process handles signals, and stops all learners in order.
     """
-    for number in SIGNALS:
+    for number in processes.STOPS:
         signal.signal(number, signal.SIG_IGN)
     connection, code = Connection(handle), 1
     try:

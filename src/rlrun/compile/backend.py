@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, fx
 
 from rlrun.compile.graph import Untraceable, first_line
-from rlrun.runs import user_cache
+from rlrun.runs import processes, user_cache
 from rlrun.runs.manifest import instructions
 
 Compiled = Callable[..., Sequence[Tensor]]
 ATEN = torch.ops.aten
-SIGNALS = [number for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if (number := getattr(signal, name, None))]
+SIGNALS = {*processes.STOPS, getattr(signal, "SIGUSR2", signal.SIGINT)}
 _messages = logging.getLogger("rlrun")
 
 

@@ -31,6 +31,10 @@ PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 # so the handlers of a run look here, too.
 received: list[int] = []
 
+STOPS = tuple(  # signals on which a run stops in order; not every system has all
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)
+)
+HANGUP = getattr(signal, "SIGHUP", None)  # the terminal is gone
 TWICE = 1.0  # seconds in which signals are one: `timeout` sends it to a process and to the group that it is in
 _counted: dict[int, float] = {}  # signal -> when it last counted, on the monotonic clock
 
@@ -99,9 +103,19 @@ def _code_of(error: BaseException) -> int:
     return 1
 
 
+def stops() -> tuple[int, ...]:
+    """Return the signals on which a run stops in order; below `nohup` the end of the terminal is none of them."""
+    return tuple(number for number in STOPS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN)
+
+
 def repeated(number: int) -> bool:
-    """Return True if a signal is the one that came a moment ago, sent once more; any other one counts."""
+    """Return True if a signal is the one that came a moment ago, sent once more; any other one counts.
+
+    After another signal, SIGHUP never counts: it says that the terminal is gone, and nobody insists by it.
+    """
     now = time.monotonic()
+    if number == HANGUP and _counted:
+        return True
     if now - _counted.get(number, -TWICE) < TWICE:
         return True
     _counted[number] = now
@@ -141,9 +155,9 @@ def listen() -> None:
         received.append(number)
         raise KeyboardInterrupt
 
-    for name in ("SIGTERM", "SIGUSR1"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop)
+    for number in stops():
+        if number != signal.SIGINT:
+            signal.signal(number, stop)
 
 
 def start(module: str, theirs: Connection) -> subprocess.Popen[bytes]:

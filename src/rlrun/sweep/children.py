@@ -22,7 +22,7 @@ STOPPED = 75  # exit code of a process that stopped on request, to be resumed
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["rlrun.sweep.preload"])
 # Signals that a terminal or scheduler may send to a whole group of processes.
-OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+OF_GROUPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 ASKED = b"asked"
 LOST = 255  # exit code by `multiprocessing` if the fork server has ended and the code is unknown
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from rlrun.config.expansion import changeable
 from rlrun.core.errors import RunDirError
+from rlrun.runs import processes
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import NOTE_BYTES, head, known
 from rlrun.runs.processes import TWICE, describe_exit, handled
@@ -167,7 +168,7 @@ class Coordinator:
         0: every job is completed, or another coordinator works on it. 1: some failed. 75: a signal came.
         """
         # Signals are handled between two steps of the loop. During a step a job may be started and not be listed yet.
-        with handled(self._hear, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        with handled(self._hear, *processes.stops()):
             self.job_store.free(_is_gone)
             while True:
                 self._heed()
@@ -297,6 +298,8 @@ class Coordinator:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         """Stop on a signal, with all jobs; a second one is passed on to them, too."""
+        if number == processes.HANGUP and self.left is not None:  # the terminal is gone, and nobody insists
+            return
         self.left, now = number, time.monotonic()
         if now - self._heard_at > TWICE:
             self._heard, self._heard_at = self._heard + 1, now
