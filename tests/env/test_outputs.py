@@ -240,6 +240,24 @@ def test_flags_of_numpy_are_flags(kind, given):
     )
 
 
+TYPES = {
+    "doubles": np.float64([0.5, 1.0, 1.5]),
+    "whole numbers": np.arange(1, 4),
+    "a list": [0.5, 1.0, 1.5],
+    "every second number": np.arange(6, dtype=np.float32)[::2],
+    "another order of bytes": np.array([0.5, 1.0, 1.5], ">f4"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("given", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("steps", [7, 8])
+def test_one_observation_of_another_type_has_its_numbers(given, steps):
+    step = go("sync", {"observation": given}, steps)
+    wanted = np.float32(given if steps == 7 else GOOD)
+    assert step.observation.tolist() == [wanted.tolist()] * 2
+
+
 @pytest.mark.parametrize("kind", ["sync", "async", "native"])
 def test_the_last_observation_of_an_episode_is_compared_with_its_bounds(kind, caplog):
     with caplog.at_level(logging.WARNING, "rlrun"):

@@ -143,6 +143,13 @@ def aligned(count: int, leaf: Array) -> Array:
     return padded[:, : leaf.size].reshape(count, *leaf.shape)
 
 
+def is_plain(space: gymnasium.Space[Any]) -> bool:
+    """Return True for rows of numbers [n] that are stored in the environment's own dtype."""
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        return False
+    return space.dtype.name not in _DTYPES
+
+
 def row_writer(space: gymnasium.Space[Any]) -> Write:
     """Return the function that writes one env's observation into a buffer of `empty`."""
     if parts := parts_of(space):
