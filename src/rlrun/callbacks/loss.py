@@ -196,11 +196,8 @@ class LossCallback(Callback):
                     "network, without detach, no_grad or item() between"
                 )
             gradients = stepper.gradients(loss if self.scale == 1.0 else self.scale * loss, self.parameters)
-            present = [
-                (p, gradient) for p, gradient in zip(self.parameters, gradients, strict=True) if gradient is not None
-            ]
             with NoGrad():
-                norm = self.clipped([gradient for _, gradient in present], [parameter for parameter, _ in present])
+                norm = self.clipped(gradients)
                 stepper.step(gradients)
         others = dict(outputs)
         updates = others.pop("updates", {})
@@ -298,11 +295,14 @@ class LossCallback(Callback):
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate * group.get("lr_factor", 1.0)
 
-    def clipped(self, gradients: list[Tensor], parameters: list[Tensor]) -> Tensor | None:
-        """Clip gradients in place; return their norm before, or None where nobody wants it."""
+    def clipped(self, gradients: Sequence[Tensor | None]) -> Tensor | None:
+        """Clip the gradients of all parameters in place; return their norm before, or None where nobody wants it."""
         if self.max_grad_norm is None and self.grad_clip != "none":
             return None
-        return ops.clip_(gradients, largest=self.max_grad_norm, by=self.grad_clip, parameters=parameters)
+        present = [gradient for gradient in gradients if gradient is not None]
+        pairs = zip(self.parameters, gradients, strict=True)
+        parameters: list[Tensor] = [parameter for parameter, gradient in pairs if gradient is not None]
+        return ops.clip_(present, largest=self.max_grad_norm, by=self.grad_clip, parameters=parameters)
 
     @property
     def metrics(self) -> Mapping[str, Any]:

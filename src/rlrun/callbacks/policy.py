@@ -224,7 +224,7 @@ class ActorCriticLoss(LossCallback):
         loss = self.value_weight * distance - objective
         weight = self.entropy_weight if entropy_weight is None else entropy_weight
         weighs = isinstance(weight, Tensor) or weight != 0.0
-        leaves = isinstance(weight, Tensor) and weight.dim() > 0 and len(weight) > len(self.actor_critic.head.parts)
+        leaves = isinstance(weight, Tensor) and weight.dim() > 0 and len(weight) > len(evaluated.head.parts)
         entropy = evaluated.entropy if not leaves and (weighs or self.asked_for("policy_entropy")) else None
         entropy = evaluated.leaf_entropy if leaves else entropy
         if entropy is not None and weighs:
@@ -238,7 +238,7 @@ class ActorCriticLoss(LossCallback):
         self, evaluated: Evaluated, entropy: Tensor | None, return_: Tensor, valid: Tensor | None
     ) -> dict[str, Any]:
         metrics: dict[str, Any] = {}
-        head = self.actor_critic.head
+        head = evaluated.head
         leaves = entropy is not None and entropy.shape[-1] > len(head.parts)
         for index, part in enumerate(head.codec.names(leaves=True) if leaves else head.parts):
             if entropy is not None:
@@ -247,9 +247,7 @@ class ActorCriticLoss(LossCallback):
                 parts = (*evaluated.heads, evaluated.noise)
                 tensors = tuple(tensor for tensor in parts if tensor is not None)
                 present = tuple(tensor is not None for tensor in parts)
-                metrics[f"entropy/{part}"] = Metric(
-                    tensors, partial(_mean_entropy, evaluated.head, present, index), valid
-                )
+                metrics[f"entropy/{part}"] = Metric(tensors, partial(_mean_entropy, head, present, index), valid)
         if evaluated.heads.mean is not None:
             metrics["action/saturated"] = Metric((evaluated.heads.mean,), "saturated_mean", valid)
         value = evaluated.value

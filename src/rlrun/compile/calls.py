@@ -25,8 +25,9 @@ def forwards(modules: Iterable[nn.Module]) -> list[Callable[..., Any]]:
 
 def part_of(module: nn.Module, name: str) -> Callable[..., Any]:
     """Return a direct submodule to be called, as `forwards` has it; torch itself finds an attribute slowly."""
-    (call,) = forwards((module._modules[name],))  # type: ignore[arg-type]
-    return call
+    part: Any = module._modules[name]
+    hooked = _is_hooked(part) or torch.nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
+    return part if hooked else part.forward  # type: ignore[no-any-return]
 
 
 def _is_hooked(module: nn.Module) -> bool:

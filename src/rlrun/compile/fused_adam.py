@@ -14,8 +14,10 @@ from rlrun.runs import learners
 
 def average_gradients(parameters: Sequence[Tensor]) -> None:
     """Replace gradients by the mean of those of all learners."""
+    if learners.count() == 1:
+        return
     present = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if learners.count() == 1 or not present:
+    if not present:
         return
     together = learners.mean_(torch.cat([gradient.flatten() for gradient in present]))
     parts = torch.split(together, [gradient.numel() for gradient in present])

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from rlrun.compile.calls import part_of
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionHead, Heads
@@ -79,8 +80,9 @@ class ActorCritic(Policy):
 
     def value(self, observation: Tree, state: Tensor | None = None, episode_end: Tensor | None = None) -> Tensor:
         """Return V(s) [...], or [..., R] of several rewards; see `Core` for state and episode_end."""
-        below = (self.value_trunk or self.trunk)(observation, self._parts(state)[1], episode_end)
-        return self._laid_out(self.value_head(below))
+        trunk = "trunk" if self.value_trunk is None else "value_trunk"
+        below = part_of(self, trunk)(observation, self._parts(state)[1], episode_end)
+        return self._laid_out(part_of(self, "value_head")(below))
 
     def evaluate_actions(
         self, observation: Tree, action: Tree, state: Tensor | None = None, episode_end: Tensor | None = None
@@ -91,15 +93,18 @@ class ActorCritic(Policy):
         episode_end: [B, T] where episodes are over within windows.
         """
         own, valued = self._parts(state)
-        features = self.trunk(observation, own, episode_end)
-        below = features if self.value_trunk is None else self.value_trunk(observation, valued, episode_end)
-        return self._evaluated(self.head(features, observation), action, self._laid_out(self.value_head(below)))
+        below = features = part_of(self, "trunk")(observation, own, episode_end)
+        if self.value_trunk is not None:
+            below = part_of(self, "value_trunk")(observation, valued, episode_end)
+        heads = part_of(self, "head")(features, observation)
+        return self._evaluated(heads, action, self._laid_out(part_of(self, "value_head")(below)))
 
     def _laid_out(self, output: Tensor) -> Tensor:
         return output.squeeze(-1) if self.rewards is None else output
 
     def _evaluated(self, heads: Heads, action: Tree, value: Tensor) -> Evaluated:
-        return Evaluated(self.head.log_prob(heads, action), value, heads, self.head, self.head.noise(heads))
+        head = self.head
+        return Evaluated(head.log_prob(heads, action), value, heads, head, head.noise(heads))
 
     def _parts(self, state: Any) -> tuple[Any, Any]:
         """Return what the policy's layers have of a state [B, S], and the value's; the same where they share them."""

@@ -155,8 +155,8 @@ def surrogate(log_ratio: Tensor, advantage: Tensor, *, clip: float) -> Tensor:
     """
     ratio = log_ratio.exp()
     objective = ratio * advantage
-    with torch.no_grad():  # where the clipped one is the smaller, the ratio is beyond a bound and has no gradient
-        clipped = ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
+    # where the clipped one is the smaller, the ratio is beyond a bound and has no gradient
+    clipped = ratio.detach().clamp(1.0 - clip, 1.0 + clip) * advantage
     return torch.where(objective <= clipped, objective, clipped)
 
 

@@ -200,7 +200,7 @@ def detached(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach() if value.requires_grad else value
     if isinstance(value, Metric):
-        return Metric(tuple([tensor.detach() for tensor in value.tensors]), value.by, value.valid)
+        return Metric(tuple([detached(tensor) for tensor in value.tensors]), value.by, value.valid)
     if isinstance(value, np.ndarray):
         return value.copy()  # its owner may use it again
     if isinstance(value, list):
