@@ -110,6 +110,18 @@ def test_data_groups_have_separate_tables():
     assert (near.received, far.received) == ([[2.0, 1.0]], [[7.0, 37.0]])
 
 
+@pytest.mark.parametrize("loss", [None, "critic"])
+def test_a_second_feedback_of_one_loss_is_refused(loss):
+    callbacks = {
+        "critic": distance(),
+        "one": PriorityFeedback(Listener()),
+        "two": PriorityFeedback(Listener(), loss=loss),
+    }
+    with pytest.raises(WiringError, match=r"callbacks\.one: callbacks\.two gives the errors of callbacks\.critic"):
+        Trainer(callbacks, Batches([1.0, 4.0]))
+    Trainer(callbacks | {"two": PriorityFeedback(Listener(), loss="other"), "other": distance()}, Batches([1.0, 4.0]))
+
+
 class Skip(Callback):
     data_group = "default"
 

@@ -54,6 +54,13 @@ class Paid(Walk):
         return float(self.episodes if self.steps == 3 else 0)
 
 
+class Late(Paid):
+    """Changes after some episodes only."""
+
+    def reward(self):
+        return float(self.episodes > 4 and self.steps == 3)
+
+
 class Longer(Walk):
     def ends(self):
         return self.steps == 3 + self.episodes
@@ -75,6 +82,7 @@ class Offered(Paid):
         (Offered, "exact: an episode of 6 steps, played twice"),
         (Soft, "approximate: reset: observation differs"),
         (Paid, "approximate: step 3 of the episode: reward differs"),
+        (Late, "approximate: step 3 of the episode: reward differs"),
         (Longer, "approximate: step 4 of the episode: terminated differs"),
     ],
 )

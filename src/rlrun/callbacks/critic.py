@@ -180,13 +180,26 @@ class PriorityFeedback(Callback):
         self._source: LossCallback | None = None
         self._tables = tuple(getattr(table, "tables", (table,)))
 
-    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+    def require_peers(self, callbacks: Mapping[str, Callback]) -> None:
+        chosen = self._choose(callbacks)[1]
+        for callback in callbacks.values():
+            if callback is self or not isinstance(callback, PriorityFeedback) or callback.data_group != self.data_group:
+                continue
+            if chosen is not None and callback._choose(callbacks)[1] == chosen:
+                gives = f"callbacks.{callback.name} gives the errors of callbacks.{chosen} as priorities, too"
+                raise WiringError(f"callbacks.{self.name}: {gives}; remove one of them")
+
+    def _choose(self, callbacks: Mapping[str, Callback]) -> tuple[dict[str, LossCallback], str | None]:
+        """Return the losses of the data group, and the name of the chosen one."""
         losses = {
             name: callback
             for name, callback in callbacks.items()
             if isinstance(callback, LossCallback) and callback.data_group == self.data_group
         }
-        chosen = next(iter(losses), None) if self.loss is None else self.loss
+        return losses, next(iter(losses), None) if self.loss is None else self.loss
+
+    def begin_training(self, callbacks: Mapping[str, Callback]) -> None:
+        losses, chosen = self._choose(callbacks)
         if chosen is None or chosen not in losses:
             near = did_you_mean(self.loss, losses) if self.loss is not None else ""
             raise WiringError(

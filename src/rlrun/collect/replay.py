@@ -13,18 +13,19 @@ from rlrun.env.sync import SyncEnv
 from rlrun.env.wrapper_state import LayerStates
 
 MOST = 10_000  # steps of an episode
+BEFORE = 8  # episodes: some environments differ after several only
 
 
 def replay(env: Env, *, seed: int = 0, max_steps: int = MOST) -> str:
     """Return "exact: …", or "approximate: …" with the first difference.
 
-    One environment plays an episode, and then another one. A fresh environment gets the states of layers that remember,
-    and plays the second episode by the same seed and actions, as a resume does. Actions are uniformly random.
+    One environment plays some episodes, and then another one. A fresh environment gets the states of layers that
+    remember, and plays the last episode by the same seed and actions, as a resume does. Actions are uniformly random.
 
     Args:
         env: is copied.
         seed: of the episodes and actions.
-        max_steps: of each episode.
+        max_steps: of the first episodes together, and of the last one.
     """
     if not isinstance(env, Recorded):
         return f"approximate: {env.name} ({env.vectorization}) has no record of its episodes"
@@ -35,15 +36,17 @@ def replay(env: Env, *, seed: int = 0, max_steps: int = MOST) -> str:
         assert isinstance(used, SyncEnv)
         assert isinstance(fresh, SyncEnv)
         agent = RandomAgent(env.spaces.action, seed=seed)
-        observation = used.reset([episode_seed(seed, 0, 0)])
+        observation, episode = used.reset([episode_seed(seed, 0, 0)]), 1
         for _ in range(max_steps):
             step = used.step(agent(observation)["action"])
-            observation = step.observation
-            if step.terminated[0] or step.truncated[0]:
+            observation, over = step.observation, step.terminated | step.truncated
+            if over[0] and episode == BEFORE:
                 break
+            if over[0]:
+                observation, episode = used.restart(over, [episode_seed(seed, 0, episode)]), episode + 1
         states = LayerStates(used.envs[0]).state_dict()
         LayerStates(fresh.envs[0]).load_state_dict(states)
-        first, second = (envs.reset([episode_seed(seed, 0, 1)]) for envs in (used, fresh))
+        first, second = (envs.reset([episode_seed(seed, 0, episode)]) for envs in (used, fresh))
         if part := _difference(env, first, second):
             return f"approximate: reset: {part} differs"
         for number in range(1, max_steps + 1):
