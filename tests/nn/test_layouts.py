@@ -68,6 +68,14 @@ TABLE = [  # shape of a frame, its kind, wrapper and count; what the observation
     ((7, 7, 3), PIXELS, None, 1, ("vector",)),
     ((7, 7, 3), PIXELS, theirs, 8, ("vector",)),
     ((8, 4), PIXELS, theirs, 8, ("vector",)),  # a stack of arrays that are no images
+    ((1, 1, 3), PIXELS, None, 1, ("vector",)),
+    ((2, 4, 40, 40, 3), PIXELS, None, 1, ("vector",)),  # five axes
+    ((4, 3, 40, 40), PIXELS, None, 1, ("channels_first", 12, (40, 40))),
+    ((1, 84, 84), PIXELS, None, 1, ("channels_first", 1, (84, 84))),
+    ((8, 200, 3), PIXELS, None, 1, ("channels_last", 3, (8, 200))),
+    ((32, 32, 3), ("int8", -128, 127), None, 1, ("channels_last", 3, (32, 32))),
+    ((64, 64, 3), ("float64", 0.0, 1.0), None, 1, ("channels_last", 3, (64, 64))),
+    ((8, 8, 8), FLOATS, None, 1, ("channels_last", 8, (8, 8))),
     ((128,), PIXELS, None, 1, ("vector",)),
     ((128,), PIXELS, theirs, 8, ("channels_last",)),  # a signal over 8 steps
     ((128,), PIXELS, ours, 8, ("channels_last",)),
