@@ -51,6 +51,8 @@ def as_x(values):
         ("a=range(2,9,3)", Dimension("a", low=2, high=8, step=3)),
         ("a=range(9,2,-3)", Dimension("a", low=3, high=9, step=3)),
         ("a=range(0,1,0.25)", Dimension("a", low=0.0, high=0.75, step=0.25)),
+        ("a=tag(log,range(1,9))", Dimension("a", low=1, high=8, step=1, log=True)),
+        ("a=tag(log,int(interval(1,5)))", Dimension("a", low=1, high=5, log=True)),
         ("a=relu,tanh", Dimension("a", choices=("relu", "tanh"))),
         ("a=choice([64,64],[8])", Dimension("a", choices=("[64,64]", "[8]"))),
         ("memory=glob(re*)", Dimension("memory", choices=("recent", "replay"))),
@@ -85,6 +87,26 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
         (["algorithm.lr=0.1"], {}, "a search needs an override with several values"),
         (["a=interval(5,1)"], {}, "two numbers in order"),
         (["a=tag(log,interval(0,1))"], {}, "begin above 0"),
+        (["a=tag(log,range(0,9))"], {}, "the logarithm of 0 cannot be spread"),
+        (["a=tag(log,range(1,9,2))"], {}, "with steps of 1"),
+        (["a=tag(log,choice(1,2))"], {}, "not with a list"),
+        (["a=tag(lgo,interval(1,2))"], {}, "there is no tag 'lgo'"),
+        (["algorithm.batch_size=interval(16,64)"], {}, r"whole number .*int\(interval\(16,64\)\) has whole"),
+        (["algorithm.batch_size=tag(log,interval(16,64))"], {}, "whole number"),
+        (["num_envs=interval(1,3)"], {}, "num_envs: wanted a whole number"),
+        (
+            ["algorithm=ppo", "algorithm.horizon=interval(64,256)"],
+            {},
+            "horizon: wanted a whole number, got .*; algorithm.horizon=int",
+        ),
+        (["memory.frame_stack=interval(1,4)", "memory.min_length=range(1,3,0.5)"], {}, "whole number"),
+        (["algorithm.lr=1e-3,1e-4"], {"objective": "nope"}, "sweep.objective: no run has a metric 'nope'"),
+        (["algorithm.lr=1e-3,1e-4"], {"objective": "loss/q_lose"}, r"'loss/q_lose' \(did you mean 'loss/q_loss'"),
+        (
+            ["algorithm.lr=1e-3,1e-4"],
+            {"objective": ["seconds", "mean_return"]},
+            "did you mean 'evaluation/mean_return'",
+        ),
         (["a=interval(0,1)"], {"sampler": "grid"}, "a has no end of values"),
         (["a=1,2"], {"sampler": "tp"}, r"one of tpe, grid, random, nsga2, got 'tp' \(did you mean 'tpe'"),
         (["a=1,2"], {"objective": ["x", "y"], "pruner": "median"}, "of several objectives none says which"),
@@ -100,6 +122,16 @@ def test_dimensions_may_stand_in_a_file(tmp_path):
 def test_what_cannot_be_searched_is_refused_before_anything_starts(overrides, settings, message):
     with pytest.raises(ConfigError, match=message):
         SearchPlan(["algorithm=dqn", "env=cartpole", *overrides], Optuna(**settings)).check()
+
+
+def test_objectives_and_numbers_that_may_be_are_left_alone():
+    for objective in ("evaluation/return_of_mine", "episode/length", "seconds", "loss/q_loss"):
+        SearchPlan(["algorithm=dqn", "env=cartpole", "algorithm.lr=1,2"], Optuna(objective=objective)).check()
+    overrides = ["algorithm.discount=interval(0,1)", "algorithm.updates_per_step=interval(1,2)"]
+    overrides += ["algorithm.batch_size=tag(log,int(interval(16,64)))", "algorithm.tau=range(0.1,0.9,0.1)"]
+    SearchPlan(["algorithm=sac", "env=pendulum", *overrides], Optuna()).check()
+    own = "+callbacks.mine={_target_: my.Own}"
+    SearchPlan(["algorithm=dqn", "env=cartpole", "algorithm.lr=1,2", own], Optuna(objective="nope")).check()
 
 
 def test_the_first_trial_has_the_configs_own_values():

@@ -18,9 +18,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rlrun import config as configuration
 from rlrun.config.expansion import Job, job_of
+from rlrun.config.interpolation import plain
 from rlrun.config.overrides import parse
 from rlrun.config.schema import BLOCK, NULL, TRUTH, Kind, converted, either, list_of, one_of, whole
-from rlrun.core.errors import ConfigError, MissingExtra, RunDirError
+from rlrun.core.errors import ConfigError, MissingExtra, RunDirError, did_you_mean
 from rlrun.runs.files import counted, read_json, write_json
 from rlrun.runs.progress import RETURN, VALIDATION
 from rlrun.security import trust
@@ -29,6 +30,7 @@ from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 ABOUT = "search.json"
 MAY_GROW = ("trials", "top", "fresh_seeds")  # of a search that was begun
 MOST_SEEDS = 1_000
+SUMMARY = ("env_steps", "updates", "episodes", "seconds", "env_steps_per_second", "objective")  # numbers in it
 JUDGES = ("validation", "evaluation")  # callbacks
 
 
@@ -231,14 +233,37 @@ class SearchPlan:
         Raises:
             ConfigError: naming the wrong key, or what prevents the search.
         """
-        ends = [dimension.choices or (dimension.low, dimension.high) for dimension in self.dimensions]
+        ends = [
+            dimension.choices or (dimension.low, dimension.high, dimension.middle()) for dimension in self.dimensions
+        ]
         for at in range(max(map(len, ends))):
             values = [options[at % len(options)] for options in ends]
-            self._compose([*self.fixed, *map(Dimension.override, self.dimensions, values)])
+            try:
+                self._compose([*self.fixed, *map(Dimension.override, self.dimensions, values)])
+            except ConfigError as error:
+                raise ConfigError(f"{error}{self._whole_hint(str(error))}") from error
         self.settings = self._judged(self.settings)
         reports = [name for name in self.settings.objectives if name.startswith(("evaluation/", VALIDATION))]
         if reports and not self._base.config.evaluation.every:
             raise ConfigError(f"sweep.objective: evaluation.every=0 leaves no {reports[0]} to compare")
+        self._require_objectives()
+
+    def _whole_hint(self, message: str) -> str:
+        """Return the way out if an error says that a key takes whole numbers, and the search chooses any."""
+        places = (at for at in self.dimensions if message.startswith(f"{at.key}: wanted a whole number"))
+        real = next((at for at in places if not at.choices and not at.whole and at.step is None), None)
+        return "" if real is None else f"; {real.key}=int(interval({real.low:g},{real.high:g})) has whole numbers alone"
+
+    def _require_objectives(self) -> None:
+        """Refuse an objective that no run of rlrun's own parts has; callbacks of the user may log any name."""
+        callbacks = plain(self._base.config).get("callbacks") or {}
+        targets = (part.get("_target_") for part in callbacks.values() if isinstance(part, Mapping))
+        own = any(not str(target).startswith("rlrun.") for target in targets if target is not None)
+        for name in () if own else self.settings.objectives:
+            losses = [f"loss/{callback}" for callback in callbacks]
+            known = losses if name.startswith("loss/") else [*SUMMARY, RETURN, "episode/return", "episode/length"]
+            if name not in known and ("/" not in name or name.startswith("loss/")):
+                raise ConfigError(f"sweep.objective: no run has a metric '{name}'{did_you_mean(name, known)}")
 
     def describe(self) -> str:
         """Return what is searched, and how many jobs that takes at most."""

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,19 @@ class Dimension:
         if self.whole:
             return trial.suggest_int(self.name, self.low, self.high, step=self.step or 1, log=self.log)
         return trial.suggest_float(self.name, self.low, self.high, step=self.step, log=self.log)
+
+    def middle(self) -> float:
+        """Return a number between the bounds that is hardly ever a whole one, unless all are."""
+        if self.whole:
+            return self.low
+        share = 0.381966  # 2 minus the golden ratio
+        if self.log:
+            return float(self.low * (self.high / self.low) ** share)
+        return self.low + (
+            round(share * (self.high - self.low) / self.step) * self.step
+            if self.step
+            else share * (self.high - self.low)
+        )
 
     def takes(self, value: Any) -> bool:
         """Return True if a value is one of those to choose from, or between two of them."""
@@ -150,17 +163,26 @@ def _dimension(override: Override, config_dir: Path | None) -> Dimension:
         raise ConfigError(f"'{text}': a seed is nothing to choose; every trial has those of sweep.seeds=[0,1,2]")
     if any(f"{key}.".startswith(f"{prefix}.") for prefix in CHANGEABLE):
         raise ConfigError(f"'{text}': a search chooses what is learned by, and {key} may differ within one run")
+    tags = set(getattr(value, "tags", ()))
+    if tags - {"log"}:
+        raise ConfigError(f"'{text}': there is no tag '{min(tags - {'log'})}'; a search knows tag(log,…)")
+    log = "log" in tags
     if isinstance(value, IntervalSweep):
         low: Any = value.start
         high: Any = value.end
-        log = "log" in value.tags
         if not (math.isfinite(low) and math.isfinite(high) and low <= high):
             raise ConfigError(f"'{text}': wanted interval(LOW,HIGH), two numbers in order")
-        if log and low <= 0:
-            raise ConfigError(f"'{text}': the logarithm of {low:g} cannot be spread evenly; begin above 0")
-        return Dimension(name, low=low, high=high, log=log)
-    if isinstance(value, RangeSweep):
-        return _stepped(name, value, str(text))
+        dimension = Dimension(name, low=low, high=high, log=log)
+    elif isinstance(value, RangeSweep):
+        dimension = replace(_stepped(name, value, str(text)), log=log)
+    if isinstance(value, IntervalSweep | RangeSweep):
+        if log and dimension.low <= 0:
+            raise ConfigError(f"'{text}': the logarithm of {dimension.low:g} cannot be spread evenly; begin above 0")
+        if log and dimension.step not in (None, 1):
+            raise ConfigError(f"'{text}': tag(log,…) goes with any number, interval(LOW,HIGH), or with steps of 1")
+        return dimension
+    if log:
+        raise ConfigError(f"'{text}': tag(log,…) goes with interval(LOW,HIGH) or range(FIRST,END), not with a list")
     choices = tuple(dict.fromkeys(values(override, config_dir)))
     if not choices:
         raise ConfigError(f"'{text}': this lists no value")
