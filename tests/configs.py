@@ -13,8 +13,8 @@ ALGORITHMS = [name for name, text in FILES.items() if FROM_DATA not in text]
 
 
 def actions(algorithm: str) -> str:
-    """Return the actions that the first line of a file ends with: continuous, discrete, or every where it says none."""
-    match = re.search(r"; (continuous|discrete) actions$", FILES[algorithm].splitlines()[0])
+    """Return the actions that the comment of a file ends with: continuous, discrete, or every where it says none."""
+    match = re.search(r"; (continuous|discrete) actions$", FILES[algorithm].splitlines()[1])
     return match[1] if match else "every"
 
 

@@ -120,14 +120,14 @@ def test_what_it_brings_is_told_apart(rlrun):
 @pytest.mark.usefixtures("walker")
 def test_the_users_own_files_go_before_its_and_its_before_ours(site):
     (site / "walker" / "conf" / "algorithm" / "dqn.yaml").write_text(
-        "# @package _global_\ndefaults: [rlrun/algorithm/dqn, _self_]\nalgorithm: {lr: 0.5, discount: 0.5}\n"
+        "# @package _global_\ndefaults: [/rlrun/algorithm/dqn, _self_]\nalgorithm: {lr: 0.5, discount: 0.5}\n"
     )
     config = compose(["algorithm=dqn", "env=cartpole"]).config
     assert (config.algorithm.lr, config.algorithm.discount) == (0.5, 0.5)
     own = Path("conf/algorithm")
     own.mkdir(parents=True)
     (own / "dqn.yaml").write_text(
-        "# @package _global_\ndefaults: [rlrun/algorithm/dqn, _self_]\nalgorithm: {lr: 0.25}\n"
+        "# @package _global_\ndefaults: [/rlrun/algorithm/dqn, _self_]\nalgorithm: {lr: 0.25}\n"
     )
     config = compose(["algorithm=dqn", "env=cartpole"]).config
     assert (config.algorithm.lr, config.algorithm.discount) == (0.25, 0.99)

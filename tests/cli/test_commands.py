@@ -220,7 +220,7 @@ def test_training_tells_what_its_budget_is_too_small_for(overrides, message, rlr
     ],
 )
 def test_wrong_choices_of_an_algorithm_name_the_way_out(line, message, rlrun, write):
-    write("conf/algorithm/mine.yaml", f"# @package _global_\ndefaults: [rlrun/algorithm/bc, {line}]\n")
+    write("conf/algorithm/mine.yaml", f"# @package _global_\ndefaults: [/rlrun/algorithm/bc, {line}]\n")
     outcome = rlrun("check", "algorithm=mine")
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)
     assert f"mine.yaml: {message}" in outcome.err

@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
     ],
 )
 def test_algorithms_choose_their_environment(overrides, env, project, write):
-    write("conf/algorithm/mine.yaml", "# @package _global_\ndefaults: [rlrun/algorithm/classifier]\n")
+    write("conf/algorithm/mine.yaml", "# @package _global_\ndefaults: [/rlrun/algorithm/classifier]\n")
     write("conf/algorithm/theirs.yaml", "# @package _global_\ndefaults: [mine, override /env: bandit]\n")
     chooses = "defaults: [override /algorithm: classifier, override /env: chain]\n"
     write("conf/preset/chosen.yaml", f"# @package _global_\n{chooses}")

@@ -18,8 +18,7 @@ from rlrun.callbacks.loss import LossCallback
 from rlrun.commands.fork.parents import matches, started
 from rlrun.commands.fork.transfer import transfer
 from rlrun.commands.train import Experiment
-from rlrun.config.merging import apply
-from rlrun.config.overrides import parse
+from rlrun.config.overrides import apply, parse
 from rlrun.config.schema import check_kinds
 from rlrun.core.errors import ConfigError, RequestError, RunDirError
 from rlrun.runs.directory import RunDir

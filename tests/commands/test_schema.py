@@ -47,7 +47,7 @@ WRONG = {  # part of a config with the key that an editor shall underline; what 
         ("defaults: [override /algorithm: dqnn]", "defaults"),
         ("defaults: [override /env: cartpol]", "defaults"),
         ("defaults: [algoritm: dqn]", "defaults"),
-        ("defaults: [rlrun/algorithm/dqnn]", "defaults"),
+        ("defaults: [/rlrun/algorithm/dqnn]", "defaults"),
         ("env|defaults: [gim, _self_]", "defaults"),
         ("defaults: [override /memory: replays]", "defaults"),
         ("precision: hi", "precision"),

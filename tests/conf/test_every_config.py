@@ -6,8 +6,10 @@ import re
 import shlex
 from pathlib import Path
 
+import hydra
 import pytest
 from handbook.metrics import meaning
+from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 from tests.configs import env_of
 
@@ -112,7 +114,9 @@ def overrides_of(file: str) -> list[str]:
 
 
 def text(file: str) -> list[str]:
-    return (CONF / f"{file}.yaml").read_text().splitlines()
+    """Return the lines of a file after its header, `# @package`."""
+    lines = (CONF / f"{file}.yaml").read_text().splitlines()
+    return lines[lines[0].startswith("# @package") :]
 
 
 def provide(overrides: list[str]) -> None:
@@ -129,7 +133,7 @@ def provide(overrides: list[str]) -> None:
 
 
 def missing_extra(file: str) -> str | None:
-    """Return the extra that the first line names, if its package is not installed."""
+    """Return the extra that the first comment names, if its package is not installed."""
     match = re.search(r"\(extra: (\w+)\)", text(file)[0])
     return match[1] if match and importlib.util.find_spec(PACKAGES[match[1]]) is None else None
 
@@ -175,14 +179,29 @@ def test_a_preset_is_the_tuned_pair_too(file):
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_the_first_line_says_what_a_file_is(file):
+def test_hydra_alone_composes_a_file(file):
+    overrides = overrides_of(file)
+    composed = compose(overrides, check=False)
+    additions = [override for override in overrides if re.match(r"\+?with=", override)]
+    names = ",".join(override.partition("=")[2].strip("[]") for override in additions)
+    others = [override for override in overrides if override not in additions]
+    typed = [f"++{override}" if override.startswith("env.kwargs") else override for override in others] + [
+        f"+with=[{names}]"
+    ] * bool(names)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        alone = hydra.compose("train", typed + [f"preset={composed.preset}"] * bool(composed.preset))
+    assert plain(alone) == plain(composed.config)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_first_comment_says_what_a_file_is(file):
     first = text(file)[0]
     assert re.match(r"# [A-Z]", first)
     assert len(first) <= 120
 
 
 @pytest.mark.parametrize("file", COMMANDED)
-def test_the_second_line_is_a_command_that_uses_the_file(file):
+def test_the_second_comment_is_a_command_that_uses_the_file(file):
     program, command, *overrides = shlex.split(text(file)[1].removeprefix("# "))
     settings = [override for override in overrides if "." in override.partition("=")[0] or override.startswith("+")]
     assert (program, command) == ("rlrun", "train")

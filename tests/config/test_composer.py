@@ -28,7 +28,7 @@ def comparable(composed):
 
 def alone(overrides):
     """Compose as a process does that never composed before."""
-    composition._shared.cache_clear()
+    composition._of_packaged.clear()
     return comparable(compose(overrides))
 
 

@@ -66,7 +66,7 @@ def nested(write):
     for name, lr in (("big", 0.25), ("small", 0.125)):
         write(f"conf/network/{name}.yaml", f"# @package _global_\nalgorithm: {{lr: {lr}}}\n")
     listing = "# @package _global_\ndefaults: [{}/network: big{}]\n"
-    write("conf/algorithm/mine.yaml", listing.format("rlrun/algorithm/dqn, ", ""))
+    write("conf/algorithm/mine.yaml", listing.format("/rlrun/algorithm/dqn, ", ""))
     write("conf/with/wide.yaml", listing.format("", ""))
     write("conf/preset/mine.yaml", listing.format("", ", override /algorithm: dqn, override /env: pendulum"))
 
@@ -122,23 +122,44 @@ def test_config_dir_comes_before_the_folder_conf(compose, write, tmp_path):
     assert compose(*GROUPS).config.env.id == "Second-v0"
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["rlrun/algorithm/dqn", "/rlrun/algorithm/dqn", "rlrun/algorithm/dqn@_global_", "rlrun/algorithm/dqn@_here_"],
-)
-@pytest.mark.parametrize("header", ["# @package _global_\nalgorithm:\n  ", ""])
-def test_the_users_algorithm_starts_from_ours(compose, write, path, header):
-    start = f"defaults: ['{path}']\n"
-    body = "# @package _global_\n" + start + "algorithm:\n  discount: 0.5\n" if header else start + "discount: 0.5\n"
-    write("conf/algorithm/dqn.yaml", body)
+def test_the_users_algorithm_starts_from_ours(compose, write):
+    body = "defaults: [/rlrun/algorithm/dqn, _self_]\nalgorithm: {discount: 0.5}\n"
+    write("conf/algorithm/dqn.yaml", f"# @package _global_\n{body}")
     config = compose(*GROUPS).config
     assert dict(config.algorithm) == {"hidden": [64], "discount": 0.5, "lr": 1e-3, "batch_size": 32}
     assert config.networks.q._target_ == "parts.Network"
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "# @package _global_\ndefaults: [rlrun/algorithm/dqn]\n",
+            "the packaged file is '/rlrun/algorithm/dqn'",
+        ),
+        ("# Mine\n# @package _global_\nalgorithm: {lr: 1}\n", "`# @package _global_` has to be its first line"),
+        ("\ufeff# @package _global_\nalgorithm: {lr: 1}\n", "it begins with a byte order mark"),
+        ("algorithm: {lr: 1}\n", "its first line has to be `# @package _global_`"),
+        ("defaults: [/rlrun/algorithm/dqn, override /memory: replay]\n", "its first line has to be `# @package"),
+    ],
+)
+def test_a_file_that_hydra_would_read_otherwise_is_named(refusal, write, text, message):
+    write("conf/algorithm/mine.yaml", text)
+    line = refusal("algorithm=mine", "env=pendulum")
+    assert message in line
+    assert "conf/algorithm/mine.yaml: " in line
+
+
+def test_a_missing_header_in_a_group_of_the_users_own_is_told(refusal, write):
+    write("conf/network/big.yaml", "algorithm: {lr: 0.25}\n")
+    line = refusal(*GROUPS, "+network=big")
+    assert line.startswith("network: no part reads this key")
+    assert "conf/network/big.yaml has no `# @package _global_` in its first line" in line
+
+
 def test_other_groups_and_train_start_from_ours_too(compose, write):
-    write("conf/env/pendulum.yaml", "defaults: [rlrun/env/pendulum]\nnum_envs: 7\n")
-    write("conf/train.yaml", "defaults: [rlrun/train, _self_]\nseed: 5\n")
+    write("conf/env/pendulum.yaml", "defaults: [/rlrun/env/pendulum]\nnum_envs: 7\n")
+    write("conf/train.yaml", "defaults: [/rlrun/train, _self_]\nseed: 5\n")
     config = compose("algorithm=sac", "env=pendulum").config
     assert (config.seed, config.env.id, config.env.num_envs) == (5, "Pendulum-v1", 7)
     assert config.memory.exponent == 0.6
@@ -176,14 +197,11 @@ def test_an_experiment_may_bring_additions_and_the_user_more(compose, write):
 
 
 @pytest.mark.parametrize(
-    ("start", "memory"),
-    [
-        *((f"rlrun/algorithm/sac{suffix}", "prioritized") for suffix in ("", "@_here_", "@_global_")),
-        ("rlrun/algorithm/sac, override /memory: replay", "replay"),
-    ],
+    ("further", "memory"), [("_self_", "prioritized"), ("_self_, override /memory: replay", "replay")]
 )
-def test_the_users_algorithm_has_the_memory_of_ours_unless_it_chooses_one(compose, write, start, memory):
-    write("conf/algorithm/mine.yaml", f"defaults: [{start}]\nlr: 0.5\n")
+def test_the_users_algorithm_has_the_memory_of_ours_unless_it_chooses_one(compose, write, further, memory):
+    start = f"# @package _global_\ndefaults: [/rlrun/algorithm/sac, {further}]\n"
+    write("conf/algorithm/mine.yaml", f"{start}algorithm: {{lr: 0.5}}\n")
     composed = compose("algorithm=mine", "env=pendulum")
     assert (composed.choices["memory"], composed.config.algorithm.lr) == (memory, 0.5)
 

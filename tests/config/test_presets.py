@@ -45,27 +45,27 @@ def test_a_named_preset_switches_the_pair_off(compose, write):
 
 @pytest.mark.parametrize("name", ["algorithm/dqn", "env/cartpole"])
 def test_the_users_own_file_switches_the_pair_off(compose, write, name):
-    write(f"conf/{name}.yaml", f"defaults: [rlrun/{name}]\n")
+    write(f"conf/{name}.yaml", f"defaults: [/rlrun/{name}]\n")
     composed = compose(*TUNED)
     assert composed.preset is None
     assert composed.config.algorithm.lr == 1e-3
 
 
 def test_the_users_files_beat_the_pair(compose, write):
-    write("conf/memory/prioritized.yaml", "defaults: [rlrun/memory/prioritized]\nlength: 5\n")
-    write("conf/train.yaml", "defaults: [rlrun/train, _self_]\nnum_envs: 2\n")
+    write("conf/memory/prioritized.yaml", "defaults: [/rlrun/memory/prioritized]\nlength: 5\n")
+    write("conf/train.yaml", "defaults: [/rlrun/train, _self_]\nnum_envs: 2\n")
     config = compose(*TUNED).config
     assert (config.memory.length, config.num_envs, config.algorithm.lr) == (5, 2, 2.5e-3)
 
 
 def test_a_block_of_the_user_beats_the_pair(compose, write):
-    write("conf/train.yaml", "defaults: [_self_, rlrun/train]\nexpect: null\n")
+    write("conf/train.yaml", "defaults: [_self_, /rlrun/train]\nexpect: null\n")
     assert compose(*TUNED).config.expect is None
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "mine"])
 def test_users_own_preset_is_found(compose, write, algorithm):
-    write("conf/algorithm/mine.yaml", "defaults: [rlrun/algorithm/dqn]\n")
+    write("conf/algorithm/mine.yaml", "defaults: [/rlrun/algorithm/dqn]\n")
     write(
         f"conf/preset/{algorithm}_pendulum.yaml",
         f"# @package _global_\ndefaults: [override /algorithm: {algorithm}, override /env: pendulum]\nseed: 9\n",

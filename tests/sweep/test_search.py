@@ -65,7 +65,7 @@ def test_a_word_with_several_values_is_a_dimension(override, expected):
 def test_dimensions_may_stand_in_a_file(tmp_path):
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "mine.yaml").write_text(
-        "defaults: [rlrun/sweep/optuna]\ntrials: 7\nparams:\n  algorithm.lr: tag(log, interval(1e-5, 1e-2))\n"
+        "defaults: [/rlrun/sweep/optuna]\ntrials: 7\nparams:\n  algorithm.lr: tag(log, interval(1e-5, 1e-2))\n"
         "  algorithm: {batch_size: [32, 64], hidden: '[8],[16,16]'}\n  num_envs: 3\n"
     )
     settings = Means(["+sweep=mine", "sweep.seeds=2"], tmp_path).search()

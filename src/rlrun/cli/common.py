@@ -119,7 +119,7 @@ def show(*names: str) -> None:
 
 def print_presets(*presets: str | None) -> None:
     """Print the presets that apply on standard error, if there are some."""
-    from rlrun.config.sources import describe_presets
+    from rlrun.config.composition import describe_presets
 
     if line := describe_presets(presets):
         typer.echo(line, err=True)

@@ -20,8 +20,7 @@ from rlrun.checkpointing import load
 from rlrun.commands.train import Experiment, Result
 from rlrun.config import Composed, to_yaml
 from rlrun.config.interpolation import dotted, leaves, mentions, plain
-from rlrun.config.merging import apply
-from rlrun.config.overrides import Override, listed, parse
+from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.schema import CHANGEABLE, check_kinds
 from rlrun.core.errors import ConfigError, RlrunError, RunDirError
 from rlrun.loading.assembly import count_of, process_restored

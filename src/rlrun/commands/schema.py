@@ -298,7 +298,7 @@ class _Schemas:
     def defaults(self, group: str) -> Schema:
         """Return the schema of a defaults list, in which each choice must exist."""
         groups = {name: sorted(offers(name, self.places)) for name in self.groups}
-        properties: Schema = {r"^(override )?/?(hydra/|tuned)": {}}
+        properties: Schema = {r"^(override )?/?hydra/": {}}
         texts = []
         for name, options in groups.items():
             choice: Schema = {"anyOf": [{"enum": [*options, None, "???"]}, LINK]}

@@ -23,9 +23,9 @@ from rlrun.collect.evaluate import restored_generators
 from rlrun.commands.fork.parents import started
 from rlrun.commands.fork.transfer import Fork, transfer
 from rlrun.config import Composed
+from rlrun.config.composition import describe_presets
 from rlrun.config.interpolation import plain
 from rlrun.config.overrides import listed
-from rlrun.config.sources import describe_presets
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators
 from rlrun.core.spaces import Spaces, describe_layouts

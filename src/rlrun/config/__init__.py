@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rlrun.config.composition import Composed as Composed
     from rlrun.config.composition import Composer as Composer
     from rlrun.config.composition import compose as compose
-    from rlrun.config.merging import provenance as provenance
+    from rlrun.config.layers import provenance as provenance
     from rlrun.config.places import choices as choices
     from rlrun.config.places import group_names as group_names
     from rlrun.config.reading import unread as unread
@@ -23,7 +23,7 @@ _HOMES = {
     "compose": "composition",
     "choices": "places",
     "group_names": "places",
-    "provenance": "merging",
+    "provenance": "layers",
     "unread": "reading",
     "load": "saved",
     "select": "saved",

@@ -1,42 +1,44 @@
-"""Compose a run's config: overrides, the user's files and the packaged ones."""
+"""Compose a run's config by Hydra: overrides, the user's files and the packaged ones."""
 
 import pickle
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import hydra
+from hydra import initialize_config_dir, version
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config import places, reading, schema
+from rlrun.config import places, reading
+from rlrun.config.checks import check
 from rlrun.config.files import one_line
-from rlrun.config.interpolation import LinkError, dotted, leaves, plain, split
-from rlrun.config.interpolation import Path as Keys
-from rlrun.config.merging import OVERRIDE, Layer, apply, check_likeness, merge, origins
-from rlrun.config.overrides import ADDITIONS, Override, parse
-from rlrun.config.peers import hint
-from rlrun.config.places import ConfigFolder, readable_places
-from rlrun.config.sources import (
-    TUNED,
-    Files,
-    Repository,
-    hydra_as_of_now,
-    list_files,
-    listed_groups,
-    mistyped_group,
-    settle,
-    tuned_preset,
-)
-from rlrun.core.errors import ConfigError, did_you_mean
+from rlrun.config.interpolation import dotted, leaves
+from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides
+from rlrun.config.overrides import ADDITIONS, Override, apply, parse
+from rlrun.config.peers import GYM_ID, override_of
+from rlrun.config.places import readable_places
+from rlrun.config.schema import OPEN
+from rlrun.config.sources import OURS, SearchPath
+from rlrun.core.errors import ConfigError, did_you_mean, nearest
 
-PRIMARY = "train"
-NAMES_OF_ENV = ("env.id", "env.target")
+TRAIN = "train"  # the file of a run's config
+PRESET = "preset"  # the group of numbers for one algorithm on one environment
+NAMES_OF_ENV = (("env",), ("env", "id"), ("env", "target"))
 OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
+_UNLISTED = re.compile(
+    r"^Could not (override|delete) '([^'=]+)(?:=[^']*)?'\. No match in the defaults list"
+    r"|^Could not (override) '([^'=@]+@[^'=]+)'\.\nDid you mean"  # listed elsewhere
+)
+_DOUBLED = re.compile(r"(?:^Multiple values for |^)(\S+?)(?:\.| appears more than once)")
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,7 @@ class Composed:
     choices: dict[str, Any]  # group -> option, list of options, or None
     layers: list[Layer]  # what each file and the overrides put in, in order
     project: Path  # the user's folder, on sys.path
-
-    @property
-    def preset(self) -> str | None:
-        """The tuned preset that was applied."""
-        preset: str | None = self.choices.get(TUNED)
-        return preset
+    preset: str | None = None  # the preset that was found by algorithm and environment
 
 
 def compose(
@@ -62,27 +59,37 @@ def compose(
     *,
     roots: Sequence[str] = reading.ROOTS,
     check: bool = True,
-    primary: str = PRIMARY,
+    primary: str = TRAIN,
 ) -> Composed:
     """Compose `train.yaml` with the overrides of a command line, and check the result.
 
-    Precedence: packaged files < the tuned preset < the user's files < overrides. Nothing is built and no
-    class imported. `roots` are the keys that are read whatever is built; `primary` names another file than
-    `train.yaml`.
+    Precedence: packaged files < the tuned preset < the user's files < overrides. Nothing is built or imported.
+    `roots` are the keys that are read whatever is built; `primary` names another file than `train.yaml`.
 
     Raises: ConfigError, in one line, for whatever is wrong.
     """
     return Composer(config_dir, primary=primary).compose(overrides, roots=roots, check=check)
 
 
-class Composer:
-    """Compose any number of command lines from one search path; each file is read once."""
+class Selection(NamedTuple):
+    """The config of chosen files, before overrides set keys."""
 
-    def __init__(self, config_dir: str | Path | None = None, *, primary: str = PRIMARY) -> None:
+    config: DictConfig
+    choices: dict[str, Any]
+    layers: list[Layer]
+    preset: str | None
+
+
+class Composer:
+    """Compose any number of command lines from one search path; equal choices of files are composed once."""
+
+    def __init__(self, config_dir: str | Path | None = None, *, primary: str = TRAIN) -> None:
         folder = Path(config_dir) if config_dir is not None else None
-        self._library = library(readable_places(folder), primary)
-        self._project = places.project_dir(folder)
+        found = readable_places(folder)
+        self._path = SearchPath(found)
         self._primary = primary
+        self._project = places.project_dir(folder)
+        self._selections = _of_packaged if [place.packaged for place in found] == [True] else {}
         places.add_to_path(self._project)
 
     def compose(
@@ -92,217 +99,249 @@ class Composer:
 
         Raises: ConfigError, in one line, for whatever is wrong.
         """
-        with hydra_as_of_now():
-            composed = self._compose(parse(overrides))
-        if check:
-            validate(composed, roots)
-        return composed
-
-    def _compose(self, overrides: list[Override]) -> Composed:
-        for override in overrides if self._primary == PRIMARY else ():
+        parsed = parse(overrides)
+        for override in parsed if self._primary == TRAIN else ():
             if override.key.split(".")[0] in OF_SWEEPS:
                 raise ConfigError(f"{override.text}: this is for a sweep: rlrun train -m …")
-        repository, listed = self._library.repository, self._library.listed
-        is_group = {override.key: _is_group(repository, override) for override in overrides}
-        settings = [override for override in overrides if not is_group[override.key]]
-        chosen = self._settled([override for override in overrides if is_group[override.key]])
-        try:
-            files = self._library.files(chosen)
-            if not any(override.key.split(".")[0] == "env" for override in overrides):
-                chosen = [*chosen, *self._library.own_env(files)]
-            choices = self._library.files(chosen).choices
-        except ConfigError as error:
-            raise ConfigError(mistyped_group(settings, listed) or str(error)) from error
-        preset = tuned_preset(repository, overrides, choices)
-        # Others may set keys of the preset.
-        naming = [override for override in settings if override.key in ("env", *NAMES_OF_ENV)]
-        if preset is not None and not _env_changed(*self._assemble(chosen, naming)):
-            chosen = [*chosen, Override(f"{TUNED}={preset}", "" if TUNED in listed else "+", TUNED, preset)]
-            choices = self._library.files(chosen).choices
-        config, layers = self._assemble(chosen, settings)
-        return Composed(config, [override.text for override in overrides], choices, layers, self._project)
+        chosen = [override for override in parsed if self._chooses(override)]
+        settings = [override for override in parsed if override not in chosen]
+        names_env = any(override.key in ("env", "env.id", "env.target") for override in settings)
 
-    def _settled(self, overrides: list[Override]) -> list[Override]:
-        """Return overrides that choose from groups as Hydra wants them; what they choose may list further groups."""
-        repository, listed = self._library.repository, dict(self._library.listed)
-        settled = {
-            override.key: settle(repository, override, listed) for override in overrides if override.key in listed
-        }
-        waiting = [override for override in overrides if override.key not in listed]
-        # What adds may list groups, too.
-        waiting.sort(key=lambda override: (override.key != ADDITIONS, override.sign != "+"))
-        while waiting:
-            with suppress(ConfigError):  # the error is raised when all overrides are there
-                listed |= self._library.files([*chain.from_iterable(settled.values())]).choices
-            override = next((override for override in waiting if override.key in listed), waiting[0])
-            waiting.remove(override)
-            settled[override.key] = settle(repository, override, listed)
-        return [*chain.from_iterable(settled[override.key] for override in overrides)]
-
-    def _assemble(self, chosen: Sequence[Override], settings: Sequence[Override]) -> tuple[DictConfig, list[Layer]]:
-        config, layers = self._library.merged(chosen)
-        content: dict[str, Any] = {}
+        selection = self._select(chosen, settings, with_preset=not names_env)
+        config = selection.config
         for override in settings:
-            if override.sign != "~":
-                content |= {override.key: override.value}
-            apply(config, override, self._library.groups)
-        spread = OmegaConf.create()
-        for name, value in content.items():
-            OmegaConf.update(spread, name, value, force_add=True)
-        return config, [*layers, Layer(OVERRIDE, "", False, plain(spread))]
+            apply(config, override, self._path.options("", ObjectType.GROUP))
+        layers = [*selection.layers, layer_of_overrides(settings)]
+        composed = Composed(
+            config, [override.text for override in parsed], selection.choices, layers, self._project, selection.preset
+        )
+        if check:
+            _check(composed, roots)
+        return composed
 
+    def _chooses(self, override: Override) -> bool:
+        """Return True if an override chooses a file of a group; a dict sets keys, as in Hydra."""
+        named = not isinstance(override.value, dict) and "." not in override.group
+        return named and self._path.is_group(override.group)
 
-class Library:
-    """What the files of a search path come to, by the overrides that choose from groups."""
+    def _select(self, chosen: list[Override], settings: list[Override], *, with_preset: bool) -> Selection:
+        """Return the config of chosen files: Hydra lists them, the preset is found, and Hydra composes."""
+        key = (self._primary, str(self._path), with_preset, *(f"{item.sign}{item.key}={item.value}" for item in chosen))
+        if key not in self._selections:
+            for override in chosen:
+                self._require_options(override)
+            try:
+                with _hydra(self._primary) as loader:
+                    selection = self._compose(loader, chosen, with_preset=with_preset)
+            except RecursionError as error:
+                raise ConfigError(f"the defaults lists of {self._path} include each other in a circle") from error
+            except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
+                raise ConfigError(self._mistyped_group(settings) or self._rewritten(error)) from error
+            self._selections[key] = pickle.dumps(selection)
+        restored: Selection = pickle.loads(self._selections[key])
+        return restored
 
-    def __init__(self, places: Sequence[ConfigFolder], primary: str) -> None:
-        self.repository = Repository(places)
-        self._primary = primary
-        self._files: dict[tuple[str, ...], Files] = {}
-        self._merged: dict[tuple[str, ...], bytes] = {}  # pickled: a copy is made in a fifth
-        with hydra_as_of_now():
-            self.listed = listed_groups(self.repository, primary)
-        self.groups = self.repository.get_group_options("", ObjectType.GROUP)
+    def _compose(self, loader: ConfigLoader, chosen: list[Override], *, with_preset: bool) -> Selection:
+        preset = self._likely_preset(chosen) if with_preset else None
+        listing, typed = self._listed(loader, chosen, preset)
+        layers = self._layers(listing, preset)
+        setter = listing.overrides.override_metadata.get("env")
+        if not with_preset and "algorithm/" in str(setter and setter.containing_config_path):
+            # An algorithm's choice of the environment gives way to an environment that is named by its id or class.
+            chosen = [*chosen, Override("", "", "env", "gym")]
+            listing, typed = self._listed(loader, chosen, preset)
+            layers = self._layers(listing, preset)
+        applying = self._tuned_preset(listing, layers, chosen, preset) if with_preset else None
+        if applying != preset:
+            preset = applying
+            listing, typed = self._listed(loader, chosen, preset)
+            layers = self._layers(listing, preset)
+        config = hydra.compose(f"{OURS}_{self._primary}", [*typed, self._path.override])
+        if preset is not None:
+            layers = _yield_to_own(config, layers, preset)
+        for name in OPEN:
+            node = OmegaConf.select(config, name, throw_on_missing=False, throw_on_resolution_failure=False)
+            if isinstance(node, DictConfig):
+                OmegaConf.set_struct(node, False)
+        choices = {group: name for group, name in listing.overrides.known_choices.items() if not _is_hydras(group)}
+        for override in chosen:  # Hydra notes no choice of several options
+            if isinstance(override.value, list) or (override.key == ADDITIONS and override.value is not None):
+                choices[override.key] = override.value
+        return Selection(config, choices, layers, preset)
 
-    def files(self, chosen: Sequence[Override]) -> Files:
-        """Return the files that settled overrides ask for.
+    def _listed(self, loader: ConfigLoader, chosen: Sequence[Override], preset: str | None) -> tuple[Any, list[str]]:
+        """Return the defaults list that overrides and a preset come to, and the overrides as Hydra wants them.
 
-        Raises: ConfigError for whatever Hydra refuses.
+        Whether `+` is needed follows from the defaults lists, so both `with=rnd` and `+with=rnd` work; `group=null`
+        takes out a group that is listed.
         """
-        key = _names(chosen)
-        if key not in self._files:
-            self._files[key] = list_files(self.repository, chosen, primary=self._primary)
-        files = self._files[key]
-        return files._replace(choices=dict(files.choices))
+        chosen = [Override("", "", PRESET, preset), *chosen] if preset is not None else chosen
+        added: set[str] = {override.key for override in chosen if override.key == ADDITIONS and override.sign == "+"}
+        absent: set[str] = set()
+        doubled: set[str] = set()
+        while True:
+            typed = [_spelled(override, added) for override in chosen if override.key not in absent]
+            try:
+                config_name, wanted = f"{OURS}_{self._primary}", [*typed, self._path.override]
+                return loader.compute_defaults_list(config_name, wanted, RunMode.RUN), typed
+            except HydraException as error:
+                if (match := _DOUBLED.search(str(error))) and match[1] in added - doubled:
+                    added.remove(match[1])  # what was added since lists it
+                    doubled.add(match[1])
+                    continue
+                match = _UNLISTED.match(str(error))
+                verb, key = ("", "") if match is None else filter(None, match.groups())
+                keys = added if verb == "override" else absent
+                if not verb or key in keys:
+                    raise
+                if any(override.key == key and override.sign == "~" for override in chosen):
+                    raise ConfigError(f"~{key}: nothing was chosen for it") from error
+                keys.add(key)
 
-    def own_env(self, files: Files) -> list[Override]:
-        """Return the choice that an algorithm's defaults list makes of the environment, unless another file does."""
-        if files.choices.get("env") != self.listed.get("env"):
-            return []
-        paths = [result.config_path for result in files.defaults]
-        names = [self.repository.envs[path] for path in paths if path in self.repository.envs]
-        return [Override(f"env={name}", "", "env", name) for name in names[-1:]]
+    def _layers(self, listing: Any, preset: str | None) -> list[Layer]:
+        layers = []
+        for default in listing.defaults:
+            source = self._path.source_of(default.config_path)
+            if source is None:  # Hydra's own
+                continue
+            label, packaged = source.label(default.config_path), source.place.packaged
+            label += " (found by algorithm and env)" if default.config_path == f"{PRESET}/{preset}" else ""
+            content = source.content(default.config_path)
+            inside = default.config_path.removeprefix(f"{OURS}/") if packaged else default.config_path
+            layers.append(layer_of_file(label, inside, packaged, content, default.package or ""))
+        return layers
 
-    def merged(self, chosen: Sequence[Override]) -> tuple[DictConfig, list[Layer]]:
-        """Return the files merged, and what each of them put in: as copies.
+    def _likely_preset(self, chosen: Sequence[Override]) -> str | None:
+        """Return the preset of the typed algorithm and environment, which may be refused; it saves a listing."""
+        typed = {override.key: override.value for override in chosen if override.sign != "~"}
+        name = f"{typed.get('algorithm')}_{typed.get('env')}"
+        likely = PRESET not in {override.key for override in chosen} and len(self._path.sources) == 1
+        return name if likely and self._path.source_of(f"{PRESET}/{name}") is not None else None
 
-        Raises: ConfigError for whatever Hydra refuses, and if a file does not fit what came before it.
+    def _tuned_preset(
+        self, listing: Any, layers: Sequence[Layer], chosen: Sequence[Override], likely: str | None
+    ) -> str | None:
+        """Return the name of the preset for the chosen algorithm and environment, if it may apply.
+
+        A packaged one may not if the file of either is the user's own, or another file names the environment.
         """
-        key = _names(chosen)
-        if key not in self._merged:
-            self._merged[key] = pickle.dumps(merge(self.repository, self.files(chosen).defaults))
-        config, layers = pickle.loads(self._merged[key])
-        return config, layers
+        choices = listing.overrides.known_choices
+        algorithm, env = choices.get("algorithm"), choices.get("env")
+        if choices.get(PRESET) != likely or any(override.key == PRESET for override in chosen):
+            return None
+        name = f"{algorithm}_{env}"
+        source = self._path.source_of(f"{PRESET}/{name}")
+        files = (f"algorithm/{algorithm}", f"env/{env}")
+        if source is None or (source.place.packaged and not all(self._path.is_packaged(file) for file in files)):
+            return None
+        others = [layer for layer in layers if not layer.config_path.startswith(("env/", f"{PRESET}/{likely}"))]
+        names_env = any(path in NAMES_OF_ENV for layer in others for path, _ in leaves(layer.content))
+        return None if names_env else name
+
+    def _require_options(self, override: Override) -> None:
+        """Refuse an option that does not exist, with a ConfigError."""
+        for option in override.value if isinstance(override.value, list) else [override.value]:
+            if option is None or override.sign == "~":
+                continue
+            known = isinstance(option, str) and "${" not in option
+            if not known or self._path.source_of(f"{override.group}/{option}") is None:
+                raise ConfigError(f"{override.key}: {self._unknown(override.group, str(option))}")
+
+    def _unknown(self, group: str, option: str) -> str:
+        """Say that an option does not exist, with the nearest one or all."""
+        options = self._path.options(group)
+        meant = override_of(option, "") if group == ADDITIONS else None  # a name of another library, such as per
+        near = f" (did you mean '{meant}'?)" if meant else did_you_mean(option, options)
+        if group == "env" and GYM_ID.fullmatch(option):
+            near += f"; an id of Gymnasium is given by env.id={option}"
+        return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")
+
+    def _mistyped_group(self, settings: Sequence[Override]) -> str | None:
+        """Return a message if an override looks like a choice from a group whose name is misspelt."""
+        groups = self._path.options("", ObjectType.GROUP)
+        for override in settings:
+            near = nearest(override.key, groups)
+            if "." not in override.key and near is not None and near != override.key:
+                return f"{override.key}: no such key or group (did you mean '{near}'?)"
+        return None
+
+    def _rewritten(self, error: BaseException) -> str:
+        """Return one line for an error of Hydra: it names the file, and the way out."""
+        text = re.sub(r"\w+ raised while composing config:\n", "", str(error))
+        if match := re.search(r"You must specify '([^']+)'", text):
+            group = match[1].split("@")[0]
+            options = self._path.options(group)
+            return f"{group}: nothing is chosen: {group}=NAME with one of {', '.join(options) or 'none'}"
+        if match := re.search(r"In '([^']+)': Could not (?:find|load) '([^']+)'", text):
+            parent, (group, _, option) = self._path.label(match[1]), match[2].rpartition("/")
+            near = self._unknown(group, option) if group else "no such file"
+            if f"/{OURS}/" in match[2] and self._path.is_packaged(path := match[2][match[2].index(f"{OURS}/") :]):
+                return f"{parent}: its defaults name '{path}'; the packaged file is '/{path}'"
+            return f"{parent}: its defaults name '{match[2]}': {near}"
+        if match := re.search(r"In '([^']+)': Could not override '([^']+)'", text):
+            place, group = self._path.label(match[1]), match[2].split("@")[0]
+            if not self._path.is_group(group):
+                near = did_you_mean(
+                    f"/{group.rpartition('/')[2]}", [f"/{name}" for name in self._path.options("", ObjectType.GROUP)]
+                )
+                return f"{place}: its defaults override '{group}', which is not a group{near}"
+            return (
+                f"{place}: 'override /{group}' comes too early, {group} is chosen after this file; "
+                f"leave the line out and give {group}=NAME, or choose both in a file of {PRESET}/"
+            )
+        if match := re.search(r"In '?([^':]+)'?: (.*)", text, re.S):
+            return f"{self._path.label(match[1])}: {one_line(match[2])}"
+        return one_line(text)
 
 
-def library(places: Sequence[ConfigFolder], primary: str) -> Library:
-    """Return the library of a search path.
-
-    What comes with rlrun alone is shared by all who compose in this process; so is the work of a process with those
-    that are forked from it.
-    """
-    packaged = [place.packaged for place in places] == [True]
-    return _shared(places[0], primary) if packaged else Library(places, primary)
+_check = check
+_of_packaged: dict[Any, bytes] = {}  # selections of packaged files alone, which all composers of a process share
 
 
-@lru_cache(maxsize=4)
-def _shared(place: ConfigFolder, primary: str) -> Library:
-    return Library([place], primary)
-
-
-def _names(chosen: Sequence[Override]) -> tuple[str, ...]:
-    return tuple(f"{override.sign}{override.key}={override.value}" for override in chosen)
-
-
-def _is_group(repository: Repository, override: Override) -> bool:
-    return (
-        not isinstance(override.value, dict) and "." not in override.group and repository.group_exists(override.group)
-    )
-
-
-def _env_changed(config: DictConfig, layers: list[Layer]) -> bool:
-    """Return True if the environment is not the one that the env file names."""
-    setters = origins(config, layers)
-    named_by = [setters[split(key)] for key in NAMES_OF_ENV if split(key) in setters]
-    return not all(layer.config_path.startswith("env/") for layer in named_by)
-
-
-def validate(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
-    """Check types, interpolations, missing values and unread keys.
-
-    Raises: ConfigError for the first thing that is wrong.
-    """
-    config = composed.config
-    env = plain(config).get("env")
-    if isinstance(env, dict) and "_target_" not in env:
-        file = f"env/{composed.choices.get('env')}.yaml"
-        raise ConfigError(f"env: {file} has no `_target_`; let it begin with `defaults: [gym, _self_]`")
-    if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
-        raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
-    _check_completed(composed)
+@contextmanager
+def _hydra(primary: str) -> Iterator[ConfigLoader]:
+    """Initialize Hydra on the folder of first files; a user's own Hydra application is active again afterwards."""
+    base = version.VersionBase.instance()
+    previous = base.version_base
     try:
-        schema.require_memory(config)
-        for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
-            OmegaConf.update(config, key, value, merge=False)
-        read = reading.reached(config, roots)
-        for key in reading.missing(read):
-            part = key.removeprefix("init.from.")  # its name has dots of its own
-            raise ConfigError(f"{key}: a value is needed: {f'{key}=…' if part == key else f'init.from={{{part}: …}}'}")
-        reading.resolve_texts(config, read)
-    except LinkError as error:
-        if "'${agent}' leads" in str(error) and plain(config).get("env"):
-            name = composed.choices.get("algorithm")
-            raise ConfigError(f"algorithm={name} learns from data alone; leave env= out") from error
-        needing = _needing(composed, origins(config, composed.layers).get(error.place))
-        if not needing:
-            raise
-        raise ConfigError(f"{error}; {needing}") from error
-    except OmegaConfBaseException as error:
-        raise ConfigError(one_line(error)) from error
-    _check_unread(composed, read)
+        with initialize_config_dir(str(Path(__file__).parent / "primary"), job_name=OURS, version_base="1.3"):
+            yield GlobalHydra.instance().config_loader()
+    finally:
+        base.version_base = previous
 
 
-def _check_completed(composed: Composed) -> None:
-    """Refuse an addition to a callback or an adaptor that the algorithm lacks."""
-    setters = origins(composed.config, composed.layers)
-    for path, layer in setters.items():
-        depth = 2 if path[0] == "callbacks" else 3 if path[:2] == ("memory", "adaptors") else len(path)
-        lacking = len(path) > depth and (*path[:depth], "_target_") not in setters
-        if lacking and (needing := _needing(composed, layer)):
-            raise ConfigError(f"{dotted(path[:depth])}: {needing}")
+def _yield_to_own(config: DictConfig, layers: Sequence[Layer], preset: str) -> list[Layer]:
+    """Give the keys of a user's files their values back, and return the layers with those that are the preset's."""
+    index = next(index for index, layer in enumerate(layers) if layer.config_path == f"{PRESET}/{preset}")
+    own = [leaf for layer in layers[:index] if not layer.packaged for leaf in leaves(layer.content)]
+    content: dict[str, Any] = {}
+    for path, value in leaves(layers[index].content):
+        inside = [leaf for leaf in own if path[: len(leaf[0])] == leaf[0] or leaf[0][: len(path)] == path]
+        for key, own_value in inside:
+            OmegaConf.update(config, dotted(key), own_value, merge=False, force_add=True)
+        if not inside:
+            node = content
+            for name in path[:-1]:
+                node = node.setdefault(name, {})
+            node[path[-1]] = value
+    return [layer._replace(content=content) if layer is layers[index] else layer for layer in layers]
 
 
-def _needing(composed: Composed, layer: Layer | None) -> str:
-    """Return that an addition of ours needs what the algorithm lacks, and what it is for; nothing of other layers."""
-    if layer is None or not layer.packaged or not layer.config_path.startswith("with/"):
-        return ""
-    name = layer.config_path.removeprefix("with/")
-    purpose = places.first_comment(places.packaged_dir() / f"{layer.config_path}.yaml")
-    return f"+with={name} needs it, and algorithm={composed.choices.get('algorithm')} lacks it; {name}: {purpose}"
+def _is_hydras(group: str) -> bool:
+    return group.split("/")[0] == "hydra"
 
 
-def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
-    """Refuse an unread key that an override or a user's file set, and an addition of ours of which no key is read.
+def _spelled(override: Override, added: set[str]) -> str:
+    """Return an override that chooses files as Hydra wants it; quoted, as a name such as nan reads as a number."""
+    if override.sign == "~" or override.value is None:
+        return f"~{override.key}"
+    is_list = isinstance(override.value, list) or override.key == ADDITIONS
+    names = override.value if isinstance(override.value, list) else [override.value]
+    quoted = ",".join(f"'{name}'" for name in names)
+    return f"{'+' if override.key in added else ''}{override.key}={f'[{quoted}]' if is_list else quoted}"
 
-    Another packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
-    """
-    tree, setters = plain(composed.config), origins(composed.config, composed.layers)
-    keys = [dotted(path) for path, _ in leaves(tree)]
-    for layer in composed.layers:
-        own = [path for path, setter in setters.items() if setter is layer]
-        if own and not any(path in read for path in own) and (needing := _needing(composed, layer)):
-            place = next((path for path in own if f"with/{path[0]}" != layer.config_path), own[0])
-            raise ConfigError(f"{dotted(place[:2])}: no part reads this key; {needing}")
-    for key in reading.unread(tree, read):
-        inside = [path for path in setters if path[: len(split(key))] == split(key)]
-        if not inside or not all(setters[path].packaged for path in inside):
-            near = did_you_mean(key, [candidate for candidate in keys if not candidate.startswith(key)])
-            raise ConfigError(f"{key}: no part reads this key{hint(split(key), tree, near)}")
-    in_files = {path for layer in composed.layers if layer.label != OVERRIDE for path, _ in leaves(layer.content)}
-    for path, layer in setters.items():
-        block = path[0]
-        if layer.label == OVERRIDE and block in schema.SETTINGS and path not in in_files:
-            names = schema.known(block)
-            if dotted(path[1:]) not in names:
-                near = did_you_mean(dotted(path[1:]), names, f"{block}.")
-                raise ConfigError(f"{dotted(path)}: no part reads this key{near}")
+
+def describe_presets(presets: Iterable[str | None]) -> str:
+    """Return one line that names the presets that apply, and the way to do without; "" if none does."""
+    applied = ", ".join(dict.fromkeys(preset for preset in presets if preset is not None))
+    return f"preset: {applied} (tuned for this algorithm and environment; preset=null for none)" if applied else ""

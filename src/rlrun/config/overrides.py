@@ -1,4 +1,4 @@
-"""The overrides of the command line: `algorithm=sac`, `+with=rnd`, `~callbacks.x`, `seed=3`."""
+"""The overrides of the command line: `algorithm=sac`, `+with=rnd`, `~callbacks.x`, `seed=3`; how they are applied."""
 
 import functools
 import re
@@ -8,13 +8,21 @@ from typing import Any, NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.files import one_line
-from rlrun.core.errors import ConfigError
+from rlrun.config.interpolation import children, dotted, plain, split
+from rlrun.config.peers import hint
+from rlrun.config.reading import admit_all_resolvers
+from rlrun.config.schema import CLOSED, OPEN, instead
+from rlrun.core.errors import ConfigError, did_you_mean
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
 LONGEST = 20_000  # letters of an override; taking a longer one apart takes long
 ADDITIONS = "with"  # the group of which several options can be chosen
+_QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
+_MARK = "\ue000"  # before a quoted text while it is parsed, so that '012' stays a text
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
@@ -75,7 +83,8 @@ def _parse(text: str) -> Override:
             "the launcher of a sweep, and +sweep=optuna its search"
         )
     try:
-        override = OverridesParser.create().parse_overrides([text])[0]
+        marked = _QUOTED.sub(lambda match: f"{match[0][0]}{_MARK}{match[0][1:]}", text)
+        override = OverridesParser.create().parse_overrides([marked])[0]
     except HydraException as error:
         raise ConfigError(f"'{text}': {_malformed(text, error)}") from error
     except RecursionError as error:
@@ -85,19 +94,17 @@ def _parse(text: str) -> Override:
         raise ConfigError(f"'{text}': one run takes one value; a sweep, rlrun train -m, takes several{example}")
     sign = "~" if override.is_delete() else "++" if override.is_force_add() else "+" if override.is_add() else ""
     key = override.key_or_group + (f"@{override.package}" if override.package is not None else "")
-    value = override.value()
-    quoted = isinstance(value, str) and text.endswith(("'", '"'))
-    return Override(text, sign, key, value if quoted else decimal(value))
+    return Override(text, sign, key, _read(override.value()))
 
 
-def decimal(value: Any) -> Any:
-    """Read numbers with leading zeros as decimal: `seed=012` is twelve."""
+def _read(value: Any) -> Any:
+    """Read numbers with leading zeros as decimal, `seed=012` is twelve, and take the marks off quoted texts."""
     if isinstance(value, str):
-        return int(value.replace("_", "")) if _DECIMAL.fullmatch(value) else value
+        return int(value.replace("_", "")) if _DECIMAL.fullmatch(value) else value.replace(_MARK, "")
     if isinstance(value, list):
-        return [decimal(item) for item in value]
+        return [_read(item) for item in value]
     if isinstance(value, dict):
-        return {key: decimal(item) for key, item in value.items()}
+        return {_read(key): _read(item) for key, item in value.items()}
     return value
 
 
@@ -120,12 +127,70 @@ def _malformed(text: str, error: HydraException) -> str:
     return f"cannot be read: {one_line(error)}"
 
 
-def hydra_overrides(overrides: Sequence[Override]) -> list[Any]:
-    """Return overrides that choose from groups in Hydra's own form."""
-    texts = []
-    for override in overrides:
-        names = override.value if isinstance(override.value, list) else [override.value]
-        quoted = ",".join(f"'{name}'" for name in names)  # a name such as nan reads as a number otherwise
-        value = "" if override.value is None else f"=[{quoted}]" if isinstance(override.value, list) else f"={quoted}"
-        texts.append(f"{override.sign}{override.key}{value}")
-    return list(OverridesParser.create().parse_overrides(texts))
+def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
+    """Change, add or delete what an override says.
+
+    Raises: ConfigError if the key does not exist, or cannot take the value, or a resolver is not trusted.
+    """
+    admit_all_resolvers({override.key: override.value})
+    if "@" in override.key or "/" in override.key:
+        raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
+    is_open = any(override.key.startswith(f"{key}.") for key in OPEN)
+    if override.sign == "~" or not (override.sign or is_open):
+        _find(config, override, groups)
+    try:
+        if override.sign == "~":
+            _delete(config, override)
+        else:
+            merge = isinstance(override.value, (dict, list))
+            OmegaConf.update(
+                config, override.key, override.value, merge=merge, force_add=bool(override.sign or is_open)
+            )
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{override.key}: {_inner(config, override) or one_line(error)}") from error
+
+
+def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
+    """Raise ConfigError, with the nearest match, unless the word's key exists."""
+    node = plain(config)
+    path = split(override.key)
+    for index, key in enumerate(path):
+        names = dict(children(node))
+        if key not in names:
+            if isinstance(node, str) and node.startswith("${"):
+                raise ConfigError(f"{override.key}: '{dotted(path[:index])}' is a link to {node}: change that instead")
+            if isinstance(node, bool):
+                raise ConfigError(f"{override.key}: no such key; '{dotted(path[:index])}' itself is true or false")
+            prefix = "".join(f"{part}." for part in path[:index])
+            near = did_you_mean(key, [*names, *(groups if not index else ())], prefix)
+            what = "no such key" if index or len(path) > 1 else "no such key or group"
+            if index == 1 and path[0] in CLOSED:
+                raise ConfigError(f"{override.key}: {what}{instead(path[0], key)}")
+            part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))
+            part = part or override.key == "expect.return"
+            near = near or (f"; +{override.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")
+            raise ConfigError(f"{override.key}: {what}{hint(path, plain(config), near, override.value)}")
+        node = names[key]
+
+
+def _delete(config: DictConfig, override: Override) -> None:
+    *parents, last = split(override.key)
+    parent = OmegaConf.select(config, dotted(tuple(parents))) if parents else config
+    if "=" in override.text and parent[last] != override.value:  # ~key=value deletes only that value
+        raise ConfigError(f"~{override.key}: its value is {parent[last]}, not {override.value}")
+    if not isinstance(parent, DictConfig):
+        raise ConfigError(f"~{override.key}: an entry of a list cannot be deleted; give the whole list")
+    with open_dict(parent):
+        del parent[last]
+
+
+def _inner(config: DictConfig, override: Override) -> str:
+    """Return a message if a dict that an override gives has an unknown key, or an empty string."""
+    node = OmegaConf.select(config, override.key, throw_on_resolution_failure=False)
+    if not isinstance(node, DictConfig) or not isinstance(override.value, dict):
+        return ""
+    for key in override.value:
+        if key not in node:
+            near = instead(override.key, str(key)) if override.key in CLOSED else did_you_mean(str(key), map(str, node))
+            return f"no such key '{key}'{near}"
+    return ""

@@ -10,8 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun import config as configuration
 from rlrun.config.build import Builder
-from rlrun.config.merging import apply
-from rlrun.config.overrides import Override, listed, parse
+from rlrun.config.overrides import Override, apply, listed, parse
 from rlrun.config.schema import check_kinds
 from rlrun.core.errors import RequestError, RunDirError
 from rlrun.env import Env

@@ -18,9 +18,8 @@ from typing import Any
 from rlrun import config as configuration
 from rlrun.commands.ls import about
 from rlrun.config.build import Builder
-from rlrun.config.composition import OF_SWEEPS
+from rlrun.config.composition import OF_SWEEPS, describe_presets
 from rlrun.config.expansion import Job
-from rlrun.config.sources import describe_presets
 from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir, is_run
 from rlrun.runs.files import known, reason, write_json

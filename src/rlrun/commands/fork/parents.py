@@ -13,7 +13,7 @@ from typing import Any
 from rlrun import config as configuration
 from rlrun.config import Composed
 from rlrun.config.interpolation import plain
-from rlrun.config.merging import OVERRIDE, Layer, origins
+from rlrun.config.layers import OVERRIDE, Layer, origins
 from rlrun.config.overrides import listed, parse
 from rlrun.config.places import own_dirs
 from rlrun.core.errors import ConfigError, RunDirError, did_you_mean

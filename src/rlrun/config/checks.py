@@ -1,0 +1,152 @@
+"""Check a composed config: types, interpolations, missing values and keys that nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rlrun.config import places, reading, schema
+from rlrun.config.files import one_line
+from rlrun.config.interpolation import LinkError, child, dotted, leaves, plain, split
+from rlrun.config.interpolation import Path as Keys
+from rlrun.config.layers import OVERRIDE, Layer, origins
+from rlrun.config.peers import hint
+from rlrun.config.schema import KINDS, OPEN, TRUTH, Kind, converted, number, whole
+from rlrun.core.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from rlrun.config.composition import Composed
+
+
+def check(composed: Composed, roots: Sequence[str] = reading.ROOTS) -> None:
+    """Check types, interpolations, missing values and unread keys.
+
+    Raises: ConfigError for the first thing that is wrong.
+    """
+    config = composed.config
+    env = plain(config).get("env")
+    if isinstance(env, dict) and "_target_" not in env:
+        file = f"env/{composed.choices.get('env')}.yaml"
+        raise ConfigError(f"env: {file} has no `_target_`; let it begin with `defaults: [gym, _self_]`")
+    if isinstance(env, dict) and "id" in env and "target" in env and env["id"] is None and env["target"] is None:
+        raise ConfigError("env: no environment is named: env=NAME (rlrun list envs), env.id=ID or env.target=CLASS")
+    _check_completed(composed)
+    try:
+        schema.require_memory(config)
+        for key, value in {**schema.check_kinds(config), **check_likeness(config, composed.layers)}.items():
+            OmegaConf.update(config, key, value, merge=False)
+        read = reading.reached(config, roots)
+        for key in reading.missing(read):
+            part = key.removeprefix("init.from.")  # its name has dots of its own
+            raise ConfigError(f"{key}: a value is needed: {f'{key}=…' if part == key else f'init.from={{{part}: …}}'}")
+        reading.resolve_texts(config, read)
+    except LinkError as error:
+        if "'${agent}' leads" in str(error) and plain(config).get("env"):
+            name = composed.choices.get("algorithm")
+            raise ConfigError(f"algorithm={name} learns from data alone; leave env= out") from error
+        needing = _needing(composed, origins(config, composed.layers).get(error.place))
+        if not needing:
+            raise
+        raise ConfigError(f"{error}; {needing}") from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(one_line(error)) from error
+    _check_unread(composed, read)
+
+
+def _check_completed(composed: Composed) -> None:
+    """Refuse an addition to a callback or an adaptor that the algorithm lacks."""
+    setters = origins(composed.config, composed.layers)
+    for path, layer in setters.items():
+        depth = 2 if path[0] == "callbacks" else 3 if path[:2] == ("memory", "adaptors") else len(path)
+        lacking = len(path) > depth and (*path[:depth], "_target_") not in setters
+        if lacking and (needing := _needing(composed, layer)):
+            raise ConfigError(f"{dotted(path[:depth])}: {needing}")
+
+
+def _needing(composed: Composed, layer: Layer | None) -> str:
+    """Return that an addition of ours needs what the algorithm lacks, and what it is for; nothing of other layers."""
+    if layer is None or not layer.packaged or not layer.config_path.startswith("with/"):
+        return ""
+    name = layer.config_path.removeprefix("with/")
+    purpose = places.first_comment(places.packaged_dir() / f"{layer.config_path}.yaml")
+    return f"+with={name} needs it, and algorithm={composed.choices.get('algorithm')} lacks it; {name}: {purpose}"
+
+
+def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
+    """Refuse an unread key that an override or a user's file set, and an addition of ours of which no key is read.
+
+    Another packaged file may hold a number that stays unread once `~callbacks.x` took its reader out.
+    """
+    tree, setters = plain(composed.config), origins(composed.config, composed.layers)
+    keys = [dotted(path) for path, _ in leaves(tree)]
+    for layer in composed.layers:
+        own = [path for path, setter in setters.items() if setter is layer]
+        if own and not any(path in read for path in own) and (needing := _needing(composed, layer)):
+            place = next((path for path in own if f"with/{path[0]}" != layer.config_path), own[0])
+            raise ConfigError(f"{dotted(place[:2])}: no part reads this key; {needing}")
+    for key in reading.unread(tree, read):
+        inside = [path for path in setters if path[: len(split(key))] == split(key)]
+        at = [choice for choice in composed.choices if f"{key}.".startswith(f"{choice.partition('@')[2] or '@'}.")]
+        if at or not inside or not all(setters[path].packaged for path in inside):
+            near = did_you_mean(key, [candidate for candidate in keys if not candidate.startswith(key)])
+            told = hint(split(key), tree, near) + _headless(setters[inside[0]] if inside else None, tree)
+            raise ConfigError(f"{key}: no part reads this key{told}")
+    in_files = {path for layer in composed.layers if layer.label != OVERRIDE for path, _ in leaves(layer.content)}
+    for path, layer in setters.items():
+        block = path[0]
+        if layer.label == OVERRIDE and block in schema.SETTINGS and path not in in_files:
+            names = schema.known(block)
+            if dotted(path[1:]) not in names:
+                near = did_you_mean(dotted(path[1:]), names, f"{block}.")
+                raise ConfigError(f"{dotted(path)}: no part reads this key{near}")
+
+
+def _headless(layer: Layer | None, tree: Any) -> str:
+    """Return that a file lacks its header, if its keys are those of the whole config."""
+    group = split(layer.config_path.replace("/", "."))[:-1] if layer is not None else ()
+    content = reduce(child, group, layer.content) if layer is not None else None
+    if not group or not isinstance(content, Mapping) or not {*content} & {*tree}:
+        return ""
+    return f"; {layer.label if layer else ''} has no `# @package _global_` in its first line"
+
+
+def check_likeness(config: Any, layers: Sequence[Layer]) -> dict[str, Any]:
+    """Compare what overrides set with the values that files have there; return whole numbers written as `1e3`.
+
+    Null, interpolations and whole blocks are always accepted. In a packaged file `1` means a whole number and
+    `1.0` any; a user's file is read more freely.
+
+    Raises: ConfigError if a value is of another type.
+    """
+    tree, changed = plain(config), {}
+    file_values: dict[Keys, tuple[Any, bool]] = {}
+    for layer in layers:
+        if layer.label != OVERRIDE:
+            file_values.update({path: (value, layer.packaged) for path, value in leaves(layer.content)})
+    for path, layer in origins(config, layers).items():
+        key = dotted(path)
+        if layer.label != OVERRIDE or path not in file_values or key in KINDS or key.startswith(OPEN):
+            continue
+        kind, value = _kind(*file_values[path]), reduce(child, path, tree)
+        if kind is None or value is None or (isinstance(value, str) and ("${" in value or value == "???")):
+            continue
+        result = converted(key, value, kind)
+        if type(result) is not type(value):
+            changed[key] = result
+    return changed
+
+
+def _kind(value: Any, packaged: bool) -> Kind | None:
+    if isinstance(value, bool):
+        return TRUTH
+    if isinstance(value, int) and packaged:
+        return WHOLE
+    return NUMBER if isinstance(value, (int, float)) else None
+
+
+NUMBER = number()
+WHOLE = Kind("a whole number", whole(-(2**63)).convert)

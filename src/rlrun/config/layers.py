@@ -1,0 +1,66 @@
+"""Which file or override set each key of a composed config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rlrun.config.interpolation import Path, dotted, leaves, nested, plain, split
+
+if TYPE_CHECKING:
+    from rlrun.config.composition import Composed
+    from rlrun.config.overrides import Override
+
+OVERRIDE = "override"  # the label of their layer
+
+
+class Layer(NamedTuple):
+    """What one file or the overrides put into the config, in the order of merging."""
+
+    label: str
+    config_path: str  # "" for the overrides
+    packaged: bool
+    content: Any  # a plain tree from the top
+
+
+def layer_of_file(label: str, config_path: str, packaged: bool, content: Any, package: str) -> Layer:
+    """Return the layer of a file whose content is at a package."""
+    keys = {key: value for key, value in content.items() if key != "defaults"}
+    return Layer(label, config_path, packaged, nested(split(package), keys))
+
+
+def layer_of_overrides(overrides: Sequence[Override]) -> Layer:
+    """Return the layer of overrides that set keys; a later one replaces what an earlier one set there."""
+    content: dict[str, Any] = {}
+    for override in overrides:
+        if override.sign == "~":
+            continue
+        node, (*parents, last) = content, split(override.key)
+        for key in parents:
+            if not isinstance(node.get(key), dict):
+                node[key] = {}
+            node = node[key]
+        merged = isinstance(override.value, dict) and isinstance(node.get(last), dict)
+        node[last] = {**node[last], **override.value} if merged else override.value
+    return Layer(OVERRIDE, "", False, content)
+
+
+def provenance(composed: Composed) -> dict[str, str]:
+    """Return for each key of the composed config the file that set it last, or `override`."""
+    return {dotted(path): layer.label for path, layer in origins(composed.config, composed.layers).items()}
+
+
+def origins(config: Any, layers: Sequence[Layer]) -> dict[Path, Layer]:
+    """Return the last layer that set each leaf of a config."""
+    setters: dict[Path, tuple[int, Layer]] = {}
+    for order, layer in enumerate(layers):
+        for path, value in leaves(layer.content):
+            # Neither an empty block nor `???` takes the place of what is there.
+            if path and not (value in ({}, "???") and any(leaf[: len(path)] == path for leaf in setters)):
+                setters[path] = order, layer
+    layer_of = {}
+    for path, _ in leaves(plain(config)):
+        candidates = [setters[path[:length]] for length in range(len(path) + 1) if path[:length] in setters]
+        if candidates:
+            layer_of[path] = max(candidates, key=lambda candidate: candidate[0])[1]
+    return layer_of
