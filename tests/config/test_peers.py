@@ -65,6 +65,14 @@ def test_a_name_that_nobody_knows_gets_the_nearest(configs):
         ("dqn", "cudagraphs=true", r" \(did you mean 'compile'\?\); true or false.*"),
         ("dqn", "per=true", r" \(did you mean 'memory=prioritized'\?\)"),
         ("ppo", "normalizers.reward.clip=9", r"; it is a key of \+with=reward_norm"),
+        ("dqn", "memory.sampler.alpha=0.5", r"; it is a key of memory=coverage, memory=prioritized"),
+        ("sac", "memory.sampler.alpha=0.5", r"; it is a key of memory=coverage, memory=prioritized"),
+        ("dqn", "env.vectriaztion=sync", r" \(did you mean 'env\.vectorization'\?\)"),
+        ("dqn", "ceckpoint.every=100", r" \(did you mean 'checkpoint\.every'\?\)"),
+        ("sac", "evalaution.epsiodes=3", r" \(did you mean 'evaluation\.episodes'\?\)"),
+        ("sac", "algorithm.gamma=0.9", r" \(did you mean 'algorithm\.discount'\?\)"),
+        ("ppo", "algorithm.gamma=0.9", r" \(did you mean 'algorithm\.discount'\?\)"),
+        ("dqn", "algorithm.batch_szie=3", r" \(did you mean 'algorithm\.batch_size'\?\)"),
     ],
 )
 def test_an_override_is_answered_for_the_chosen_algorithm(algorithm, override, expected):

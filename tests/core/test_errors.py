@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rlrun.core.errors import ConfigError, require_one_of
+from rlrun.core.errors import ConfigError, edits, nearest, require_one_of
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,24 @@ def test_what_is_no_choice_is_refused(value, shown, choices):
 
 def test_choice_is_taken():
     require_one_of("a.key", "burst", ("update", "burst"))
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "expected"),
+    [
+        ("vectriaztion", ("id", "vectorization", "kwargs"), "vectorization"),
+        ("adma", ("adam", "adamw", "adma_x"), "adam"),
+        ("gpu", ("auto", "cpu", "cuda", "mps", "xpu"), None),
+        ("cup", ("auto", "cpu", "cuda", "xpu"), "cpu"),
+        ("sca", ("sac", "sarsa"), "sac"),
+        ("SAC", ("sarsa", "sac"), "sac"),
+        ("nonsense", ("sac",), None),
+    ],
+)
+def test_swapped_letters_are_one_slip_and_short_names_begin_right(name, choices, expected):
+    assert nearest(name, choices) == expected
+
+
+def test_edits_are_counted():
+    pairs = (("", "abc"), ("abc", "abc"), ("abc", "acb"), ("abcd", "badc"), ("kitten", "sitting"))
+    assert [edits(*pair) for pair in pairs] == [3, 0, 1, 2, 3]

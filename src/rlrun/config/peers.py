@@ -2,7 +2,7 @@
 
 import re
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,9 +12,11 @@ from rlrun.config.interpolation import Path as Keys
 from rlrun.config.interpolation import child, children, split
 from rlrun.config.places import packaged_dir
 from rlrun.config.schema import KINDS, shown
+from rlrun.core.errors import edits, nearest
 
 GYM_ID = re.compile(r".+-v\d+|.+/.+")  # of an environment
 BLOCKS = ("algorithm", "memory", "memory.sampler", "stop", "evaluation", "checkpoint", "env", "log")
+CHOICES = ("memory", "encoder", "optimizer")  # groups whose files have keys that others lack
 SHOWN = 6  # algorithms that a hint names
 
 
@@ -35,7 +37,7 @@ def rows() -> tuple[Row, ...]:
 
 
 def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
-    """Return what an unknown key may mean: a key of an addition, of another library, block or algorithm.
+    """Return what an unknown key may mean: a key of this run, of another choice, of another library or algorithm.
 
     Args:
         path: of the unknown key.
@@ -45,12 +47,20 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
     """
     key, last = ".".join(path), path[-1]
     inner = [*value] if isinstance(value, Mapping) else [f"{last}={value if isinstance(value, str) else shown(value)}"]
-    options = _rows_of(*map(str, inner)) or _rows_of(last, path[0])
+    if meant := _mistyped(path, tree):
+        return f" (did you mean '{meant}'?)"
+    groups = CHOICES[1:] if _exists("algorithm.horizon", tree) else CHOICES  # rollouts stay
+    chosen = [f"{group}={name}" for group in groups for name, trees in _options(group) if _in_one(key, trees)]
+    if (
+        names := []
+        if _exists(key, tree)
+        else chosen or [f"+with={name}" for name, keys in _files("with").items() if _exists(key, keys)]
+    ):
+        return f"; it is a key of {', '.join(names[:SHOWN])}"
+    options = _rows_of(*map(str, inner)) or _rows_of(last, *(() if path[0] in tree else path[:1]))
     fitting = [row for row in options if row.override != key and _exists(row.override, tree)]
     if fitting:
         return f" (did you mean '{fitting[0].override}'?)" + (f"; {fitting[0].differs}" if fitting[0].differs else "")
-    if names := [name for name, keys in _files("with").items() if _exists(key, keys)]:
-        return f"; it is a key of +with={', '.join(names[:SHOWN])}"
     same = [candidate for candidate in (last, *(f"{block}.{last}" for block in BLOCKS)) if _exists(candidate, tree)]
     if same and key not in same:
         return f" (did you mean '{same[0]}'?)"
@@ -61,6 +71,31 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
         if _exists(candidate, {"memory": _files("memory")["replay"]}) and _exists("algorithm.horizon", tree):
             return "; on-policy algorithms have no replay memory, a rollout has algorithm.horizon steps of num_envs"
     return f"; it is {options[0].override} where that exists" if options else near
+
+
+def _mistyped(path: Keys, tree: Any) -> str | None:
+    """Return the key of a config that a path nearly is, each part at most one slip of the fingers in six letters."""
+    right: list[str] = []
+    for part in path:
+        names = [str(name) for name, _ in children(tree)]
+        near = part if part in names else nearest(part, names)
+        if near is None or edits(part, near) > max(1, len(part) // 6):
+            return None
+        right.append(near)
+        tree = child(tree, near)
+    return None if tuple(right) == tuple(path) else ".".join(right)
+
+
+def _options(group: str) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the packaged files of a group by name, each with the additions that it includes."""
+    for name, content in _files(group).items():
+        entries = [entry for entry in content.get("defaults", ()) if isinstance(entry, Mapping)]
+        included = [str(value) for entry in entries for key, value in entry.items() if "/with" in str(key)]
+        yield name, [{group: content}, *(_files("with")[item] for item in included if item in _files("with"))]
+
+
+def _in_one(key: str, trees: Sequence[Any]) -> bool:
+    return any(_exists(key, tree) for tree in trees)
 
 
 def override_of(option: str, value: str, algorithm: str | None = None) -> str | None:

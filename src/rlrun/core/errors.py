@@ -104,19 +104,38 @@ def installing(extra: str = "", options: str = "") -> str:
     return f"pip install {options}{shlex.quote(f'rlrun{wanted}' + (f' @ {url}' if url else ''))}"
 
 
+SHORT = 3  # letters of a short name
+
+
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """Return the choice most like `name`, or None where none is near; 'SAC' is 'sac' where that alone differs."""
     choices = [str(choice) for choice in choices]
     for choice in choices:
         if choice.lower() == name.lower():
             return choice
-    matches = difflib.get_close_matches(name, choices, n=3, cutoff=0.6)
-    if not matches:
-        return None
-    alike = [difflib.SequenceMatcher(None, choice, name).ratio() for choice in matches]
-    best = [choice for choice, share in zip(matches, alike, strict=True) if share == alike[0]]
-    # Mistyped names usually begin right: the most letters that both begin with.
-    return max(best, key=lambda choice: sum(name.startswith(choice[: end + 1]) for end in range(len(choice))))
+    matches = difflib.get_close_matches(name, choices, n=8, cutoff=0.6)
+    # A short name with another first letter is another name: gpu and xpu.
+    matches = [match for match in matches if len(name) > SHORT or match[0] == name[0] or sorted(match) == sorted(name)]
+
+    def order(choice: str) -> tuple[float, ...]:
+        alike = difflib.SequenceMatcher(None, choice, name).ratio()
+        # Mistyped names usually begin right: the most letters that both begin with.
+        return edits(choice, name), -alike, -sum(name.startswith(choice[: end + 1]) for end in range(len(choice)))
+
+    return min(matches, key=order, default=None)
+
+
+def edits(name: str, other: str) -> int:
+    """Return the least letters to insert, delete or replace, or neighbors to swap, that make one name of the other."""
+    rows = [[*range(len(other) + 1)]]
+    for i, letter in enumerate(name, 1):
+        row = [i]
+        for j, wanted in enumerate(other, 1):
+            row.append(min(row[-1] + 1, rows[-1][j] + 1, rows[-1][j - 1] + (letter != wanted)))
+            if i > 1 and j > 1 and (letter, name[i - 2]) == (other[j - 2], wanted):
+                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def did_you_mean(name: str, choices: Iterable[str], prefix: str = "") -> str:
