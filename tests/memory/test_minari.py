@@ -19,7 +19,7 @@ from rlrun.env.spaces import from_gymnasium
 from rlrun.memory import Table
 from rlrun.memory import minari as ours
 from rlrun.memory.episodes import Stored
-from rlrun.memory.sources import import_rows
+from rlrun.memory.sources import import_rows, spaces_in
 
 from .tables import add_steps
 
@@ -144,3 +144,17 @@ def test_without_minari_the_extra_is_named(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(MissingExtra, match=r"\[minari\]'"):
         ours.read("lab/walk-v0")
+
+
+def test_spaces_are_those_of_the_dataset(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bits = from_gymnasium(Box(0, 1, (3,), np.uint8), "seen")
+    spaces = Spaces(bits, from_gymnasium(Discrete(5), "action", action=True))
+    table = Table(length=9, spaces=spaces)
+    row = {"observation": np.ones((1, 3), np.uint8), "action": [1], "reward": [0.0]}
+    for _ in range(3):
+        table.add(None, {**row, "terminated": [False], "truncated": [False]})
+    table.close(None, np.ones((1, 3), np.uint8))
+    ours.write(table, str(tmp_path / "bits-v0"), spaces)
+    read: Any = spaces_in(f"minari:{tmp_path / 'bits-v0'}")
+    assert (read.observation.high.max(), read.action.n) == (1, 5)
+    assert not caplog.records

@@ -10,7 +10,7 @@ import rlrun
 from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import RequestError
-from rlrun.core.spaces import Box, Discrete, leaves
+from rlrun.core.spaces import Box, Discrete, Spaces, leaves
 from rlrun.memory import Prioritized, Sample, Table, Uniform, files, spaces_in
 
 from .tables import store_random
@@ -165,3 +165,17 @@ def test_memories_without_actions_are_refused(tmp_path):
     files.store(table, Path(tmp_path / "seen.zip"))
     with pytest.raises(RequestError, match=r"seen\.zip: it holds observation; wanted observations and actions"):
         spaces_in(str(tmp_path / "seen.zip"))
+
+
+def test_guesses_about_bytes_and_whole_numbers_are_named(tmp_path, caplog):
+    rows = {"observation": np.ones((1, 3), np.uint8), "action": [0], "reward": [0.0]}
+    spaces = Spaces(Box((3,), np.zeros(3, np.uint8), np.ones(3, np.uint8), "uint8"), Discrete(2))
+    for name, recorded in (("guessed", None), ("recorded", spaces)):
+        table = Table(length=9, spaces=spaces)
+        for _ in range(3):
+            table.add(None, {**rows, "terminated": [False], "truncated": [False]})
+        files.store(table, tmp_path / f"{name}.zip", spaces=recorded)
+    assert spaces_in(str(tmp_path / "recorded.zip")).observation.high.max() == 1
+    assert not caplog.records
+    assert spaces_in(str(tmp_path / "guessed.zip")).observation.high.max() == 255
+    assert "records no spaces: its observation is taken for bytes from 0 to 255" in caplog.text

@@ -10,18 +10,19 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from rlrun.core.errors import MissingExtra, RequestError, RlrunError
+from rlrun.core.errors import MissingExtra, RequestError, RlrunError, SpaceError
 from rlrun.core.spaces import Box, Composite, Space, Spaces, map_tree, take_rows
 from rlrun.core.typing import Tree
-from rlrun.env.spaces import action_writer, batch_reader, policy_actions, to_gymnasium
+from rlrun.env.spaces import action_writer, batch_reader, from_gymnasium, policy_actions, to_gymnasium
 from rlrun.memory.episodes import Episode, Stored
 from rlrun.memory.table import Table
 from rlrun.runs.files import reason
 
+T = TypeVar("T")
 PLACE, METADATA = "a Minari dataset", "metadata.json"
 
 
@@ -41,6 +42,29 @@ def read(dataset: str) -> list[Episode]:
         MissingExtra: Minari is not installed.
         RequestError: there is no such dataset, or it is damaged.
     """
+    return _read(dataset, lambda source: [*_episodes(source)])
+
+
+def spaces_of(dataset: str) -> Spaces | None:
+    """Return the spaces that a dataset names; None where one is of an unsupported kind.
+
+    Raises:
+        MissingExtra: Minari is not installed.
+        RequestError: there is no such dataset, or it is damaged.
+    """
+
+    def read_spaces(source: Any) -> Spaces | None:
+        try:
+            observation = from_gymnasium(source.observation_space, dataset)
+            return Spaces(observation, from_gymnasium(source.action_space, dataset, action=True))
+        except SpaceError:
+            return None
+
+    return _read(dataset, read_spaces)
+
+
+def _read(dataset: str, take: Callable[[Any], T]) -> T:
+    """Return what `take` finds in a dataset."""
     minari = _minari()
     folder = Path(dataset).expanduser().absolute()
     places = (folder / "data", folder, Path(minari.storage.get_dataset_path(dataset)) / "data")
@@ -54,14 +78,18 @@ def read(dataset: str) -> list[Episode]:
         if not {"observation_space", "action_space"} <= json.loads((data / METADATA).read_text()).keys():
             # Minari would make the environment, by whatever callable the file names
             raise ValueError("it does not name its spaces, and no code is run to find them")
-        source = minari.MinariDataset(data)
-        observe = batch_reader(source.observation_space)
-        return [_episode(episode, observe, source.action_space) for episode in source.iterate_episodes()]
+        return take(minari.MinariDataset(data))
     except ImportError as error:
         raise MissingExtra(PLACE, error.name or "pyarrow", "minari") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         message = " ".join(str(error).split()) or type(error).__name__
         raise RequestError(f"the Minari dataset '{dataset}' cannot be read: {message}") from error
+
+
+def _episodes(source: Any) -> Iterator[Episode]:
+    observe = batch_reader(source.observation_space)
+    for episode in source.iterate_episodes():
+        yield _episode(episode, observe, source.action_space)
 
 
 def _episode(episode: Any, observe: Callable[[Any], Tree], action_space: Any) -> Episode:

@@ -1,5 +1,6 @@
 """Sources of episodes: files of rlrun and of Emote, datasets of Minari."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from rlrun.core.spaces import (
     Spaces,
     describe,
     laid_out,
+    leaves,
 )
 from rlrun.core.typing import Array
 from rlrun.env.descriptions import RecordedSpaces
@@ -27,6 +29,7 @@ from rlrun.memory.columns import Column
 from rlrun.memory.episodes import Episode, Stored, add_all, fit, flat, nest, newest
 from rlrun.memory.table import Table
 
+_messages = logging.getLogger("rlrun")
 MINARI = "minari:"
 EMPTY = "loader.dataset: there are no rows in it"
 
@@ -96,9 +99,10 @@ PIXELS = "uint8"
 def spaces_in(source: str | Sequence[str], *, layout: str | Mapping[str, str] = "auto") -> Spaces:
     """Return the spaces of the rows in a file, or of `minari:DATASET`, or of several that agree.
 
-    A file of `memory.export` records the spaces of its environment. Elsewhere observations have no bounds, actions are
-    between -1 and 1, and the largest stored choice of all sources sets the number of choices. `layout`
-    is that of images, as `rlrun.core.spaces.laid_out` takes it.
+    A file of `memory.export` and a dataset of Minari record the spaces of their environment. Elsewhere floats have no
+    bounds, actions are between -1 and 1, bytes from 0 to 255, and the largest stored choice of all sources sets the
+    number of choices; a line names the observations that this may change. `layout` is that of images, as
+    `rlrun.core.spaces.laid_out` takes it.
 
     Raises:
         RequestError: a source is missing or damaged, holds no observations or actions, or others than the first one.
@@ -128,13 +132,20 @@ def _spaces_of(source: str) -> Spaces:
     roles = ("observation", "action")
     if recorded is not None and all(_covers(getattr(recorded, role), getattr(derived, role)) for role in roles):
         return Spaces(recorded.observation, recorded.action, derived.rewards)
+    for path, leaf in leaves(derived.observation):
+        if not isinstance(leaf, Box) or leaf.dtype == PIXELS:
+            what = "bytes from 0 to 255" if isinstance(leaf, Box) else f"{describe(leaf)}, by its largest number"
+            name = f"observation.{path}" if path else "observation"
+            _messages.warning("%s records no spaces: its %s is taken for %s", source, name, what)
     return derived
 
 
 def _recorded(source: str) -> Spaces | None:
-    """Return the spaces that a file of rlrun records; None for others."""
+    """Return the spaces that a file of rlrun records, or a dataset of Minari; None for others."""
     path = Path(source).expanduser()
-    if source.startswith(MINARI) or not files.is_memory(path) or (known := files.about(path).get("spaces")) is None:
+    if source.startswith(MINARI):
+        return minari.spaces_of(source.removeprefix(MINARI))
+    if not files.is_memory(path) or (known := files.about(path).get("spaces")) is None:
         return None
     return RecordedSpaces(known, source).spaces
 
@@ -161,12 +172,12 @@ def _derived(table: Table, source: str) -> Spaces:
     """Return the spaces that follow from the rows of a source."""
     stored = Stored.of(table)
     rows = stored.row_slots()
-    leaves: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in table.storage.columns:
         root = name.partition(".")[0]
         if root in ("observation", "action") and len(rows):
-            leaves[name] = leaf_of(stored.leaf(name, rows), action=root == "action")
-    spaces = {name: space_of(tree) for name, tree in nest(leaves).items()}
+            columns[name] = leaf_of(stored.leaf(name, rows), action=root == "action")
+    spaces = {name: space_of(tree) for name, tree in nest(columns).items()}
     if len(spaces) < 2:
         raise RequestError(f"{source}: it holds {', '.join(spaces) or 'no rows'}; wanted observations and actions")
     action_mask = getattr(spaces["observation"], "parts", {}).get(ACTION_MASK)
