@@ -71,7 +71,7 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("SyncEnv", "_steps"): "counted from where this process began",
     ("SyncEnv", "_begun"): "counted from there; VIEWS has lengths",
     ("SyncEnv", "_restarted"): "filled before they are handed out",
-    ("SyncEnv", "_row_views"): "the memory of StepBlock",
+    ("SyncEnv", "_flat_views"): "the memory of StepBlock",
     ("Recorded", "_remembered"): "what a resume began with",
     ("ActionLog", "begun"): "counted from where the log begins; VIEWS has lengths",
     ("ActionLog", "steps"): "counted from where the log begins; the log is compared",

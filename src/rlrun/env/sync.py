@@ -3,6 +3,7 @@
 The numbers equal those of Gymnasium's SyncVectorEnv bit for bit, which takes longer than CartPole itself.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -76,9 +77,11 @@ class SyncEnv(Recorded):
         self._to_env = action_writer(first.action_space, self.num_envs)
         self._split = row_splitter(first.action_space)
         self._block = StepBlock(self.spaces, self.num_envs)
-        self._row_views: list[list[memoryview]] | None = None  # of the observations of each step, where these are plain
+        self._flat_views: list[memoryview] | None = None  # of the observations of each step, where these are plain
         if is_plain(first.observation_space):
-            self._row_views = [[memoryview(row) for row in step.observation] for step in self._block.steps]
+            self._flat_views = [memoryview(step.observation.reshape(-1)) for step in self._block.steps]
+        width = math.prod(first.observation_space.shape or ())
+        self._rows_of = [slice(env_index * width, (env_index + 1) * width) for env_index in range(self.num_envs)]
         # The observation after a restart must outlive the next step and the restart after it.
         self._restarted = [empty(self.spaces.observation, self.num_envs) for _ in range(2)]
         self._next: Tree = self._restarted[0]
@@ -128,7 +131,7 @@ class SyncEnv(Recorded):
         step = self._block.advance()
         observation, reward, terminated, truncated, _, _ = step
         rewards, ends, cuts = self._block.views[self._block.newest]
-        rows = None if self._row_views is None else self._row_views[self._block.newest]
+        flat, rows_of = None if self._flat_views is None else self._flat_views[self._block.newest], self._rows_of
         self._steps += 1
         if self._to_env is not None:
             action = self._to_env(action)
@@ -141,13 +144,13 @@ class SyncEnv(Recorded):
                 result = None
                 # Rows by index: iterating an array costs eight times as much where there is one env.
                 result = value, earned, ended, cut, info = step_env(action[env_index])
-                if rows is None:
+                if flat is None:
                     write(observation, env_index, value)
                 else:
                     try:
-                        rows[env_index][:] = value  # takes half as long, and refuses another shape or type
+                        flat[rows_of[env_index]] = value  # takes half as long, and refuses another shape or type
                     except (TypeError, ValueError):
-                        self._row_views = rows = None
+                        self._flat_views = flat = None
                         write(observation, env_index, value)
                 if ended is False and cut is False and earned.__class__ in NUMBERS and info.__class__ is dict:
                     rewards[env_index] = earned
