@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
+from gymnasium.wrappers.utils import RunningMeanStd
 
 SERVERS: list[list[int]] = []  # what each connection of this process was asked
 
@@ -146,6 +147,10 @@ class Draws(Grid):
         return super().reset(seed=seed, options=options)
 
 
+class Strict(Draws, Optioned):
+    """Cannot be reset without a seed, nor without its option."""
+
+
 class Bandit(gymnasium.Env):
     """One step; an observation of 2 or 4 says which arm pays."""
 
@@ -189,6 +194,19 @@ class Bounded(gymnasium.ObservationWrapper):
 
     def load_state_dict(self, state):
         self.largest = state["largest"]
+
+
+class Averages(gymnasium.Wrapper):
+    """Follows the mean of rewards, and offers nothing."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.rewards = RunningMeanStd()
+
+    def step(self, action):
+        observation, reward, *rest = self.env.step(action)
+        self.rewards.update(np.array([reward]))
+        return observation, reward - float(self.rewards.mean), *rest
 
 
 class Forgetful(gymnasium.ObservationWrapper):

@@ -6,11 +6,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from tests.identical import compare, differing
 from tests.resume.environments import (
     SERVERS,
+    Averages,
     Bandit,
     Bounded,
     Careless,
@@ -24,6 +26,7 @@ from tests.resume.environments import (
     Optioned,
     Remote,
     Spotlight,
+    Strict,
 )
 
 import rlrun
@@ -154,6 +157,15 @@ def test_wrapper_that_remembers_and_offers_nothing_is_approximate(tmp_path):
     *_, manifest = trained_and_resumed(Grid, tmp_path, *wrapped(Forgetful))
     assert manifest["resume"] == "approximate"
     assert "its episode went another way" in json.dumps(manifest)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_every_reset_has_a_seed_and_options(vectorization, tmp_path, caplog):
+    more = ["num_envs=2", f"env.vectorization={vectorization}", "env.reset_options.length=7", *wrapped(Averages)]
+    run = rlrun.train(overrides(Strict, *more, "stop.env_steps=120"), run_dir=tmp_path / "run")
+    assert "Averages learns while it wraps the environment" in caplog.text
+    assert rlrun.load(run).predict(np.zeros(4, np.float32))[0] in range(4)
+    rlrun.export_onnx(run, output=tmp_path / "policy.onnx")
 
 
 @pytest.mark.parametrize(("kind", "wrappers", "options", "more"), EVALUATED.values(), ids=EVALUATED)

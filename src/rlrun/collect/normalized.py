@@ -147,7 +147,7 @@ class Unwrapper:
         """
         wrapped, unseen = self._env.copy(), self._env.learns_unseen()
         with restored_generators():
-            learning = are_learning(wrapped.envs[0], unseen) if unseen and wrapped.envs else []
+            learning = are_learning(wrapped, unseen) if unseen and wrapped.envs else []
         if refused := [name for name in learning if unseen[name] == "observation_norm"]:
             wrapped.close()
             raise RequestError(f"env.wrappers: {refused[0]} learns from observations; {WAY_OUT}")

@@ -153,7 +153,7 @@ class Experiment:
         unseen = env.learns_unseen()
         if unseen and env.vectorization in ("sync", "async"):
             with restored_generators(), closing(env.copy()) as trial:  # numbers of the past are no reason to warn
-                learning = are_learning(trial.envs[0], unseen)
+                learning = are_learning(trial, unseen)
             unseen = {name: unseen[name] for name in learning}
         return [
             f"{name} learns while it wraps the environment, and offers no state_dict: evaluations and loaded policies "

@@ -189,15 +189,21 @@ def learns_unseen(env: Layer) -> dict[str, str]:
     return unseen
 
 
-def are_learning(env: Layer, names: Collection[str], steps: int = 20) -> list[str]:
-    """Return the classes, among some, of layers whose running moments change in a few random steps."""
-    layers = [layer for layer in layers_of(env) if type(layer).__name__ in names]
+def are_learning(env: Any, names: Collection[str], steps: int = 20) -> list[str]:
+    """Return the classes, among some, of layers whose running moments change in a few random steps.
+
+    env: a `SyncEnv`, which resets with the run's options.
+    """
+    outermost = env.envs[0]
+    layers = [layer for layer in layers_of(outermost) if type(layer).__name__ in names]
     before = [_numbers(layer) for layer in layers]
-    env.reset(seed=0)
-    for _ in range(steps):
-        _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+    actions = deepcopy(outermost.action_space)  # it may belong to a class
+    actions.seed(0)
+    env.reset(0)
+    for number in range(steps):
+        _, _, terminated, truncated, _ = outermost.step(actions.sample())
         if terminated or truncated:
-            env.reset()
+            env.reset(number)
     return [type(layer).__name__ for layer, old in zip(layers, before, strict=True) if _numbers(layer) != old]
 
 

@@ -10,8 +10,10 @@ import torch
 
 from rlrun.collect.agents import Agent, initial_state, restarted, to_arrays, to_tensors
 from rlrun.collect.by_id import AgentProxy, rounds
+from rlrun.collect.collector import restart_by_seeds
 from rlrun.collect.evaluate import restored_generators
 from rlrun.core.errors import RlrunError
+from rlrun.core.seeds import EpisodeSeeds
 from rlrun.core.spaces import take_rows
 from rlrun.core.typing import Array, Tree
 from rlrun.env import Env, EnvById
@@ -221,14 +223,15 @@ def recorded(env: Env, agent: Agent, graph: Graph, *, count: int, seed: int) -> 
                 if any(not entry.episode_state.over for entry in observations.values()):
                     rows += rows_of(graph, AgentProxy(agent, env.spaces).seen(observations), None)
         env.renew()
-        observation = env.reset(seed)
+        observation, seeds = env.reset(seed), EpisodeSeeds(seed, env.num_envs)
         state = initial = initial_state(agent, env.num_envs)
         while len(rows) < count:
             rows += rows_of(graph, observation, state)
             response = agent(observation, state, explore=True)
             step = env.step(response["action"])
             episode_end = step.terminated | step.truncated
-            observation = env.restart(episode_end) if episode_end.any() else step.observation
+            seeds.episode[episode_end] += 1
+            observation = restart_by_seeds(env, episode_end, seeds) if episode_end.any() else step.observation
             state = None if initial is None else restarted(response["state"], initial, episode_end)
     return rows[:count]
 

@@ -5,6 +5,7 @@ program of your own: `Policy(file).act(observation)`, which takes and gives what
 """
 
 import argparse
+import copy
 import importlib
 import json
 from collections.abc import Iterator
@@ -94,7 +95,7 @@ def nested(kinds: Any, values: dict[str, Any], name: str) -> Any:
 
 def episode(policy: Any, env: Any, seed: int, max_steps: int | None = None, options: Any = None) -> tuple[float, int]:
     """Play one episode; return its rewards added up, and its steps."""
-    observation, _ = env.reset(seed=seed, options=options)
+    observation, _ = env.reset(seed=seed, options=copy.deepcopy(options))  # it may change them
     policy.reset()
     total, steps, episode_end = 0.0, 0, False
     while not episode_end and (max_steps is None or steps < max_steps):
