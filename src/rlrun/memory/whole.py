@@ -11,6 +11,7 @@ from rlrun.core.generators import Seeded
 from rlrun.core.typing import Array, Groups
 from rlrun.memory.loaders import ReplayLoader
 from rlrun.memory.samplers import Rows, Sampler
+from rlrun.memory.table import Table
 from rlrun.runs import learners
 
 
@@ -142,6 +143,7 @@ class WholeReplayLoader(ReplayLoader):
             while (missing := until - self.collector.steps) > 0:
                 self.collector.collect(missing)
         assert isinstance(self.sampler, Shuffled)
+        assert isinstance(self.table, Table)
         length = 1 if self.table.pads(self.length) else self.length
         windows = self.sampler.begin_round(length, passes=self.epochs, fresh=self.fresh)
         self.windows, self.given, self.rounds = min(learners.gathered(windows)), 0, self.rounds + 1
