@@ -274,3 +274,8 @@ def test_debug_shows_the_traceback(rlrun, surroundings):
     assert outcome.code == 2
     assert "Traceback" in outcome.err
     assert outcome.err.splitlines()[-1].startswith("rlrun: algorithm.discont")
+
+
+def test_a_missing_run_is_named_before_a_missing_package(rlrun, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    refused(rlrun("export-onnx", "nope"), ["nope does not exist"])

@@ -69,6 +69,11 @@ WRONG = [
     ({}, ConfigError, "env wants one of env.id and env.target, got neither"),
     ({"id": "CartPole-v1", "target": TOY}, ConfigError, "got both"),
     ({"id": "CartPol-v1"}, ConfigError, "no environment 'CartPol-v1' is registered (did you mean 'CartPole-v1'?)"),
+    (
+        {"id": "Probe/Const-v3"},
+        ConfigError,
+        "is registered; one that a module of yours registers is env.id=MODULE:Probe/",
+    ),
     ({"id": "CartPole-v9"}, ConfigError, "env.id: no environment 'CartPole-v9' is registered (did you mean 'CartPole-"),
     ({"id": "no_such_module:X-v0"}, BuildError, "env.id 'no_such_module:X-v0': importing 'no_such_module' failed"),
     ({"id": "CartPole-v1", "vectorization": "asink"}, ConfigError, "(did you mean 'async'?)"),

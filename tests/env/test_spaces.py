@@ -147,3 +147,17 @@ def test_every_step_lies_where_an_array_of_its_own_could(space, num_envs):
         ):
             assert leaf.ctypes.data % 16 == 0
             assert (leaf.shape, leaf.dtype, leaf.flags.c_contiguous) == (own.shape, own.dtype, True)
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "message"),
+    [
+        (theirs.Box(-1, 1, (0,)), True, r"has shape \[0\]: an action of no numbers"),
+        (theirs.Dict(a=theirs.Box(-1, 1, (2, 0))), True, r"place.a has shape \[2, 0\]"),
+        (theirs.Dict({"": theirs.Discrete(2)}), False, "a part whose name is empty"),
+        (theirs.Dict({"": theirs.Discrete(2)}), True, "a part whose name is empty"),
+    ],
+)
+def test_spaces_that_nothing_is_learned_from_are_refused(space, action, message):
+    with pytest.raises(SpaceError, match=message):
+        from_gymnasium(space, "place", action=action)

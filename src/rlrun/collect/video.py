@@ -115,7 +115,10 @@ def rendered_copy(
         if isinstance(error, Stop):
             raise
         mujoco = render_mode == "rgb_array" and "mujoco" in sys.modules
-        raise RequestError(f"{refusal}: {_message(error)}{MUJOCO if mujoco else ''}") from error
+        message = _message(error)
+        if "render_mode" in message and "takes no such argument" in message:
+            message = f"its class takes no render_mode; add it: def __init__(self, render_mode=None), for {render_mode}"
+        raise RequestError(f"{refusal}: {message}{MUJOCO if mujoco else ''}") from error
     return single_env
 
 

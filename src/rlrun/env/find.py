@@ -51,7 +51,9 @@ def spec_of(id: str) -> EnvSpec:
     latest = _with_version(name)
     if latest not in registry:
         prefix = f"{module}:" if module else ""
-        raise ConfigError(f"env.id: no environment '{id}' is registered{did_you_mean(name, registry, prefix)}")
+        own = "" if module else f"; one that a module of yours registers is env.id=MODULE:{name}"
+        near = did_you_mean(name, registry, prefix) or own
+        raise ConfigError(f"env.id: no environment '{id}' is registered{near}")
     entry = registry[latest].entry_point
     home = entry.split(":")[0] if isinstance(entry, str) else getattr(entry, "__module__", "")
     trust.admit_environment(id, home, "env.id")

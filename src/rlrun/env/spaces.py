@@ -42,8 +42,12 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
     Actions inside `rlrun` are float32 in [-1, 1] for every Box, whatever the environment's bounds and dtype.
 
     Raises:
-        SpaceError: a part is of an unsupported kind (Text, Graph, Sequence, OneOf, …).
+        SpaceError: a part is of an unsupported kind (Text, Graph, Sequence, OneOf, …), or has nothing to choose.
     """
+    if action and 0 in (space.shape or ()):
+        raise SpaceError(
+            f"{place} has shape {list(space.shape or ())}: an action of no numbers leaves nothing to learn"
+        )
     if isinstance(space, gymnasium.spaces.Box):
         dtype = "float32" if action else _DTYPES.get(space.dtype.name, space.dtype.name)
         with np.errstate(over="ignore"):  # the largest float64 is not a bound: infinite as float32
@@ -59,6 +63,8 @@ def from_gymnasium(space: gymnasium.Space[Any], place: str, *, action: bool = Fa
         return MultiDiscrete(nvec=np.full(space.shape, 2), start=np.zeros(space.shape, np.int64), dtype="int8")
     parts = parts_of(space)
     for name in parts:
+        if not name:
+            raise SpaceError(f"{place} has a part whose name is empty; give it one by a wrapper")
         if "." in name:
             raise SpaceError(f"{place} has a part '{name}'; a dot separates levels here, so rename it by a wrapper")
     if not parts:

@@ -124,8 +124,8 @@ def export_onnx(
     """
     if format not in FORMATS:
         raise RequestError(f"--format {format}: there are {', '.join(FORMATS)}{did_you_mean(format, FORMATS)}")
-    require("export-onnx")
     where = RunDir.open(run).checkpoint(checkpoint)
+    require("export-onnx")
     if network is not None or not has_agent(run, trust):
         if stochastic:
             raise RequestError("--stochastic goes with a policy; a network draws nothing")
