@@ -59,6 +59,7 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("Callback", "_before"): "seconds, or metrics, from before this process",
     ("Table", "_times"): "clock",
     ("Jsonl", "_path"): "the place of files",
+    ("Checkpointer", "_deadline"): "clock",
     ("Checkpointer", "_first"): "where this process began",
     ("Evaluator", "_envs"): "reset with the same seeds by every evaluation",
     ("Evaluator", "_screen"): "reset with the same seed by every video",
