@@ -127,7 +127,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 
 def edits(name: str, other: str) -> int:
     """Return the least letters to insert, delete or replace, or neighbors to swap, that make one name of the other."""
-    rows = [[*range(len(other) + 1)]]
+    rows: list[list[int]] = [[*range(len(other) + 1)]]
     for i, letter in enumerate(name, 1):
         row = [i]
         for j, wanted in enumerate(other, 1):
