@@ -21,12 +21,12 @@ from tests.pace import within
 from rlrun.cli.completion import candidates
 
 READY = "ready> "
-OWN = """# Own heads
-# @package _global_
+OWN = """# @package _global_
+# Own heads
 defaults:
   - /algorithm/sac
-  - override /memory: prioritized
   - _self_
+  - override /memory: prioritized
 algorithm:
   heads: 3
 """

@@ -206,6 +206,29 @@ def test_the_users_algorithm_has_the_memory_of_ours_unless_it_chooses_one(compos
     assert (composed.choices["memory"], composed.config.algorithm.lr) == (memory, 0.5)
 
 
+def test_quoted_texts_stay_texts_wherever_they_are(compose):
+    kwargs = compose(*GROUPS, "env.kwargs={levels: ['001', '1e5', 002], id: '007', b: {a: \"010\"}}").config.env.kwargs
+    assert kwargs == {"levels": ["001", "1e5", 2], "id": "007", "b": {"a": "010"}}
+
+
+@pytest.mark.parametrize("override", ["env@env2=pendulum", "+env@env2=pendulum", "+memory@networks.x=replay"])
+def test_a_package_that_nothing_reads_is_refused(override, refusal):
+    assert "no part reads this key" in refusal(*GROUPS, override)
+
+
+def test_a_package_that_something_reads_is_composed(compose):
+    config = compose(*GROUPS, "+env@other=pendulum", "+callbacks.mine={_target_: my.Callback, env: '${other}'}").config
+    assert (config.other.id, config.env.id) == ("Pendulum-v1", "Pendulum-v1")
+
+
+def test_a_list_of_an_included_file_can_be_overridden(compose, write):
+    for name in "abc":
+        write(f"conf/cb/{name}.yaml", f"# @package _global_\ncallbacks: {{{name}: {{_target_: my.{name}}}}}\n")
+    write("conf/with/several.yaml", "# @package _global_\ndefaults: [/cb: [a, b]]\n")
+    assert {"a", "b"} <= {*compose(*GROUPS, "+with=several").config.callbacks}
+    assert {"a", "b", "c"} & {*compose(*GROUPS, "+with=several", "cb=c").config.callbacks} == {"c"}
+
+
 def test_dicts_and_entries_of_lists_can_be_given(compose, write):
     write("conf/with/wrapped.yaml", "# @package _global_\nenv: {wrappers: [{_target_: parts.Wrap, size: 1}]}\n")
     config = compose(*GROUPS, "with=wrapped", "env.kwargs={a:1,b:[2]}", "env.wrappers.0.size=3").config

@@ -35,6 +35,22 @@ def test_unread_keys(config, keys):
     assert unread(config) == keys
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("${oc.select:seed,7}", 3),
+        ("${oc.select:absent,7}", 7),
+        ("${oc.select:absent.key,${num_envs}}", 1),
+        ("${oc.select:absent}", None),
+    ],
+)
+def test_a_selected_key_may_be_absent(text, value, compose):
+    config = compose(*GROUPS, "seed=3", f"algorithm.discount='{text}'").config
+    assert to_yaml(config, resolve=True, package="algorithm.discount").split("\n")[0] == str(
+        "null" if value is None else value
+    )
+
+
 def test_roots_can_be_given():
     config = {"a": {"b": 1}, "c": 2}
     assert unread(config, reached(config, ["a"])) == ["c"]

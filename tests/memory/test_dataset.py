@@ -356,8 +356,8 @@ def test_items_larger_than_memory_are_refused(monkeypatch):
         make(Pairs(), columns=["label", "input"])
 
 
-ALGORITHM = """# Fit a line
-# @package _global_
+ALGORITHM = """# @package _global_
+# Fit a line
 algorithm: {lr: 0.03, batch_size: 16}
 networks:
   line: {_target_: torch.nn.Linear, in_features: 2, out_features: 1}

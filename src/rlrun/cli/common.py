@@ -41,7 +41,7 @@ EnvOverrides = Annotated[
 ]
 ConfigDir = Annotated[
     Path | None,
-    typer.Option("--config-dir", help="Your own conf folder, searched first (default: ./conf)."),
+    typer.Option("--config-dir", "-cd", help="Your own conf folder, searched first (default: ./conf)."),
 ]
 FirstSeed = Annotated[
     int,

@@ -39,6 +39,16 @@ for name in COMMANDS:
     app.command(name)(getattr(module, name.replace("-", "_")))
 app.add_typer(plugin.app, name="plugin")
 
+OF_HYDRA = {  # options of a Hydra application, and what to do here
+    "--cfg": "; rlrun config OVERRIDES prints the config, with --resolve and --package",
+    "--info": "; rlrun config OVERRIDES --provenance says which file or override set each key",
+    "--config-name": "; the file is train.yaml, and yours in ./conf goes before the packaged one",
+    "-cn": "; the file is train.yaml, and yours in ./conf goes before the packaged one",
+    "--config-path": "; --config-dir names a folder of yours that is searched first",
+    "-cp": "; --config-dir names a folder of yours that is searched first",
+    "-c": "; rlrun config OVERRIDES prints the config, with --resolve and --package",
+}
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -146,6 +156,7 @@ def _usage(error: Any, overrides: Sequence[str]) -> str:
         known = [name for option in context.command.params for name in option.opts if name.startswith("--")]
         takes_overrides = any(item.name == "overrides" for item in context.command.params)
         hint = _overrides_without_dashes(overrides, known) if takes_overrides else ""
+        hint = next((why for option, why in OF_HYDRA.items() if option in [*overrides, flag]), hint)
         near = hint or did_you_mean(flag, known) or f"; there are {', '.join(known) or 'none'}"
         return f"{place}there is no option {flag}{near}"
     return f"{place}{error.format_message()} ({path} --help)"

@@ -15,7 +15,8 @@ from rlrun.core.errors import ConfigError, did_you_mean
 Path: TypeAlias = tuple[str, ...]
 
 _LINK = re.compile(r"\$\{\s*(\.*[^\s.:{}$,'\"][^\s:{}$,'\"]*)\s*\}")
-_SELECT = re.compile(r"\$\{\s*oc\.(?:select|dict\.keys|dict\.values)\s*:\s*([^\s:{}$,'\"]+)")
+_KEYS = re.compile(r"\$\{\s*oc\.dict\.(?:keys|values)\s*:\s*([^\s:{}$,'\"]+)")
+_SELECT = re.compile(r"\$\{\s*oc\.select\s*:\s*([^\s:{}$,'\"]+)")
 _ABSENT: Any = object()
 
 
@@ -87,13 +88,25 @@ def link_of(tree: Any, here: Path, value: Any) -> Path | None:
     return absolute(match[1], here) if match else None
 
 
-def mentions(value: Any, here: Path) -> list[Path]:
-    """Return the absolute paths of all config nodes that a value mentions."""
+def mentions(value: Any, here: Path, tree: Any = None) -> list[Path]:
+    """Return the absolute paths of all config nodes that a value mentions.
+
+    tree: the config; what `oc.select` does not find there has a default, and is left out.
+    """
     if not isinstance(value, str) or "${" not in value:
         return []
     unescaped = re.sub(r"\\\$\{", "", value)
-    texts = re.findall(_LINK, unescaped) + re.findall(_SELECT, unescaped)
-    return [absolute(text, here) for text in texts]
+    texts = re.findall(_LINK, unescaped) + re.findall(_KEYS, unescaped)
+    chosen = [absolute(text, here) for text in re.findall(_SELECT, unescaped)]
+    return [absolute(text, here) for text in texts] + [path for path in chosen if tree is None or _leads(tree, path)]
+
+
+def _leads(tree: Any, path: Path) -> bool:
+    try:
+        locate(tree, path)
+    except LinkError:
+        return False
+    return True
 
 
 def substitute(value: str, here: Path, read: Any) -> str:

@@ -45,11 +45,11 @@ def reached(config: Any, roots: Iterable[str] = ROOTS) -> dict[Path, Any]:
         for link in place.links:
             nodes[link] = text = reduce(child, link, tree)
             if text.count("${") > 1:  # ${a.${b}} reads b
-                waiting += [(target, link) for target in mentions(text, link)]
+                waiting += [(target, link) for target in mentions(text, link, tree)]
         if place.path not in nodes:
             nodes[place.path] = place.node
             waiting += [((*place.path, key), ()) for key, _ in children(place.node)]
-            waiting += [(target, place.path) for target in mentions(place.node, place.path)]
+            waiting += [(target, place.path) for target in mentions(place.node, place.path, tree)]
     return nodes
 
 
@@ -85,7 +85,7 @@ def resolve_texts(config: Any, read: Mapping[Path, Any]) -> None:
     for path, node in read.items():
         if not isinstance(node, str) or "${" not in node or link_of(tree, path, node) is not None:
             continue
-        if any(locate(tree, target, referrer=path).beyond for target in mentions(node, path)):
+        if any(locate(tree, target, referrer=path).beyond for target in mentions(node, path, tree)):
             continue  # known only when the object is built
         try:
             OmegaConf.select(config, dotted(path))

@@ -65,7 +65,7 @@ def _resolved(tree: Any, config: Any, here: tuple[str, ...], node: Any) -> Any:
         if place.beyond or is_object(place.node):
             return node
         return _resolved(tree, config, place.path, copy.deepcopy(place.node))
-    if any(locate(tree, target, referrer=here).beyond for target in mentions(node, here)):
+    if any(locate(tree, target, referrer=here).beyond for target in mentions(node, here, tree)):
         return node
     try:
         value = OmegaConf.select(OmegaConf.create(config), dotted(here))
