@@ -1,15 +1,18 @@
 """Words, files and their precedence."""
 
+import dataclasses
 import sys
 import time
 
 import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf.errors import ConfigAttributeError
 from tests.pace import within
 
+from rlrun.config import provenance
 from rlrun.config.interpolation import plain
 
 GROUPS = ("algorithm=dqn", "env=pendulum")
@@ -219,6 +222,21 @@ def test_a_package_that_nothing_reads_is_refused(override, refusal):
 def test_a_package_that_something_reads_is_composed(compose):
     config = compose(*GROUPS, "+env@other=pendulum", "+callbacks.mine={_target_: my.Callback, env: '${other}'}").config
     assert (config.other.id, config.env.id) == ("Pendulum-v1", "Pendulum-v1")
+
+
+@dataclasses.dataclass
+class Pole:
+    _target_: str = "parts.Env"
+    id: str = "Pole-v0"
+    num_envs: int = 2
+
+
+def test_a_structured_config_of_the_users_store_is_an_option(compose, refusal):
+    ConfigStore.instance().store(group="env", name="stored_pole", node=Pole)
+    composed = compose("algorithm=dqn", "env=stored_pole", "env.num_envs=3")
+    assert (composed.config.env.id, composed.config.env.num_envs) == ("Pole-v0", 3)
+    assert provenance(composed)["env.id"] == "ConfigStore: env/stored_pole"
+    assert "env.num_envs" in refusal("algorithm=dqn", "env=stored_pole", "env.num_envs=many")
 
 
 def test_a_list_of_an_included_file_can_be_overridden(compose, write):

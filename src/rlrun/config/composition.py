@@ -27,7 +27,7 @@ from rlrun.config.overrides import ADDITIONS, Override, apply, parse
 from rlrun.config.peers import GYM_ID, override_of
 from rlrun.config.places import readable_places
 from rlrun.config.schema import OPEN
-from rlrun.config.sources import OURS, SearchPath
+from rlrun.config.sources import OURS, SearchPath, stored
 from rlrun.core.errors import ConfigError, did_you_mean, nearest
 
 TRAIN = "train"  # the file of a run's config
@@ -202,7 +202,10 @@ class Composer:
         layers = []
         for default in listing.defaults:
             source = self._path.source_of(default.config_path)
-            if source is None:  # Hydra's own
+            if source is None:
+                if not _is_hydras(default.config_path) and default.config_path != f"{OURS}_{self._primary}":
+                    of_store = (f"ConfigStore: {default.config_path}", default.config_path, False)
+                    layers.append(layer_of_file(*of_store, stored(default.config_path), default.package or ""))
                 continue
             label, packaged = source.label(default.config_path), source.place.packaged
             label += " (found by algorithm and env)" if default.config_path == f"{PRESET}/{preset}" else ""
@@ -244,7 +247,7 @@ class Composer:
             if option is None or override.sign == "~":
                 continue
             known = isinstance(option, str) and "${" not in option
-            if not known or self._path.source_of(f"{override.group}/{option}") is None:
+            if not known or not self._path.has(f"{override.group}/{option}"):
                 raise ConfigError(f"{override.key}: {self._unknown(override.group, str(option))}")
 
     def _unknown(self, group: str, option: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
@@ -142,6 +143,14 @@ def _require_header(path: Path, config_path: str, package: str | None, content: 
         )
 
 
+def stored(config_path: str) -> Any:
+    """Return what a user's ConfigStore has at a config path, as a plain tree; None if it has nothing there."""
+    store, name = ConfigStore.instance(), f"{config_path}.yaml"
+    if store.get_type(name) != ObjectType.CONFIG:
+        return None
+    return OmegaConf.to_container(OmegaConf.structured(store.load(name).node), resolve=False)
+
+
 class SearchPath:
     """The folders in which config files are looked for; the first match wins."""
 
@@ -159,8 +168,13 @@ class SearchPath:
         return next((source for source in self.sources if source.is_config(config_path)), None)
 
     def is_group(self, name: str) -> bool:
-        """Return True if a group of this name exists."""
-        return any(source.is_group(name) for source in self.sources)
+        """Return True if a group of this name exists, in a folder or in the ConfigStore."""
+        stored = ConfigStore.instance().get_type(name) == ObjectType.GROUP
+        return stored or any(source.is_group(name) for source in self.sources)
+
+    def has(self, config_path: str) -> bool:
+        """Return True if a config of this name exists, in a folder or in the ConfigStore."""
+        return self.source_of(config_path) is not None or stored(config_path) is not None
 
     def options(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
         """Return the options of a group, or the groups in it."""
