@@ -116,6 +116,78 @@ class Agent(nn.Module):
         return action, probs.log_prob(action), probs.entropy(), self.critic(x)
 
 
+class SoftQNetwork(nn.Module):
+    """https://docs.cleanrl.dev/rl-algorithms/sac/"""
+
+    def __init__(self, env):
+        super().__init__()
+        inputs = np.array(env.single_observation_space.shape).prod() + np.prod(env.single_action_space.shape)
+        self.fc1 = nn.Linear(inputs, 16)
+        self.fc2 = nn.Linear(16, 1)
+
+    def forward(self, x, a):
+        x = torch.cat([x, a], 1)
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+class Actor(nn.Module):
+    """https://docs.cleanrl.dev/rl-algorithms/sac/"""
+
+    def __init__(self, env):
+        super().__init__()
+        self.fc1 = nn.Linear(np.array(env.single_observation_space.shape).prod(), 16)
+        self.fc_mean = nn.Linear(16, np.prod(env.single_action_space.shape))
+        self.fc_logstd = nn.Linear(16, np.prod(env.single_action_space.shape))
+
+    def forward(self, x):
+        x = F.relu(self.fc1(x))
+        log_std = torch.tanh(self.fc_logstd(x))
+        return self.fc_mean(x), -5 + 0.5 * (2 + 5) * (log_std + 1)
+
+
+class TD3Actor(nn.Module):
+    """https://github.com/sfujim/TD3"""
+
+    def __init__(self, state_dim, action_dim, max_action=1.0):
+        super().__init__()
+        self.l1 = nn.Linear(state_dim, 16)
+        self.l2 = nn.Linear(16, action_dim)
+        self.max_action = max_action
+
+    def forward(self, state):
+        return self.max_action * torch.tanh(self.l2(F.relu(self.l1(state))))
+
+
+class CustomNetwork(nn.Module):
+    """https://stable-baselines3.readthedocs.io/en/master/guide/custom_policy.html, with the last layers inside"""
+
+    def __init__(self, observation_space, action_space, last_layer_dim_pi: int = 16, last_layer_dim_vf: int = 16):
+        super().__init__()
+        inputs, choices = observation_space.shape[0], getattr(action_space, "n", None)
+        outputs = choices or action_space.shape[0]
+        self.policy_net = nn.Sequential(
+            nn.Linear(inputs, last_layer_dim_pi), nn.ReLU(), nn.Linear(last_layer_dim_pi, outputs)
+        )
+        self.value_net = nn.Sequential(nn.Linear(inputs, last_layer_dim_vf), nn.ReLU(), nn.Linear(last_layer_dim_vf, 1))
+
+    def forward(self, features):
+        return self.policy_net(features), self.value_net(features)
+
+
+class ActorCritic(nn.Module):
+    """https://docs.pytorch.org/examples, reinforcement_learning/actor_critic.py, with logits in place of softmax"""
+
+    def __init__(self, spaces, hidden):
+        super().__init__()
+        self.affine1 = nn.LazyLinear(hidden[0])
+        self.action_head = nn.Linear(hidden[0], 2)
+        self.value_head = nn.Linear(hidden[0], 1)
+
+    def forward(self, x):
+        x = F.relu(self.affine1(x))
+        return self.action_head(x), self.value_head(x).squeeze(-1)
+
+
 # --- environments
 
 
@@ -240,6 +312,28 @@ class SmoothL1(LossCallback):
         state_action_values = self.network(observation)[0].gather(1, action.long().unsqueeze(1))
         criterion = nn.SmoothL1Loss()
         return criterion(state_action_values, q_target.unsqueeze(1))
+
+
+class ClippedPolicy(LossCallback):
+    """https://spinningup.openai.com/en/latest/algorithms/ppo.html, `compute_loss_pi` and `compute_loss_v`"""
+
+    def __init__(self, network, optimizer, clip=0.2, **options):
+        super().__init__(network, optimizer, **options)
+        self.clip_ratio = clip
+
+    def loss(self, observation, action, log_prob, advantage, return_):
+        evaluated = self.network.evaluate_actions(observation, action)
+        ratio = torch.exp(evaluated.log_prob - log_prob)
+        clip_adv = torch.clamp(ratio, 1 - self.clip_ratio, 1 + self.clip_ratio) * advantage
+        return -torch.min(ratio * advantage, clip_adv) + (evaluated.value - return_) ** 2
+
+
+class TwinMSE(LossCallback):
+    """https://spinningup.openai.com/en/latest/algorithms/td3.html, `compute_loss_q`"""
+
+    def loss(self, observation, action, q_target):
+        q1, q2 = self.network(observation, action)
+        return ((q1 - q_target) ** 2) + ((q2 - q_target) ** 2)
 
 
 class LossModule(nn.Module): ...

@@ -20,14 +20,33 @@ CARTPOLE = (*DQN, "env=cartpole")
 PPO = ("algorithm=ppo", "env=cartpole", *TINY, "algorithm.horizon=16", "algorithm.epochs=1")
 
 
-def layers(text: str) -> str:
-    return f"+networks.q.layers={{_target_: {PARTS}.{text}}}"
+PENDULUM = ("env=pendulum", *TINY, "algorithm.warmup_steps=20", "memory.length=1000")
+SAC, TD3 = ("algorithm=sac", *PENDULUM), ("algorithm=td3", *PENDULUM)
+
+
+def network(place: str, text: str) -> str:
+    return f"networks.{place}={{_target_: {PARTS}.{text}}}"
+
+
+def part(place: str, name: str) -> str:
+    return f"{place}._target_={PARTS}.{name}"
 
 
 WORKS = {
-    "DQN": (*CARTPOLE, layers("DQN, n_observations: 4, n_actions: 2")),
-    "QNetwork": (*CARTPOLE, layers("QNetwork, env: '${env}'")),
-    "actor_net": (*CARTPOLE, layers("actor_net, num_cells: 8, outputs: 2")),
+    "DQN": (*CARTPOLE, network("q", "DQN, n_observations: 4, n_actions: 2")),
+    "QNetwork": (*CARTPOLE, part("networks.q", "QNetwork")),
+    "actor_net": (*CARTPOLE, network("q", "actor_net, num_cells: 8, outputs: 2")),
+    "SmoothL1": (*CARTPOLE, part("callbacks.q_loss", "SmoothL1")),
+    "SoftQNetwork": (*SAC, part("networks.critics", "SoftQNetwork")),
+    "SoftQNetwork of TD3": (*TD3, part("networks.critics", "SoftQNetwork")),
+    "Actor": (*SAC, part("networks.policy", "Actor")),
+    "TD3Actor": (*TD3, network("policy", "TD3Actor, state_dim: 3, action_dim: 1")),
+    "TwinMSE": (*TD3, part("callbacks.q_loss", "TwinMSE")),
+    "TwinMSE of SAC": (*SAC, part("callbacks.q_loss", "TwinMSE")),
+    "CustomNetwork": (*PPO, part("networks.actor_critic", "CustomNetwork")),
+    "CustomNetwork of numbers": (*PPO, "env=pendulum", part("networks.actor_critic", "CustomNetwork")),
+    "ActorCritic": (*PPO, part("networks.actor_critic", "ActorCritic")),
+    "ClippedPolicy": (*PPO, part("callbacks.ppo", "ClippedPolicy")),
     "SimpleCorridor": (*DQN, f"env.target={PARTS}.SimpleCorridor", "+env.kwargs.config.corridor_length=5"),
     "CustomEnv": (*DQN, f"env.target={PARTS}.CustomEnv", "env.kwargs.arg1=40"),
     "RelativePosition": (
@@ -39,28 +58,37 @@ WORKS = {
         f"env.wrappers=[{{_target_: {PARTS}.DiscreteActions, disc_to_cont: [[-2.0], [0.0], [2.0]]}}]",
     ),
 }
-SPACE = "observation_space: '${env.single_observation_space}'"
 CNN = (*DQN, f"env.target={PARTS}.CustomEnv")
 SAYS_HOW = {  # a call, what its one line says, and the call that the line leads to, where that is an override
     "CustomCNN": (
-        (*CNN, layers("CustomCNN, observation_space: '${env.observation_space}', features_dim: 2")),
+        (*CNN, network("q", "CustomCNN, observation_space: '${env.observation_space}', features_dim: 2")),
         "did you mean 'env.single_observation_space'",
         None,
     ),
     "CustomCNN, then": (
-        (*CNN, layers(f"CustomCNN, {SPACE}, features_dim: 2")),
+        (*CNN, network("q", "CustomCNN, features_dim: 2")),
         r"images come as uint8: x.float\(\) / 255 in its forward",
-        (*CNN, layers(f"ScaledCNN, {SPACE}, features_dim: 2")),
+        (*CNN, network("q", "ScaledCNN, features_dim: 2")),
     ),
     "Agent": (
         (*PPO, f"networks.actor_critic._target_={PARTS}.Agent"),
-        "it lacks act, evaluate_actions, value: .* subclasses of `rlrun.nn.ActorCritic` have them all",
+        "it lacks act, evaluate_actions, value, head, state_size: .* a plain nn.Module gives",
         None,
     ),
-    "SmoothL1": (
-        (*CARTPOLE, f"callbacks.q_loss._target_={PARTS}.SmoothL1"),
-        "~callbacks.q_loss.huber leaves it out",
-        (*CARTPOLE, f"callbacks.q_loss._target_={PARTS}.SmoothL1", "~callbacks.q_loss.huber"),
+    "TD3Actor": (
+        (*TD3, network("policy", "TD3Actor, state_dim: 3, action_dim: 1, max_action: 2.0")),
+        r"actions up to 2, wanted \[-1, 1\]",
+        (*TD3, network("policy", "TD3Actor, state_dim: 3, action_dim: 1, max_action: 1.0")),
+    ),
+    "DQN": (
+        (*CARTPOLE, network("q", "DQN, n_observations: 4, n_actions: 3")),
+        r"networks.q: DQN gives \[B, 3\], wanted \[B, 2\] \(choices\)",
+        None,
+    ),
+    "Actor of choices": (
+        ("algorithm=sac", *CARTPOLE[1:], network("policy", "TD3Actor, state_dim: 4, action_dim: 2")),
+        "softmax of the critics, networks.critics",
+        None,
     ),
     "ValueLoss": (
         (*CARTPOLE, f"callbacks.q_loss._target_={PARTS}.ValueLoss"),

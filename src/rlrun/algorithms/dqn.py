@@ -13,26 +13,21 @@ Differences from the papers: the target network may follow slowly instead of by 
 reward may come from several steps (then the batch holds their `discount`).
 """
 
-from functools import partial
 from typing import Any, Protocol
 
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch import Tensor
 
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.target import TargetCallback, TargetResult
 from rlrun.compile.calls import forwards
-from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_discrete
 from rlrun.core.typing import Tree
 from rlrun.nn import ActionCodec, Critics, value_head_of
-from rlrun.nn.encoders import Encoder
-from rlrun.nn.mlp import outputs_of, zeros
 from rlrun.nn.remembering import Remembering
 
 
 class ActionValues(Protocol):
-    """What DQN calls on its network; a plain nn.Module [B, …] -> [B, K] goes to `networks.q.layers`."""
+    """What DQN calls on its network; a plain nn.Module gives the values [B, K] of observations [B, …]."""
 
     codec: ActionCodec  # gives the K values of a row their meaning
 
@@ -48,39 +43,20 @@ class QNetwork(Critics, Remembering):
 
     Args:
         spaces, members, options: of `Critics`.
-        layers: any module from observations [B, …] to values [B, K], in place of `hidden` layers; for one member.
 
     Raises:
         SpaceError: some part of the action is continuous.
-        ConfigError: there are layers and several members.
     """
 
-    def __init__(self, spaces: Spaces, *, members: int = 1, layers: nn.Module | None = None, **options: Any) -> None:
+    def __init__(self, spaces: Spaces, *, members: int = 1, **options: Any) -> None:
         require_discrete(spaces.action, "DQN")
         super().__init__(spaces, members=members, **options)
-        if layers is not None:
-            if members != 1:
-                raise ConfigError(f"networks.q.layers is one network; algorithm.ensemble={members} wants several")
-            if self.state_size:
-                raise ConfigError("networks.q.layers is a network without a state; leave algorithm.recurrent away")
-            recipe = options.get("encoder") or partial(Encoder)
-            if not isinstance(recipe, partial) or (recipe.func, recipe.keywords) != (Encoder, {}):
-                raise ConfigError("networks.q.layers reads observations by itself; leave encoder=… away")
-            if any(is_lazy(parameter) for parameter in layers.parameters()):
-                outputs_of(layers, zeros(spaces.observation))
-            self.encoder, self.layers = nn.Identity(), _OneMember(layers)  # type: ignore[assignment]
 
     def act(self, observation: Tree, explore: bool = False) -> Tree:
         """Return the action of the largest value, the smallest of the members' counting."""
         (forward,) = forwards((self,))
         values = self.codec.restrict(self.value_head.guiding(forward(observation)), observation)
         return self.codec.join(None, self.codec.best(values))
-
-
-class _OneMember(nn.Sequential):
-    def forward(self, observation: Tree) -> Tensor:
-        values: Tensor = self[0](observation)
-        return values.unsqueeze(0)
 
 
 class QTarget(TargetCallback):

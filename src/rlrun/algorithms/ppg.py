@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rlrun import ops
 from rlrun.callbacks.loss import LossCallback, LossResult, Optimizer
+from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Tree
 from rlrun.memory import PhasicLoader
@@ -39,13 +40,18 @@ class PhasicActorCritic(ActorCritic):
     Args:
         spaces: of the environment.
         options: of `ActorCritic`.
+
+    Raises:
+        ConfigError: it has `layers`, whose outputs leave no features for the second value.
     """
 
     by_turns = True  # two losses step it, each in phases of its own
 
     def __init__(self, spaces: Spaces, **options: Any) -> None:
         super().__init__(spaces, **options)
-        self.auxiliary_head = nn.Linear(self.trunk.size, self.value_head.out_features)
+        if self.own:
+            raise ConfigError("PPG's policy gives values, too, so it cannot be a plain module; encoder=… takes one")
+        self.auxiliary_head = nn.Linear(self.trunk.size, self.further)
         orthogonal_(self.auxiliary_head, 1.0)
 
     def evaluate_actions(

@@ -124,9 +124,9 @@ class Checkpointer(Callback):
         if self._writing is not None and self._writing.done():
             self.wait()
         axis = update if step is None else step
-        late = self.seconds and time.monotonic() >= self._deadline
+        late = bool(self.seconds) and time.monotonic() >= self._deadline
         if self.seconds and learners.count() > 1:  # they agree now and then, as it takes time
-            late = update % AGREE == 0 and learners.to_number(late)
+            late = update % AGREE == 0 and bool(learners.to_number(late))
         if axis >= self._due or late or due_offline(update, self.every, self.offline):
             with self._spent.during("write"):
                 self._save(axis, update)

@@ -132,7 +132,7 @@ class SharedEncoder(Callback):
 
 
 class ActorCriticNetwork(Protocol):
-    """The methods that on-policy losses need of their network; subclasses of `rlrun.nn.ActorCritic` have them all."""
+    """What on-policy losses ask of `rlrun.nn.ActorCritic`; a plain nn.Module gives (means or logits, value)."""
 
     head: ActionHead  # the distribution of actions
     state_size: int  # 0; in a recurrent network the size S of its state: see `rlrun.nn`

@@ -25,6 +25,7 @@ from rlrun.core.typing import Array, Tree
 from rlrun.env.spaces import empty
 from rlrun.memory.adaptors import VALUES
 from rlrun.nn import ActionCodec
+from rlrun.nn.mlp import as_numbers
 from rlrun.nn.recurrent import with_state
 from rlrun.nn.remembering import Remembering
 from rlrun.ops import gumbel_argmax
@@ -309,10 +310,7 @@ def require_actions(agent: Agent, spaces: Spaces, place: str) -> None:
     except RlrunError:
         raise
     except Exception as error:
-        kinds = {leaf.dtype for _, leaf in leaves(spaces.observation) if isinstance(leaf, Box)} - {"float32"}
-        hint = "; images come as uint8: x.float() / 255 in its forward makes them numbers" if "uint8" in kinds else ""
-        if kinds and not hint:
-            hint = f"; observations come as {', '.join(sorted(kinds))}: x.float() in its forward makes them numbers"
+        hint = as_numbers(leaf.dtype for _, leaf in leaves(spaces.observation) if isinstance(leaf, Box))
         raise BuildError(f"{place}: acting on 2 observations: {type(error).__name__}: {error}{hint}") from error
 
 

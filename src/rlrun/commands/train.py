@@ -145,6 +145,10 @@ class Experiment:
         texts = self.composed.overrides if kinds <= {None, "rlrun.nn.Encoder"} else ()  # others may have a state
         return [f"{text} is idle: algorithm.recurrent is null" for text in texts if text.split("=")[0] in OF_RECURRENT]
 
+    def left_out_notes(self) -> list[str]:
+        """Name the keys of packaged parts that the user's classes in their places do not take."""
+        return [f"{path}: {text}" for path, text in self.builder.left_out.items()]
+
     def wrapper_notes(self) -> list[str]:
         """Warn of wrappers that learn and offer no state, so that evaluations and loaded policies start without it."""
         env = self.builder.built.get("env")
@@ -287,6 +291,8 @@ class Experiment:
         state = self._prepared(run_dir)
         status: Status = "failed"
         try:
+            for line in self.left_out_notes():
+                run_dir.echo(line)
             for line in (*self.budget_notes(), *self.unused_notes(), *self.wrapper_notes(), *self.code.notes()):
                 run_dir.echo(line, logging.WARNING)
             for path, layers in self.networks().items() if self.config.log.get("networks") else ():

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from rlrun.config import replaced
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.config.reading import admit_resolvers
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
@@ -25,7 +26,7 @@ from rlrun.security.trust import within
 
 _SUPPORTED = {"_partial_": (True, False), "_convert_": ("all",), "_recursive_": (True,)}  # of Hydra's `instantiate`
 _ABSENT: Any = object()
-_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_inputs_", "_protocol_", "_recipes_", *_SUPPORTED)
+_NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_inputs_", "_protocol_", "_recipes_", *replaced.KEYS, *_SUPPORTED)
 
 
 class Builder:
@@ -35,6 +36,7 @@ class Builder:
         self._config = config
         self.tree = plain(config)
         self.built: dict[str, Any] = {}  # path -> object
+        self.left_out: dict[str, str] = {}  # path of a user's class -> which keys of the packaged one it does not take
         self._open: list[Path] = []  # under construction, outermost first
 
     def get(self, path: str) -> Any:
@@ -80,20 +82,23 @@ class Builder:
         target = find_target(text, place)
         partial = self._partial(path, node)
         count, names = self.given(path, node)
+        former = find_target(node["_replaces_"], place) if "_replaces_" in node else None
+        names, offered = (names, {}) if former is None else self._for_own(path, node, target, former)
         protocol = find_target(self._at((*path, "_protocol_"), path), place) if "_protocol_" in node else None
         try:
-            check_arguments(target, text, place, count=count, names=names, partial=partial)
+            check_arguments(target, text, place, count=count, names=[*names, *offered], partial=partial)
         except BuildError as error:
             from rlrun.training.callback import derive  # imports torch
 
-            hint = lacks(target, protocol) if protocol else derive(target) if path[0] == "callbacks" else ""
-            raise BuildError(f"{error}{hint}") from error
+            raise BuildError(f"{error}{derive(target) if path[0] == 'callbacks' else ''}") from error
         positional = self._at((*path, "_args_"), path) if "_args_" in node else []
-        named = {name: self._at((*path, name), path) for name in names}
+        named = {name: self._at((*path, name), path) for name in names} | offered
         if partial:
             return functools.partial(target, *positional, **named)
         try:
             part = target(*positional, **named)
+            if former is not None and replaced.is_plain(part):
+                part = self._completed(path, node, former, part, functools.partial(target, *positional, **named))
             if protocol and (missing := lacks(part, protocol)):
                 raise BuildError(f"{text}{missing}")
             if "_inputs_" in node:
@@ -113,6 +118,47 @@ class Builder:
             if unknown is not None and unknown[1] in named:  # a class behind it refuses one of its `**options`
                 raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
+
+    def _for_own(
+        self, path: Path, node: Mapping[str, Any], target: Any, former: Any
+    ) -> tuple[list[str], dict[str, Any]]:
+        """Return the keys of a node that a user's class in the place of `former` takes, and what it is offered.
+
+        Keys that the user gave stay, so one that nobody takes is refused.
+        """
+        _, names = self.given(path, node)
+        try:
+            params = parameters(target, heirs=True)
+        except (ValueError, TypeError):  # some classes written in C have none
+            return names, {}
+        own = replaced.taken(params, names)
+        known = [*own, *(replaced.taken(parameters(former), names) if _wraps(former) else ())]
+        refused = [name for name in names if name not in known and name not in node["_optional_"]]
+        self._leave_out(path, node, [name for name in names if name not in own and name not in refused])
+        needed = [entry.name for entry in params if entry.default is entry.empty and entry.name not in own]
+        places = {name: replaced.OFFERED[name] for name in needed if name in replaced.OFFERED}
+        return [*own, *refused], {name: self._at(split(place), path) for name, place in places.items()}
+
+    def _completed(self, path: Path, node: Mapping[str, Any], former: Any, part: Any, recipe: Any) -> Any:
+        """Return the packaged network `former` with a user's plain module as its layers, or else the module itself.
+
+        Raises: BuildError if the packaged network has methods that the module lacks.
+        """
+        if not _wraps(former):
+            if missing := replaced.lacking(part, former):
+                doc = former.__doc__.splitlines()[0]
+                raise BuildError(f"{node['_target_']} is in the place of {former.__name__}: {doc} It lacks {missing}")
+            return part
+        _, names = self.given(path, node)
+        own, known = (replaced.taken(parameters(kind, heirs=True), names) for kind in (recipe.func, former))
+        self._leave_out(path, node, [name for name in names if name not in own and name in replaced.VOID])
+        kept = [name for name in known if name in node["_optional_"] or name not in own]
+        return former(**{name: self._at((*path, name), path) for name in kept}, layers=recipe)
+
+    def _leave_out(self, path: Path, node: Mapping[str, Any], names: list[str]) -> None:
+        self.left_out.pop(dotted(path), None)
+        if names:
+            self.left_out[dotted(path)] = f"{node['_target_']} does not take {', '.join(names)}: left out"
 
     def _inputs(self, path: Path, part: Any) -> Mapping[str, str]:
         """Return the names that a callback reads for arguments of its hooks, by argument."""
@@ -194,6 +240,11 @@ class Builder:
                 raise BuildError(f"{asker}'{so_far}' ({type(value).__name__}) has no '{name}'{near}")
             trust.admit_attribute(name, value, dotted(referrer or place.path))
         return value
+
+
+def _wraps(former: Any) -> bool:
+    """Return whether a packaged network takes a plain module in place of its layers."""
+    return "layers" in replaced.named(parameters(former))
 
 
 def find_target(text: Any, place: str) -> Any:
@@ -290,21 +341,14 @@ def _leading(params: dict[str, inspect.Parameter]) -> list[str]:
 
 def _refused(refused: list[str], known: list[str], text: str, place: str) -> str:
     listed = f"; it takes {', '.join(known) or 'none'}"
-    overrides = " ".join(f"~{place}.{name}" for name in refused)
-    ours = text.split(".")[0] == "rlrun"  # else a file of ours may give what another class need not take
     if len(refused) > 1:
-        message = f"{place}: {text} takes no arguments {', '.join(map(repr, refused))}{listed}"
-        return message if ours else f"{message}; {overrides} leaves them out"
-    message = (
-        f"{place}.{refused[0]}: {text} takes no argument '{refused[0]}'{did_you_mean(refused[0], known) or listed}"
-    )
-    return message if ours else f"{message}; {overrides} leaves it out"
+        return f"{place}: {text} takes no arguments {', '.join(map(repr, refused))}{listed}"
+    return f"{place}.{refused[0]}: {text} takes no argument '{refused[0]}'{did_you_mean(refused[0], known) or listed}"
 
 
 def lacks(part: Any, protocol: Any) -> str:
-    """Return what a class or an object has not of a protocol, as the end of a message; of a class, which methods."""
-    attributes = () if inspect.isclass(part) else protocol.__annotations__  # which a constructor may set
-    names = [name for name in (*vars(protocol), *attributes) if not name.startswith("_")]
+    """Return what an object has not of a protocol, as the end of a message."""
+    names = [name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")]
     missing = [name for name in names if not hasattr(part, name)]
     return f"; it lacks {', '.join(missing)}: {protocol.__doc__.splitlines()[0]}" if missing else ""
 

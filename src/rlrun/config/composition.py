@@ -26,6 +26,7 @@ from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides
 from rlrun.config.overrides import ADDITIONS, Override, apply, parse
 from rlrun.config.peers import GYM_ID, override_of
 from rlrun.config.places import readable_places
+from rlrun.config.replaced import mark
 from rlrun.config.schema import OPEN
 from rlrun.config.sources import OURS, SearchPath, stored
 from rlrun.core.errors import ConfigError, did_you_mean, nearest
@@ -112,6 +113,7 @@ class Composer:
         for override in settings:
             apply(config, override, self._path.options("", ObjectType.GROUP))
         layers = [*selection.layers, layer_of_overrides(settings)]
+        mark(config, layers)
         composed = Composed(
             config, [override.text for override in parsed], selection.choices, layers, self._project, selection.preset
         )

@@ -135,8 +135,9 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
     admit_all_resolvers({override.key: override.value})
     if "@" in override.key or "/" in override.key:
         raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
-    is_open = any(override.key.startswith(f"{key}.") for key in OPEN)
-    if override.sign == "~" or not (override.sign or is_open):
+    part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own
+    is_open = part or any(override.key.startswith(f"{key}.") for key in OPEN)
+    if override.sign == "~" or not (override.sign or (is_open and not part)):
         _find(config, override, groups)
     try:
         if override.sign == "~":

@@ -11,6 +11,7 @@ from rlrun.core.errors import SpaceError, require_one_of
 from rlrun.core.spaces import ACTION_MASK, Box, Discrete, Space, Spaces, describe, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn.mlp import orthogonal_
+from rlrun.nn.own import Columns
 from rlrun.nn.recurrent import present
 from rlrun.ops.distributions import GAUSSIANS, Gaussian, choice_divergence, gumbel_argmax, normal_like
 
@@ -254,7 +255,7 @@ class ActionHead(nn.Module):
 
     Args:
         spaces: of the environment.
-        features: F.
+        features: F; None = a module of one's own has given the parameters, its first outputs.
         gain: of the initial weights: small, so that actions begin near the center and choices near uniform.
         spread: log_std by "observation", or "free": one parameter a dimension whatever is observed.
         log_std: where it begins.
@@ -268,7 +269,7 @@ class ActionHead(nn.Module):
     def __init__(
         self,
         spaces: Spaces,
-        features: int,
+        features: int | None,
         *,
         gain: float = 0.01,
         spread: Spread = "observation",
@@ -284,10 +285,14 @@ class ActionHead(nn.Module):
         free = spread == "free" and count > 0
         self.widths = (count, 0 if free else count, self.codec.width)
         self.parts = self.codec.kinds
-        self.layer = nn.Linear(features, sum(self.widths))
-        orthogonal_(self.layer, gain)
-        with torch.no_grad():
-            self.layer.bias[count : count + self.widths[1]] = log_std
+        self.layer: nn.Module
+        if features is None:
+            self.layer = Columns(0, sum(self.widths))
+        else:
+            self.layer = nn.Linear(features, sum(self.widths))
+            orthogonal_(self.layer, gain)
+            with torch.no_grad():
+                self.layer.bias[count : count + self.widths[1]] = log_std
         self.log_std = nn.Parameter(torch.full((count,), float(log_std))) if free else None
 
     def forward(self, features: Tensor, observation: Tree = None) -> Heads:

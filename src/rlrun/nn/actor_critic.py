@@ -11,6 +11,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionHead, Heads
 from rlrun.nn.encoders import Trunk
 from rlrun.nn.mlp import orthogonal_
+from rlrun.nn.own import Columns
 from rlrun.nn.policy import Policy
 from rlrun.nn.value_heads import Rewards
 
@@ -62,14 +63,22 @@ class ActorCritic(Policy):
         rewards: Rewards | None = None,
         **options: Any,
     ) -> None:
+        self.rewards = rewards
         super().__init__(spaces, hidden=hidden, **options)
+        self.value_head: nn.Linear | Columns
+        if self.own:  # its last columns are the value
+            self.value_trunk, self.value_head = None, Columns(-self.further, None)
+            return
         of_trunk = ("activation", "layer_norm", "init", "core", "core_size", "encoder")
         layers = {name: options[name] for name in of_trunk if name in options}
         below = hidden if value_hidden is None else value_hidden
         self.value_trunk = None if shared else Trunk(spaces, hidden=below, **layers)
-        self.rewards = rewards
-        self.value_head = nn.Linear((self.value_trunk or self.trunk).size, 1 if rewards is None else rewards.size)
+        self.value_head = nn.Linear((self.value_trunk or self.trunk).size, self.further)
         orthogonal_(self.value_head, 1.0)
+
+    @property
+    def further(self) -> int:
+        return 1 if self.rewards is None else self.rewards.size
 
     def encoders(self) -> list[Trunk]:
         return [self.trunk] if self.value_trunk is None else [self.trunk, self.value_trunk]

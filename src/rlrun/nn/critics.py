@@ -14,11 +14,12 @@ from rlrun.core.errors import ConfigError
 from rlrun.core.spaces import Spaces, require_continuous
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
-from rlrun.nn.encoders import Encoded, Recipe
+from rlrun.nn.encoders import Encoded, Recipe, require_alone
 from rlrun.nn.ensemble import Dueling, Ensemble
-from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, outputs_of, zeros
+from rlrun.nn.own import Layers, OwnMembers, require_outputs
 from rlrun.nn.precision import products
-from rlrun.nn.recurrent import Kind
+from rlrun.nn.recurrent import Kind, present
 from rlrun.nn.value_heads import Numbers, Quantiles, RewardQuantiles, Rewards, ValueHead
 
 
@@ -39,6 +40,8 @@ class Critics(Encoded):
         dueling: the value of the observation and advantages of choices have layers of their own, see `Dueling`.
         encoder: of observations, as `Encoded` takes it.
         core, core_size: of a recurrent layer before the last of `hidden`, which members share; see `Encoded`.
+        layers: a recipe of a module of your own in place of encoder and layers, which makes each member; or the module
+            of a lone member. It gives rows [B, outputs] of (observation), with a Box action of (observation, c).
 
     Raises:
         SpaceError: the value head does not fit the action space, or `dueling` finds no choices.
@@ -62,22 +65,40 @@ class Critics(Encoded):
         encoder: nn.Module | Recipe | None = None,
         core: Kind | None = None,
         core_size: int = 64,
+        layers: Layers | None = None,
     ) -> None:
         super().__init__()
         self.codec = ActionCodec(spaces, joint_limit=joint_limit)
         self.members = members
         self.value_head = _chosen(value_head, quantiles)
         self.value_head.fit(self.codec)
-        layers: dict[str, Any] = {"activation": activation, "init": init, "layer_norm": layer_norm}
+        self.own = layers is not None
+        self.layers: Any
+        if layers is not None:
+            self._use_own(layers, spaces, encoder=encoder, core=core, dueling=dueling)
+            return
+        shape: dict[str, Any] = {"activation": activation, "init": init, "layer_norm": layer_norm}
         core_options: dict[str, Any] = {"core": core, "core_size": core_size, "behind": True}
-        features, hidden = self.use_layers(encoder, spaces, hidden, **core_options, **layers)
+        features, hidden = self.use_layers(encoder, spaces, hidden, **core_options, **shape)
         inputs = features + self.codec.continuous
-        options: dict[str, Any] = {"members": members, "hidden": hidden, "dropout": dropout, **layers}
-        self.layers: Ensemble | Dueling
+        options: dict[str, Any] = {"members": members, "hidden": hidden, "dropout": dropout, **shape}
         if dueling:
             self.layers = Dueling(inputs, self.codec, size=self.value_head.size, **options)
         else:
             self.layers = Ensemble(inputs, (self.codec.width or 1) * self.value_head.size, **options)
+
+    def _use_own(self, layers: Layers, spaces: Spaces, *, encoder: Any, core: Kind | None, dueling: bool) -> None:
+        require_alone(encoder, core)
+        if dueling:
+            raise ConfigError("a network of your own has no dueling layers; leave algorithm.dueling away")
+        self.read(spaces)
+        self.encoder, self.layers = nn.Identity(), OwnMembers(layers, self.members)
+        rows, _ = self._rows(zeros(spaces.observation))
+        inputs = (rows, torch.zeros(2, self.codec.continuous)) if self.codec.continuous else (rows,)
+        width, size = self.codec.width or 1, self.value_head.size
+        meaning = f"{'choices' if self.codec.discrete else 'value'}{f' × {size} numbers each' if size > 1 else ''}"
+        for member in self.layers:
+            require_outputs(outputs_of(member, *inputs, place="layers"), {width * size: meaning}, layers)
 
     def forward(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values of an observation and the continuous part c [B, A] of an action."""
@@ -85,11 +106,14 @@ class Critics(Encoded):
 
     def raw_output(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the numbers behind the values, which `value_head` gives their meaning."""
-        output = part_of(self, "layers")(self._inputs(observation, c))
+        output = self._of_own(observation, c) if self.own else part_of(self, "layers")(self._inputs(observation, c))
         return self.value_head.laid_out(output, self.codec)
 
     def doubled(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values as a call does, but by products in double precision, where close ones are compared."""
+        if self.own:
+            own: Tensor = self(observation, c)
+            return own.double()
         weights = {name: value.double() for name, value in self.layers.named_parameters()}
         output = functional_call(self.layers, weights, self._inputs(observation, c).double())
         return self.value_head.mean(self.value_head.laid_out(output, self.codec))
@@ -97,6 +121,11 @@ class Critics(Encoded):
     def _inputs(self, observation: Tree, c: Tensor | None) -> Tensor:
         value = self.encode(observation)
         return value if c is None else torch.cat((value, c), -1)
+
+    def _of_own(self, observation: Tree, c: Tensor | None) -> Tensor:
+        rows, lead = self._rows(present(observation))
+        output = self.layers(rows) if c is None else self.layers(rows, c.reshape(-1, c.shape[-1]))
+        return output.reshape(self.members, *lead, -1)  # type: ignore[no-any-return]
 
 
 def _chosen(value_head: ValueHead | None, quantiles: int | None) -> ValueHead:
@@ -132,14 +161,20 @@ class Value(Encoded):
         encoder: nn.Module | Recipe | None = None,
         core: Kind | None = None,
         core_size: int = 64,
+        layers: Layers | None = None,
     ) -> None:
         super().__init__()
+        self.rewards = value_head if isinstance(value_head, Rewards) else None
+        size = 1 if self.rewards is None else self.rewards.size
+        self.layers: nn.Module
+        if layers is not None:
+            self.use_own(layers, spaces, {size: "value"}, encoder=encoder, core=core)
+            self.layers = nn.Identity()
+            return
         features, hidden = self.use_layers(
             encoder, spaces, hidden, core=core, core_size=core_size, layer_norm=layer_norm, init=init
         )
         options: dict[str, Any] = {"hidden": hidden, "activation": activation, "layer_norm": layer_norm}
-        self.rewards = value_head if isinstance(value_head, Rewards) else None
-        size = 1 if self.rewards is None else self.rewards.size
         self.layers = MLP(features, size, init=init, output_gain=output_gain, **options)
 
     def forward(self, observation: Tree) -> Tensor:

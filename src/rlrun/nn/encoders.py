@@ -27,6 +27,7 @@ from rlrun.core.spaces import (
 from rlrun.core.typing import Tree
 from rlrun.nn.convolutions import Convolutions, ResNet
 from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of, zeros
+from rlrun.nn.own import Layers, OwnLayers, require_outputs
 from rlrun.nn.precision import LARGE, products
 from rlrun.nn.recurrent import Core, Kind, StatefulEncoder, encoded, has_state, present
 from rlrun.ops.distributions import one_hot
@@ -181,8 +182,7 @@ class Encoded(nn.Module):
         Raises:
             ConfigError: the encoder is neither, or does not fit the observations.
         """
-        space = spaces.observation if isinstance(spaces, Spaces) else spaces
-        self.observed = without_mask(space)
+        space = self.read(spaces)
         recipe = Encoder if encoder is None else encoder
         if not callable(recipe):
             raise ConfigError(f"encoder: wanted a module of torch or a recipe of one, got {encoder!r}")
@@ -200,11 +200,17 @@ class Encoded(nn.Module):
         # whether it wants observations [B, …], as any module of others does
         self.by_rows = not isinstance(built, known)
         self.plain = isinstance(built, Encoder) and built.plain
-        self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
         if isinstance(built, DetachedEncoder):
             built.require(self.observed)
         self.encoded: int = outputs_of(built, self._rows(zeros(space))[0], place=place) if self.by_rows else built.size
         return self.encoded
+
+    def read(self, spaces: Spaces | Space) -> Space:
+        """Set which part of observations the network reads, all but an action mask; return the whole space."""
+        space = spaces.observation if isinstance(spaces, Spaces) else spaces
+        self.observed = without_mask(space)
+        self._alone = self.observed is not space and len([*leaves(self.observed)]) == 1
+        return space
 
     def use_layers(
         self,
@@ -227,6 +233,31 @@ class Encoded(nn.Module):
             encoder, hidden = Trunk(spaces, hidden=hidden[:-1], encoder=encoder, **layers), hidden[-1:]
         return self.use_encoder(encoder, spaces, behind=behind, **options), hidden
 
+    def use_own(
+        self,
+        layers: Layers,
+        spaces: Spaces | Space,
+        wanted: dict[int, str],
+        *,
+        encoder: Any = None,
+        core: Kind | None = None,
+    ) -> int:
+        """Set a module of one's own, from observations to outputs, as the encoder; return its number of outputs.
+
+        Args:
+            layers: the module or a recipe of it.
+            spaces: of the environment, or of observations.
+            wanted: meanings of the numbers of outputs that fit.
+            encoder, core: options that it makes void.
+
+        Raises:
+            ConfigError: the module gives another number of outputs, or one of the options is set.
+        """
+        require_alone(encoder, core)
+        outputs = self.use_encoder(OwnLayers(layers), spaces)
+        require_outputs(outputs, wanted, layers)
+        return outputs
+
     def encode(self, observation: Tree) -> Tensor:
         """Return the features [..., F] of observations [...]."""
         if not self.by_rows:
@@ -244,6 +275,14 @@ class Encoded(nn.Module):
         return rows[0] if self._alone else tree_of(self.observed, rows), lead
 
 
+def require_alone(encoder: Any, core: Kind | None) -> None:
+    """Refuse options beside a module of one's own, with a ConfigError."""
+    if not (encoder is None or (isinstance(encoder, partial) and (encoder.func, encoder.keywords) == (Encoder, {}))):
+        raise ConfigError("a network of your own reads observations by itself; leave encoder=… away")
+    if core is not None:
+        raise ConfigError("a network of your own has no recurrent layer here; leave algorithm.recurrent away")
+
+
 class DetachedEncoder(nn.Module):
     """The encoder of another network, which alone trains it: features without gradient.
 
@@ -256,7 +295,7 @@ class DetachedEncoder(nn.Module):
 
     def __init__(self, network: Encoded) -> None:
         super().__init__()
-        if not isinstance(network, Encoded):
+        if not isinstance(network, Encoded) or isinstance(network.encoder, OwnLayers | nn.Identity):
             raise ConfigError(f"a {type(network).__name__} has no encoder to share")
         self._borrowed = (network,)  # in a tuple: its parameters are not those of who borrows
         self.state_size: int = getattr(network.encoder, "state_size", 0)
@@ -292,13 +331,17 @@ class EncodedMLP(Encoded):
         hidden, activation, layer_norm, init, output_gain, bias, output_bias, output_norm, output_activation: of the
             layers, as `MLP` takes them.
         core, core_size: of a recurrent layer before the last of them; see `Encoded.use_layers`.
+        layers: a module of your own in place of encoder and layers, or a recipe of it.
     """
+
+    meaning = "numbers"  # of the outputs, for messages
 
     def __init__(
         self,
         spaces: Spaces | Space,
         outputs: int = 1,
         *,
+        layers: Layers | None = None,
         hidden: Sequence[int] = (256, 256),
         activation: Activation = "relu",
         layer_norm: bool = False,
@@ -313,6 +356,10 @@ class EncodedMLP(Encoded):
         core_size: int = 64,
     ) -> None:
         super().__init__()
+        if layers is not None:
+            self.use_own(layers, spaces, {outputs: self.meaning}, encoder=encoder, core=core)
+            self.layers: nn.Module = nn.Identity()
+            return
         options: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "init": init}
         features, hidden = self.use_layers(encoder, spaces, hidden, core=core, core_size=core_size, **options)
         options |= {"output_bias": output_bias, "output_norm": output_norm, "output_activation": output_activation}

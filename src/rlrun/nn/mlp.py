@@ -5,7 +5,7 @@ a name, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -186,6 +186,16 @@ def _layers(
         yield activation_module(activation)
 
 
+def as_numbers(kinds: Iterable[str]) -> str:
+    """Return how a module reads observations of these types, as the end of a message; "" for float32 alone."""
+    kinds = {*kinds} - {"float32"}
+    if "uint8" in kinds:
+        return "; images come as uint8: x.float() / 255 in its forward makes them numbers"
+    return f"; observations come as {', '.join(sorted(kinds))}: x.float() in its forward makes them numbers" * bool(
+        kinds
+    )
+
+
 def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
     """Return how many numbers a module makes of each of two rows of inputs; lazy layers take their sizes from these.
 
@@ -197,7 +207,7 @@ def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
     if not isinstance(module, nn.Module):
         example = "{_target_: torch.nn.LazyLinear, out_features: 32}"
         raise ConfigError(f"wanted a module of torch, such as {example}, got {module!r}")
-    training = module.training
+    training, name = module.training, type(getattr(module, "module", module)).__name__
     try:
         with torch.no_grad():
             outputs = module.eval()(*inputs)
@@ -205,14 +215,15 @@ def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
         reason = str(error).partition("\n")[0].rstrip(".")
         if any(isinstance(tree, dict) for tree in inputs):
             reason = f"it gets a dict of tensors, which encoder=auto or flat makes one row ({reason})"
-        raise ConfigError(f"{place}: {type(module).__name__} does not fit: {reason}") from error
+        kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in inputs if isinstance(tensor, Tensor)}
+        raise ConfigError(f"{place}: {name} does not fit: {reason}{as_numbers(kinds)}") from error
     module.train(training)
     got = f"a {type(outputs).__name__}"
     if isinstance(outputs, Tensor):
         if outputs.is_floating_point() and outputs.dim() > 1 and len(outputs) == 2:
             return outputs.flatten(1).shape[1]
         got = f"{outputs.dtype} {[*outputs.shape]}".removeprefix("torch.")
-    raise ConfigError(f"{place}: {type(module).__name__} makes {got} of 2 rows, wanted floating numbers [2, F]")
+    raise ConfigError(f"{place}: {name} makes {got} of 2 rows, wanted floating numbers [2, F]")
 
 
 def zeros(space: Space, *lead: int) -> Tree:

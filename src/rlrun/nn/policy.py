@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from rlrun.compile.calls import part_of
 from rlrun.core.errors import ConfigError, SpaceError
-from rlrun.core.spaces import Box, Space, Spaces, describe, leaves
+from rlrun.core.spaces import Box, Space, Spaces, describe, leaves, leaves_of, tree_of
 from rlrun.core.typing import Tree
 from rlrun.nn.actions import LOG_STD, ActionCodec, ActionHead, Heads, Spread, gaussian_of
 from rlrun.nn.critics import Critics
-from rlrun.nn.encoders import EncodedMLP, Recipe, Trunk
-from rlrun.nn.mlp import Activation, Initializer
+from rlrun.nn.encoders import EncodedMLP, Recipe, Trunk, require_alone
+from rlrun.nn.mlp import Activation, Initializer, zeros
+from rlrun.nn.own import Layers, OwnLayers, require_outputs
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.remembering import Remembering
 from rlrun.nn.value_heads import value_head_of
@@ -36,6 +37,8 @@ class SquashedGaussian(EncodedMLP):
     Raises:
         SpaceError: the action space has no Box leaf, or one without bounds.
     """
+
+    meaning = "mean and log_std before the tanh"
 
     def __init__(
         self,
@@ -87,23 +90,30 @@ class DeterministicPolicy(EncodedMLP, Remembering):
 
     Args:
         spaces: of the environment.
+        layers: a module of your own, which gives c itself; None = dense layers and tanh.
         options: of `EncodedMLP`.
 
     Raises:
         SpaceError: part of the action is a choice, or has no bounds.
+        ConfigError: a module of your own gives numbers outside of [-1, 1].
     """
 
-    def __init__(self, spaces: Spaces, **options: Any) -> None:
+    meaning = "actions in [-1, 1], of any bounds"
+
+    def __init__(self, spaces: Spaces, *, layers: Layers | None = None, **options: Any) -> None:
         codec = ActionCodec(spaces)
         if codec.discrete:
             raise SpaceError(f"DeterministicPolicy is for actions that are numbers; here {describe(spaces.action)}")
         require_bounded(spaces.action, "DeterministicPolicy")
-        super().__init__(spaces, codec.continuous, **options)
+        super().__init__(spaces, codec.continuous, layers=layers, **options)
         self.codec = codec
+        self.squashes = layers is None
+        if not self.squashes:
+            _require_unit_range(self, spaces)
 
     def forward(self, observation: Tree) -> Tensor:
-        c: Tensor = part_of(self, "layers")(self.encode(observation)).tanh()
-        return c
+        c: Tensor = part_of(self, "layers")(self.encode(observation))
+        return c.tanh() if self.squashes else c
 
     def heads(self, observation: Tree) -> Heads:
         """Return the action as the mean of a distribution without a deviation."""
@@ -135,6 +145,8 @@ class Policy(Remembering):
         activation, layer_norm, init: of the layers, as `MLP` takes them.
         joint_limit: of `ActionCodec`.
         encoder: of observations, as `rlrun.nn.Encoded` takes it.
+        layers: a module of your own in place of all layers, or a recipe of it: it gives means of the Box leaves, with
+            or without log_std behind, then logits of choices, then what a subclass adds.
 
     Raises:
         SpaceError: the action space has a Box without bounds.
@@ -144,6 +156,7 @@ class Policy(Remembering):
         self,
         spaces: Spaces,
         *,
+        layers: Layers | None = None,
         hidden: Sequence[int] = (64, 64),
         activation: Activation = "tanh",
         layer_norm: bool = False,
@@ -159,6 +172,10 @@ class Policy(Remembering):
     ) -> None:
         super().__init__()
         require_bounded(spaces.action, type(self).__name__)
+        self.own = layers is not None
+        if layers is not None:
+            require_alone(encoder, core)
+            hidden, encoder = (), OwnLayers(layers)
         self.trunk = Trunk(
             spaces,
             hidden=hidden,
@@ -169,16 +186,29 @@ class Policy(Remembering):
             core_size=core_size,
             encoder=encoder,
         )
-        self.head = ActionHead(
-            spaces,
-            self.trunk.size,
-            gain=output_gain,
-            spread=spread,
-            log_std=log_std,
-            distribution=distribution,
-            joint_limit=joint_limit,
-        )
+        options: dict[str, Any] = {"log_std": log_std, "distribution": distribution, "joint_limit": joint_limit}
+        if layers is not None:
+            self.head = self._head_of_own(spaces, layers, options)
+        else:
+            self.head = ActionHead(spaces, self.trunk.size, gain=output_gain, spread=spread, **options)
         self.codec = self.head.codec
+
+    @property
+    def further(self) -> int:
+        """How many numbers a module of one's own gives behind the policy's."""
+        return 0
+
+    def _head_of_own(self, spaces: Spaces, layers: Layers, options: dict[str, Any]) -> ActionHead:
+        """Return the head that reads the outputs of a module of one's own: with as many log_std as there are."""
+        codec, value = ActionCodec(spaces, joint_limit=options["joint_limit"]), self.further
+        behind = f", then {value} of value" if value else ""
+        count = codec.continuous + codec.width + value
+        wanted = {count: f"{codec.continuous} means and {codec.width} logits{behind}"}
+        if codec.continuous:
+            wanted[count + codec.continuous] = f"with {codec.continuous} log_std behind the means"
+        require_outputs(self.trunk.size, wanted, layers)
+        spread: Spread = "free" if self.trunk.size == count else "observation"
+        return ActionHead(spaces, None, spread=spread, **options)
 
     def encoders(self) -> list[Trunk]:
         return [self.trunk]
@@ -266,6 +296,7 @@ class SoftPolicy(Remembering):
         temperature: α.
         hidden: widths of the Gaussian's layers.
         gaussian: a network of your own in its place; called, it gives c [B, A] and log_prob [B].
+        layers: a module of your own in place of the Gaussian's layers, or a recipe of it: mean and log_std [B, 2 A].
         prior: a distribution whose log-probability is taken off the policy's wherever that counts
             (`rlrun.algorithms.prior`); its parameters are not this network's.
         options: of `SquashedGaussian`, such as `init` or `layer_norm`.
@@ -282,6 +313,7 @@ class SoftPolicy(Remembering):
         *,
         hidden: Sequence[int] = (256, 256),
         gaussian: SquashedGaussian | None = None,
+        layers: Layers | None = None,
         prior: nn.Module | None = None,
         **options: Any,
     ) -> None:
@@ -291,8 +323,10 @@ class SoftPolicy(Remembering):
             raise ConfigError(
                 f"prior: it has choices {branches}, critics {self.codec.branches}: set joint_limit in both"
             )
+        if layers is not None and not self.codec.continuous:
+            raise ConfigError("the policy over choices has no layers: it is a softmax of the critics, networks.critics")
         if gaussian is None and self.codec.continuous:
-            gaussian = SquashedGaussian(spaces, hidden=hidden, **options)
+            gaussian = SquashedGaussian(spaces, hidden=hidden, layers=layers, **options)
         self.gaussian = gaussian if self.codec.continuous else None
         _, self.value_head = value_head_of(critics)
         self._borrowed = (critics, temperature, prior)  # in a tuple: their parameters are not this network's
@@ -355,6 +389,26 @@ class SoftPolicy(Remembering):
             return gaussian.draw(observation)
         c: Tensor = gaussian(observation)[0]  # one of the user's own: calls are all that it must know
         return c
+
+
+def _require_unit_range(policy: DeterministicPolicy, spaces: Spaces) -> None:
+    """Refuse a module of one's own that leaves [-1, 1] at observations far from 0.
+
+    Raises:
+        ConfigError: it does.
+    """
+    dice = torch.Generator().manual_seed(0)
+    space = spaces.observation
+    values = [
+        torch.randn(value.shape, generator=dice).mul(1e3).to(value.dtype) if value.is_floating_point() else value
+        for value in leaves_of(space, zeros(space, 64))
+    ]
+    with torch.no_grad():
+        largest = float(policy(tree_of(space, values)).abs().max())
+    if largest > 1.0 + 1e-6:
+        raise ConfigError(
+            f"a policy of your own gives actions up to {largest:.3g}, wanted [-1, 1] for any bounds: end it with tanh"
+        )
 
 
 def require_bounded(space: Space, place: str) -> None:

@@ -1,0 +1,85 @@
+"""A user's class in the place of a packaged one: `networks.q._target_=my.Net`, and nothing else need be said.
+
+Such a node gets two keys. `_replaces_` is the packaged `_target_`. `_optional_` lists the keys that packaged files set
+there: they are left out where the user's class does not take them.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rlrun.config.interpolation import Path, children, dotted, leaves, plain
+from rlrun.config.layers import Layer, origins
+
+KEYS = ("_replaces_", "_optional_")
+# Options that shape the layers of a packaged network; they are void where a plain module takes their place.
+VOID = (
+    *("hidden", "value_hidden", "activation", "layer_norm", "dropout", "init", "core_size", "shared", "spread"),
+    *("output_gain", "dueling", "encoder", "core"),
+)
+# What a network of the user's may need, as other libraries call it: a place in the config.
+OFFERED = {
+    "env": "env",
+    "envs": "env",
+    "observation_space": "env.single_observation_space",
+    "action_space": "env.single_action_space",
+}
+
+
+def mark(config: DictConfig, layers: Sequence[Layer]) -> None:
+    """Mark the nodes whose packaged `_target_` an override or a user's file replaced."""
+    packaged: dict[Path, Any] = {}
+    replaced: dict[Path, Any] = {}
+    for layer in layers:
+        for path, value in leaves(layer.content):
+            if path[-1:] != ("_target_",):
+                continue
+            if layer.packaged:
+                packaged[path[:-1]] = value
+                replaced.pop(path[:-1], None)
+            elif value != packaged.get(path[:-1], value):
+                replaced[path[:-1]] = packaged[path[:-1]]
+    if not replaced:
+        return
+    setters = origins(config, layers)
+    for path, target in replaced.items():
+        node = OmegaConf.select(config, dotted(path), throw_on_missing=False)
+        if isinstance(node, DictConfig):
+            optional = [key for key, _ in children(plain(node)) if _is_packaged((*path, str(key)), setters)]
+            marks = {"_replaces_": target, "_optional_": [key for key in optional if not key.startswith("_")]}
+            for key, value in marks.items():
+                OmegaConf.update(config, f"{dotted(path)}.{key}", value, force_add=True)
+
+
+def _is_packaged(path: Path, setters: Mapping[Path, Layer]) -> bool:
+    return all(layer.packaged for leaf, layer in setters.items() if leaf[: len(path)] == path)
+
+
+def taken(params: Sequence[inspect.Parameter], names: Iterable[str]) -> list[str]:
+    """Return which arguments a class with these parameters takes by name."""
+    if any(entry.kind is entry.VAR_KEYWORD for entry in params):
+        return list(names)
+    known = named(params)
+    return [name for name in names if name in known]
+
+
+def named(params: Iterable[inspect.Parameter]) -> list[str]:
+    """Return the names of parameters that are given by name."""
+    return [entry.name for entry in params if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
+
+
+def is_plain(part: Any) -> bool:
+    """Return whether a part is a module of torch that only turns observations into outputs."""
+    from torch import nn
+
+    own_forward = isinstance(part, nn.Module) and type(part).forward is not nn.Module.forward
+    return own_forward and not hasattr(part, "act") and not hasattr(part, "codec")
+
+
+def lacking(part: Any, former: Any) -> str:
+    """Return the methods of a packaged network that a module lacks, as a list in words; "" for none."""
+    names = vars(former) if hasattr(former, "forward") else ()  # of networks alone
+    methods = [name for name in names if not name.startswith("_") and callable(getattr(former, name))]
+    return ", ".join(name for name in methods if not hasattr(part, name))

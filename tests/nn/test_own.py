@@ -1,0 +1,141 @@
+"""Plain modules in the place of a packaged network's layers: what they get, and what becomes of their outputs."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from rlrun.algorithms.dqn import QNetwork
+from rlrun.core.errors import ConfigError
+from rlrun.core.spaces import Discrete, Spaces
+from rlrun.nn import ActorCritic, Critics, DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature
+from rlrun.nn.value_heads import Quantiles
+
+from .spaces_for_tests import MIXED, VECTOR, box, draw
+
+ACTION = box(2)
+
+
+class Rows(nn.Module):
+    """Sums of its inputs, each times the number of its output; it refuses inputs that are not rows."""
+
+    def __init__(self, outputs, first=0.0, tanh=False):
+        super().__init__()
+        self.scale = nn.Parameter(torch.arange(outputs) + first)
+        self.tanh = tanh
+
+    def forward(self, *inputs):
+        assert all(value.dim() == 2 for value in inputs)
+        values = torch.cat(inputs, -1).sum(-1, keepdim=True) * self.scale
+        return values.tanh() if self.tanh else values
+
+
+class Pair(nn.Module):
+    """Policy and value as a tuple, the value without a last dimension."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.policy, self.critic = Rows(outputs, 1.0), Rows(1, 7.0)
+
+    def forward(self, observation):
+        return self.policy(observation), self.critic(observation).squeeze(-1)
+
+
+@pytest.mark.parametrize("lead", [(3,), (3, 4)])
+def test_critics_get_rows_of_observation_and_action(lead):
+    network = Critics(Spaces(VECTOR, ACTION), layers=partial(Rows, 1, first=2.0), members=3)
+    seen, c = draw(VECTOR, *lead), draw(ACTION, *lead)
+    values = network(seen, c)
+    torch.testing.assert_close(values, (2.0 * (seen.sum(-1) + c.sum(-1))).expand(3, *lead))
+    assert len({parameter.data_ptr() for parameter in network.parameters()}) == 3
+
+
+def test_values_of_choices_are_outputs():
+    network = QNetwork(Spaces(VECTOR, Discrete(3)), layers=partial(Rows, 3, first=-1.0))
+    seen = torch.tensor([[1.0] * 4, [-1.0] * 4]).expand(2, 4)[:, : VECTOR.shape[0]]
+    assert network(seen)[0].argmax(-1).tolist() == network.act(seen).tolist() == [2, 0]
+
+
+def test_quantiles_are_outputs_too():
+    with pytest.raises(ConfigError, match=r"Rows gives \[B, 3\], wanted \[B, 12\] \(choices × 4 numbers each\)"):
+        Critics(Spaces(VECTOR, Discrete(3)), layers=partial(Rows, 3), value_head=Quantiles(4))
+    network = Critics(Spaces(VECTOR, Discrete(3)), layers=partial(Rows, 12), value_head=Quantiles(4))
+    assert network.raw_output(draw(VECTOR, 5)).shape == (2, 5, 3, 4)
+
+
+def test_one_module_is_one_member():
+    with pytest.raises(ConfigError, match="one module cannot be 2 members"):
+        Critics(Spaces(VECTOR, ACTION), layers=Rows(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encoder": partial(nn.Flatten)}, "leave encoder=… away"),
+        ({"core": "gru"}, "leave algorithm.recurrent away"),
+        ({"dueling": True}, "leave algorithm.dueling away"),
+    ],
+)
+def test_options_of_layers_that_are_replaced_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        QNetwork(Spaces(VECTOR, Discrete(3)), layers=partial(Rows, 3), **options)
+
+
+def test_a_gaussian_has_mean_and_log_std_in_this_order():
+    gaussian = SquashedGaussian(Spaces(VECTOR, ACTION), layers=partial(Rows, 4))
+    seen = draw(VECTOR, 5)
+    mean, log_std = gaussian.normal(seen)
+    total = seen.sum(-1)
+    torch.testing.assert_close(mean, torch.stack((0 * total, total), -1))
+    torch.testing.assert_close(log_std, torch.stack((2 * total, 3 * total), -1).clamp(-20.0, 2.0))
+
+
+def test_a_deterministic_policy_is_not_squashed_twice():
+    policy = DeterministicPolicy(Spaces(VECTOR, ACTION), layers=partial(Rows, 2, tanh=True))
+    seen = draw(VECTOR, 5)
+    torch.testing.assert_close(policy(seen)[:, 1], seen.sum(-1).tanh())
+    with pytest.raises(ConfigError, match=r"wanted \[-1, 1\]"):
+        DeterministicPolicy(Spaces(VECTOR, ACTION), layers=partial(Rows, 2))
+
+
+@pytest.mark.parametrize(("outputs", "free"), [(2, True), (4, False)])
+def test_a_policy_has_log_std_of_its_own_or_of_the_module(outputs, free):
+    policy = Policy(Spaces(VECTOR, ACTION), layers=partial(Rows, outputs))
+    seen = draw(VECTOR, 3, 4)
+    heads = policy.heads(seen)
+    assert heads.mean.shape == heads.log_std.shape == (3, 4, 2)
+    torch.testing.assert_close(heads.mean[..., 1], seen.sum(-1))
+    assert (policy.head.log_std is not None) == free
+    if not free:
+        torch.testing.assert_close(heads.log_std[..., 0], (2 * seen.sum(-1)).clamp(-20.0, 2.0))
+
+
+def test_policy_and_value_come_from_one_module():
+    network = ActorCritic(Spaces(VECTOR, Discrete(3)), layers=partial(Pair, 3))
+    seen = draw(VECTOR, 3, 4)
+    torch.testing.assert_close(network.value(seen), 7.0 * seen.sum(-1))
+    evaluated = network.evaluate_actions(seen, torch.ones(3, 4, dtype=torch.long))
+    logits = seen.sum(-1, keepdim=True) * torch.tensor([1.0, 2.0, 3.0])
+    torch.testing.assert_close(evaluated.log_prob, logits.log_softmax(-1)[..., 1])
+    torch.testing.assert_close(evaluated.value, network.value(seen))
+
+
+def test_mixed_actions_have_means_then_logits():
+    network = ActorCritic(Spaces(VECTOR, MIXED), layers=lambda: Pair(sum(network_widths())))
+    heads = network.heads(draw(VECTOR, 5))
+    count, width = network_widths()
+    assert heads.mean.shape == (5, count)
+    assert heads.choices.shape == (5, width)
+
+
+def network_widths():
+    codec = Policy(Spaces(VECTOR, MIXED)).codec
+    return codec.continuous, codec.width
+
+
+def test_a_soft_policy_over_choices_has_no_layers():
+    spaces = Spaces(VECTOR, Discrete(2))
+    critics = Critics(spaces)
+    with pytest.raises(ConfigError, match="softmax of the critics"):
+        SoftPolicy(spaces, critics, Temperature(spaces), layers=partial(Rows, 2))
