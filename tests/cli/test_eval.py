@@ -222,7 +222,10 @@ def test_rendering_that_fails_amidst_a_run_is_told_once_and_changes_nothing(tiny
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("env.target=drawing.Blind",), "cannot be drawn: env.kwargs.render_mode: env.target 'drawing.Blind' takes no"),
+        (
+            ("env.target=drawing.Blind",),
+            "cannot be drawn: its class takes no render_mode; add it: def __init__(self, render_mode=None)",
+        ),
         (("env.target=drawing.Drawn",), "cannot be drawn: RuntimeError: the paint is gone"),
         (("env=bandit",), "environment 'bandit' draws no pictures (rgb_array), it renders nothing"),
     ],
@@ -249,3 +252,35 @@ def test_success_is_counted_where_it_is_told():
     report = EvaluationReport([1.0, 2.0, 3.0], [1, 1, 1], [0, 1, 2], successes=[True, None, False])
     assert (report.to_json()["successes"], report.to_json()["success_rate"]) == ([True, None, False], 0.5)
     assert "; 1 of 2 succeeded; " in report.describe()
+
+
+def test_a_run_plays_with_other_arguments_of_its_environment(rlrun, project, write):
+    write(
+        "varied.py",
+        """
+import gymnasium, numpy
+
+class Varied(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, bonus=0.0):
+        self.bonus = bonus
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.more = 0, (options or {}).get("more", 0.0)
+        return numpy.zeros(2, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return numpy.zeros(2, numpy.float32), 1.0 + self.bonus + self.more, False, self.steps >= 5, {}
+""",
+    )
+    trained = rlrun("train", *TINY, "algorithm=dqn", "env.target=varied.Varied", "--run-dir", "varied_run")
+    assert trained.code == 0, trained.err
+    for override, mean in ((), 5.0), (("env.kwargs.bonus=2",), 15.0), (("env.reset_options.more=1",), 10.0):
+        answer = json.loads(rlrun("eval", "varied_run", *override, "--episodes", "1", "--json").out)
+        assert answer["mean_return"] == mean
+    wrong = rlrun("eval", "varied_run", "env.kwargs.bonsu=2")
+    assert (wrong.code, "env.kwargs.bonsu" in wrong.err) == (2, True)

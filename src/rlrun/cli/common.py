@@ -35,7 +35,7 @@ EnvOverrides = Annotated[
     typer.Argument(
         metavar="[OVERRIDE]...",
         help="For an exported policy, or a run that learned from data alone: env=NAME, env.id=ID or env.target=CLASS "
-        "names another environment; for a policy, env.kwargs.KEY=VALUE changes its own.",
+        "names another environment; env.kwargs.KEY=VALUE changes the own one of a policy or a run.",
         autocompletion=complete,
     ),
 ]

@@ -23,7 +23,7 @@ from rlrun.export.graph import Outer
 from rlrun.export.making import require
 from rlrun.loading.assembly import one_at_a_time
 from rlrun.loading.policy import Frozen, frozen, has_agent, has_env
-from rlrun.runs.directory import CHECKPOINT
+from rlrun.runs.directory import CHECKPOINT, RunDir
 from rlrun.runs.files import place_of, read_bytes, read_json
 from rlrun.security import trust
 
@@ -33,6 +33,7 @@ NEWER = ("opset version", "IR version")  # messages of an onnxruntime that is to
 PRIMARY = "episodes"  # the config of episodes in an environment that overrides name
 NAMING = ("env", "env.id", "env.target")
 LIMIT = "evaluation.max_steps"
+VARIED = ("env.kwargs", "env.reset_options")  # what may differ in an evaluation of a run
 ENV = ("id", "target", "kwargs", "reset_options", "wrappers", "vectorization")  # keys of an environment in FILE.json
 BLANK: dict[str, Any] = {
     "_target_": "rlrun.env.make",
@@ -101,11 +102,12 @@ def is_export(path: Path | str) -> bool:
 
 
 def refuse_overrides(run: Path | str, trust: Iterable[str], overrides: Iterable[str]) -> None:
-    """Refuse overrides of a run that has an environment with a RequestError."""
+    """Refuse overrides that a run with an environment of its own does not take, with a RequestError."""
     for override in _settings(overrides):
-        if has_env(run, trust):
+        if not override.startswith(tuple(f"{place}." for place in VARIED)) and has_env(run, trust):
             raise RequestError(
-                f"{override}: a run plays in its own environment; overrides go with an exported policy, FILE.onnx"
+                f"{override}: a run plays in its own environment, changed by env.kwargs.KEY=VALUE alone; other "
+                "overrides go with an exported policy, FILE.onnx"
             )
 
 
@@ -121,7 +123,11 @@ def frozen_in(run: Path | str, trust: Iterable[str], overrides: Iterable[str], *
     """
     overrides, place = listed(overrides), place_of(run)
     if has_env(place, trust) or not has_agent(place, trust):
-        with frozen(place, trust) as policy:
+        varied = {override.key: override.value for override in parse(overrides)}
+        changed = configuration.load(RunDir.open(place).config) if varied else None
+        for key, value in varied.items():
+            OmegaConf.update(changed, key, value, force_add=True)  # type: ignore[arg-type]
+        with frozen(place, trust, typed=varied, elsewhere=changed) as policy:
             yield policy
         return
     parsed = _of_environments(overrides, "a run that learned from data alone")
