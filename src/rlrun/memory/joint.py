@@ -190,10 +190,8 @@ class JointLoader:
                 raise RlrunError(f"loader.{part}: the saved round has {count:,} batches or epochs left for it")
         for part, loader in self.parts.items():
             loader.load_state_dict(state["parts"][part])
-        rows = state.get("origins", {})  # earlier versions saved none
-        self._given = {
-            part: placed(groups, self.parts[part], rows.get(part, ())) for part, groups in state["given"].items()
-        }
+        rows = state["origins"]
+        self._given = {part: placed(groups, self.parts[part], rows[part]) for part, groups in state["given"].items()}
         self._round, self._left = state.get("round", 1), dict(left)
         for part, rate in self._rates.items():
             rate.last = last.get(part)

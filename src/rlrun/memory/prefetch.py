@@ -134,8 +134,7 @@ class Prefetch(Callback):
 
     def load_numbers(self, state: dict[str, Any]) -> None:
         self.loader.load_state_dict(state["loader"])
-        rows = state.get("origins", [()] * len(state["ahead"]))  # earlier versions saved none
-        ahead = zip(state["ahead"], rows, strict=True)
+        ahead = zip(state["ahead"], state["origins"], strict=True)
         self._drawn = deque(_Drawn(placed(groups, self.loader, part), None) for groups, part in ahead)
 
 

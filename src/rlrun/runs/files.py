@@ -69,7 +69,7 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Container[str] = ()) -> list
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames inside a folder last; where folders cannot be opened there is nothing to do."""
+    """Make moves inside a folder last; where folders cannot be opened there is nothing to do."""
     if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)

@@ -161,7 +161,7 @@ def plan(callbacks: Mapping[str, Callback], names: Mapping[str, Iterable[str]], 
     for name, callback in callbacks.items():
         callback.require_peers(callbacks)
         if own := sorted(known_state & {*callback.provides, *callback.inputs}):
-            raise WiringError(f"callbacks.{name}: '{own[0]}' is the run's own name; no callback gives or renames it")
+            raise WiringError(f"callbacks.{name}: '{own[0]}' is the run's own name; no callback gives or replaces it")
     for event in EVENTS:
         members = [(owner, hook) for owner in callbacks.values() if (hook := _hook(owner, event)) is not None]
         plan.steps[event] = [_resolve(plan, event, *member, callbacks, known_state) for member in members]
