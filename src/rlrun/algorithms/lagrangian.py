@@ -25,7 +25,8 @@ from rlrun.collect.statistics import Tally
 from rlrun.core.errors import ConfigError, SpaceError, require_one_of
 from rlrun.core.spaces import Spaces
 from rlrun.core.typing import Array
-from rlrun.nn.optimizers import build_optimizer, load_optimizer, optimizer_state
+from rlrun.nn.optimizers import load_optimizer, optimizer_state
+from rlrun.nn.parameter_groups import optimizer_of
 from rlrun.runs import learners
 from rlrun.training.callback import Callback
 
@@ -132,7 +133,8 @@ class LagrangianWeights(Callback):
         if getattr(paid, "asynchronous", False):
             raise ConfigError("lagrangian: weights follow evaluations at their updates; evaluation.async=false")
         self.network = network
-        self.optimizer = build_optimizer(optimizer, [network.raw])
+        self.optimizer = optimizer_of(network, optimizer)
+        self.patterns = getattr(self.optimizer, "matches", {})
         self.thresholds = np.array([np.nan if threshold is None else float(threshold) for threshold in thresholds])
         self.paid: Tally | Evaluator = getattr(paid, "tally", paid)
         self.shared = hasattr(paid, "tally")  # each learner has rewards of its own; evaluations are told to all

@@ -16,9 +16,9 @@ from rlrun.compile.calls import NoGrad
 from rlrun.compile.fused_adam import Stepper
 from rlrun.core.errors import ConfigError, DataError, WiringError, require_one_of
 from rlrun.core.schedules import Schedule
-from rlrun.nn import grouped
 from rlrun.nn.ensemble import Ensemble, StackedLinear
-from rlrun.nn.optimizers import build_optimizer, load_optimizer, optimizer_state
+from rlrun.nn.optimizers import load_optimizer, optimizer_state, require_recipe
+from rlrun.nn.parameter_groups import optimizer_of
 from rlrun.training.callback import Callback, Hook
 from rlrun.training.metrics import as_numbers
 from rlrun.training.update import of_loss
@@ -107,11 +107,12 @@ class LossCallback(Callback):
         data_group: str = "default",
     ) -> None:
         require_weight("loss_weight", loss_weight)
+        if optimizer is not None:
+            require_recipe(optimizer)
         self.network, self.scale = network, loss_weight
         named = {} if optimizer is None else dict(network.named_parameters())
         trained = {name: parameter for name, parameter in named.items() if parameter.requires_grad}
-        by_groups: Any = network if getattr(optimizer, "func", None) is grouped else [*trained.values()]
-        self.optimizer = build_optimizer(optimizer, by_groups) if optimizer is not None and trained else None
+        self.optimizer = optimizer_of(network, optimizer) if optimizer is not None and trained else None
         self.logs_loss = optimizer is None
         self.patterns = getattr(self.optimizer, "matches", {})
         groups = [] if self.optimizer is None else self.optimizer.param_groups

@@ -63,7 +63,7 @@ from rlrun.nn.inverse_model import InverseModel
 from rlrun.nn.latent import Latent, SharedFeatures
 from rlrun.nn.mlp import MLP, normal_, orthogonal_, xavier_uniform_
 from rlrun.nn.normalizer import Normalizer, ReturnNormalizer
-from rlrun.nn.parameter_groups import grouped
+from rlrun.nn.parameter_groups import grouped, retuned
 from rlrun.nn.policy import DeterministicPolicy, Policy, SoftPolicy, SquashedGaussian, Temperature
 from rlrun.nn.precision import MixedPrecision
 from rlrun.nn.recurrent import Core, StatefulEncoder
@@ -84,4 +84,13 @@ __all__ += [
     "SquashedGaussian",
 ]
 __all__ += ["StatefulEncoder", "Temperature", "Trunk", "UNet", "Value", "ValueHead"]
-__all__ += ["flatten", "frozen_copy", "grouped", "normal_", "orthogonal_", "value_head_of", "xavier_uniform_"]
+__all__ += [
+    "flatten",
+    "frozen_copy",
+    "grouped",
+    "normal_",
+    "orthogonal_",
+    "retuned",
+    "value_head_of",
+    "xavier_uniform_",
+]

@@ -12,9 +12,18 @@ from typing import Any
 
 import torch
 
-from rlrun.core.errors import RlrunError
+from rlrun.core.errors import ConfigError, RlrunError
 
 MOMENTS = frozenset(("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "momentum_buffer", "sum"))
+
+
+def require_recipe(optimizer: Any) -> None:
+    """Raise ConfigError for anything that is not a recipe of an optimizer."""
+    if not callable(optimizer):
+        raise ConfigError(
+            f"optimizer: wanted {{_target_: torch.optim.Adam, lr: 1.0e-3, _partial_: true}}, got {optimizer!r}; "
+            "optimizer=NAME (rlrun list) chooses that of every loss"
+        )
 
 
 def build_optimizer(

@@ -3,13 +3,14 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from rlrun.core.errors import ConfigError, did_you_mean
-from rlrun.nn.optimizers import build_optimizer
+from rlrun.nn.optimizers import build_optimizer, require_recipe
 
 CHOICE = ("modules", "names", "exclude")
 LONGEST = 200  # letters of a pattern; thousands of brackets would take minutes
@@ -51,8 +52,7 @@ def grouped(
     Raises:
         ConfigError: a group has a setting that the optimizer does not have, or something else is no list or dict.
     """
-    if not callable(optimizer):
-        raise ConfigError(f"optimizer: wanted {{_target_: torch.optim.…, _partial_: true}}, got {optimizer!r}")
+    require_recipe(optimizer)
     for name, group in groups.items():
         for key, value in group.items() if isinstance(group, Mapping) else [("", group)]:
             if key in ("", *CHOICE) and (isinstance(value, str) or not isinstance(value, Sequence)):
@@ -103,6 +103,45 @@ def grouped(
         for pattern in group.get(key, ())
     }
     return result
+
+
+def retuned(
+    network: nn.Module,
+    *,
+    optimizer: Callable[..., torch.optim.Optimizer],
+    differences: Mapping[str, Any] | None = None,
+    fused: bool = True,
+    **settings: Any,
+) -> torch.optim.Optimizer:
+    """Return an optimizer of a network like another one, with some settings of its own, such as its learning rate.
+
+    Args:
+        network: is trained.
+        optimizer: the other one, a partial; groups of `grouped` choose parameters of this network, too.
+        differences: settings in which additions differ from it, `optimizer.additions` of a config.
+        fused: False = one step takes several kernels, also if the other one is fused; it rounds in another way.
+        settings: of this optimizer alone.
+
+    Raises:
+        ConfigError: there is no other one.
+    """
+    require_recipe(optimizer)
+    recipe = partial(optimizer, **{**(differences or {}), **settings})
+    if not fused:
+        recipe.keywords.pop("fused", None)
+    return optimizer_of(network, recipe)
+
+
+def optimizer_of(network: nn.Module, optimizer: Callable[..., torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """Return an optimizer of the parameters of a network that need a gradient.
+
+    Raises:
+        ConfigError: `optimizer` is no recipe of one.
+    """
+    require_recipe(optimizer)
+    if getattr(optimizer, "func", None) in (grouped, retuned):
+        return build_optimizer(optimizer, network)
+    return build_optimizer(optimizer, [parameter for parameter in network.parameters() if parameter.requires_grad])
 
 
 def _settings(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
