@@ -54,6 +54,15 @@ def hyperparameters(run: RunDir, config: Mapping[str, Any]) -> dict[str, float |
     return {name: value for name, value in values.items() if isinstance(value, int | float | str)}
 
 
+def noted(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the entries below `notes`, by dotted key, as texts."""
+    texts: dict[str, str] = {}
+    for key, value in (config.get("notes") or {}).items():
+        inner = {f".{name}": text for name, text in noted({"notes": value}).items()} if isinstance(value, dict) else {}
+        texts |= {f"{key}{name}": text for name, text in (inner or {"": str(value)}).items()}
+    return texts
+
+
 def files_of(run: RunDir) -> dict[str, list[tuple[Path, str]]]:
     """Return the files of the best checkpoint, the exports and the videos, each with its path in there."""
     folders = {"exports": run.exports, "videos": run.videos}

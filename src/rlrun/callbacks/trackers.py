@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rlrun.callbacks.record import Placed, Record, files_of, gif, hyperparameters, pillow, titles
+from rlrun.callbacks.record import Placed, Record, files_of, gif, hyperparameters, noted, pillow, titles
 from rlrun.core.errors import ConfigError, MissingExtra
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import head, read_json, require_own_database, write_text
@@ -70,7 +70,7 @@ class Wandb(Placed):
             _messages.warning("logger wandb stays offline: mode %r comes with the run; say logger=… again", self._mode)
             self._mode = "offline"
         self._name, self._group = name or os.environ.get("WANDB_NAME"), group or os.environ.get("WANDB_RUN_GROUP")
-        self._arguments = {"project": project, "tags": list(tags), "entity": entity}
+        self._project, self._tags, self._entity = project, list(tags), entity
         self.artifacts = artifacts
         self._session: Any = None
         self._next = 0
@@ -78,11 +78,16 @@ class Wandb(Placed):
     def open(self, run: RunDir | None, config: Mapping[str, Any], *, records: int, axis: int) -> None:
         assert run is not None
         run.wandb.mkdir(exist_ok=True)
-        if not (known := _noted(run.wandb / "id", 8)):
+        if not (known := _id_in(run.wandb / "id", 8)):
             write_text(run.wandb / "id", known := secrets.token_hex(4))  # not from a generator that training uses
         group, name = titles(run, config)
+        notes = noted(config)
+        tags = (config.get("notes") or {}).get("tags")
         self._session = self._wandb.init(
-            **self._arguments,
+            project=self._project,
+            entity=self._entity,
+            tags=[*self._tags, *map(str, tags if isinstance(tags, list) else [])],
+            notes="\n".join(f"{key}: {value}" for key, value in notes.items()) or None,
             name=self._name or name,
             group=self._group or group or None,
             reinit="create_new" if self._wandb.run is not None else None,
@@ -182,7 +187,7 @@ class Mlflow(Placed):
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
         files = (run.mlflow / "artifacts").as_uri()
         note = run.mlflow / "id"
-        self._id = _noted(note, 32)
+        self._id = _id_in(note, 32)
         if self._id:
             self._client.update_run(self._id, status="RUNNING")
         else:
@@ -198,6 +203,8 @@ class Mlflow(Placed):
         known = self._client.get_run(self._id)
         for name in parameters.keys() - known.data.params.keys():  # MLflow refuses another value
             self._client.log_param(self._id, name, parameters[name])
+        for name, text in noted(config).items():
+            self._client.set_tag(self._id, _key(name), text[:5000])
         self._sent = Sent(_position({"env_steps": 0, "updates": -1, **known.data.metrics}))
         # The database of a run that was moved, or made by others, may name any place for its artifacts.
         links = any(path.is_symlink() for path in run.mlflow.rglob("*"))
@@ -358,7 +365,7 @@ def _key(name: str) -> str:
     return "/".join(part for part in parts if part.strip("."))
 
 
-def _noted(note: Path, letters: int) -> str:
+def _id_in(note: Path, letters: int) -> str:
     """Return the run's id at the service, which its folder keeps for a resume; empty before the first start."""
     text = head(note, letters + 1).decode(errors="replace")
     return text if re.fullmatch(f"[0-9a-f]{{{letters}}}", text) else ""

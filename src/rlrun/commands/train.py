@@ -23,8 +23,9 @@ from rlrun.collect.evaluate import restored_generators
 from rlrun.commands.fork.parents import started
 from rlrun.commands.fork.transfer import Fork, transfer
 from rlrun.config import Composed
+from rlrun.config.build import register_resolvers
 from rlrun.config.composition import describe_presets
-from rlrun.config.interpolation import plain
+from rlrun.config.interpolation import fix_time, plain
 from rlrun.config.overrides import listed
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
 from rlrun.core.generators import Generators
@@ -92,6 +93,7 @@ class Experiment:
     def __init__(self, composed: Composed) -> None:
         self.composed = composed
         self.config = composed.config
+        register_resolvers(plain(self.config))
         self.device = prepare_process(self.config)
         self.builder = builder_of(self.config, device=self.device, **shares(self.config))
         self.builder.get("seeds").apply()
@@ -402,6 +404,7 @@ def train(
         with started(overrides, os.fspath(start), config_dir, trust) as composed:
             return train(composed, run_dir=run_dir)
     composed = composed_of(overrides, config_dir)
+    fix_time(composed.config)
     experiment = Experiment(composed)
     experiment.load_sources()
     if run_dir is None:

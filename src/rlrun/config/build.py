@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from rlrun.config import replaced
+from rlrun.config import reading, replaced
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.config.reading import admit_resolvers
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
@@ -35,6 +35,7 @@ class Builder:
     def __init__(self, config: Any) -> None:
         self._config = config
         self.tree = plain(config)
+        register_resolvers(self.tree)
         self.built: dict[str, Any] = {}  # path -> object
         self.left_out: dict[str, str] = {}  # path of a user's class -> which keys of the packaged one it does not take
         self._open: list[Path] = []  # under construction, outermost first
@@ -245,6 +246,25 @@ class Builder:
 def _wraps(former: Any) -> bool:
     """Return whether a packaged network takes a plain module in place of its layers."""
     return "layers" in replaced.named(parameters(former))
+
+
+def register_resolvers(tree: Any) -> None:
+    """Register the functions that a config names under `resolvers`, each by its name.
+
+    Raises: BuildError if a function does not exist or is refused, or OmegaConf or Hydra has a resolver of that name.
+    """
+    from omegaconf import OmegaConf
+
+    names = tree.get("resolvers") if isinstance(tree, Mapping) else None
+    for name, text in names.items() if isinstance(names, Mapping) else ():
+        place = f"resolvers.{name}"
+        if not isinstance(name, str) or not name.replace(".", "_").isidentifier():
+            raise BuildError(f"{place}: a name of letters is needed, as ${{double:…}} has one")
+        if name in ("hydra", "now", "version") or name.startswith("oc."):
+            raise BuildError(f"{place}: ${{{name}:…}} is a resolver of Hydra or OmegaConf; give yours another name")
+        if text is not None:
+            OmegaConf.register_new_resolver(name, find_target(text, place), replace=True)
+            reading.own_resolvers[name] = text
 
 
 def find_target(text: Any, place: str) -> Any:

@@ -19,9 +19,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading
+from rlrun.config.build import register_resolvers
 from rlrun.config.checks import check
 from rlrun.config.files import one_line
-from rlrun.config.interpolation import dotted, leaves
+from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides
 from rlrun.config.overrides import ADDITIONS, Override, apply, parse
 from rlrun.config.peers import GYM_ID, override_of
@@ -32,6 +33,7 @@ from rlrun.config.sources import OURS, SearchPath, stored
 from rlrun.core.errors import ConfigError, did_you_mean, nearest
 
 TRAIN = "train"  # the file of a run's config
+RESOLVERS = "resolvers"  # the key that names functions for `${name:…}`
 PRESET = "preset"  # the group of numbers for one algorithm on one environment
 NAMES_OF_ENV = (("env",), ("env", "id"), ("env", "target"))
 OF_SWEEPS = ("launcher", "sweep")  # what a sweep is made with; no run has them
@@ -110,8 +112,11 @@ class Composer:
 
         selection = self._select(chosen, settings, with_preset=not names_env)
         config = selection.config
-        for override in settings:
+        for override in sorted(settings, key=lambda override: override.key.split(".")[0] != RESOLVERS):
             apply(config, override, self._path.options("", ObjectType.GROUP))
+            if override.key.split(".")[0] == RESOLVERS:
+                register_resolvers({RESOLVERS: plain(config).get(RESOLVERS)})
+        register_resolvers({RESOLVERS: plain(config).get(RESOLVERS)})
         layers = [*selection.layers, layer_of_overrides(settings)]
         mark(config, layers)
         composed = Composed(

@@ -8,6 +8,7 @@ of the object that will be built there.
 import functools
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from rlrun.core.errors import ConfigError, did_you_mean
@@ -17,6 +18,7 @@ Path: TypeAlias = tuple[str, ...]
 _LINK = re.compile(r"\$\{\s*(\.*[^\s.:{}$,'\"][^\s:{}$,'\"]*)\s*\}")
 _KEYS = re.compile(r"\$\{\s*oc\.dict\.(?:keys|values)\s*:\s*([^\s:{}$,'\"]+)")
 _SELECT = re.compile(r"\$\{\s*oc\.select\s*:\s*([^\s:{}$,'\"]+)")
+_NOW = re.compile(r"\$\{\s*now\s*:\s*([^{}]*)\}")
 _ABSENT: Any = object()
 
 
@@ -112,6 +114,16 @@ def _leads(tree: Any, path: Path) -> bool:
 def substitute(value: str, here: Path, read: Any) -> str:
     """Replace each `${path}` in a value by what `read` returns for its absolute path."""
     return re.sub(_LINK, lambda match: str(read(absolute(match[1], here))), value)
+
+
+def fix_time(config: Any, moment: datetime | None = None) -> None:
+    """Replace each `${now:FORMAT}` of a config by the time, so that a resumed run has the same text."""
+    now = moment or datetime.now()
+    for key, value in plain(config).items() if isinstance(plain(config), dict) else enumerate(plain(config)):
+        if isinstance(value, dict | list):
+            fix_time(config[key], now)
+        elif isinstance(value, str) and _NOW.search(value):
+            config[key] = _NOW.sub(lambda match: f"{now:{match[1]}}", value)
 
 
 def absolute(text: str, here: Path) -> Path:

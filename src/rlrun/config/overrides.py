@@ -15,7 +15,7 @@ from rlrun.config.files import one_line
 from rlrun.config.interpolation import children, dotted, plain, split
 from rlrun.config.peers import hint
 from rlrun.config.reading import admit_all_resolvers
-from rlrun.config.schema import CLOSED, OPEN, instead
+from rlrun.config.schema import CLOSED, FREE, OPEN, instead
 from rlrun.core.errors import ConfigError, did_you_mean
 
 _DECIMAL = re.compile(r"[-+]?0[0-9][0-9_]*")
@@ -136,7 +136,7 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
     if "@" in override.key or "/" in override.key:
         raise ConfigError(f"{override.key}: no such group{did_you_mean(override.group, groups)}")
     part = isinstance(override.value, dict) and "_target_" in override.value  # it may have keys of its own
-    is_open = part or any(override.key.startswith(f"{key}.") for key in OPEN)
+    is_open = part or override.key in FREE or any(override.key.startswith(f"{key}.") for key in OPEN)
     if override.sign == "~" or not (override.sign or (is_open and not part)):
         _find(config, override, groups)
     try:

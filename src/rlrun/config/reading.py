@@ -25,6 +25,8 @@ ROOTS = (
     "expect",
     "init",
     "load",
+    "notes",
+    "resolvers",
     "trainer",
 )
 
@@ -100,6 +102,7 @@ def is_object(node: Any) -> bool:
     return any(is_object(entry) for _, entry in children(node))
 
 
+own_resolvers: dict[str, str] = {}  # name -> the function of the user's that `build.register_resolvers` registered
 MOST = 20  # interpolations in one text; reading them takes a stack as deep as they are nested
 
 
@@ -113,7 +116,10 @@ def admit_resolvers(text: Any, place: str) -> None:
     if text.count("${") > MOST:
         raise ConfigError(f"{place}: more than {MOST} interpolations in one text")
     for name in resolvers(text):
-        trust.admit_resolver(name, text, place)
+        if name in own_resolvers:
+            trust.admit(own_resolvers[name], own_resolvers[name], place)
+        else:
+            trust.admit_resolver(name, text, place)
 
 
 def admit_all_resolvers(tree: Any) -> None:

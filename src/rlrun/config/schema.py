@@ -11,11 +11,15 @@ from rlrun.config.interpolation import child, children, dotted, locate, plain, s
 from rlrun.core.errors import ConfigError, did_you_mean
 
 # The user's own: no `+` needed.
-OPEN = ("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rename", "optimizer.groups")
+FREE = ("notes", "resolvers")  # and of no run's own
+OPEN = (
+    *("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rename", "optimizer.groups"),
+    *FREE,
+)
 # What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.
 CHANGEABLE = (
     *("stop", "evaluation", "checkpoint", "logger", "log", "memory.export"),
-    *("device", "threads", "env.vectorization"),
+    *("device", "threads", "env.vectorization", "notes"),
 )
 SETTINGS = ("stop", "evaluation", "checkpoint", "log")  # blocks in which only known keys have a meaning
 
@@ -170,6 +174,8 @@ CLOSED = ("init", "load")  # blocks in which no other key has a meaning, whereve
 
 KINDS: dict[str, Kind] = {
     "seed": whole(),
+    "notes": BLOCK,
+    "resolvers": each(TEXT),
     "num_envs": whole(1),
     "learners": whole(1),
     "stop.env_steps": either(whole(), NULL),

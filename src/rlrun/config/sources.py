@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places
+from rlrun.config.build import register_resolvers
 from rlrun.config.files import one_line, read_yaml
 from rlrun.config.places import ConfigFolder
 from rlrun.config.reading import admit_all_resolvers
@@ -78,6 +79,7 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
 
     def load_config(self, config_path: str) -> ConfigResult:
         label, content = self.label(config_path), self.content(config_path)
+        register_resolvers(content)
         admit_all_resolvers(content)  # another person may have chosen the file
         try:
             config = OmegaConf.create(content)

@@ -91,8 +91,8 @@ ENVIRONMENTS = (
     *(f"gymnasium.envs.{name}" for name in "box2d classic_control mujoco phys2d tabular toy_text".split()),  # noqa: SIM905
     *("ale_py", "minigrid", "rlrun.env"),
 )
-# Of what `${name:…}` computes: nothing from outside of the config, no text read as a config, no user's code.
-RESOLVERS = ("oc.select", "oc.dict.keys", "oc.dict.values", "oc.deprecated")
+# Of what `${name:…}` computes: the time, else nothing from outside of the config, no text read as a config.
+RESOLVERS = ("oc.select", "oc.dict.keys", "oc.dict.values", "oc.deprecated", "now")
 
 NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")  # my_package.MyEnv
 ID = re.compile(r"([^\W\d][\w.]*):.+")  # my_package:Id
