@@ -96,6 +96,19 @@ VALUES = {
     (*DQN, "+with=spr", "spr.hidden=0"): ["spr.hidden: wanted a list of whole numbers from 1, got 0"],
     (*DQN, "env.id=null"): ["env: no environment is named"],
     (*DQN, "env.id=???"): ["env.id: a value is needed"],
+    (*DQN, "algorithm.hidden=(64,64)"): ["a list is written in brackets: algorithm.hidden=[64,64]"],
+    (*DQN, "env.kwargs.name=é"): ["a text that holds 'é' wants double quotes: env.kwargs.name='\"é\"'"],
+    (*DQN, "env.kwargs={a: {b: ü}}"): ["a text that holds 'ü' wants double quotes"],
+    (*DQN, "naïve=3"): ["a key has no 'ï'"],
+    (*DQN, "algorithm.hidden=[8,,8]"): ["cannot be read; quote texts"],
+    (*DQN, "seeds=3"): ["seeds: wanted the keys of rlrun.core.seeds.Seeds, got 3 (did you mean 'seed'?)"],
+    (*DQN, "callbacks.q_loss.optimizer=adam"): [
+        "callbacks.q_loss: optimizer: wanted {_target_: torch.optim.Adam, lr: 1.0e-3, _partial_: true}, got 'adam'"
+    ],
+    (*DQN, "callbacks.q_loss.optimizer={_target_: torch.optim.Nope}"): ["has no 'Nope'; it has ", " SGD,"],
+    (*DQN, "callbacks.q_loss.optimizer={_target_: torch.optim.SGD, lr: 0.1}"): [
+        "callbacks.q_loss.optimizer: torch.optim.SGD needs the argument 'params'; `_partial_: true` leaves the "
+    ],
     (*DQN, "algorithm.hidden=[8"): ["'algorithm.hidden=[8'", "'[' is not closed"],
     (*DQN, "env.id=a=b"): ["quote a value that holds '='"],
     (*DQN, "seed=1,2"): ["'seed=1,2'", "a sweep, rlrun train -m, takes several", "seed=[1,2]"],

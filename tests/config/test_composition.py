@@ -257,3 +257,8 @@ def test_dicts_and_entries_of_lists_can_be_given(compose, write):
 def test_a_missing_dict_of_arguments_is_made(compose, write):
     write("conf/env/bare.yaml", "_target_: parts.Env\nid: Bare-v0\nkwargs: null\nnum_envs: 1\n")
     assert compose("algorithm=dqn", "env=bare", "env.kwargs.x=1").config.env.kwargs == {"x": 1}
+
+
+def test_a_file_of_another_ending_is_named(write, refusal):
+    write("conf/env/other.yml", "defaults: [/rlrun/env/pendulum]\n")
+    assert "env/other.yml is not read, as config files end in .yaml" in refusal("algorithm=sac", "env=other")

@@ -29,6 +29,9 @@ _ABSENT: Any = object()
 _NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_inputs_", "_protocol_", "_recipes_", *replaced.KEYS, *_SUPPORTED)
 
 
+SHOWN = 20  # classes of a module that a message lists
+
+
 class Builder:
     """Build the parts of one config, each at most once."""
 
@@ -91,7 +94,10 @@ class Builder:
         except BuildError as error:
             from rlrun.training.callback import derive  # imports torch
 
-            raise BuildError(f"{error}{derive(target) if path[0] == 'callbacks' else ''}") from error
+            hint = derive(target) if path[0] == "callbacks" and len(path) == 2 else ""
+            if path[-1] == "optimizer" and not partial:
+                hint = "; `_partial_: true` leaves the parameters to the loss"
+            raise BuildError(f"{error}{hint}") from error
         positional = self._at((*path, "_args_"), path) if "_args_" in node else []
         named = {name: self._at((*path, name), path) for name in names} | offered
         if partial:
@@ -326,6 +332,8 @@ def _unknown(owner: Any, path: str, text: str) -> str:
         return f"{text}: {owner.__qualname__} has no '{last}'{did_you_mean(last, names)}"
     names += [module.name for module in pkgutil.iter_modules(getattr(owner, "__path__", []))]
     near = did_you_mean(last, names, f"{owner.__name__}.")
+    classes = [name for name in names if isinstance(getattr(owner, name, None), type)]
+    near = near or (f"; it has {', '.join(classes)}" if 0 < len(classes) <= SHOWN else "")
     # Somebody else's module of the same name, found first, is the usual reason.
     return f"{text}: {owner.__name__} ({getattr(owner, '__file__', None) or 'a folder'}) has no '{last}'{near}"
 

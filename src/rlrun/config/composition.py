@@ -262,6 +262,8 @@ class Composer:
         options = self._path.options(group)
         meant = override_of(option, "") if group == ADDITIONS else None  # a name of another library, such as per
         near = f" (did you mean '{meant}'?)" if meant else did_you_mean(option, options)
+        if self._path.has_yml(f"{group}/{option}"):
+            near = f": {group}/{option}.yml is not read, as config files end in .yaml"
         if group == "env" and GYM_ID.fullmatch(option):
             near += f"; an id of Gymnasium is given by env.id={option}"
         return f"there is no '{option}'" + (near or f"; there are {', '.join(options) or 'none'}")

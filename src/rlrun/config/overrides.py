@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config.files import one_line
-from rlrun.config.interpolation import children, dotted, plain, split
+from rlrun.config.interpolation import child, children, dotted, plain, split
 from rlrun.config.peers import hint
 from rlrun.config.reading import admit_all_resolvers
 from rlrun.config.schema import CLOSED, FREE, OPEN, instead
@@ -23,6 +23,7 @@ LONGEST = 20_000  # letters of an override; taking a longer one apart takes long
 ADDITIONS = "with"  # the group of which several options can be chosen
 _QUOTED = re.compile(r"'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"")
 _MARK = "\ue000"  # before a quoted text while it is parsed, so that '012' stays a text
+_PLAIN = re.compile(r"[\w/\-\\+.$%*@?|:,=~\[\]{} ]", re.ASCII)  # letters of texts without quotes, and of the grammar
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
@@ -86,7 +87,7 @@ def _parse(text: str) -> Override:
         marked = _QUOTED.sub(lambda match: f"{match[0][0]}{_MARK}{match[0][1:]}", text)
         override = OverridesParser.create().parse_overrides([marked])[0]
     except HydraException as error:
-        raise ConfigError(f"'{text}': {_malformed(text, error)}") from error
+        raise ConfigError(f"'{text}': {_malformed(text)}") from error
     except RecursionError as error:
         raise ConfigError(f"{key}: nested too deeply") from error
     if override.is_sweep_override():
@@ -108,7 +109,7 @@ def _read(value: Any) -> Any:
     return value
 
 
-def _malformed(text: str, error: HydraException) -> str:
+def _malformed(text: str) -> str:
     """Say what is wrong with an override that the grammar refuses."""
     for quote in "'\"":
         if text.count(quote) % 2:
@@ -124,7 +125,13 @@ def _malformed(text: str, error: HydraException) -> str:
     key, _, value = text.partition("=")
     if "=" in value:
         return f"quote a value that holds '=': {key}='\"{value}\"'"
-    return f"cannot be read: {one_line(error)}"
+    if value.startswith("(") and value.endswith(")"):
+        return f"a list is written in brackets: {key}=[{value[1:-1]}]"
+    sign = next((letter for letter in _QUOTED.sub("", text) if not _PLAIN.fullmatch(letter)), "")
+    if sign in key:
+        return f"a key has no '{sign}'" if sign else "cannot be read; quote texts: KEY='\"TEXT\"'"
+    inside = {*value} & {*"'\"[{"}
+    return f"a text that holds '{sign}' wants double quotes" + ("" if inside else f": {key}='\"{value}\"'")
 
 
 def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
@@ -139,6 +146,8 @@ def apply(config: DictConfig, override: Override, groups: Sequence[str]) -> None
     is_open = part or override.key in FREE or any(override.key.startswith(f"{key}.") for key in OPEN)
     if override.sign == "~" or not (override.sign or (is_open and not part)):
         _find(config, override, groups)
+    if override.sign != "~":
+        _require_keys(config, override, groups)
     try:
         if override.sign == "~":
             _delete(config, override)
@@ -172,6 +181,16 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
             near = near or (f"; +{override.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")
             raise ConfigError(f"{override.key}: {what}{hint(path, plain(config), near, override.value)}")
         node = names[key]
+
+
+def _require_keys(config: DictConfig, override: Override, groups: Sequence[str]) -> None:
+    """Raise ConfigError if a part of the whole run would become a number or a text."""
+    node, value = child(plain(config), override.key), override.value
+    scalar = isinstance(value, (bool, int, float)) or (isinstance(value, str) and "${" not in value)
+    if scalar and isinstance(node, dict) and "_target_" in node:
+        others = [name for name in (*plain(config), *groups) if name != override.key]
+        near = did_you_mean(override.key, others) or f"; {override.key}._target_=CLASS replaces it"
+        raise ConfigError(f"{override.key}: wanted the keys of {node['_target_']}, got {value!r}{near}")
 
 
 def _delete(config: DictConfig, override: Override) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rlrun.config.files import read_yaml
 from rlrun.config.interpolation import Path as Keys
-from rlrun.config.interpolation import child, children, split
+from rlrun.config.interpolation import child, children, dotted, leaves, split
 from rlrun.config.places import packaged_dir
 from rlrun.config.schema import KINDS, shown
 from rlrun.core.errors import edits, nearest
@@ -17,6 +17,7 @@ from rlrun.core.errors import edits, nearest
 GYM_ID = re.compile(r".+-v\d+|.+/.+")  # of an environment
 BLOCKS = ("algorithm", "memory", "memory.sampler", "stop", "evaluation", "checkpoint", "env", "log")
 CHOICES = ("memory", "encoder", "optimizer")  # groups whose files have keys that others lack
+ON_POLICY = "; on-policy algorithms have no replay memory, a rollout has algorithm.horizon steps of num_envs"
 SHOWN = 6  # algorithms that a hint names
 
 
@@ -57,6 +58,9 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
         else chosen or [f"+with={name}" for name, keys in _files("with").items() if _exists(key, keys)]
     ):
         return f"; it is a key of {', '.join(names[:SHOWN])}"
+    own = any(_exists(f"{block}.{last}", tree) for block in BLOCKS if block.split(".")[0] == path[0])
+    if path[0] in CHOICES and not own and (elsewhere := _elsewhere(path[0], last)):
+        return ON_POLICY if path[0] not in groups else elsewhere
     options = _rows_of(*map(str, inner)) or _rows_of(last, *(() if path[0] in tree else path[:1]))
     fitting = [row for row in options if row.override != key and _exists(row.override, tree)]
     if fitting:
@@ -69,7 +73,9 @@ def hint(path: Keys, tree: Any, near: str = "", value: Any = None) -> str:
             several = ", …" if len(names) > SHOWN else ""
             return f"; {candidate} is a key of algorithm={', '.join(names[:SHOWN])}{several}"
         if _exists(candidate, {"memory": _files("memory")["replay"]}) and _exists("algorithm.horizon", tree):
-            return "; on-policy algorithms have no replay memory, a rollout has algorithm.horizon steps of num_envs"
+            return ON_POLICY
+    if path[0] == "memory" and not near.startswith(" (") and _mistyped(path, {"memory": _files("memory")["replay"]}):
+        return ON_POLICY if _exists("algorithm.horizon", tree) else near
     return f"; it is {options[0].override} where that exists" if options else near
 
 
@@ -92,6 +98,16 @@ def _options(group: str) -> Iterator[tuple[str, list[Any]]]:
         entries = [entry for entry in content.get("defaults", ()) if isinstance(entry, Mapping)]
         included = [str(value) for entry in entries for key, value in entry.items() if "/with" in str(key)]
         yield name, [{group: content}, *(_files("with")[item] for item in included if item in _files("with"))]
+
+
+def _elsewhere(group: str, last: str) -> str:
+    """Return where files of a group have a key of this name, at any depth; "" for nowhere."""
+    places: dict[str, list[str]] = {}
+    for name, trees in _options(group):
+        for path in (path for tree in trees for path, _ in leaves(tree.get(group)) if path[-1:] == (last,)):
+            places.setdefault(dotted((group, *path)), []).append(f"{group}={name}")
+    place, names = next(iter(places.items()), ("", []))
+    return f"; {place} is a key of {', '.join(dict.fromkeys(names[:SHOWN]))}" if names else ""
 
 
 def _in_one(key: str, trees: Sequence[Any]) -> bool:

@@ -36,6 +36,8 @@ def mark(config: DictConfig, layers: Sequence[Layer]) -> None:
         for path, value in leaves(layer.content):
             if path[-1:] != ("_target_",):
                 continue
+            if value == "???":
+                continue
             if layer.packaged:
                 packaged[path[:-1]] = value
                 replaced.pop(path[:-1], None)

@@ -178,6 +178,10 @@ class SearchPath:
         """Return True if a config of this name exists, in a folder or in the ConfigStore."""
         return self.source_of(config_path) is not None or stored(config_path) is not None
 
+    def has_yml(self, config_path: str) -> bool:
+        """Return True if a file of this name has an ending that nobody reads."""
+        return any(source.file(config_path).with_suffix(".yml").is_file() for source in self.sources)
+
     def options(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
         """Return the options of a group, or the groups in it."""
         named = (source.list(group, kind) for source in self.sources if source.is_group(group))
