@@ -268,3 +268,10 @@ def test_relabelled_rewards_are_the_environments(name: str) -> None:
     assert batch["reward"].tolist() == [task.compute_reward(*pair, {}) for pair in goals]
     assert batch["terminated"].tolist() == [bool(task.compute_terminated(*pair, {})) for pair in goals]
     assert -0.9 < batch["reward"].mean() < -0.1
+
+
+def test_a_reward_that_depends_on_info_is_refused() -> None:
+    hindsight = Hindsight(reward=lambda achieved, desired: Reach()(achieved, desired) - 0.5, spaces=SPACES)
+    table = fill(Table(length=100, spaces=SPACES, adaptors={"hindsight": hindsight}), 4)
+    with pytest.raises(DataError, match="it reads info, which no memory stores"):
+        table.sample(8)

@@ -121,7 +121,7 @@ class Hindsight(Seeded):
                     f"memory.adaptors: Hindsight asked the environment for {name} and was told {answer[at]}; stored is "
                     f"{stored[at]} (achieved {achieved[at].tolist()}, desired {goal[at].tolist()}; so with "
                     f"{np.count_nonzero(wrong)} of {wrong.size} rows): a wrapper changes rewards or goals after "
-                    f"compute_reward; Hindsight.check=0 lets it pass"
+                    f"compute_reward, or it reads info, which no memory stores; Hindsight.check=0 lets it pass"
                 )
 
     def state_dict(self) -> dict[str, Any]:
