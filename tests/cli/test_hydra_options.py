@@ -14,19 +14,90 @@ from .conftest import TINY, refused
 LINE = ("algorithm=dqn", "env=cartpole")
 
 
+MINE = "defaults: [/rlrun/train, _self_, override /algorithm: dqn, override /env: cartpole]\nseed: 7\n"
+
+
 @pytest.mark.parametrize(
-    ("options", "way_out"),
+    ("options", "parts"),
     [
-        (("--cfg", "job"), "rlrun config OVERRIDES prints the config"),
-        (("-c", "job"), "rlrun config OVERRIDES prints the config"),
-        (("--info", "defaults-tree"), "--provenance says which file or override set each key"),
-        (("-cn", "train"), "the file is train.yaml"),
-        (("--config-name=train",), "the file is train.yaml"),
-        (("--config-path", "x"), "--config-dir names a folder of yours"),
+        (("--cfg", "hydra"), ["--cfg hydra: a run has no config of Hydra's own; --cfg job"]),
+        (("--info", "plugins"), ["--info plugins: there are defaults and defaults-tree"]),
+        (("-cn", "nowhere"), ["--config-name nowhere: there is no file nowhere.yaml in"]),
+        (("--resolve",), ["--package and --resolve go with --cfg job"]),
+        (("-m", "--cfg", "job"), ["--cfg is for a single run"]),
+        (("-m", "hydra.run.dir=x"), ["hydra.run.dir is for a single run", "hydra.sweep.dir"]),
+        (("-m", "seed=1,2", "hydra.sweep.dir=x/${seed}"), ["hydra.sweep.dir=x/${seed}: a sweep has one folder"]),
+        (("--config-path", "x"), ["there is no option --config-path", "--config-dir names a folder of yours"]),
     ],
 )
-def test_an_option_of_hydra_is_refused_with_the_way_out(options, way_out, rlrun):
-    refused(rlrun("train", *LINE, *options), ["there is no option -", way_out])
+def test_an_option_of_hydra_is_refused_with_the_way_out(options, parts, rlrun):
+    refused(rlrun("train", *LINE, *options), parts)
+
+
+def test_a_config_is_printed_as_by_a_hydra_application(rlrun):
+    whole = rlrun("config", *LINE)
+    assert whole.code == 0
+    assert rlrun("train", *LINE, "--cfg", "job").out == rlrun("train", *LINE, "-c", "job").out == whole.out
+    part = ("--package", "algorithm", "--resolve")
+    assert rlrun("train", *LINE, "--cfg", "job", *part).out == rlrun("config", *LINE, *part).out
+
+
+def test_the_files_are_listed_in_the_order_of_merging(rlrun, write):
+    own = write("conf/mine.yaml", MINE)
+    lines = rlrun("train", "-cn", "mine", "--info", "defaults-tree", "seed=3").out.splitlines()
+    assert lines[0] == "rlrun/train.yaml"
+    assert lines[-2:] == [str(own), "override"]
+    assert lines.index("rlrun/env/gym.yaml") < lines.index("rlrun/env/cartpole.yaml")
+    assert rlrun("config", "-cn", "mine", "--info", "defaults", "seed=3", "--json").out == json.dumps(lines) + "\n"
+
+
+def test_a_run_starts_from_another_file_and_so_do_its_forks_and_sweeps(project, rlrun, write):
+    write("conf/mine.yaml", MINE)
+    assert rlrun("train", "-cn", "mine", *TINY, "--run-dir", "r").code == 0
+    assert rlrun("train", "--from", "r", "--cfg", "job", "--package", "seed").out == "7\n"
+    assert rlrun("train", "-m", "-cn", "mine", *TINY, "algorithm.n_step=1,2", "hydra.sweep.dir=s").code == 0
+    assert rlrun("resume", "s").code == 0
+    assert {(run / "config.yaml").read_text().count("seed: 7") for run in (project / "s/jobs").iterdir()} == {1}
+
+
+def test_the_folder_of_a_run_follows_a_pattern(project, rlrun, write):
+    pattern = "hydra.run.dir='runs/${hydra:runtime.choices.algorithm}/${now:%Y}-${seed}-${hydra:job.override_dirname}'"
+    assert rlrun("train", *LINE, *TINY, "seed=4", pattern).code == 0
+    (run,) = (project / "runs/dqn").iterdir()
+    assert run.name.startswith(f"{datetime.now():%Y}-4-algorithm.batch_size=4,")
+    assert "hydra" not in rlrun("ls", "runs", "--json").out  # so a fork gets a folder of its own
+    write("conf/train.yaml", "defaults: [/rlrun/train, _self_]\nhydra: {run: {dir: 'here/${seed}'}}\n")
+    assert rlrun("train", *LINE, *TINY).code == 0
+    assert (project / "here/0/config.yaml").is_file()
+    write("conf/train.yaml", "defaults: [/rlrun/train, _self_]\nhydra: {job: {chdir: true}}\n")
+    refused(rlrun("config", *LINE), ["conf/train.yaml: hydra.job.chdir: Hydra's own settings play no part"])
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        "sweep: {params: {algorithm.lr: '1e-3,1e-4', seed: range(3)}}",
+        "hydra: {sweeper: {params: {algorithm.lr: '1e-3,1e-4', seed: range(3)}}}",
+        "sweep: {params: {algorithm: {lr: [1e-3, 1e-4]}, seed: [0, 1, 2]}}",
+    ],
+)
+def test_a_grid_is_written_in_a_file(grid, rlrun, write):
+    write("conf/preset/grid.yaml", f"# @package _global_\n{grid}\n")
+
+    def jobs(*overrides):
+        outcome = rlrun("train", "-m", *LINE, "preset=grid", *overrides, "--dry-run", "--json")
+        return {job["job"] for job in json.loads(outcome.out)["jobs"]}
+
+    write("conf/preset/plain.yaml", "# @package _global_\nseed: 0\n")
+    typed = json.loads(
+        rlrun(
+            "train", "-m", *LINE, "preset=plain", "algorithm.lr=1e-3,1e-4", "seed=range(3)", "--dry-run", "--json"
+        ).out
+    )
+    assert jobs() == {job["job"] for job in typed["jobs"]}
+    assert len(jobs()) == 6
+    assert len(jobs("seed=5")) == 2  # the command line wins
+    assert "seed: 0" in rlrun("config", *LINE, "preset=grid").out  # a single run has none
 
 
 def test_a_config_folder_is_named_as_for_hydra(rlrun, write):

@@ -135,6 +135,22 @@ def test_positional_arguments_and_hydras_switches_are_understood():
     assert (build(config, "a").positional, build(config, "a").named) == ((1, 2), {"z": 3})
 
 
+def test_a_part_that_is_not_recursive_takes_the_configs_of_its_arguments():
+    inner = {**part(size=1), "link": "${n}", "deep": [{"other": "${one}", "size": "${size}"}]}
+    config = {"one": part(), "n": "${one}", "size": 3, "a": part(_recursive_=False, _convert_="partial", x=inner)}
+    builder = Builder(config)
+    assert builder.get("a").named == {
+        "x": {
+            "_target_": f"{HERE}.Part",
+            "size": 1,
+            "link": (one := builder.get("one")),
+            "deep": [{"other": one, "size": 3}],
+        }
+    }
+    assert builder.get("a").named["x"]["link"] is one
+    assert "a.x" not in builder.built
+
+
 def test_class_methods_and_linked_targets_work():
     config = {"t": f"{HERE}.Part.second", "a": {"_target_": "${t}", "x": 4}}
     assert build(config, "a").positional == (4,)
@@ -164,8 +180,8 @@ REFUSALS = {
     "not apart": (strict(network=1, _apart_=["import"], exprt=1), ["a.exprt: "]),
     "twice": (strict(_args_=[1], network=2), ["a.network:", "twice"]),
     "too many": (strict(_args_=[1, 2]), ["a:", "takes 1 positional arguments, got 2"]),
-    "not recursive": (part(_recursive_=False), ["a._recursive_:", "only true is supported", "got False"]),
-    "converted": (part(_convert_="${networks.how}"), ["a._convert_:", 'only "all" is supported', "got 'partial'"]),
+    "not recursive": (part(_recursive_=3), ["a._recursive_:", "only true or false is supported", "got 3"]),
+    "converted": (part(_convert_="${networks.how}"), ["a._convert_:", 'only "all" or "partial" is', "got 'object'"]),
     "dangling": (
         part(x="${networks.polcy}"),
         ["a.x: '${networks.polcy}' leads nowhere", "did you mean 'networks.policy'?"],
@@ -187,7 +203,7 @@ REFUSALS = {
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_cannot_be_built_is_named(name):
     node, wanted = REFUSALS[name]
-    message = refusal({"a": node, "networks": {"policy": part(), "how": "partial"}})
+    message = refusal({"a": node, "networks": {"policy": part(), "how": "object"}})
     assert all(piece in message for piece in wanted), message
 
 

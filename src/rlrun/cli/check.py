@@ -4,18 +4,22 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import AsJson, ConfigDir, Overrides, print_json, print_presets
+from rlrun.cli.common import AsJson, ConfigDir, ConfigName, Overrides, named, print_json, print_presets
 
 Replay = Annotated[bool, typer.Option("--replay", help="Play one episode twice: would a resume be exact?")]
 
 
 def check(
-    overrides: Overrides = None, replay: Replay = False, config_dir: ConfigDir = None, as_json: AsJson = False
+    overrides: Overrides = None,
+    replay: Replay = False,
+    config_name: ConfigName = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check a config without training: keys, targets, wiring, spaces, memory, disk."""
     from rlrun.config import compose
 
-    composed = compose(overrides or [], config_dir=config_dir)
+    composed = compose(named(config_name, overrides), config_dir=config_dir)
     from rlrun.commands import check as checking
 
     lines = checking.check(composed, replay=replay)

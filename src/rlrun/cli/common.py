@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlrun.cli.completion import complete
-from rlrun.core.errors import printable
+from rlrun.core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from rlrun.commands.train import Result
@@ -42,6 +42,16 @@ EnvOverrides = Annotated[
 ConfigDir = Annotated[
     Path | None,
     typer.Option("--config-dir", "-cd", help="Your own conf folder, searched first (default: ./conf)."),
+]
+ConfigName = Annotated[
+    str | None,
+    typer.Option("--config-name", "-cn", metavar="NAME", help="Start from NAME.yaml of your conf (default: train)."),
+]
+Package = Annotated[str | None, typer.Option("--package", "-p", help="Only this part of the config, as algorithm.")]
+Resolve = Annotated[bool, typer.Option("--resolve", help="Replace interpolations by their values.")]
+Info = Annotated[
+    str | None,
+    typer.Option("--info", metavar="defaults-tree", help="Print the files that make the config, in order of merging."),
 ]
 FirstSeed = Annotated[
     int,
@@ -115,6 +125,33 @@ def show(*names: str) -> None:
         handler.setFormatter(_Printable("%(message)s"))
         messages.handlers, messages.propagate = [handler], False
         messages.setLevel(logging.INFO)
+
+
+def named(config_name: str | None, overrides: list[str] | None) -> list[str]:
+    """Return overrides, and before them the one that says from which file a run starts."""
+    return [*([] if config_name is None else [f"hydra.job.config_name={config_name}"]), *(overrides or [])]
+
+
+def print_config(composed: Composed, *, resolve: bool, package: str | None, as_json: bool) -> None:
+    """Print a config, or a part of it."""
+    from rlrun import config as configuration
+
+    if as_json:
+        print_json(configuration.select(composed.config, resolve=resolve, package=package))
+    else:
+        typer.echo(configuration.to_yaml(composed.config, resolve=resolve, package=package), nl=False)
+
+
+def print_files(composed: Composed, info: str, *, as_json: bool) -> None:
+    """Print the files whose keys were merged, in order; then the overrides, if they set keys.
+
+    Raises:
+        ConfigError: something else is asked for.
+    """
+    if info not in ("defaults", "defaults-tree"):
+        raise ConfigError(f"--info {info}: there are defaults and defaults-tree, the files in the order of merging")
+    labels = [layer.label for layer in composed.layers if layer.config_path or layer.content]
+    print_json(labels) if as_json else typer.echo("\n".join(labels))
 
 
 def print_presets(*presets: str | None) -> None:

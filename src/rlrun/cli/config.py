@@ -5,21 +5,38 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import AsJson, ConfigDir, Overrides, print_json
+from rlrun.cli.common import (
+    AsJson,
+    ConfigDir,
+    ConfigName,
+    Info,
+    Overrides,
+    Package,
+    Resolve,
+    named,
+    print_config,
+    print_files,
+    print_json,
+)
 
 
 def config(
     overrides: Overrides = None,
-    resolve: Annotated[bool, typer.Option("--resolve", help="Replace interpolations by their values.")] = False,
-    package: Annotated[str | None, typer.Option(help="Only this part, such as algorithm.")] = None,
+    resolve: Resolve = False,
+    package: Package = None,
     provenance: Annotated[bool, typer.Option("--provenance", help="Print each key = value   # file.")] = False,
+    info: Info = None,
+    config_name: ConfigName = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the composed YAML after a check of keys, choices and interpolations."""
     from rlrun import config as configuration
 
-    composed = configuration.compose(overrides or [], config_dir=config_dir)
+    composed = configuration.compose(named(config_name, overrides), config_dir=config_dir)
+    if info is not None:
+        print_files(composed, info, as_json=as_json)
+        return
     if provenance:
         from rlrun.config.interpolation import dotted, leaves, plain
 
@@ -36,7 +53,4 @@ def config(
             value = values[key] if isinstance(values[key], str) else json.dumps(values[key], default=str)
             typer.echo(f"{key} = {value}   # {source}")
         return
-    if as_json:
-        print_json(configuration.select(composed.config, resolve=resolve, package=package))
-        return
-    typer.echo(configuration.to_yaml(composed.config, resolve=resolve, package=package), nl=False)
+    print_config(composed, resolve=resolve, package=package, as_json=as_json)

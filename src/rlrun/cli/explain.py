@@ -4,20 +4,21 @@ from typing import Annotated
 
 import typer
 
-from rlrun.cli.common import AsJson, ConfigDir, Overrides, print_data_flow, print_networks
+from rlrun.cli.common import AsJson, ConfigDir, ConfigName, Overrides, named, print_data_flow, print_networks
 
 
 def explain(
     overrides: Overrides = None,
     update: Annotated[bool, typer.Option("--update", help="Print the generated code of an update instead.")] = False,
     networks: Annotated[bool, typer.Option("--networks", help="Print the layers of each network instead.")] = False,
+    config_name: ConfigName = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the data flow of one update: who reads and provides each name, and which loss trains which network."""
     from rlrun.config import compose
 
-    composed = compose(overrides or [], config_dir=config_dir)
+    composed = compose(named(config_name, overrides), config_dir=config_dir)
     if networks:
         print_networks(composed, as_json=as_json)
     else:

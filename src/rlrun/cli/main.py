@@ -41,9 +41,9 @@ app.add_typer(plugin.app, name="plugin")
 
 OF_HYDRA = {  # options of a Hydra application, and what to do here
     "--cfg": "; rlrun config OVERRIDES prints the config, with --resolve and --package",
-    "--info": "; rlrun config OVERRIDES --provenance says which file or override set each key",
-    "--config-name": "; the file is train.yaml, and yours in ./conf goes before the packaged one",
-    "-cn": "; the file is train.yaml, and yours in ./conf goes before the packaged one",
+    "--info": "; rlrun config OVERRIDES takes it, and --provenance says which file or override set each key",
+    "--config-name": "; train, config, explain and check take it",
+    "-cn": "; train, config, explain and check take it",
     "--config-path": "; --config-dir names a folder of yours that is searched first",
     "-cp": "; --config-dir names a folder of yours that is searched first",
     "-c": "; rlrun config OVERRIDES prints the config, with --resolve and --package",

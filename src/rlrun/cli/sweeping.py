@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlrun.sweep.coordinator import Limits
     from rlrun.sweep.sweeping import SweepOutcome
 
+DIR = "hydra.sweep.dir"
 Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time (default: the launcher's capacity).")]
 Launcher = Annotated[
     str | None,
@@ -55,6 +56,14 @@ def refuse(why: str, **options: Any) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is for {why}")
 
 
+def refuse_folder(overrides: Sequence[str], key: str) -> None:
+    """Refuse an override that names the folder of another kind of run, with a ConfigError."""
+    for text in overrides:
+        if text.strip().lstrip("+").partition("=")[0] == key:
+            hint = "rlrun train -m" if key == "hydra.sweep.dir" else "-m runs several; hydra.sweep.dir names theirs"
+            raise ConfigError(f"{key} is for {'a sweep' if key == 'hydra.sweep.dir' else 'a single run'}: {hint}")
+
+
 def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_json: bool, **options: Any) -> int:
     """Run a sweep, or only list its jobs; return the exit code.
 
@@ -64,17 +73,25 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
 
     if not dry_run and not any("launcher" in override.partition("=")[0] for override in overrides):
         children.prepare()  # in parallel to this process's imports and composition
-    from rlrun.config.expansion import expand
+    from rlrun.config.composition import folder_of
+    from rlrun.config.expansion import composed_of, expand, gridded
     from rlrun.sweep import sweeping as sweeps
     from rlrun.sweep.search import SearchPlan
 
     overrides, own = sweeps.apart(overrides)
     means = sweeps.Means(own, config_dir)
     settings = means.search()
+    overrides, first = gridded(overrides, config_dir)
     plan = None if settings is None else SearchPlan(overrides, settings, config_dir)
     if plan is not None:
         plan.check()
     jobs = [] if plan is not None else expand(overrides, config_dir)
+    if options["folder"] is None and first is not None:
+        composed = [composed_of(job.composed) for job in jobs] if DIR in first.hydra else []
+        folders = {folder_of(DIR, one) for one in composed or [first]}
+        if len(folders) > 1:
+            raise ConfigError(f"{DIR}={first.hydra[DIR]}: a sweep has one folder, and this differs between its jobs")
+        options["folder"] = None if folders == {None} else Path(str(*folders))
     if not dry_run:
         outcome = sweeps.sweep(jobs, plan, means=means, config_dir=config_dir, **options)
         return _exit_code(outcome, as_json=as_json)

@@ -6,8 +6,35 @@ from typing import Annotated, Any
 
 import typer
 
-from rlrun.cli.common import AsJson, ConfigDir, Expect, Overrides, Trust, print_data_flow, print_result, show
-from rlrun.cli.sweeping import FailFast, Launcher, MaxFailures, Retries, Stall, Workers, limits_of, refuse, sweep
+from rlrun.cli.common import (
+    AsJson,
+    ConfigDir,
+    ConfigName,
+    Expect,
+    Info,
+    Overrides,
+    Package,
+    Resolve,
+    Trust,
+    named,
+    print_config,
+    print_data_flow,
+    print_files,
+    print_result,
+    show,
+)
+from rlrun.cli.sweeping import (
+    FailFast,
+    Launcher,
+    MaxFailures,
+    Retries,
+    Stall,
+    Workers,
+    limits_of,
+    refuse,
+    refuse_folder,
+    sweep,
+)
 from rlrun.core.errors import ConfigError, Left
 
 RunFolder = Annotated[Path | None, typer.Option(help="Directory of the run (default: runs/<algorithm>-<env>/…).")]
@@ -19,6 +46,9 @@ Start = Annotated[
         help="Fork another run, a checkpoint's folder or FILE.safetensors: repeat its overrides, then yours, and load "
         "the parts that init.* selects.",
     ),
+]
+Cfg = Annotated[
+    str | None, typer.Option("--cfg", "-c", metavar="job", help="Print the config, as `rlrun config`, and no run.")
 ]
 DryRun = Annotated[
     bool,
@@ -40,6 +70,11 @@ def train(
     trust: Trust = None,
     dry_run: DryRun = False,
     expect: Expect = False,
+    cfg: Cfg = None,
+    package: Package = None,
+    resolve: Resolve = False,
+    info: Info = None,
+    config_name: ConfigName = None,
     config_dir: ConfigDir = None,
     multirun: Multirun = False,
     sweep_dir: SweepFolder = None,
@@ -53,11 +88,17 @@ def train(
 ) -> None:
     """Train an agent: rlrun train algorithm=sac env=cartpole seed=3"""
     options: dict[str, Any] = {"fail_fast": fail_fast, "max_failures": max_failures, "retries": retries, "stall": stall}
+    overrides = named(config_name, overrides)
+    if cfg not in (None, "job"):
+        raise ConfigError(f"--cfg {cfg}: a run has no config of Hydra's own; --cfg job prints that of the run")
+    if cfg is None and (package is not None or resolve):
+        raise ConfigError("--package and --resolve go with --cfg job")
+    refuse_folder(overrides, "hydra.run.dir" if multirun else "hydra.sweep.dir")
     if multirun:
-        single = {"run_dir": run_dir, "from": start, "trust": trust, "expect": expect}
+        single = {"run_dir": run_dir, "from": start, "trust": trust, "expect": expect, "cfg": cfg, "info": info}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)
         where: dict[str, Any] = {"folder": sweep_dir, "workers": workers, "limits": limits_of(**options)}
-        overrides = [*([f"launcher={launcher}"] if launcher else []), *(overrides or [])]
+        overrides = [*([f"launcher={launcher}"] if launcher else []), *overrides]
         raise typer.Exit(sweep(overrides, config_dir, dry_run=dry_run, as_json=as_json, **where))
     of_sweeps: dict[str, Any] = {"sweep_dir": sweep_dir, "workers": workers, "launcher": launcher, **options}
     refuse("a sweep of several runs: rlrun train -m …", **of_sweeps)
@@ -66,9 +107,14 @@ def train(
     from rlrun.commands.fork.parents import started
     from rlrun.config import compose
 
-    overrides = overrides or []
     fork = None if start is None else started(overrides, start, config_dir, trust or [])
     with fork or nullcontext(compose(overrides, config_dir=config_dir)) as composed:
+        if info is not None:
+            print_files(composed, info, as_json=as_json)
+            return
+        if cfg is not None:
+            print_config(composed, resolve=resolve, package=package, as_json=as_json)
+            return
         from rlrun.commands.expect import promises
 
         bounds = promises(composed.config) if expect else {}

@@ -24,7 +24,7 @@ from rlrun.commands.fork.parents import started
 from rlrun.commands.fork.transfer import Fork, transfer
 from rlrun.config import Composed
 from rlrun.config.build import register_resolvers
-from rlrun.config.composition import describe_presets
+from rlrun.config.composition import describe_presets, folder_of
 from rlrun.config.interpolation import fix_time, plain
 from rlrun.config.overrides import listed
 from rlrun.core.errors import Left, RequestError, RlrunError, RunDirError, did_you_mean
@@ -405,6 +405,7 @@ def train(
             return train(composed, run_dir=run_dir)
     composed = composed_of(overrides, config_dir)
     fix_time(composed.config)
+    run_dir = folder_of("hydra.run.dir", composed) if run_dir is None else run_dir
     experiment = Experiment(composed)
     experiment.load_sources()
     if run_dir is None:

@@ -24,7 +24,11 @@ from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError,
 from rlrun.security import trust
 from rlrun.security.trust import within
 
-_SUPPORTED = {"_partial_": (True, False), "_convert_": ("all",), "_recursive_": (True,)}  # of Hydra's `instantiate`
+_SUPPORTED = {
+    "_partial_": (True, False),
+    "_convert_": ("all", "partial"),
+    "_recursive_": (True, False),
+}  # of Hydra's `instantiate`
 _ABSENT: Any = object()
 _NOT_ARGUMENTS = ("_target_", "_args_", "_apart_", "_inputs_", "_protocol_", "_recipes_", *replaced.KEYS, *_SUPPORTED)
 
@@ -98,8 +102,8 @@ class Builder:
             if path[-1] == "optimizer" and not partial:
                 hint = "; `_partial_: true` leaves the parameters to the loss"
             raise BuildError(f"{error}{hint}") from error
-        positional = self._at((*path, "_args_"), path) if "_args_" in node else []
-        named = {name: self._at((*path, name), path) for name in names} | offered
+        positional = self._argument(path, node, "_args_") if "_args_" in node else []
+        named = {name: self._argument(path, node, name) for name in names} | offered
         if partial:
             return functools.partial(target, *positional, **named)
         try:
@@ -125,6 +129,19 @@ class Builder:
             if unknown is not None and unknown[1] in named:  # a class behind it refuses one of its `**options`
                 raise BuildError(f"{place}.{unknown[1]}: {text} takes no argument '{unknown[1]}'") from error
             raise BuildError(f"{place}: {text}: {explain(error)}") from error
+
+    def _argument(self, path: Path, node: Mapping[str, Any], name: str) -> Any:
+        """Return an argument of a node's call."""
+        built = "_recursive_" not in node or self._at((*path, "_recursive_"), path)
+        return self._at((*path, name), path) if built else self._unbuilt((*path, name), node[name])
+
+    def _unbuilt(self, path: Path, node: Any) -> Any:
+        """Return a config in which links lead to objects, but which is not built itself."""
+        if isinstance(node, Mapping):
+            return {key: self._unbuilt((*path, str(key)), entry) for key, entry in node.items()}
+        if isinstance(node, list):
+            return [self._unbuilt((*path, key), entry) for key, entry in children(node)]
+        return self._at(path, path[:-1])
 
     def _for_own(
         self, path: Path, node: Mapping[str, Any], target: Any, former: Any

@@ -1,21 +1,23 @@
 """Compose a run's config by Hydra: overrides, the user's files and the packaged ones."""
 
+import copy
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import hydra
 from hydra import initialize_config_dir, version
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rlrun.config import places, reading
@@ -24,7 +26,7 @@ from rlrun.config.checks import check
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides
-from rlrun.config.overrides import ADDITIONS, Override, apply, parse
+from rlrun.config.overrides import ADDITIONS, CONFIG_NAME, FOLDERS, GRID, Override, apply, parse, unused
 from rlrun.config.peers import GYM_ID, override_of
 from rlrun.config.places import readable_places
 from rlrun.config.replaced import mark
@@ -33,6 +35,7 @@ from rlrun.config.sources import OURS, SearchPath, stored
 from rlrun.core.errors import ConfigError, did_you_mean, nearest
 
 TRAIN = "train"  # the file of a run's config
+MULTIRUN = "multirun"  # the file of a sweep's own
 RESOLVERS = "resolvers"  # the key that names functions for `${name:…}`
 PRESET = "preset"  # the group of numbers for one algorithm on one environment
 NAMES_OF_ENV = (("env",), ("env", "id"), ("env", "target"))
@@ -54,6 +57,7 @@ class Composed:
     layers: list[Layer]  # what each file and the overrides put in, in order
     project: Path  # the user's folder, on sys.path
     preset: str | None = None  # the preset that was found by algorithm and environment
+    hydra: dict[str, Any] = field(default_factory=dict)  # FOLDERS and GRID, those that a file or an override gives
 
 
 def compose(
@@ -103,7 +107,13 @@ class Composer:
         Raises: ConfigError, in one line, for whatever is wrong.
         """
         parsed = parse(overrides)
-        for override in parsed if self._primary == TRAIN else ():
+        names = [override.value for override in parsed if override.key == CONFIG_NAME]
+        if names and names != [self._primary]:
+            return self._named(*names).compose(overrides, roots=roots, check=check)
+        typed = {override.key: override.value for override in parsed if override.key in FOLDERS}
+        noted = [override.text for override in parsed if override.key not in FOLDERS]
+        parsed = [override for override in parsed if override.key not in (CONFIG_NAME, *FOLDERS)]
+        for override in parsed if self._primary != MULTIRUN else ():
             if override.key.split(".")[0] in OF_SWEEPS:
                 raise ConfigError(f"{override.text}: this is for a sweep: rlrun train -m …")
         chosen = [override for override in parsed if self._chooses(override)]
@@ -112,6 +122,11 @@ class Composer:
 
         selection = self._select(chosen, settings, with_preset=not names_env)
         config = selection.config
+        settings_of_hydra = typed
+        if self._primary != MULTIRUN:
+            settings_of_hydra = _of_hydra(selection.layers) | typed
+            with open_dict(config):
+                config.pop("sweep", None)
         for override in sorted(settings, key=lambda override: override.key.split(".")[0] != RESOLVERS):
             apply(config, override, self._path.options("", ObjectType.GROUP))
             if override.key.split(".")[0] == RESOLVERS:
@@ -120,11 +135,20 @@ class Composer:
         layers = [*selection.layers, layer_of_overrides(settings)]
         mark(config, layers)
         composed = Composed(
-            config, [override.text for override in parsed], selection.choices, layers, self._project, selection.preset
+            config, noted, selection.choices, layers, self._project, selection.preset, settings_of_hydra
         )
         if check:
             _check(composed, roots)
         return composed
+
+    def _named(self, name: Any) -> "Composer":
+        """Return a composer of the same folders that starts from another file."""
+        if not isinstance(name, str) or not self._path.has(name) or self._path.is_packaged(name):
+            raise ConfigError(f"--config-name {name}: there is no file {name}.yaml in {self._path}")
+        ConfigStore.instance().store(f"{OURS}_{name}", {"defaults": [name, "_self_"]})
+        composer = copy.copy(self)
+        composer._primary = name
+        return composer
 
     def _chooses(self, override: Override) -> bool:
         """Return True if an override chooses a file of a group; a dict sets keys, as in Hydra."""
@@ -337,6 +361,50 @@ def _yield_to_own(config: DictConfig, layers: Sequence[Layer], preset: str) -> l
                 node = node.setdefault(name, {})
             node[path[-1]] = value
     return [layer._replace(content=content) if layer is layers[index] else layer for layer in layers]
+
+
+def _of_hydra(layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return what the user's files say of Hydra's own keys; `sweep.params` is the same as `hydra.sweeper.params`.
+
+    Raises: ConfigError for a key that has no meaning here.
+    """
+    settings: dict[str, Any] = {}
+    for layer in (layer for layer in layers if not layer.packaged and isinstance(layer.content, dict)):
+        blocks = {name: value for name, value in layer.content.items() if name in ("hydra", "sweep")}
+        grids = {"hydra": ("hydra", "sweeper", "params"), "sweep": ("sweep", "params")}
+        for path, value in leaves(blocks) if blocks else ():
+            grid = grids[path[0]]
+            if path[: len(grid)] == grid and len(path) > len(grid):
+                settings.setdefault(GRID, {})[".".join(path[len(grid) :])] = value
+            elif dotted(path) in FOLDERS:
+                settings[dotted(path)] = value
+            elif path != ("hydra", "searchpath"):  # the file may be another application's, too
+                raise ConfigError(f"{layer.label}: {dotted(path)}: {unused(dotted(path))}")
+    return settings
+
+
+def folder_of(key: str, composed: Composed) -> str | None:
+    """Return the folder that the pattern at one of FOLDERS names, as `runs/${hydra:runtime.choices.algorithm}/${seed}`.
+
+    None if nobody gave one.
+
+    Raises: ConfigError if an interpolation leads nowhere, or it names no text.
+    """
+    if (pattern := composed.hydra.get(key)) is None:
+        return None
+    own = sorted(text for text in composed.overrides if not text.startswith("hydra."))
+    of_hydra = {
+        "folder": str(pattern).replace("${hydra:", "${hydra."),
+        "job": {"name": TRAIN, "override_dirname": ",".join(own)},
+        "runtime": {"choices": composed.choices, "cwd": str(Path.cwd())},
+    }
+    try:
+        folder = OmegaConf.create({**plain(composed.config), "hydra": of_hydra}).hydra.folder
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{key}={pattern}: {one_line(error)}") from error
+    if OmegaConf.is_config(folder) or folder in (None, ""):
+        raise ConfigError(f"{key}={pattern}: wanted the name of a folder, got {folder}")
+    return str(folder)
 
 
 def _is_hydras(group: str) -> bool:

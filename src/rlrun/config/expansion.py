@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from rlrun import config as configuration
 from rlrun.config import Composed, Composer
 from rlrun.config.interpolation import dotted, leaves, plain
-from rlrun.config.overrides import LONGEST, parse
+from rlrun.config.overrides import GRID, LONGEST, parse
 from rlrun.config.schema import CHANGEABLE
 from rlrun.core.errors import ConfigError
 
@@ -78,6 +78,23 @@ def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job
     if duplicates:
         _messages.warning("left out, since an earlier combination has the same config: %s", ", ".join(duplicates))
     return list(jobs.values())
+
+
+def gridded(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[list[str], Composed | None]:
+    """Return overrides after those of the grid in files, `sweep.params`, and the config of the first combination.
+
+    An override of the same key replaces that of the grid. There is no config if an override is wrong.
+    """
+    typed = [(text, read(text)) for text in map(str.strip, overrides)]
+    finite = [text for text, override in typed if not override.is_interval_sweep()]
+    try:
+        first = Composer(config_dir).compose([_alternatives(text, config_dir)[0] for text in finite], check=False)
+    except ConfigError:  # `expand` and a search name the combination
+        return list(overrides), None
+    keys = {override.get_key_element().lstrip("+~") for _, override in typed}
+    grid = first.hydra.get(GRID, {}).items()
+    named = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in grid}
+    return [*(f"{key}={value}" for key, value in named.items() if key.lstrip("+~") not in keys), *overrides], first
 
 
 def job_of(composed: Composed, label: str, key: str | None = None) -> Job:

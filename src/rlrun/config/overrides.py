@@ -27,6 +27,23 @@ _PLAIN = re.compile(r"[\w/\-\\+.$%*@?|:,=~\[\]{} ]", re.ASCII)  # letters of tex
 _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
+CONFIG_NAME = "hydra.job.config_name"  # of the file that a run starts from
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
+GRID = "hydra.sweeper.params"  # in files
+
+
+def unused(key: str) -> str:
+    """Return why a key of Hydra's own has no meaning here."""
+    if key == "hydra.sweep.subdir":
+        return "a job's folder is jobs/ and a digest of its config, by which a sweep is resumed"
+    if key.startswith(GRID):
+        return "a file sets it; on the command line KEY=A,B gives the values"
+    return (
+        f"Hydra's own settings play no part here but {', '.join(FOLDERS)} and {GRID}; "
+        "launcher=slurm names the launcher of a sweep, and +sweep=optuna its search"
+    )
+
+
 class Override(NamedTuple):
     """An override, taken apart."""
 
@@ -78,11 +95,8 @@ def _parse(text: str) -> Override:
     key = text.lstrip("+~").partition("=")[0]
     if not key or ("=" not in text and not text.startswith("~")):
         raise ConfigError(f"'{text}': an override of the command line has the form KEY=VALUE, +KEY=VALUE or ~KEY")
-    if key.split(".")[0].split("/")[0] == "hydra":
-        raise ConfigError(
-            f"{key}: Hydra's own settings play no part here; --run-dir names the run directory, launcher=slurm "
-            "the launcher of a sweep, and +sweep=optuna its search"
-        )
+    if key.split(".")[0].split("/")[0] == "hydra" and key not in (CONFIG_NAME, *FOLDERS):
+        raise ConfigError(f"{key}: {unused(key)}")
     try:
         marked = _QUOTED.sub(lambda match: f"{match[0][0]}{_MARK}{match[0][1:]}", text)
         override = OverridesParser.create().parse_overrides([marked])[0]
