@@ -39,7 +39,8 @@ def mark(config: DictConfig, layers: Sequence[Layer]) -> None:
             if value == "???":
                 continue
             if layer.packaged:
-                packaged[path[:-1]] = value
+                if value != "???":  # a class that the user has to name
+                    packaged[path[:-1]] = value
                 replaced.pop(path[:-1], None)
             elif value != packaged.get(path[:-1], value):
                 replaced[path[:-1]] = packaged[path[:-1]]

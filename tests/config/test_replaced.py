@@ -1,0 +1,48 @@
+"""A user's class in the place of a packaged one: which keys of the node are its own."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlrun.config.interpolation import plain
+from rlrun.config.layers import OVERRIDE, Layer
+from rlrun.config.replaced import mark
+
+NET = {"_target_": "rlrun.nn.Critics", "hidden": [4], "members": 2}
+
+
+def marked(*layers):
+    """Return the part `net` that layers (packaged, content) come to."""
+    config = OmegaConf.create()
+    for _, content in layers:
+        config.merge_with({"net": content})
+    named = [Layer("file" if packaged else OVERRIDE, "", packaged, {"net": content}) for packaged, content in layers]
+    mark(config, named)
+    return plain(config)["net"]
+
+
+def test_keys_of_packaged_files_are_optional_and_those_of_users_are_not():
+    node = marked((True, NET), (False, {"_target_": "my.Net", "hidden": [8], "width": 3}))
+    assert (node["_replaces_"], node["_optional_"]) == ("rlrun.nn.Critics", ["members"])
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [(True, NET), (False, {"hidden": [8]})],
+        [(True, NET), (False, {"_target_": "rlrun.nn.Critics"})],
+        [(True, NET), (True, {"_target_": "rlrun.nn.ImplicitCritics"})],
+        [(True, {"_target_": "???", "gain": 1}), (False, {"_target_": "my.Policy"})],
+        [(False, {"_target_": "my.Net"})],
+    ],
+    ids=["a number", "the same class", "another packaged one", "a class that has to be named", "a part of the user's"],
+)
+def test_other_nodes_are_not_marked(layers):
+    assert not {"_replaces_", "_optional_"} & {*marked(*layers)}
+
+
+def test_a_file_of_the_user_replaces_as_an_override_does(compose, write):
+    header = "# @package _global_\ndefaults: [/rlrun/algorithm/dqn, _self_]\n"
+    write("conf/algorithm/mine.yaml", f"{header}networks: {{q: {{_target_: my.Net, width: 3}}}}\n")
+    node = plain(compose("algorithm=mine", "env=cartpole", check=False).config)["networks"]["q"]
+    assert node["_replaces_"] == "parts.Network"
+    assert "width" not in node["_optional_"]
