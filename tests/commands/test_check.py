@@ -44,6 +44,13 @@ class Plain(torch.nn.Linear):
         super().__init__(4, 2)
 
 
+class Bare(torch.nn.Module):
+    """A module whose constructor is that of torch."""
+
+    def forward(self, observation):
+        return observation[:, :2]
+
+
 class Half(Plain):
     """One of the two things that DQN asks of a network."""
 
@@ -90,9 +97,19 @@ def test_keys_that_a_network_of_ones_own_does_not_take_are_named():
     )
 
 
-def test_a_key_that_a_user_gave_is_never_left_out():
-    with pytest.raises(BuildError, match=r"networks.q.width: .*Plain takes no argument 'width'; it takes spaces, hidd"):
-        check([*DQN, f"{OWN}.Plain", "+networks.q.width=3"])
+@pytest.mark.parametrize(("key", "name"), [("+networks.q.width=3", "width"), ("networks.q.dropout=0.5", "dropout")])
+def test_a_key_that_a_user_gave_is_never_left_out(key, name):
+    with pytest.raises(BuildError, match=rf"networks.q.{name}: .*Plain takes no argument '{name}'"):
+        check([*DQN, f"{OWN}.Plain", key])
+
+
+def test_a_network_without_a_constructor_takes_nothing():
+    assert check([*DQN, f"{OWN}.Bare"])
+
+
+def test_a_network_that_is_not_there_is_told_by_those_that_are():
+    with pytest.raises(ConfigError, match=r"networks.critics.hidden: no such key; there are q$"):
+        check([*DQN, "networks.critics.hidden=[4]"])
 
 
 def test_large_images_and_layers_are_reported():

@@ -102,6 +102,23 @@ def test_null_takes_a_group_out(compose):
     assert "env" not in compose("algorithm=dqn", "env=null", check=False).config
 
 
+def test_a_dict_sets_keys_beside_the_choice_of_its_group(compose):
+    for line in (["memory=prioritized", "memory={length: 7}"], ["memory={length: 7}", "memory=prioritized"]):
+        composed = compose(*GROUPS, "preset=null", *line)
+        assert (composed.choices["memory"], composed.config.memory.length) == ("prioritized", 7)
+    kwargs = compose(*GROUPS, "env.kwargs={a: 1}", "env.kwargs={b: 2}").config.env.kwargs
+    assert (kwargs.a, kwargs.b) == (1, 2)
+
+
+def test_an_own_group_may_choose_the_algorithm(compose, write):
+    write(
+        "conf/experiment/e1.yaml",
+        "# @package _global_\ndefaults: [override /algorithm: dqn, override /env: pendulum]\n",
+    )
+    composed = compose("+experiment=e1")
+    assert (composed.choices["algorithm"], composed.choices["experiment"]) == ("dqn", "e1")
+
+
 def test_the_last_of_repeated_words_wins(compose):
     composed = compose("algorithm=sac", "env=pendulum", "seed=1", "algorithm=dqn", "+seed=2", "with=rnd", "with=scale")
     assert (composed.choices["algorithm"], composed.config.seed) == ("dqn", 2)

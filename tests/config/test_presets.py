@@ -90,3 +90,23 @@ def test_a_pair_works_where_train_does_not_list_it(compose, write):
     )
     config = compose(*TUNED).config
     assert (config.algorithm.lr, config.num_envs) == (2.5e-3, 1)
+
+
+OWN = "# @package _global_\n"
+
+
+def test_a_preset_of_the_users_own_beats_his_algorithm_file(compose, write):
+    write("conf/algorithm/dqn.yaml", f"{OWN}defaults: [/rlrun/algorithm/dqn, _self_]\nalgorithm: {{lr: 0.001}}\n")
+    write("conf/preset/dqn_pendulum.yaml", f"{OWN}algorithm: {{lr: 0.07}}\n")
+    composed = compose("algorithm=dqn", "env=pendulum")
+    assert (composed.preset, composed.config.algorithm.lr) == ("dqn_pendulum", 0.07)
+
+
+def test_a_file_that_only_lists_others_yields_to_a_preset(compose, write):
+    write("conf/algorithm/mine.yaml", f"{OWN}defaults: [/rlrun/algorithm/dqn]\n")
+    write("conf/preset/mine_pendulum.yaml", f"{OWN}algorithm: {{lr: 0.07}}\n")
+    composed = compose("algorithm=mine", "env=pendulum")
+    assert (composed.preset, composed.config.algorithm.lr) == ("mine_pendulum", 0.07)
+    write("conf/memory/prioritized.yaml", "defaults: [/rlrun/memory/prioritized]\n")
+    assert compose(*TUNED).config.memory.length == 9000
+    assert "" not in compose(*TUNED).config

@@ -49,6 +49,19 @@ class MyEnv(gymnasium.Env):
         return self.observation_space.sample(), float(action), False, True, {}
 
 class MyNetwork(QNetwork): pass
+
+class Net(torch.nn.Linear):
+    def __init__(self, inputs, outputs):
+        super().__init__(inputs, outputs)
+
+class SoftQNetwork(torch.nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.LazyLinear(hidden[0]), torch.nn.ReLU(), torch.nn.LazyLinear(1))
+
+    def forward(self, observation, action):
+        return self.layers(torch.cat((observation, action), -1))
+
 class MyCallback(Callback): pass
 
 class Rocking:

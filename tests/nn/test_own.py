@@ -139,3 +139,70 @@ def test_a_soft_policy_over_choices_has_no_layers():
     critics = Critics(spaces)
     with pytest.raises(ConfigError, match="softmax of the critics"):
         SoftPolicy(spaces, critics, Temperature(spaces), layers=partial(Rows, 2))
+
+
+class Flipped(Pair):
+    """Value and policy, in the wrong order."""
+
+    def forward(self, observation):
+        return self.critic(observation), self.policy(observation)
+
+
+class Turned(nn.Module):
+    """Outputs [F, B] in place of [B, F], which look right for a batch of F."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.layer = nn.LazyLinear(outputs)
+
+    def forward(self, *inputs):
+        return self.layer(torch.cat(inputs, -1)).T
+
+
+class Gives(nn.Module):
+    """Something of each observation."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change, self.layer = change, nn.LazyLinear(2)
+
+    def forward(self, observation):
+        return self.change(self.layer(observation))
+
+
+def test_policy_and_value_in_the_wrong_order_are_refused():
+    with pytest.raises(ConfigError, match=r"Flipped gives outputs of widths \[1, 2\], wanted 1 as the last one"):
+        ActorCritic(Spaces(VECTOR, Discrete(2)), layers=partial(Flipped, 2))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: QNetwork(Spaces(VECTOR, Discrete(2)), layers=partial(Turned, 2)),
+        lambda: Critics(Spaces(VECTOR, Discrete(2)), layers=partial(Turned, 2)),
+        lambda: Policy(Spaces(VECTOR, Discrete(2)), layers=partial(Turned, 2)),
+        lambda: SquashedGaussian(Spaces(VECTOR, box(1)), layers=partial(Turned, 2)),
+    ],
+)
+def test_turned_outputs_are_refused(network):
+    with pytest.raises(ConfigError, match=r"Turned gives \[2, 3\] of 3 rows, wanted \[3, F\]"):
+        network()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: None, "gives a NoneType, wanted a tensor"),
+        (lambda rows: rows.detach().numpy(), "gives a ndarray, wanted a tensor"),
+        (lambda rows: (rows, rows), "gives a tuple, wanted a tensor"),
+        (lambda rows: rows.sum(), "gives \\[\\] of 2 rows"),
+    ],
+)
+def test_other_outputs_are_named(change, message):
+    with pytest.raises(ConfigError, match=f"Gives {message}"):
+        QNetwork(Spaces(VECTOR, Discrete(2)), layers=partial(Gives, change))
+
+
+def test_double_outputs_become_what_networks_compute_in():
+    network = QNetwork(Spaces(VECTOR, Discrete(2)), layers=partial(Gives, torch.Tensor.double))
+    assert network(draw(VECTOR, 5)).dtype == torch.float32

@@ -155,8 +155,9 @@ class Builder:
             params = parameters(target, heirs=True)
         except (ValueError, TypeError):  # some classes written in C have none
             return names, {}
-        own = replaced.taken(params, names)
-        known = [*own, *(replaced.taken(parameters(former), names) if _wraps(former) else ())]
+        own = [] if replaced.takes_nothing(target) else replaced.taken(params, names)
+        wrapped = replaced.taken(parameters(former), names) if _wraps(former) else ()
+        known = [*own, *(name for name in wrapped if name not in replaced.VOID)]
         refused = [name for name in names if name not in known and name not in node["_optional_"]]
         self._leave_out(path, node, [name for name in names if name not in own and name not in refused])
         needed = [entry.name for entry in params if entry.default is entry.empty and entry.name not in own]
@@ -174,7 +175,8 @@ class Builder:
                 raise BuildError(f"{node['_target_']} is in the place of {former.__name__}: {doc} It lacks {missing}")
             return part
         _, names = self.given(path, node)
-        own, known = (replaced.taken(parameters(kind, heirs=True), names) for kind in (recipe.func, former))
+        own = [name for name in names if name in recipe.keywords]
+        known = replaced.taken(parameters(former, heirs=True), names)
         self._leave_out(path, node, [name for name in names if name not in own and name in replaced.VOID])
         kept = [name for name in known if name in node["_optional_"] or name not in own]
         return former(**{name: self._at((*path, name), path) for name in kept}, layers=recipe)

@@ -188,7 +188,7 @@ class Composer:
             listing, typed = self._listed(loader, chosen, preset)
             layers = self._layers(listing, preset)
         config = hydra.compose(f"{OURS}_{self._primary}", [*typed, self._path.override])
-        if preset is not None:
+        if preset is not None and self._path.is_packaged(f"{PRESET}/{preset}"):
             layers = _yield_to_own(config, layers, preset)
         for name in OPEN:
             node = OmegaConf.select(config, name, throw_on_missing=False, throw_on_resolution_failure=False)
@@ -207,7 +207,7 @@ class Composer:
         takes out a group that is listed.
         """
         chosen = [Override("", "", PRESET, preset), *chosen] if preset is not None else chosen
-        added: set[str] = {override.key for override in chosen if override.key == ADDITIONS and override.sign == "+"}
+        added: set[str] = {override.key for override in chosen if override.sign == "+"}
         absent: set[str] = set()
         doubled: set[str] = set()
         while True:
@@ -349,7 +349,7 @@ def _hydra(primary: str) -> Iterator[ConfigLoader]:
 def _yield_to_own(config: DictConfig, layers: Sequence[Layer], preset: str) -> list[Layer]:
     """Give the keys of a user's files their values back, and return the layers with those that are the preset's."""
     index = next(index for index, layer in enumerate(layers) if layer.config_path == f"{PRESET}/{preset}")
-    own = [leaf for layer in layers[:index] if not layer.packaged for leaf in leaves(layer.content)]
+    own = [leaf for layer in layers[:index] if not layer.packaged for leaf in leaves(layer.content) if leaf[1] != {}]
     content: dict[str, Any] = {}
     for path, value in leaves(layers[index].content):
         inside = [leaf for leaf in own if path[: len(leaf[0])] == leaf[0] or leaf[0][: len(path)] == path]

@@ -61,14 +61,17 @@ class Override(NamedTuple):
 def parse(overrides: Iterable[str]) -> list[Override]:
     """Return the overrides, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
 
+    A dict sets keys, beside a choice from the group of its name and beside other dicts.
+
     Raises: ConfigError if an override is malformed or asks for several values, or `overrides` is not a list of texts.
     """
-    by_key: dict[str, Override] = {}
-    for override in map(_parse, map(str.strip, listed(overrides))):
-        before = by_key.pop(override.key, None)
+    by_key: dict[tuple[str, int], Override] = {}
+    for number, override in enumerate(map(_parse, map(str.strip, listed(overrides))), 1):
+        key = override.key, number if isinstance(override.value, dict) else 0
+        before = by_key.pop(key, None)
         if override.key == ADDITIONS and override.sign == "+" and before is not None:
             override = _joined([before, override])
-        by_key[override.key] = override
+        by_key[key] = override
     return list(by_key.values())
 
 
@@ -190,6 +193,8 @@ def _find(config: DictConfig, override: Override, groups: Sequence[str]) -> None
             what = "no such key" if index or len(path) > 1 else "no such key or group"
             if index == 1 and path[0] in CLOSED:
                 raise ConfigError(f"{override.key}: {what}{instead(path[0], key)}")
+            if path[0] == "networks" and index == 1:
+                raise ConfigError(f"{override.key}: {what}{near or '; there are ' + ', '.join(names)}")
             part = isinstance(node, dict) and ("_target_" in node or path[:index] == ("callbacks",))
             part = part or override.key == "expect.return"
             near = near or (f"; +{override.key}=… adds one" if part else f"; there are {', '.join(names) or 'none'}")

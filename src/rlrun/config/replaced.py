@@ -34,13 +34,10 @@ def mark(config: DictConfig, layers: Sequence[Layer]) -> None:
     replaced: dict[Path, Any] = {}
     for layer in layers:
         for path, value in leaves(layer.content):
-            if path[-1:] != ("_target_",):
-                continue
-            if value == "???":
+            if path[-1:] != ("_target_",) or value == "???":  # a class that the user has to name
                 continue
             if layer.packaged:
-                if value != "???":  # a class that the user has to name
-                    packaged[path[:-1]] = value
+                packaged[path[:-1]] = value
                 replaced.pop(path[:-1], None)
             elif value != packaged.get(path[:-1], value):
                 replaced[path[:-1]] = packaged[path[:-1]]
@@ -71,6 +68,13 @@ def taken(params: Sequence[inspect.Parameter], names: Iterable[str]) -> list[str
 def named(params: Iterable[inspect.Parameter]) -> list[str]:
     """Return the names of parameters that are given by name."""
     return [entry.name for entry in params if entry.kind in (entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY)]
+
+
+def takes_nothing(target: Any) -> bool:
+    """Return whether a class has no constructor of its own, but that of `torch.nn.Module`, which names no argument."""
+    from torch import nn
+
+    return inspect.isclass(target) and target.__init__ is nn.Module.__init__
 
 
 def is_plain(part: Any) -> bool:

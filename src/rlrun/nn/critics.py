@@ -96,9 +96,12 @@ class Critics(Encoded):
         rows, _ = self._rows(zeros(spaces.observation))
         inputs = (rows, torch.zeros(2, self.codec.continuous)) if self.codec.continuous else (rows,)
         width, size = self.codec.width or 1, self.value_head.size
+        count = width * size + 1  # another number of rows than outputs, so that one is not taken for the other
         meaning = f"{'choices' if self.codec.discrete else 'value'}{f' × {size} numbers each' if size > 1 else ''}"
         for member in self.layers:
             require_outputs(outputs_of(member, *inputs, place="layers"), {width * size: meaning}, layers)
+        with torch.no_grad():
+            self._of_own(zeros(spaces.observation, count), torch.zeros(count, self.codec.continuous))
 
     def forward(self, observation: Tree, c: Tensor | None = None) -> Tensor:
         """Return the values of an observation and the continuous part c [B, A] of an action."""
@@ -124,7 +127,8 @@ class Critics(Encoded):
 
     def _of_own(self, observation: Tree, c: Tensor | None) -> Tensor:
         rows, lead = self._rows(present(observation))
-        output = self.layers(rows) if c is None else self.layers(rows, c.reshape(-1, c.shape[-1]))
+        inputs = (rows,) if c is None or not self.codec.continuous else (rows, c.reshape(-1, c.shape[-1]))
+        output = self.layers(*inputs)
         return output.reshape(self.members, *lead, -1)  # type: ignore[no-any-return]
 
 

@@ -239,6 +239,7 @@ class Encoded(nn.Module):
         spaces: Spaces | Space,
         wanted: dict[int, str],
         *,
+        behind: int | None = None,
         encoder: Any = None,
         core: Kind | None = None,
     ) -> int:
@@ -248,13 +249,16 @@ class Encoded(nn.Module):
             layers: the module or a recipe of it.
             spaces: of the environment, or of observations.
             wanted: meanings of the numbers of outputs that fit.
+            behind: as `OwnLayers` takes it.
             encoder, core: options that it makes void.
 
         Raises:
             ConfigError: the module gives another number of outputs, or one of the options is set.
         """
         require_alone(encoder, core)
-        outputs = self.use_encoder(OwnLayers(layers), spaces)
+        outputs = self.use_encoder(OwnLayers(layers, behind=behind), spaces)
+        with torch.no_grad():  # another number of rows than outputs, so that one is not taken for the other
+            self.encode(zeros(self.read(spaces), outputs + 1))
         require_outputs(outputs, wanted, layers)
         return outputs
 
@@ -335,6 +339,7 @@ class EncodedMLP(Encoded):
     """
 
     meaning = "numbers"  # of the outputs, for messages
+    is_pair = False  # a module of one's own may give both halves as a tuple
 
     def __init__(
         self,
@@ -357,7 +362,8 @@ class EncodedMLP(Encoded):
     ) -> None:
         super().__init__()
         if layers is not None:
-            self.use_own(layers, spaces, {outputs: self.meaning}, encoder=encoder, core=core)
+            behind = outputs // 2 if self.is_pair else None
+            self.use_own(layers, spaces, {outputs: self.meaning}, behind=behind, encoder=encoder, core=core)
             self.layers: nn.Module = nn.Identity()
             return
         options: dict[str, Any] = {"activation": activation, "layer_norm": layer_norm, "init": init}

@@ -1,6 +1,7 @@
 """A user's plain module in the place of a network's encoder and layers."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +17,44 @@ class OwnLayers(nn.Module):
 
     Args:
         layers: the module or a recipe of it.
+        behind: the width of the last of several outputs, 0 for any; None = there is one output.
+
+    Raises:
+        ConfigError: called, the module gives something else, or another number of rows.
     """
 
-    def __init__(self, layers: Layers) -> None:
+    def __init__(self, layers: Layers, *, behind: int | None = None) -> None:
         super().__init__()
         self.module = layers if isinstance(layers, nn.Module) else layers()
+        self.behind = behind
 
     def forward(self, *inputs: Tree) -> Tensor:
         outputs = self.module(*inputs)
         if isinstance(outputs, Tensor):
-            return _row(outputs)
-        return torch.cat([_row(part) for part in outputs], -1)
+            return self._row(outputs, inputs)
+        if self.behind is None or not isinstance(outputs, tuple | list) or not outputs:
+            wanted = "a tensor [B, F]" if self.behind is None else "a tensor [B, F] or a tuple of them"
+            raise ConfigError(f"{self.name} gives a {type(outputs).__name__}, wanted {wanted}")
+        parts = [self._row(output, inputs) for output in outputs]
+        if self.behind and parts[-1].shape[-1] != self.behind:
+            widths = [part.shape[-1] for part in parts]
+            raise ConfigError(f"{self.name} gives outputs of widths {widths}, wanted {self.behind} as the last one")
+        return torch.cat(parts, -1)
+
+    @property
+    def name(self) -> str:
+        """The module's class."""
+        return type(self.module).__name__
+
+    def _row(self, output: Any, inputs: tuple[Tree, ...]) -> Tensor:
+        first: Any = inputs[0]
+        while isinstance(first, dict):
+            first = next(iter(first.values()))
+        if not isinstance(output, Tensor) or not output.dim() or len(output) != len(first):
+            got = [*output.shape] if isinstance(output, Tensor) else f"a {type(output).__name__}"
+            raise ConfigError(f"{self.name} gives {got} of {len(first)} rows, wanted [{len(first)}, F]")
+        row = output if output.dim() > 1 else output.unsqueeze(-1)
+        return row.to(torch.get_default_dtype()) if row.dtype == torch.float64 else row
 
 
 class OwnMembers(nn.ModuleList):
@@ -73,7 +101,3 @@ def require_outputs(got: int, wanted: dict[int, str], network: Layers) -> None:
         name = getattr(network, "func", network)
         kind = getattr(name, "__name__", type(name).__name__)
         raise ConfigError(f"{kind} gives [B, {got}], wanted {listed}")
-
-
-def _row(output: Tensor) -> Tensor:
-    return output if output.dim() > 1 else output.unsqueeze(-1)

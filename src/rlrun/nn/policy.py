@@ -38,7 +38,7 @@ class SquashedGaussian(EncodedMLP):
         SpaceError: the action space has no Box leaf, or one without bounds.
     """
 
-    meaning = "mean and log_std before the tanh"
+    meaning, is_pair = "mean and log_std before the tanh", True
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Policy(Remembering):
         self.own = layers is not None
         if layers is not None:
             require_alone(encoder, core)
-            hidden, encoder = (), OwnLayers(layers)
+            hidden, encoder = (), OwnLayers(layers, behind=self.further)
         self.trunk = Trunk(
             spaces,
             hidden=hidden,
@@ -207,6 +207,8 @@ class Policy(Remembering):
         if codec.continuous:
             wanted[count + codec.continuous] = f"with {codec.continuous} log_std behind the means"
         require_outputs(self.trunk.size, wanted, layers)
+        with torch.no_grad():  # another number of rows than outputs, so that one is not taken for the other
+            self.trunk(zeros(spaces.observation, self.trunk.size + 1))
         spread: Spread = "free" if self.trunk.size == count else "observation"
         return ActionHead(spaces, None, spread=spread, **options)
 
