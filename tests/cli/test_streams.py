@@ -89,6 +89,7 @@ def test_a_hangup_stops_a_run_in_order(tmp_path, way):
     words = [*RLRUN, *LONG, "--run-dir", str(run.path)]
     pid, screen = pty.fork()
     if not pid:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run below nohup
         os.execvp("nohup" if way == "nohup" else words[0], ["nohup", *words] if way == "nohup" else words)
     os.set_blocking(screen, False)
     wait_for(run.metrics, pid)
