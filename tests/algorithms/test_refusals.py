@@ -105,7 +105,7 @@ SETTINGS = [
     (lambda: decisions(CONTINUOUS, most=0), r"algorithm\.most_steps must be at least 1, not 0"),
     (lambda: BCLoss(Policy(CONTINUOUS), sgd, objective="mod"), r"objective: wanted one of likelihood, mode, got 'mod'"),
     (lambda: followed(CONTINUOUS), r"actor_q: wanted one of first, min, mean, got 'frist'.*first"),
-    (lambda: QNetwork(DISCRETE, members=2, layers=torch.nn.Linear(1, 2)), r"one network; algorithm\.ensemble=2"),
+    (lambda: QNetwork(DISCRETE, members=2, layers=torch.nn.Linear(1, 2)), r"one module cannot be 2 members"),
     (lambda: priced(1), r"critics lie apart; give algorithm\.ensemble at least 2, not 1$"),
     (lambda: Temperature(CONTINUOUS, epistemic=0.4).of("continuous"), "epistemic is for algorithm=dsac and doac"),
     (lambda: Temperature(CONTINUOUS, epistemic=0.0), r"^algorithm\.temperature\.epistemic: .* above 0, got 0.0$"),

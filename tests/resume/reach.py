@@ -70,6 +70,8 @@ LEFT_OUT = {  # (class, attribute): why it may differ
     ("StepBlock", "_hashed"): "counted in these steps; VIEWS has the sums of all steps",
     ("StepBlock", "_sums"): "VIEWS has those of all steps",
     ("SyncEnv", "_steps"): "counted from where this process began",
+    ("SyncEnv", "_step_functions"): "the first step of a process is checked more closely",
+    ("Outputs", "begun"): "the first observation of a process is",
     ("SyncEnv", "_begun"): "counted from there; VIEWS has lengths",
     ("SyncEnv", "_restarted"): "filled before they are handed out",
     ("SyncEnv", "_flat_views"): "the memory of StepBlock",

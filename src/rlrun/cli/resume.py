@@ -16,8 +16,8 @@ def resume(
         list[str] | None,
         typer.Argument(
             metavar="[OVERRIDE]...",
-            help="stop.env_steps=200_000 extends the budget; evaluation, checkpoint, logger, log, memory.export, "
-            "device, threads and env.vectorization can change, too.",
+            help="stop.env_steps=200_000 extends the budget; evaluation, checkpoint, logger, log, notes, "
+            "memory.export, device, threads and env.vectorization can change, too.",
         ),
     ] = None,
     trust: Trust = None,

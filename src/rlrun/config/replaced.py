@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlrun.config.interpolation import Path, children, dotted, leaves, plain
 from rlrun.config.layers import Layer, origins
+from rlrun.security.trust import within
 
 KEYS = ("_replaces_", "_optional_")
 # Options that shape the layers of a packaged network; they are void where a plain module takes their place.
@@ -78,10 +79,12 @@ def takes_nothing(target: Any) -> bool:
 
 
 def is_plain(part: Any) -> bool:
-    """Return whether a part is a module of torch that only turns observations into outputs."""
+    """Return whether a part is a module of torch that only turns inputs into outputs, and knows nothing of rlrun."""
     from torch import nn
 
-    own_forward = isinstance(part, nn.Module) and type(part).forward is not nn.Module.forward
+    if not isinstance(part, nn.Module) or any(within(kind.__module__, ["rlrun"]) for kind in type(part).__mro__):
+        return False
+    own_forward = type(part).forward is not nn.Module.forward
     return own_forward and not hasattr(part, "act") and not hasattr(part, "codec")
 
 
