@@ -2,6 +2,7 @@
 
 import copy
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,18 @@ def test_trees_and_texts_are_those_of_omegaconf(overrides):
     config = compose(overrides).config
     assert plain(config) == OmegaConf.to_container(config, resolve=False)
     assert to_yaml(config) == OmegaConf.to_yaml(config)
+
+
+def test_threads_compose_at_once(monkeypatch):
+    monkeypatch.setattr(composition, "_of_packaged", {})  # or most of them would only read what another one composed
+    names = ["a2c", "ppo", "dqn", "sac", "td3", "ddpg"]
+    with ThreadPoolExecutor(len(names)) as pool:
+        composed = list(pool.map(lambda name: compose([f"algorithm={name}", "env.id=A-v0"], check=False), names))
+    assert [one.choices["algorithm"] for one in composed] == names
+
+
+def test_a_dict_of_one_command_line_is_not_changed_by_another():
+    line = ["algorithm=dqn", "env=cartpole", "env.kwargs={a: 1}"]
+    changed = compose([*line, "env.kwargs.a=2", "env.kwargs.b=3"], check=False)
+    assert changed.config.env.kwargs == {"a": 2, "b": 3}
+    assert compose(line, check=False).config.env.kwargs == {"a": 1}

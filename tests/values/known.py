@@ -23,7 +23,7 @@ import rlrun
 from rlrun import config as configuration
 from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.policy import ActorCriticLoss
-from rlrun.config.places import packaged_dir
+from rlrun.config.places import first_comment, packaged_dir
 from rlrun.core.typing import Array
 from rlrun.devtools.conformance.checks import shrink
 from rlrun.memory import ReturnNormalize
@@ -232,9 +232,8 @@ def in_ci() -> Iterator[Case]:
 
 
 def discrete(algorithm: str) -> bool:
-    """Tell whether an algorithm wants choices, which the first line of its file says."""
-    first, *_ = (packaged_dir() / "algorithm" / f"{algorithm}.yaml").read_text().splitlines()
-    return first.endswith("; discrete actions")
+    """Tell whether an algorithm wants choices, which the first comment of its file says."""
+    return first_comment(packaged_dir() / "algorithm" / f"{algorithm}.yaml").endswith("; discrete actions")
 
 
 def overrides(case: Case) -> list[str]:

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -331,6 +332,7 @@ class Composer:
 
 
 _check = check
+_one_at_a_time = threading.RLock()  # Hydra holds what it composes by in one global object
 _of_packaged: dict[Any, bytes] = {}  # selections of packaged files alone, which all composers of a process share
 
 
@@ -338,12 +340,13 @@ _of_packaged: dict[Any, bytes] = {}  # selections of packaged files alone, which
 def _hydra(primary: str) -> Iterator[ConfigLoader]:
     """Initialize Hydra on the folder of first files; a user's own Hydra application is active again afterwards."""
     base = version.VersionBase.instance()
-    previous = base.version_base
-    try:
-        with initialize_config_dir(str(Path(__file__).parent / "primary"), job_name=OURS, version_base="1.3"):
-            yield GlobalHydra.instance().config_loader()
-    finally:
-        base.version_base = previous
+    with _one_at_a_time:
+        previous = base.version_base
+        try:
+            with initialize_config_dir(str(Path(__file__).parent / "primary"), job_name=OURS, version_base="1.3"):
+                yield GlobalHydra.instance().config_loader()
+        finally:
+            base.version_base = previous
 
 
 def _yield_to_own(config: DictConfig, layers: Sequence[Layer], preset: str) -> list[Layer]:

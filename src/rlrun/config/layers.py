@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,7 +42,8 @@ def layer_of_overrides(overrides: Sequence[Override]) -> Layer:
                 node[key] = {}
             node = node[key]
         merged = isinstance(override.value, dict) and isinstance(node.get(last), dict)
-        node[last] = {**node[last], **override.value} if merged else override.value
+        value = copy.deepcopy(override.value)  # later overrides may set keys in it, and parsed ones are shared
+        node[last] = {**node[last], **value} if merged else value
     return Layer(OVERRIDE, "", False, content)
 
 

@@ -61,13 +61,13 @@ class Override(NamedTuple):
 def parse(overrides: Iterable[str]) -> list[Override]:
     """Return the overrides, each key once: the last one wins; but `+with=rnd +with=scale` is `+with=[rnd,scale]`.
 
-    A dict sets keys, beside a choice from the group of its name and beside other dicts.
+    A dict sets keys, beside a choice from the group of its name.
 
     Raises: ConfigError if an override is malformed or asks for several values, or `overrides` is not a list of texts.
     """
-    by_key: dict[tuple[str, int], Override] = {}
-    for number, override in enumerate(map(_parse, map(str.strip, listed(overrides))), 1):
-        key = override.key, number if isinstance(override.value, dict) else 0
+    by_key: dict[tuple[str, bool], Override] = {}
+    for override in map(_parse, map(str.strip, listed(overrides))):
+        key = override.key, isinstance(override.value, dict)
         before = by_key.pop(key, None)
         if override.key == ADDITIONS and override.sign == "+" and before is not None:
             override = _joined([before, override])
