@@ -93,8 +93,8 @@ def _check_unread(composed: Composed, read: Mapping[Keys, Any]) -> None:
         at = [choice for choice in composed.choices if f"{key}.".startswith(f"{choice.partition('@')[2] or '@'}.")]
         if at or not inside or not all(setters[path].packaged for path in inside):
             near = did_you_mean(key, [candidate for candidate in keys if not candidate.startswith(key)])
-            told = hint(split(key), tree, near) + _headless(setters[inside[0]] if inside else None, tree)
-            raise ConfigError(f"{key}: no part reads this key{told}")
+            way_out = hint(split(key), tree, near) + _headless(setters[inside[0]] if inside else None, tree)
+            raise ConfigError(f"{key}: no part reads this key{way_out}")
     in_files = {path for layer in composed.layers if layer.label != OVERRIDE for path, _ in leaves(layer.content)}
     for path, layer in setters.items():
         block = path[0]

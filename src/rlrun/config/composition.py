@@ -93,11 +93,12 @@ class Composer:
 
     def __init__(self, config_dir: str | Path | None = None, *, primary: str = TRAIN) -> None:
         folder = Path(config_dir) if config_dir is not None else None
-        found = readable_places(folder)
-        self._path = SearchPath(found)
+        folders = readable_places(folder)
+        self._path = SearchPath(folders)
+        self._groups = self._path.options("", ObjectType.GROUP)
         self._primary = primary
         self._project = places.project_dir(folder)
-        self._selections = _of_packaged if [place.packaged for place in found] == [True] else {}
+        self._selections = _of_packaged if [place.packaged for place in folders] == [True] else {}
         places.add_to_path(self._project)
 
     def compose(
@@ -128,11 +129,13 @@ class Composer:
             settings_of_hydra = _of_hydra(selection.layers) | typed
             with open_dict(config):
                 config.pop("sweep", None)
-        for override in sorted(settings, key=lambda override: override.key.split(".")[0] != RESOLVERS):
-            apply(config, override, self._path.options("", ObjectType.GROUP))
-            if override.key.split(".")[0] == RESOLVERS:
-                register_resolvers({RESOLVERS: plain(config).get(RESOLVERS)})
-        register_resolvers({RESOLVERS: plain(config).get(RESOLVERS)})
+        of_resolvers = [override for override in settings if override.key.split(".")[0] == RESOLVERS]
+        for override in of_resolvers:
+            apply(config, override, self._groups)
+        register_resolvers(plain(config))
+        for override in settings:
+            if override not in of_resolvers:
+                apply(config, override, self._groups)
         layers = [*selection.layers, layer_of_overrides(settings)]
         mark(config, layers)
         composed = Composed(
@@ -250,8 +253,8 @@ class Composer:
         """Return the preset of the typed algorithm and environment, which may be refused; it saves a listing."""
         typed = {override.key: override.value for override in chosen if override.sign != "~"}
         name = f"{typed.get('algorithm')}_{typed.get('env')}"
-        likely = PRESET not in {override.key for override in chosen} and len(self._path.sources) == 1
-        return name if likely and self._path.source_of(f"{PRESET}/{name}") is not None else None
+        files = (f"algorithm/{typed.get('algorithm')}", f"env/{typed.get('env')}", f"{PRESET}/{name}")
+        return name if PRESET not in typed and all(map(self._path.is_packaged, files)) else None
 
     def _tuned_preset(
         self, listing: Any, layers: Sequence[Layer], chosen: Sequence[Override], likely: str | None
@@ -295,9 +298,8 @@ class Composer:
 
     def _mistyped_group(self, settings: Sequence[Override]) -> str | None:
         """Return a message if an override looks like a choice from a group whose name is misspelt."""
-        groups = self._path.options("", ObjectType.GROUP)
         for override in settings:
-            near = nearest(override.key, groups)
+            near = nearest(override.key, self._groups)
             if "." not in override.key and near is not None and near != override.key:
                 return f"{override.key}: no such key or group (did you mean '{near}'?)"
         return None

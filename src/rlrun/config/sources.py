@@ -1,6 +1,7 @@
 """Config folders as Hydra reads them: rlrun's dialect of YAML, and packaged files as `/rlrun/GROUP/NAME`."""
 
 import functools
+import pickle
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,32 +76,46 @@ class FolderSource(ConfigSource):  # type: ignore[misc]
     def content(self, config_path: str) -> Any:
         """Return what a file says; packaged files are read once."""
         path, label = self.file(config_path), self.label(config_path)
-        return _packaged(path, label) if self.place.packaged else read_yaml(path, label)
+        return _packaged(path, label)[0] if self.place.packaged else read_yaml(path, label)
 
     def load_config(self, config_path: str) -> ConfigResult:
-        label, content = self.label(config_path), self.content(config_path)
-        register_resolvers(content)
-        admit_all_resolvers(content)  # another person may have chosen the file
-        try:
-            config = OmegaConf.create(content)
-        except OmegaConfBaseException as error:
-            raise ConfigError(f"{label}: {one_line(error)}") from error
-        for item in content.get("defaults") or () if isinstance(content.get("defaults"), list) else ():
-            if item in (config_path.rpartition("/")[2], f"/{config_path}"):
-                hint = f": to start from the packaged file, write '/{OURS}/{config_path}'"
-                raise ConfigError(f"{label}: its defaults name the file itself{hint}")
-        package = _header(self.file(config_path))
-        if not self.place.packaged:
-            _require_header(self.file(config_path), config_path, package, content)
-        elif package is None and config_path.startswith(f"{OURS}/"):
-            # A packaged file keeps its own package, whichever file includes it.
-            package = ".".join(["_global_", *config_path.split("/")[1:-1]])
+        path, label = self.file(config_path), self.label(config_path)
+        package = _header(path)
+        if self.place.packaged:
+            config = pickle.loads(_packaged(path, label)[1])
+            if package is None and config_path.startswith(f"{OURS}/"):
+                # A packaged file keeps its own package, whichever file includes it.
+                package = ".".join(["_global_", *config_path.split("/")[1:-1]])
+        else:
+            config = _own(path, config_path)
+            _require_header(path, config_path, package, config)
         return ConfigResult(provider=self.provider, path=label, config=config, header={"package": package})
 
 
 @functools.cache
-def _packaged(path: Path, label: str) -> Any:
-    return read_yaml(path, label)
+def _packaged(path: Path, label: str) -> tuple[Any, bytes]:
+    """Return what a packaged file says, and its config as bytes: copying it is faster than building it anew."""
+    content = read_yaml(path, label)
+    return content, pickle.dumps(OmegaConf.create(content))
+
+
+def _own(path: Path, config_path: str) -> Any:
+    """Return the config of a user's file, whose resolvers are registered.
+
+    Raises:
+        ConfigError: naming the file.
+    """
+    content = read_yaml(path, str(path))
+    register_resolvers(content)
+    admit_all_resolvers(content)  # another person may have chosen the file
+    for item in content.get("defaults") or () if isinstance(content.get("defaults"), list) else ():
+        if item in (config_path.rpartition("/")[2], f"/{config_path}"):
+            hint = f": to start from the packaged file, write '/{OURS}/{config_path}'"
+            raise ConfigError(f"{path}: its defaults name the file itself{hint}")
+    try:
+        return OmegaConf.create(content)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{path}: {one_line(error)}") from error
 
 
 @functools.lru_cache(1024)
