@@ -4,6 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import wrappers
+from tests.resume.environments import Bounded
 
 from rlrun import checkpointing as storage
 from rlrun.core.errors import RlrunError
@@ -28,24 +29,6 @@ class Derived(wrappers.NormalizeObservation):
         self.resets = state["resets"]
 
 
-class Scale(gymnasium.ObservationWrapper):
-    """Divides observations by the largest seen so far."""
-
-    def __init__(self, env):
-        super().__init__(env)
-        self.largest = np.ones(env.observation_space.shape)
-
-    def observation(self, observation):
-        self.largest = np.maximum(self.largest, np.abs(observation))
-        return (observation / self.largest).astype(np.float32)
-
-    def state_dict(self):
-        return {"largest": self.largest}
-
-    def load_state_dict(self, state):
-        self.largest = state["largest"]
-
-
 def pendulum(*layers):
     env = gymnasium.make("Pendulum-v1")
     for layer in layers:
@@ -68,7 +51,7 @@ LAYERS = {
     "both of Gymnasium": [wrappers.NormalizeObservation, wrappers.NormalizeReward],
     "below a stack": [wrappers.NormalizeObservation, lambda env: wrappers.FrameStackObservation(env, 3)],
     "a derived one": [Derived, wrappers.NormalizeReward],
-    "one's own": [Scale],
+    "one's own": [Bounded],
 }
 
 
@@ -83,7 +66,7 @@ def test_a_fresh_environment_with_a_loaded_state_continues_bit_for_bit(layers):
 
 
 def test_a_state_is_a_copy():
-    env = pendulum(Derived, wrappers.NormalizeReward, Scale)
+    env = pendulum(Derived, wrappers.NormalizeReward, Bounded)
     walk(env, 5)
     states = LayerStates(env)
     before = states.state_dict()
@@ -120,12 +103,12 @@ def test_pooled_moments_are_those_of_all_samples_together():
 
 
 def test_states_of_several_environments_are_pooled_by_their_counts_wherever_moments_are():
-    envs = [pendulum(wrappers.NormalizeObservation, Scale) for _ in range(3)]
+    envs = [pendulum(wrappers.NormalizeObservation, Bounded) for _ in range(3)]
     for index, env in enumerate(envs):
         walk(env, 10 * (index + 1), seed=index)
     states = [LayerStates(env).state_dict() for env in envs]
     pooled = pool(states)
-    assert pooled["0.Scale"] == states[0]["0.Scale"]  # no moments: those of the first
+    assert pooled["0.Bounded"] == states[0]["0.Bounded"]  # no moments: those of the first
     moments = pooled["1.NormalizeObservation"]["obs_rms"]
     assert moments["count"] == pytest.approx(sum((11, 21, 31)), abs=1e-3)
     assert moments["mean"].dtype == states[0]["1.NormalizeObservation"]["obs_rms"]["mean"].dtype
@@ -149,8 +132,8 @@ def test_a_single_environment_is_left_out_where_only_wrappers_are_asked_for():
 
 def test_states_of_other_layers_and_failing_layers_are_named():
     env = LayerStates(pendulum(Derived))
-    with pytest.raises(RlrunError, match=r"the state is of 0.Scale, and this environment remembers by 0.Derived"):
-        env.load_state_dict({"0.Scale": {}})
+    with pytest.raises(RlrunError, match=r"the state is of 0.Bounded, and this environment remembers by 0.Derived"):
+        env.load_state_dict({"0.Bounded": {}})
     with pytest.raises(RlrunError, match="env: load_state_dict of Derived failed: KeyError: 'obs_rms'"):
         env.load_state_dict({"0.Derived": {}})
 
@@ -170,7 +153,7 @@ def test_moments_are_known_by_what_they_hold():
         def var(self): ...
         def count(self): ...
 
-    env = pendulum(Scale)
+    env = pendulum(Bounded)
     for value, expected in ((Moments(), True), ({"a": [Moments()]}, True), (Table(), False), (3.0, False)):
         env.something = value
         assert has_moments(env) is expected

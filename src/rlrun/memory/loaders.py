@@ -118,10 +118,7 @@ class ReplayLoader:
         while self._before_steps():
             self.updates += 1
             yield self._batch()
-        if self.collector is not None:
-            self._prepare(self.collector)
-        elif self.start is None:
-            self.start = 0
+        self._until_ready()
         if (missing := self._missing()) > math.ceil(1 / self.rate) + self.collect_steps:
             raise RunDirError(f"loader: the saved state has {self.updates} updates, {missing} steps before the next")
         while True:
@@ -143,6 +140,13 @@ class ReplayLoader:
     def _before_steps(self) -> bool:
         """Return True if the next update comes before the first environment step."""
         return self.start is None and self._since is None and self.updates < self.offline
+
+    def _until_ready(self) -> None:
+        """Collect until the table has rows to learn from; without a collector it has them."""
+        if self.collector is not None:
+            self._prepare(self.collector)
+        elif self.start is None:
+            self.start = 0
 
     def _prepare(self, collector: Steps) -> None:
         """Warm up, or fill a table whose rows were not saved; a resumed run continues either."""

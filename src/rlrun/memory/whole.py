@@ -116,10 +116,7 @@ class WholeReplayLoader(ReplayLoader):
         while self._before_steps():
             self.updates += 1
             yield self._batch()
-        if self.collector is not None:
-            self._prepare(self.collector)
-        elif self.start is None:
-            self.start = 0
+        self._until_ready()
         while True:
             while not self._left():
                 self._begin_round()
