@@ -1,12 +1,16 @@
 """`optimizer=` reaches every loss of every algorithm and addition; a loss may have another one."""
 
+from functools import partial
+
 import pytest
 import torch
 from tests.conf.test_every_config import CONF, empty_folder, overrides_of, provide
 
+from rlrun.callbacks import LossCallback
 from rlrun.config import build
 from rlrun.config.composition import compose
 from rlrun.devtools.conformance.checks import SMALL, shrink
+from rlrun.nn import retuned
 
 __all__ = ["empty_folder"]
 OWN_RATE = sorted(
@@ -114,3 +118,17 @@ def test_a_class_of_torch_takes_the_place_of_an_additions_optimizer():
     found = optimizers("algorithm=sac", "env=pendulum", "+with=rnd", "callbacks.rnd.optimizer._target_=torch.optim.SGD")
     assert type(found["rnd"]) is torch.optim.SGD
     assert found["rnd"].defaults["lr"] == 3e-4
+
+
+def test_a_schedule_keeps_the_share_of_an_additions_rate():
+    overrides = ["algorithm=ppo", "env=cartpole", "preset=null", "+with=[rnd,anneal]", "intrinsic.rnd.lr=1e-2"]
+    for name, share in optimizers(*overrides, "algorithm.lr=1e-3").items():
+        assert getattr(share, "rate_factor", 1.0) == pytest.approx({"ppo": 1.0, "rnd": 10.0}[name])
+
+
+def test_a_loss_multiplies_the_runs_rate_by_its_own_share():
+    network = torch.nn.Linear(2, 1)
+    recipe = partial(torch.optim.SGD, lr=1e-3)
+    loss = LossCallback(network, optimizer=partial(retuned, optimizer=recipe, lr=1e-2))
+    loss.set_rate(5e-4)
+    assert [group["lr"] for group in loss.optimizer.param_groups] == pytest.approx([5e-3])

@@ -291,7 +291,10 @@ class LossCallback(Callback):
 
     def set_rate(self, rate: float | None) -> None:
         """Set the learning rate of the optimizer: that of the schedule, or else the given one."""
-        self.rate = rate if self.schedule is None else self.schedule(self.updates)
+        if self.schedule is not None:
+            self.rate = self.schedule(self.updates)
+        elif rate is not None:
+            self.rate = rate * getattr(self.optimizer, "rate_factor", 1.0)
         if self.rate is not None and self.optimizer is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate * group.get("lr_factor", 1.0)

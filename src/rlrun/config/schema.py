@@ -13,7 +13,8 @@ from rlrun.core.errors import ConfigError, did_you_mean
 # The user's own: no `+` needed.
 FREE = ("notes", "resolvers")  # and of no run's own
 OPEN = (
-    *("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rename", "optimizer.groups"),
+    *("env.kwargs", "env.reset_options", "init.from", "init.parts", "init.rename"),
+    *("optimizer.groups", "optimizer.additions"),
     *FREE,
 )
 # What may change when a run is resumed: nothing that training depends on, but the machine, and a budget that is read.

@@ -115,6 +115,8 @@ def retuned(
 ) -> torch.optim.Optimizer:
     """Return an optimizer of a network like another one, with some settings of its own, such as its learning rate.
 
+    A schedule of the run's learning rate changes this one by the same factor, `rate_factor` of the run's.
+
     Args:
         network: is trained.
         optimizer: the other one, a partial; groups of `grouped` choose parameters of this network, too.
@@ -129,7 +131,11 @@ def retuned(
     recipe = partial(optimizer, **{**(differences or {}), **settings})
     if not fused:
         recipe.keywords.pop("fused", None)
-    return optimizer_of(network, recipe)
+    result = optimizer_of(network, recipe)
+    rate, of_run = recipe.keywords.get("lr"), optimizer.keywords.get("lr")  # type: ignore[attr-defined]
+    if rate and of_run:
+        result.rate_factor = rate / of_run  # type: ignore[attr-defined]
+    return result
 
 
 def optimizer_of(network: nn.Module, optimizer: Callable[..., torch.optim.Optimizer]) -> torch.optim.Optimizer:
