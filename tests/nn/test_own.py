@@ -206,3 +206,31 @@ def test_other_outputs_are_named(change, message):
 def test_double_outputs_become_what_networks_compute_in():
     network = QNetwork(Spaces(VECTOR, Discrete(2)), layers=partial(Gives, torch.Tensor.double))
     assert network(draw(VECTOR, 5)).dtype == torch.float32
+
+
+class Normalized(nn.Module):
+    """Batch norm below a dense layer and a tanh."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(inputs), nn.Linear(inputs, outputs)
+
+    def forward(self, *inputs):
+        return self.layer(self.norm(torch.cat(inputs, -1))).tanh()
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        lambda: QNetwork(Spaces(VECTOR, Discrete(3)), layers=partial(Normalized, VECTOR.size, 3)),
+        lambda: Critics(Spaces(VECTOR, ACTION), members=2, layers=partial(Normalized, VECTOR.size + 2, 1)),
+        lambda: DeterministicPolicy(Spaces(VECTOR, ACTION), layers=partial(Normalized, VECTOR.size, 2)),
+        lambda: Policy(Spaces(VECTOR, ACTION), layers=partial(Normalized, VECTOR.size, 4)),
+    ],
+)
+def test_statistics_begin_with_training(network):
+    parts = [*network().modules()]
+    norms = [part for part in parts if isinstance(part, nn.BatchNorm1d)]
+    assert norms
+    assert all(norm.num_batches_tracked == 0 and norm.training for norm in norms)
+    assert all(part.training for part in parts)

@@ -129,3 +129,9 @@ def test_a_network_of_another_library_predicts_without_its_environment(name, mon
     monkeypatch.setattr(gymnasium, "make", None)
     action, _ = rlrun.load("run", trust=["tests"]).predict(np.zeros(4, np.float32))
     assert action in (0, 1)
+
+
+@pytest.mark.parametrize("name", ["QNetwork", "actor_net"])
+def test_a_network_of_another_library_is_exported(name, capfd):
+    assert code_of("train", *WORKS[name], "--run-dir", "run") == 0
+    assert code_of("export-onnx", "run", "--trust", "tests") == 0, capfd.readouterr().err

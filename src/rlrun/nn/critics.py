@@ -16,7 +16,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn.actions import ActionCodec
 from rlrun.nn.encoders import Encoded, Recipe, require_alone
 from rlrun.nn.ensemble import Dueling, Ensemble
-from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, outputs_of, zeros
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, outputs_of, probing, zeros
 from rlrun.nn.own import Layers, OwnMembers, require_outputs
 from rlrun.nn.precision import products
 from rlrun.nn.recurrent import Kind, present
@@ -100,7 +100,7 @@ class Critics(Encoded):
         meaning = f"{'choices' if self.codec.discrete else 'value'}{f' × {size} numbers each' if size > 1 else ''}"
         for member in self.layers:
             require_outputs(outputs_of(member, *inputs, place="layers"), {width * size: meaning}, layers)
-        with torch.no_grad():
+        with probing(self):
             self._of_own(zeros(spaces.observation, count), torch.zeros(count, self.codec.continuous))
 
     def forward(self, observation: Tree, c: Tensor | None = None) -> Tensor:

@@ -26,7 +26,7 @@ from rlrun.core.spaces import (
 )
 from rlrun.core.typing import Tree
 from rlrun.nn.convolutions import Convolutions, ResNet
-from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of, zeros
+from rlrun.nn.mlp import MLP, Activation, Initializer, activation_module, dense, initializer, outputs_of, probing, zeros
 from rlrun.nn.own import Layers, OwnLayers, require_outputs
 from rlrun.nn.precision import LARGE, products
 from rlrun.nn.recurrent import Core, Kind, StatefulEncoder, encoded, has_state, present
@@ -257,7 +257,7 @@ class Encoded(nn.Module):
         """
         require_alone(encoder, core)
         outputs = self.use_encoder(OwnLayers(layers, behind=behind), spaces)
-        with torch.no_grad():  # another number of rows than outputs, so that one is not taken for the other
+        with probing(self):  # another number of rows than outputs, so that one is not taken for the other
             self.encode(zeros(self.read(spaces), outputs + 1))
         require_outputs(outputs, wanted, layers)
         return outputs

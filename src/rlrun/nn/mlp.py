@@ -6,6 +6,7 @@ a name, `default`, `orthogonal`, `xavier` or `normal`, or such a function.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -196,6 +197,19 @@ def as_numbers(kinds: Iterable[str]) -> str:
     )
 
 
+@contextmanager
+def probing(module: nn.Module) -> Iterator[None]:
+    """Let a module be called for the sizes of its outputs, in evaluation mode: its statistics begin with training."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part in training:
+            part.training = True
+
+
 def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
     """Return how many numbers a module makes of each of two rows of inputs; lazy layers take their sizes from these.
 
@@ -207,17 +221,16 @@ def outputs_of(module: nn.Module, *inputs: Tree, place: str = "network") -> int:
     if not isinstance(module, nn.Module):
         example = "{_target_: torch.nn.LazyLinear, out_features: 32}"
         raise ConfigError(f"wanted a module of torch, such as {example}, got {module!r}")
-    training, name = module.training, type(getattr(module, "module", module)).__name__
+    name = type(getattr(module, "module", module)).__name__
     try:
-        with torch.no_grad():
-            outputs = module.eval()(*inputs)
+        with probing(module):
+            outputs = module(*inputs)
     except (RuntimeError, TypeError, AttributeError, IndexError, ValueError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         if any(isinstance(tree, dict) for tree in inputs):
             reason = f"it gets a dict of tensors, which encoder=auto or flat makes one row ({reason})"
         kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in inputs if isinstance(tensor, Tensor)}
         raise ConfigError(f"{place}: {name} does not fit: {reason}{as_numbers(kinds)}") from error
-    module.train(training)
     got = f"a {type(outputs).__name__}"
     if isinstance(outputs, Tensor):
         if outputs.is_floating_point() and outputs.dim() > 1 and len(outputs) == 2:

@@ -50,7 +50,7 @@ class OwnLayers(nn.Module):
         first: Any = inputs[0]
         while isinstance(first, dict):
             first = next(iter(first.values()))
-        if not isinstance(output, Tensor) or not output.dim() or len(output) != len(first):
+        if not isinstance(output, Tensor) or not output.dim() or output.shape[0] != first.shape[0]:
             got = [*output.shape] if isinstance(output, Tensor) else f"a {type(output).__name__}"
             raise ConfigError(f"{self.name} gives {got} of {len(first)} rows, wanted [{len(first)}, F]")
         row = output if output.dim() > 1 else output.unsqueeze(-1)

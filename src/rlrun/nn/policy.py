@@ -14,7 +14,7 @@ from rlrun.core.typing import Tree
 from rlrun.nn.actions import LOG_STD, ActionCodec, ActionHead, Heads, Spread, gaussian_of
 from rlrun.nn.critics import Critics
 from rlrun.nn.encoders import EncodedMLP, Recipe, Trunk, require_alone
-from rlrun.nn.mlp import Activation, Initializer, zeros
+from rlrun.nn.mlp import Activation, Initializer, probing, zeros
 from rlrun.nn.own import Layers, OwnLayers, require_outputs
 from rlrun.nn.recurrent import Kind
 from rlrun.nn.remembering import Remembering
@@ -207,7 +207,7 @@ class Policy(Remembering):
         if codec.continuous:
             wanted[count + codec.continuous] = f"with {codec.continuous} log_std behind the means"
         require_outputs(self.trunk.size, wanted, layers)
-        with torch.no_grad():  # another number of rows than outputs, so that one is not taken for the other
+        with probing(self):  # another number of rows than outputs, so that one is not taken for the other
             self.trunk(zeros(spaces.observation, self.trunk.size + 1))
         spread: Spread = "free" if self.trunk.size == count else "observation"
         return ActionHead(spaces, None, spread=spread, **options)
@@ -405,7 +405,7 @@ def _require_unit_range(policy: DeterministicPolicy, spaces: Spaces) -> None:
         torch.randn(value.shape, generator=dice).mul(1e3).to(value.dtype) if value.is_floating_point() else value
         for value in leaves_of(space, zeros(space, 64))
     ]
-    with torch.no_grad():
+    with probing(policy):
         largest = float(policy(tree_of(space, values)).abs().max())
     if largest > 1.0 + 1e-6:
         raise ConfigError(
