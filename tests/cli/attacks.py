@@ -331,7 +331,7 @@ def _called(command: str, overrides: list[str], project: Path) -> int:
         with contextlib.closing(sqlite3.connect(sweep / JOB_STORE)) as job_store, job_store:
             job_store.execute("UPDATE jobs SET state = 'running', owner = 'me'")
         (entry,) = JobStore(sweep / JOB_STORE).entries()
-        return carry_out(Task(sweep / "jobs" / entry.key, entry.overrides, owner="me"))
+        return carry_out(Task(sweep, entry.key, sweep / "jobs" / entry.key, entry.overrides, owner="me"))
     calls = {
         "train --from": ["train", "--from", "runs/evil", "stop.env_steps=60", "--run-dir", "runs/second"],
         "resume": ["resume", "runs/evil", "stop.env_steps=60"],

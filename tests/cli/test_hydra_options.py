@@ -27,6 +27,12 @@ MINE = "defaults: [/rlrun/train, _self_, override /algorithm: dqn, override /env
         (("-m", "--cfg", "job"), ["--cfg is for a single run"]),
         (("-m", "hydra.run.dir=x"), ["hydra.run.dir is for a single run", "hydra.sweep.dir"]),
         (("-m", "seed=1,2", "hydra.sweep.dir=x/${seed}"), ["hydra.sweep.dir=x/${seed}: a sweep has one folder"]),
+        (("hydra.sweep.subdir=x",), ["hydra.sweep.subdir is for a sweep: rlrun train -m"]),
+        (("hydra.sweeper.params.seed=3",), ["hydra.sweeper.params.seed: it is for a sweep: rlrun train -m"]),
+        (("-m", "seed=1,2", "hydra.sweep.subdir=x"), ["seed=1 and seed=2 would share x; put ${hydra:job.num} into it"]),
+        (("-m", "seed=1,2", "hydra.sweep.subdir=x/../../${seed}"), ["wanted a folder below the sweep's own, got"]),
+        (("-m", "seed=1,2", "hydra.sweep.subdir=logs/${seed}"), ["wanted a folder below the sweep's own, got logs/1"]),
+        (("-m", "+sweep=optuna", "algorithm.lr=1,2", "hydra.sweep.subdir=${seed}"), ["would share 0"]),
         (("--config-path", "x"), ["there is no option --config-path", "--config-dir names a folder of yours"]),
     ],
 )
@@ -97,7 +103,39 @@ def test_a_grid_is_written_in_a_file(grid, rlrun, write):
     assert jobs() == {job["job"] for job in typed["jobs"]}
     assert len(jobs()) == 6
     assert len(jobs("seed=5")) == 2  # the command line wins
+    assert len(jobs("hydra.sweeper.params.seed=1,2")) == 4
     assert "seed: 0" in rlrun("config", *LINE, "preset=grid").out  # a single run has none
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        ("hydra.sweeper.params={algorithm.lr: '1e-3,1e-4', seed: 'range(3)'}",),
+        ("+hydra.sweeper.params={algorithm: {lr: [1e-3, 1e-4]}}", "hydra.sweeper.params.seed=range(3)"),
+        ("hydra.sweeper.params.algorithm.lr='1e-3,1e-4'", "hydra.sweeper.params.seed=0,1", "seed=range(3)"),
+    ],
+)
+def test_a_grid_is_typed_as_for_hydra(grid, rlrun):
+    def jobs(*overrides):
+        outcome = rlrun("train", "-m", *LINE, *overrides, "--dry-run", "--json")
+        return {job["job"] for job in json.loads(outcome.out)["jobs"]}
+
+    assert jobs(*grid) == jobs("algorithm.lr=1e-3,1e-4", "seed=range(3)")
+
+
+def test_the_folders_of_jobs_follow_a_pattern(project, rlrun, write):
+    write("conf/train.yaml", "defaults: [/rlrun/train, _self_]\nhydra: {sweep: {subdir: 'x/${hydra:job.num}'}}\n")
+    quick = ("train", "-m", *LINE, *TINY, "preset=null", "hydra.sweep.dir=s")
+    assert rlrun(*quick, "seed=1,2").code == 0
+    own = 'hydra.sweep.subdir="of-${seed}-${hydra:job.num}"'
+    assert rlrun(*quick, "seed=2,3", own).code == 0  # what was begun keeps its folder
+    places = {"s/x/0", "s/x/1", "s/of-3-2"}
+    assert {str(path.parent) for path in project.glob("s/**/summary.json")} == {str(project / at) for at in places}
+    assert rlrun("resume", "s").out.startswith("3 jobs: 3 completed")
+    assert {run["path"] for run in json.loads(rlrun("ls", "s", "--json").out)} == {str(project / at) for at in places}
+    (project / "s/x").rename(project / "away")
+    (project / "s/x").symlink_to(project / "away")
+    refused(rlrun("resume", "s"), [f"{project}/s/x is a symbolic link, which a sweep does not follow"])
 
 
 def test_a_config_folder_is_named_as_for_hydra(rlrun, write):

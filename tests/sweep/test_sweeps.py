@@ -249,9 +249,10 @@ def test_of_two_sweeps_that_begin_at_once_each_has_its_folder(project):
     assert not sweeping._make(project / "s")
 
 
-def insert(key, overrides, label="seed=1"):
+def insert(key, overrides, label="seed=1", subdir=None):
     with sqlite3.connect("s/jobs.sqlite") as job_store:
-        job_store.execute("INSERT INTO jobs (key, label, words) VALUES (?, ?, ?)", (key, label, overrides))
+        values = key, label, overrides, subdir
+        job_store.execute("INSERT INTO jobs (key, label, words, subdir) VALUES (?, ?, ?, ?)", values)
 
 
 @pytest.mark.parametrize(
@@ -275,12 +276,15 @@ def test_a_job_whose_config_is_another_by_now_is_not_run(project, rlrun):
 
 
 @pytest.mark.parametrize(
-    ("key", "overrides", "label"),
-    [("../../out", "[]", "x"), ("a", "no list", "x"), ("a", "[1]", "x"), ("a", "[]", b"\x00"), ("", "[]", "x")],
+    "row",
+    [
+        *(("../../out", "[]", "x"), ("a", "no list", "x"), ("a", "[1]", "x"), ("a", "[]", b"\x00"), ("", "[]", "x")),
+        *(("a", "[]", "x", subdir) for subdir in ("../out", "/out", "x/../../out", "logs/x", "jobs.sqlite", b"x", ".")),
+    ],
 )
-def test_rows_that_no_coordinator_wrote_are_refused(key, overrides, label, foreign, rlrun):
+def test_rows_that_no_coordinator_wrote_are_refused(row, foreign, rlrun):
     JobStore(foreign / "jobs.sqlite")
-    insert(key, overrides, label)
+    insert(*row)
     outcome = rlrun("resume", "s")
     assert outcome.code == 2
     assert "jobs.sqlite is damaged: it lists a job that is none" in outcome.err

@@ -30,7 +30,9 @@ def claimed(tmp_path):
     job_store, (job,) = JobStore(tmp_path / "jobs.sqlite"), expand(WORDS)
     job_store.add([job])
     entry = job_store.claim("here:1:a")
-    return job_store, Task(tmp_path / "jobs" / job.key, entry.overrides, composed=job.composed, owner=entry.owner)
+    return job_store, Task(
+        tmp_path, job.key, tmp_path / "jobs" / job.key, entry.overrides, composed=job.composed, owner=entry.owner
+    )
 
 
 def test_a_process_that_waited_too_long_does_nothing(claimed):
@@ -56,10 +58,10 @@ def test_resumed_jobs_read_the_files_that_were_typed(own, tmp_path, monkeypatch,
     words = ["algorithm=classifier", "data=file", "data.dataset=data.npz", "algorithm.hidden=[8]", "logger=[]"]
     (job,) = expand([*words, "stop.updates=4"])
     run = tmp_path / "sweep" / "jobs" / job.key
-    assert carry_out(Task(run, job.overrides, composed=job.composed)) == 0
+    assert carry_out(Task(tmp_path / "sweep", job.key, run, job.overrides, composed=job.composed)) == 0
     (longer,) = expand([*words, "stop.updates=6"])
     composed = longer.composed if own else None
-    assert carry_out(Task(run, longer.overrides, composed=composed)) == (0 if own else 2)
+    assert carry_out(Task(tmp_path / "sweep", job.key, run, longer.overrides, composed=composed)) == (0 if own else 2)
     assert ("data.npz lies outside of the run" in capsys.readouterr().err) == (not own)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rlrun.sweep.coordinator import Limits
     from rlrun.sweep.sweeping import SweepOutcome
 
-DIR = "hydra.sweep.dir"
+DIR, SUBDIR = "hydra.sweep.dir", "hydra.sweep.subdir"
 Workers = Annotated[int | None, typer.Option(min=1, help="Jobs at a time (default: the launcher's capacity).")]
 Launcher = Annotated[
     str | None,
@@ -56,12 +56,13 @@ def refuse(why: str, **options: Any) -> None:
             raise ConfigError(f"--{name.replace('_', '-')} is for {why}")
 
 
-def refuse_folder(overrides: Sequence[str], key: str) -> None:
+def refuse_folder(overrides: Sequence[str], *, multirun: bool) -> None:
     """Refuse an override that names the folder of another kind of run, with a ConfigError."""
-    for text in overrides:
-        if text.strip().lstrip("+").partition("=")[0] == key:
-            hint = "rlrun train -m" if key == "hydra.sweep.dir" else "-m runs several; hydra.sweep.dir names theirs"
-            raise ConfigError(f"{key} is for {'a sweep' if key == 'hydra.sweep.dir' else 'a single run'}: {hint}")
+    for key in (text.strip().lstrip("+").partition("=")[0] for text in overrides):
+        if multirun and key == "hydra.run.dir":
+            raise ConfigError(f"{key} is for a single run: -m runs several; {DIR} names their folder")
+        if not multirun and key in (DIR, SUBDIR):
+            raise ConfigError(f"{key} is for a sweep: rlrun train -m")
 
 
 def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_json: bool, **options: Any) -> int:
@@ -76,6 +77,7 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
     from rlrun.config.composition import folder_of
     from rlrun.config.expansion import composed_of, expand, gridded
     from rlrun.sweep import sweeping as sweeps
+    from rlrun.sweep.job_store import require_apart
     from rlrun.sweep.search import SearchPlan
 
     overrides, own = sweeps.apart(overrides)
@@ -86,6 +88,7 @@ def sweep(overrides: list[str], config_dir: Path | None, *, dry_run: bool, as_js
     if plan is not None:
         plan.check()
     jobs = [] if plan is not None else expand(overrides, config_dir)
+    require_apart(jobs)
     if options["folder"] is None and first is not None:
         composed = [composed_of(job.composed) for job in jobs] if DIR in first.hydra else []
         folders = {folder_of(DIR, one) for one in composed or [first]}

@@ -93,7 +93,7 @@ def train(
         raise ConfigError(f"--cfg {cfg}: a run has no config of Hydra's own; --cfg job prints that of the run")
     if cfg is None and (package is not None or resolve):
         raise ConfigError("--package and --resolve go with --cfg job")
-    refuse_folder(overrides, "hydra.run.dir" if multirun else "hydra.sweep.dir")
+    refuse_folder(overrides, multirun=multirun)
     if multirun:
         single = {"run_dir": run_dir, "from": start, "trust": trust, "expect": expect, "cfg": cfg, "info": info}
         refuse("a single run, and -m runs several; --sweep-dir names the folder of a sweep", **single)

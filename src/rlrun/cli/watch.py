@@ -31,12 +31,12 @@ def _jobs(folder: Path) -> list[WatchedRun]:
     """Return the jobs of a sweep."""
     from rlrun.commands.watch import WatchedRun
     from rlrun.runs.directory import RunDir
-    from rlrun.sweep.job_store import JOB_STORE, look
+    from rlrun.sweep.job_store import JOB_STORE, look, place_of
 
     entries = look(folder / JOB_STORE)
     return [
         WatchedRun(
-            RunDir(folder / "jobs" / entry.key),
+            RunDir(folder / place_of(entry)),
             f"{entry.key} {entry.label or ' '.join(entry.overrides)}",
             entry.state,
             entry.error or "",

@@ -27,7 +27,7 @@ from rlrun.config.checks import check
 from rlrun.config.files import one_line
 from rlrun.config.interpolation import dotted, leaves, plain
 from rlrun.config.layers import Layer, layer_of_file, layer_of_overrides
-from rlrun.config.overrides import ADDITIONS, CONFIG_NAME, FOLDERS, GRID, Override, apply, parse, unused
+from rlrun.config.overrides import ADDITIONS, CONFIG_NAME, FOLDERS, GRID, NUMBER, SUBDIR, Override, apply, parse, unused
 from rlrun.config.peers import GYM_ID, override_of
 from rlrun.config.places import readable_places
 from rlrun.config.replaced import mark
@@ -391,7 +391,7 @@ def _of_hydra(layers: Sequence[Layer]) -> dict[str, Any]:
 def folder_of(key: str, composed: Composed) -> str | None:
     """Return the folder that the pattern at one of FOLDERS names, as `runs/${hydra:runtime.choices.algorithm}/${seed}`.
 
-    None if nobody gave one.
+    None if nobody gave one. The number of a job, NUMBER, stays in the text, as its sweep's job store counts them.
 
     Raises: ConfigError if an interpolation leads nowhere, or it names no text.
     """
@@ -400,7 +400,7 @@ def folder_of(key: str, composed: Composed) -> str | None:
     own = sorted(text for text in composed.overrides if not text.startswith("hydra."))
     of_hydra = {
         "folder": str(pattern).replace("${hydra:", "${hydra."),
-        "job": {"name": TRAIN, "override_dirname": ",".join(own)},
+        "job": {"name": TRAIN, "override_dirname": ",".join(own), **({"num": f"\\{NUMBER}"} if key == SUBDIR else {})},
         "runtime": {"choices": composed.choices, "cwd": str(Path.cwd())},
     }
     try:

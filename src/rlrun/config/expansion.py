@@ -5,7 +5,7 @@ import json
 import logging
 import pickle
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -18,8 +18,9 @@ from omegaconf import DictConfig
 
 from rlrun import config as configuration
 from rlrun.config import Composed, Composer
-from rlrun.config.interpolation import dotted, leaves, plain
-from rlrun.config.overrides import GRID, LONGEST, parse
+from rlrun.config.composition import folder_of
+from rlrun.config.interpolation import dotted, leaves, nested, plain
+from rlrun.config.overrides import GRID, LONGEST, SUBDIR, parse
 from rlrun.config.schema import CHANGEABLE
 from rlrun.core.errors import ConfigError
 
@@ -38,6 +39,7 @@ class Job:
         label: the overrides that are not the same in all jobs.
         preset: the preset that its overrides came to, if any.
         composed: what they were composed to, small, for the process that runs it; composing takes it longer.
+        subdir: its folder, below that of the sweep, as a pattern of the user names it; it may hold NUMBER.
     """
 
     key: str
@@ -45,6 +47,7 @@ class Job:
     label: str
     preset: str | None = field(default=None, compare=False)
     composed: bytes = field(default=b"", repr=False, compare=False)
+    subdir: str | None = field(default=None, compare=False)
 
 
 def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job]:
@@ -81,26 +84,46 @@ def expand(overrides: Iterable[str], config_dir: Path | None = None) -> list[Job
 
 
 def gridded(overrides: Sequence[str], config_dir: Path | None = None) -> tuple[list[str], Composed | None]:
-    """Return overrides after those of the grid in files, `sweep.params`, and the config of the first combination.
+    """Return overrides after those of the grid, `hydra.sweeper.params`, and the config of the first combination.
 
     An override of the same key replaces that of the grid. There is no config if an override is wrong.
     """
-    typed = [(text, read(text)) for text in map(str.strip, overrides)]
+    overrides = _with_typed_grid(overrides)
+    typed = [(text, read(text)) for text in overrides]
     finite = [text for text, override in typed if not override.is_interval_sweep()]
     try:
         first = Composer(config_dir).compose([_alternatives(text, config_dir)[0] for text in finite], check=False)
     except ConfigError:  # `expand` and a search name the combination
-        return list(overrides), None
-    keys = {override.get_key_element().lstrip("+~") for _, override in typed}
-    grid = first.hydra.get(GRID, {}).items()
-    named = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in grid}
-    return [*(f"{key}={value}" for key, value in named.items() if key.lstrip("+~") not in keys), *overrides], first
+        return overrides, None
+    return [*_of_grid(first.hydra.get(GRID, {}), [override for _, override in typed]), *overrides], first
+
+
+def _with_typed_grid(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with `hydra.sweeper.params.KEY=A,B` as `KEY=A,B`, before the others."""
+    grid, others = dict[str, Any](), dict[str, Override]()
+    for text in map(str.strip, overrides):
+        override = read(text)
+        key = override.get_key_element().lstrip("+")
+        if not f"{key}.".startswith(f"{GRID}."):
+            others[text] = override
+            continue
+        value = text.partition("=")[2] if override.is_sweep_override() else override.value()
+        inside = tuple(filter(None, key.removeprefix(GRID).split(".")))
+        grid |= {dotted(path): leaf for path, leaf in leaves(nested(inside, value))}
+    return [*_of_grid(grid, others.values()), *others]
+
+
+def _of_grid(grid: Mapping[str, Any], typed: Iterable[Override]) -> list[str]:
+    """Return the overrides of a grid, key -> values, without those of the same key as a typed one."""
+    keys = {override.get_key_element().lstrip("+~") for override in typed}
+    named = {key: ",".join(map(str, value)) if isinstance(value, list) else value for key, value in grid.items()}
+    return [f"{key}={value}" for key, value in named.items() if key.lstrip("+~") not in keys]
 
 
 def job_of(composed: Composed, label: str, key: str | None = None) -> Job:
     """Return the job of a composed config, whose `identity` may be known."""
-    packed = zlib.compress(pickle.dumps(composed))
-    return Job(key or identity(composed.config), tuple(composed.overrides), label, composed.preset, packed)
+    packed, subdir = zlib.compress(pickle.dumps(composed)), folder_of(SUBDIR, composed)
+    return Job(key or identity(composed.config), tuple(composed.overrides), label, composed.preset, packed, subdir)
 
 
 def composed_of(job: bytes) -> Composed:

@@ -28,16 +28,16 @@ _CLOSING = {"[": "]", "{": "}", "(": ")"}
 
 
 CONFIG_NAME = "hydra.job.config_name"  # of the file that a run starts from
-FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
-GRID = "hydra.sweeper.params"  # in files
+SUBDIR = "hydra.sweep.subdir"  # of a job of a sweep
+NUMBER = "${hydra:job.num}"
+FOLDERS = ("hydra.run.dir", "hydra.sweep.dir", SUBDIR)
+GRID = "hydra.sweeper.params"
 
 
 def unused(key: str) -> str:
     """Return why a key of Hydra's own has no meaning here."""
-    if key == "hydra.sweep.subdir":
-        return "a job's folder is jobs/ and a digest of its config, by which a sweep is resumed"
     if key.startswith(GRID):
-        return "a file sets it; on the command line KEY=A,B gives the values"
+        return "it is for a sweep: rlrun train -m …"
     return (
         f"Hydra's own settings play no part here but {', '.join(FOLDERS)} and {GRID}; "
         "launcher=slurm names the launcher of a sweep, and +sweep=optuna its search"

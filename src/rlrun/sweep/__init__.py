@@ -4,7 +4,7 @@ A sweep's folder:
 
     sweep.json        the overrides of the command, where and by whom it was begun
     jobs.sqlite       the jobs and their states
-    jobs/<key>/       the run directory of each
+    jobs/<key>/       the run directory of each; `hydra.sweep.subdir` names others
     logs/<key>.txt    what its process printed
 
 Nothing is imported here: jobs are prepared for (`children.prepare`) while the rest is imported.

@@ -23,7 +23,7 @@ from rlrun.runs.files import NOTE_BYTES, head, known
 from rlrun.runs.processes import TWICE, describe_exit, handled
 from rlrun.runs.progress import counted_updates, last_line, number_of, quiet_for
 from rlrun.sweep.children import STOPPED, Child
-from rlrun.sweep.job_store import SILENT, Entry, JobStore, State
+from rlrun.sweep.job_store import SILENT, Entry, JobStore, State, place_of
 from rlrun.sweep.local import BUDGET, Local
 from rlrun.sweep.remote import LATE, Remote, Submitted
 
@@ -220,7 +220,7 @@ class Coordinator:
 
         A process of an earlier coordinator may still work on it, on another machine. Then the job waits for its end.
         """
-        run, log = RunDir(self.folder / "jobs" / entry.key), self.folder / "logs" / f"{entry.key}.txt"
+        run, log = RunDir(self.folder / place_of(entry)), self.folder / "logs" / f"{entry.key}.txt"
         status = run.read_status()["status"]
         if status == "running":
             self.job_store.end(self.owner, entry.key, "pending", delay=AGAIN)

@@ -7,16 +7,19 @@ Another may claim them, and later reports of the first are ignored.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from rlrun.core.errors import RunDirError, printable
+from rlrun.config.overrides import NUMBER, SUBDIR
+from rlrun.core.errors import ConfigError, RunDirError, printable
 from rlrun.runs.files import require_own_database
 
 if TYPE_CHECKING:
@@ -29,7 +32,8 @@ SILENT = 60.0  # seconds
 PATIENCE = 60.0  # seconds to wait for another process that writes
 LONGEST_ROW = 1 << 20  # bytes
 KEY = re.compile(r"[0-9A-Za-z_-]+")  # which names a folder
-COLUMNS = "key, label, words, state, owner, attempts, code, error"
+OWN = re.compile(r"logs|launches|.*\.(json|lock|journal|sqlite.*)")  # what else a sweep's folder has
+COLUMNS = "key, label, words, state, owner, attempts, code, error, subdir"
 LAYOUT = """
 CREATE TABLE IF NOT EXISTS jobs (
     key TEXT PRIMARY KEY,
@@ -41,7 +45,8 @@ CREATE TABLE IF NOT EXISTS jobs (
     after REAL NOT NULL DEFAULT 0,
     attempts INTEGER NOT NULL DEFAULT 0,
     code INTEGER,
-    error TEXT
+    error TEXT,
+    subdir TEXT
 )
 """
 
@@ -58,6 +63,7 @@ class Entry:
     attempts: int  # failures since it was last added or retried
     code: int | None  # exit code of the newest attempt
     error: str | None  # its last line
+    subdir: str | None = None  # of the sweep's folder, as the user's pattern named it
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class Task:
     """A job, as its process receives it.
 
     Attributes:
+        folder: the sweep's.
+        key: of the job.
         run: its run directory.
         overrides: of its command line.
         composed: what the user's overrides were composed to; None where the overrides came with the sweep's folder, and
@@ -73,6 +81,8 @@ class Task:
         trust: packages that the user trusts beyond those of any run.
     """
 
+    folder: Path
+    key: str
     run: Path
     overrides: tuple[str, ...]
     config_dir: Path | None = None
@@ -81,14 +91,38 @@ class Task:
     trust: tuple[str, ...] = ()
 
     @property
-    def folder(self) -> Path:
-        """The sweep's."""
-        return self.run.parent.parent
-
-    @property
     def log(self) -> Path:
         """The file for what its process prints."""
-        return self.folder / "logs" / f"{self.run.name}.txt"
+        return self.folder / "logs" / f"{self.key}.txt"
+
+
+def place_of(job: Job | Entry) -> str:
+    """Return the run directory of a job, below its sweep's folder."""
+    return job.subdir or f"jobs/{job.key}"
+
+
+def require_apart(jobs: Iterable[Job | Entry]) -> None:
+    """Refuse jobs whose run directories are one, or lie one in another, or among the sweep's own files.
+
+    Raises:
+        ConfigError: naming two folders, or the one.
+    """
+    places = sorted(
+        (Path(place_of(job).replace(NUMBER, str(number))).parts, job.label) for number, job in enumerate(jobs)
+    )
+    for path, label in places:
+        if not _is_below(Path(*path)):
+            raise ConfigError(f"{SUBDIR}: {label}: wanted a folder below the sweep's own, got {Path(*path)}")
+    for (path, label), (other, other_label) in pairwise(places):
+        if other[: len(path)] == path:
+            raise ConfigError(f"{SUBDIR}: {label} and {other_label} would share {Path(*path)}; put {NUMBER} into it")
+
+
+def _is_below(path: Path) -> bool:
+    """Return True if a path leads into a sweep's folder, to none of its own files."""
+    names = path.parts
+    plain = all(name.isprintable() and name != ".." and len(os.fsencode(name)) < 256 for name in names)
+    return bool(names) and plain and not path.is_absolute() and OWN.fullmatch(names[0]) is None
 
 
 class JobStore:
@@ -114,12 +148,14 @@ class JobStore:
             for job in jobs:
                 overrides = json.dumps(job.overrides)
                 job_store.execute(
-                    "INSERT INTO jobs (key, label, words) VALUES (?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+                    "INSERT INTO jobs (key, label, words, subdir) VALUES (?, ?, ?, "
+                    "replace(?, ?, (SELECT count(*) FROM jobs))) ON CONFLICT (key) DO UPDATE SET "
                     "state = CASE WHEN state = 'completed' AND words != excluded.words THEN 'pending' ELSE state END, "
                     "attempts = CASE WHEN state = 'completed' THEN 0 ELSE attempts END, "
                     "label = excluded.label, words = excluded.words",
-                    (job.key, job.label, overrides),
+                    (job.key, job.label, overrides, job.subdir, NUMBER),
                 )
+            require_apart(_entry(row, self.path) for row in job_store.execute(f"SELECT {COLUMNS} FROM jobs"))
 
     def entries(self) -> list[Entry]:
         """Return all jobs, in the order in which they came."""
@@ -268,13 +304,14 @@ def _entry(row: tuple[Any, ...], path: Path) -> Entry:
     Raises:
         RunDirError: it is not a row of a coordinator.
     """
-    key, label, overrides, state, owner, attempts, code, error = row
+    key, label, overrides, state, owner, attempts, code, error, subdir = row
     with suppress(TypeError, ValueError, RecursionError):
         overrides = tuple(json.loads(overrides))
-        texts = (key, label, *overrides, *(text for text in (owner, error) if text is not None))
+        texts = (key, label, *overrides, *(text for text in (owner, error, subdir) if text is not None))
         numbers = (attempts, *(() if code is None else (code,)))
         plain = all(isinstance(text, str) for text in texts) and all(isinstance(number, int) for number in numbers)
+        plain = plain and (subdir is None or _is_below(Path(subdir)))
         if plain and KEY.fullmatch(key) and state in get_args(State):
             message = None if error is None else printable(error)
-            return Entry(key, printable(label), overrides, state, owner, attempts, code, message)
+            return Entry(key, printable(label), overrides, state, owner, attempts, code, message, subdir)
     raise RunDirError(f"{path} is damaged: it lists a job that is none")

@@ -15,7 +15,7 @@ from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.files import require_own_file
 from rlrun.runs.manifest import cores
 from rlrun.sweep import children
-from rlrun.sweep.job_store import Entry, Task
+from rlrun.sweep.job_store import Entry, Task, place_of
 
 BUDGET = re.compile(r"stop\.[a-z_]+=[0-9][0-9_.e+-]{0,31}", re.ASCII)
 VISIBLE = "CUDA_VISIBLE_DEVICES"  # names the accelerators that a process may use
@@ -47,8 +47,8 @@ class Tasks:
 
     def task(self, entry: Entry) -> Task:
         """Return what the process of a job needs to know."""
-        run, composed = self.folder / "jobs" / entry.key, self._composed(entry)
-        return Task(run, entry.overrides, self.config_dir, composed, entry.owner, self.trust)
+        run, composed = self.folder / place_of(entry), self._composed(entry)
+        return Task(self.folder, entry.key, run, entry.overrides, self.config_dir, composed, entry.owner, self.trust)
 
     def _composed(self, entry: Entry) -> bytes | None:
         """Return the composed config of a job whose overrides the user typed, except for a raised budget."""

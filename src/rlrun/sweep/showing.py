@@ -11,7 +11,7 @@ from rlrun.core.errors import printable
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, duration
 from rlrun.runs.progress import VALIDATION, judged, progress, score_of
-from rlrun.sweep.job_store import Entry, State
+from rlrun.sweep.job_store import Entry, State, place_of
 
 ORDER: tuple[State, ...] = ("running", "failed", "queued", "pending", "completed", "pruned")
 
@@ -74,7 +74,7 @@ def figures(folder: Path, entry: Entry) -> tuple[float, str, str]:
     """Return steps of a job, the name of its objective or `return`, and the value, as far as they are known."""
     if entry.state in ("pending", "queued"):
         return 0, "return", ""
-    metrics = progress(RunDir(folder / "jobs" / entry.key).metrics)
+    metrics = progress(RunDir(folder / place_of(entry)).metrics)
     name, value = judged(metrics) or "", score_of(metrics)
     name, form = (name.removeprefix(VALIDATION), ".4g") if name.startswith(VALIDATION) else ("return", ".2f")
     return metrics.get("env_steps") or metrics.get("updates") or 0, name, "" if value is None else f"{value:{form}}"

@@ -24,7 +24,7 @@ from rlrun.core.errors import ConfigError, RunDirError
 from rlrun.runs.directory import RunDir, is_run
 from rlrun.runs.files import known, reason, write_json
 from rlrun.sweep.coordinator import Coordinator, Launcher, Limits
-from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore
+from rlrun.sweep.job_store import JOB_STORE, Entry, JobStore, place_of
 from rlrun.sweep.local import Tasks, require_own
 from rlrun.sweep.remote import remove_launches
 from rlrun.sweep.search import Optuna, Search, SearchPlan
@@ -125,7 +125,7 @@ class SweepOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `rlrun train -m --json` prints: its jobs with their runs, and what a search found."""
-        jobs = [(entry, RunDir(self.folder / "jobs" / entry.key)) for entry in self.entries]
+        jobs = [(entry, RunDir(self.folder / place_of(entry))) for entry in self.entries]
         return {
             "path": str(self.folder),
             "jobs": [
@@ -235,6 +235,8 @@ def _coordinate(
     typed: dict[str, Job] | None = None,
     preset: str = "",
 ) -> SweepOutcome:
+    subdirs = [Path(entry.subdir) for entry in job_store.entries() if entry.subdir]
+    require_own(folder, *sorted({str(path) for subdir in subdirs for path in (subdir, *subdir.parents[:-1])}))
     show = Show(folder, grows=plan is not None)
     with (
         closing(launcher),

@@ -51,9 +51,9 @@ def _is_claimed(task: Task) -> bool:
     """
     if task.owner is None:
         return True
-    if locked(task.folder / "logs" / f"{task.run.name}.lock") is None:  # till the end
+    if locked(task.folder / "logs" / f"{task.key}.lock") is None:  # till the end
         return False
-    return JobStore(task.folder / JOB_STORE).is_owner(task.owner, task.run.name)
+    return JobStore(task.folder / JOB_STORE).is_owner(task.owner, task.key)
 
 
 def _begun(task: Task) -> experiment.Result:
@@ -65,7 +65,7 @@ def _begun(task: Task) -> experiment.Result:
         return experiment.train(composed, run_dir=task.run)
     with trust.limited(task.trust, run=task.folder):
         composed = configuration.compose(task.overrides, config_dir=task.config_dir)
-        if identity(composed.config) != task.run.name:
+        if identity(composed.config) != task.key:
             raise ConfigError(
                 "these overrides make another config than when the sweep began: conf/ has changed, or this is another "
                 f"folder; a job of the config of now: rlrun train -m … --sweep-dir {task.folder}"

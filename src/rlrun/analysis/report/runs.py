@@ -20,7 +20,7 @@ from rlrun.core.errors import RlrunError, RunDirError
 from rlrun.runs.directory import RunDir, runs_beneath
 from rlrun.runs.files import known, read_bytes
 from rlrun.runs.progress import last_line, lines_of, number_of, record_of
-from rlrun.sweep.job_store import JOB_STORE, look
+from rlrun.sweep.job_store import JOB_STORE, look, place_of
 from rlrun.sweep.sweeping import is_sweep
 
 EVALUATED, PLAYED = "evaluation/mean_return", "episode/return"
@@ -88,7 +88,7 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
     """
     by_path, troubles = {run.path.resolve(): run for run in runs}, []
     tasks = {_env_overrides(run.overrides): run.task for run in runs}
-    above = [(run.path.parent.parent, run.source) for run in runs]
+    above = [(place, run.source) for run in runs for place in run.path.parents]
     sweeps = [(folder, folder) for folder in folders]
     sweeps += [(place, source) for place, source in above if place.is_relative_to(source)]
     for folder, source in dict.fromkeys(sweeps):
@@ -98,7 +98,7 @@ def add_jobs(runs: list[Run], folders: Iterable[Path]) -> tuple[list[Run], list[
             troubles.append(str(error))
             continue
         for job in jobs:
-            place, overrides = folder / "jobs" / job.key, _by_key(job.overrides)
+            place, overrides = folder / place_of(job), _by_key(job.overrides)
             run = by_path.get(place.resolve())  # one folder may be named twice
             reason = job.error or REASONS.get(job.state)
             if run is None:

@@ -17,7 +17,7 @@ from rlrun.runs import lock as locks
 from rlrun.runs.directory import RunDir
 from rlrun.runs.files import counted, write_json
 from rlrun.runs.progress import values_of
-from rlrun.sweep.job_store import Entry, JobStore
+from rlrun.sweep.job_store import Entry, JobStore, place_of
 from rlrun.sweep.search.settings import SearchPlan
 from rlrun.sweep.search.study import (
     State,
@@ -187,7 +187,7 @@ class Search:
         if self.typed is not None:
             self.typed.update({job.key: job for job in jobs})
         self.job_store.add(jobs)
-        return {job.key: RunDir(self.folder / "jobs" / job.key) for job in jobs}
+        return {job.key: RunDir(self.folder / place_of(job)) for job in jobs}
 
     def _conclude_trial(self, open_trial: Runs, entries: Mapping[str, Entry]) -> set[str]:
         """Report to the study how a trial ended, if it has; return the keys of jobs that are to leave."""

@@ -25,6 +25,7 @@ from rlrun.core.errors import ConfigError, MissingExtra, RunDirError, did_you_me
 from rlrun.runs.files import counted, read_json, write_json
 from rlrun.runs.progress import RETURN, VALIDATION
 from rlrun.security import trust
+from rlrun.sweep.job_store import require_apart
 from rlrun.sweep.search.space import Dimension, chosen_in, divide, grid
 
 ABOUT = "search.json"
@@ -236,12 +237,14 @@ class SearchPlan:
         ends = [
             dimension.choices or (dimension.low, dimension.high, dimension.middle()) for dimension in self.dimensions
         ]
+        jobs: dict[str, Job] = {}
         for at in range(max(map(len, ends))):
-            values = [options[at % len(options)] for options in ends]
+            values = {of.name: options[at % len(options)] for of, options in zip(self.dimensions, ends, strict=True)}
             try:
-                self._compose([*self.fixed, *map(Dimension.override, self.dimensions, values)])
+                jobs |= {job.key: job for job in self.jobs(values, self.seeds)}
             except ConfigError as error:
                 raise ConfigError(f"{error}{self._whole_hint(str(error))}") from error
+        require_apart(jobs.values())
         self.settings = self._judged(self.settings)
         reports = [name for name in self.settings.objectives if name.startswith(("evaluation/", VALIDATION))]
         if reports and not self._base.config.evaluation.every:
