@@ -22,7 +22,7 @@ KEYS = {
     ("train", "algorithm=dqn", "env=cartpol"): ["env: there is no 'cartpol'", "did you mean 'cartpole'?"],
     (*DQN, "hydra.sweep.dir=x"): ["hydra.sweep.dir is for a sweep: rlrun train -m"],
     (*DQN, "hydra.run.dir=x/${seeed}"): ["hydra.run.dir=x/${seeed}:", "'seeed' not found"],
-    (*DQN, "hydra.job.chdir=true"): ["hydra.job.chdir:", "hydra.run.dir, hydra.sweep.dir, hydra.sweep.subdir and hydra.sweeper.params"],
+    (*DQN, "hydra.job.chdir=true"): ["hydra.job.chdir:", "hydra.sweep.subdir and hydra.sweeper.params"],
     (*DQN, "hydra/launcher=submitit_slurm"): ["hydra/launcher:", "launcher=slurm", "+sweep=optuna"],
     (*DQN, "algorithm.lr='${algorithm.batchsize}'"): ["algorithm.lr:", "did you mean 'algorithm.batch_size'?"],
     (*DQN, "algorithm.lr='${algorithm.huber}'", "algorithm.huber='${algorithm.lr}'"): ["circle", "algorithm.huber ->"],
