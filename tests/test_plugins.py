@@ -46,12 +46,12 @@ def site(tmp_path, monkeypatch):
 def install(site):
     """Install a package by hand: its entry, and its files."""
 
-    def install_package(package, *entries, **files):
+    def install_package(package, *entries, group="rlrun.plugins", **files):
         about = site / f"{package}-1.0.dist-info"
         about.mkdir()
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         lines = [f"{name} = {module}" for name, module in (entry.split("=") for entry in entries)]
-        (about / "entry_points.txt").write_text("\n".join(["[rlrun.plugins]", *lines, ""]))
+        (about / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
         for name, text in files.items():
             path = site / package / (name if name[:2] == "__" else name.replace("__", "/"))
             path = path.with_suffix(".yaml" if "conf/" in str(path) else ".py")
@@ -80,6 +80,24 @@ def wheel(tmp_path_factory):
 def walker(wheel, site):
     zipfile.ZipFile(wheel).extractall(site)
     importlib.invalidate_caches()
+
+
+# --- functions
+
+
+def test_a_function_of_an_installed_package_is_a_resolver(install, tmp_path):
+    code = "def twice(number):\n    return 2 * int(number)\n"
+    install("numbered", "twice=numbered:twice", "thrice=numbered.absent:f", group="rlrun.resolvers", __init__=code)
+    line = ["algorithm=dqn", "env=cartpole", "algorithm.n_step=${twice:2}", *TINY]
+    assert compose(line).config.algorithm.n_step == 4
+    assert "numbered" in sys.modules
+    result = rlrun.train(line, run_dir=tmp_path / "run")
+    assert result.config.algorithm.n_step == 4
+    assert rlrun.resume(tmp_path / "run", ["stop.env_steps=60"]).summary["env_steps"] == 60  # trusted as installed
+    with pytest.raises(BuildError, match=r"resolvers\.thrice: numbered\.absent"):
+        compose([*line, "seed=${thrice:2}"])
+    own = [*line, "resolvers.twice=operator.neg", "algorithm.n_step=3", "seed=1", "notes.x='${twice:${seed}}'"]
+    assert compose(own).config.notes.x == -1  # the user's own wins
 
 
 # --- one that is sound

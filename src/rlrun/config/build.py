@@ -21,7 +21,7 @@ from rlrun.config import reading, replaced
 from rlrun.config.interpolation import Location, Path, children, dotted, locate, mentions, plain, split, substitute
 from rlrun.config.reading import admit_resolvers
 from rlrun.core.errors import BuildError, ConfigError, MissingExtra, RlrunError, did_you_mean
-from rlrun.security import trust
+from rlrun.security import plugins, trust
 from rlrun.security.trust import within
 
 _SUPPORTED = {
@@ -274,18 +274,21 @@ def _wraps(former: Any) -> bool:
 
 
 def register_resolvers(tree: Any) -> None:
-    """Register the functions that a config names under `resolvers`, each by its name.
+    """Register the functions that a config names under `resolvers`, and those that it uses of installed packages.
 
     Raises: BuildError if a function does not exist or is refused, or OmegaConf or Hydra has a resolver of that name.
     """
     from omegaconf import OmegaConf
 
     names = tree.get("resolvers") if isinstance(tree, Mapping) else None
-    for name, text in names.items() if isinstance(names, Mapping) else ():
+    names = names if isinstance(names, Mapping) else {}
+    used = reading.used_resolvers(tree) - {*names}
+    installed = plugins.resolvers() if used else {}
+    for name, text in {**{name: installed[name] for name in used & {*installed}}, **names}.items():
         place = f"resolvers.{name}"
         if not isinstance(name, str) or not name.replace(".", "_").isidentifier():
             raise BuildError(f"{place}: a name of letters is needed, as ${{double:…}} has one")
-        if name in ("hydra", "now", "version") or name.startswith("oc."):
+        if name in reading.OF_HYDRA or name.startswith("oc."):
             raise BuildError(f"{place}: ${{{name}:…}} is a resolver of Hydra or OmegaConf; give yours another name")
         if text is not None:
             OmegaConf.register_new_resolver(name, find_target(text, place), replace=True)

@@ -132,7 +132,7 @@ class Composer:
         of_resolvers = [override for override in settings if override.key.split(".")[0] == RESOLVERS]
         for override in of_resolvers:
             apply(config, override, self._groups)
-        register_resolvers(plain(config))
+        register_resolvers({**plain(config), "typed": [override.value for override in settings]})
         for override in settings:
             if override not in of_resolvers:
                 apply(config, override, self._groups)

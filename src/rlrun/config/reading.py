@@ -103,6 +103,7 @@ def is_object(node: Any) -> bool:
 
 
 own_resolvers: dict[str, str] = {}  # name -> the function of the user's that `build.register_resolvers` registered
+OF_HYDRA = ("hydra", "now", "version")
 MOST = 20  # interpolations in one text; reading them takes a stack as deep as they are nested
 
 
@@ -129,6 +130,12 @@ def admit_all_resolvers(tree: Any) -> None:
     """
     for path, value in _texts(tree) if trust.is_limited() else ():
         admit_resolvers(value, dotted(path))
+
+
+def used_resolvers(tree: Any) -> set[str]:
+    """Return the names of the resolvers in a config, apart from Hydra's and OmegaConf's own."""
+    names = {name for _, text in _texts(tree) if isinstance(text, str) and "${" in text for name in resolvers(text)}
+    return {name for name in names if name not in OF_HYDRA and not name.startswith("oc.")}
 
 
 def _texts(node: Any, here: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -1,7 +1,9 @@
-"""Installed packages that bring config files and classes: entry points of the group `rlrun.plugins`.
+"""Installed packages that bring config files, classes, and functions for `${name:…}`: entry points.
 
     [project.entry-points."rlrun.plugins"]
     walker = "walker"          # the package walker, with walker/conf/
+    [project.entry-points."rlrun.resolvers"]
+    twice = "walker.numbers:twice"
 
 Nothing of a plugin is imported before a config names it.
 """
@@ -21,7 +23,7 @@ from typing import Any
 
 from rlrun.core.errors import RequestError, did_you_mean, printable
 
-GROUP = "rlrun.plugins"
+GROUP, RESOLVERS = "rlrun.plugins", "rlrun.resolvers"
 FOLDER = "conf"
 # Their names have rules of their own in `rlrun.security.trust`, which no plugin widens.
 FOREIGN = {"rlrun", "torch", "gymnasium", "numpy", "omegaconf", *sys.stdlib_module_names}
@@ -89,7 +91,14 @@ def named(name: str) -> Plugin:
 
 def packages() -> list[str]:
     """Return the top-level packages of all plugins, sound or not: who installed them trusts them."""
-    return [plugin.top for plugin in _entries() if plugin.top not in FOREIGN]
+    tops = [plugin.top for plugin in _entries()] + [path.split(".")[0] for path in resolvers().values()]
+    return [top for top in tops if top not in FOREIGN]
+
+
+def resolvers() -> dict[str, str]:
+    """Return the path of the function of each name; of several with one name the first counts, by the package's."""
+    _entries()
+    return dict(_known["resolvers"])
 
 
 def warn_of_broken(plugins: Iterable[Plugin]) -> None:
@@ -110,7 +119,8 @@ def _entries() -> list[Plugin]:
             with suppress(OSError):  # an installation that was broken off may have no metadata
                 package, version = (str(getattr(about, name, None) or "") for name in ("name", "version"))
             plugins.append(Plugin(entry.name, entry.value.split(":")[0].strip(), package, version))
-        _known.update(key=key, plugins=plugins)
+        functions = sorted(metadata.entry_points(group=RESOLVERS), key=lambda entry: entry.value, reverse=True)
+        _known.update(key=key, plugins=plugins, resolvers={of.name: of.value.replace(":", ".") for of in functions})
     return list(_known["plugins"])
 
 
