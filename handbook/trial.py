@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 
 from omegaconf import OmegaConf
+from tests.short import SMALL, shrink
 
 from rlrun.commands import train as experiment
 from rlrun.config import compose
-from rlrun.devtools.conformance.checks import SMALL, shrink
 
 BRIEF = {**SMALL, "evaluation.every": 40, "evaluation.max_steps": 10, "stop.updates": 20, "log.every": 10}
 

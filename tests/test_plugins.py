@@ -1,7 +1,6 @@
 """Packages that bring algorithms and environments by being installed; docs/plugins.md, as the page has it."""
 
 import importlib
-import json
 import logging
 import os
 import re
@@ -18,9 +17,8 @@ import rlrun
 from rlrun.analysis import doctor
 from rlrun.analysis.doctor.imports import try_imports
 from rlrun.config import choices, compose
-from rlrun.core.errors import BuildError, ConfigError, RequestError
+from rlrun.core.errors import BuildError, ConfigError
 from rlrun.devtools import init as scaffold
-from rlrun.devtools.conformance import plugin_test
 from rlrun.security import plugins
 
 PAGE = (Path(__file__).parents[1] / "docs" / "plugins.md").read_text()
@@ -130,9 +128,8 @@ def test_what_it_brings_is_told_apart(rlrun):
     assert code == 0
     assert lines["catch"].endswith("(plugin walker)")
     assert not lines["cartpole"].endswith(")") or "plugin" not in lines["cartpole"]
-    code, out, _ = rlrun("plugin", "list")
-    files = "algorithm/dueling env/catch preset/catch with/conservative"
-    assert (code, out) == (0, f"walker  walker 0.1.0  {files}\n")
+    (finding,) = doctor.of_plugins({})
+    assert (finding.status, finding.text) == ("ok", "walker 0.1.0 (walker): 4 config files")
 
 
 @pytest.mark.usefixtures("walker")
@@ -177,14 +174,8 @@ def test_a_broken_plugin_is_left_out_in_one_line(package, install, rlrun, caplog
     (message,) = [record.getMessage() for record in caplog.records]
     assert re.match(rf"plugin 'broken' is ignored: {text}", message)
     assert "good" not in rlrun("list", "algorithms")[1]
-    code, out, _ = rlrun("plugin", "list", "--json")
-    (row,) = json.loads(out)
-    assert (code, row["files"]) == (0, [])
-    assert re.match(text, row["problem"])
     (finding,) = doctor.of_plugins({})
     assert (finding.status, finding.name, finding.remedy) == ("note", "broken", f"fix it, or pip uninstall {package}")
-    with pytest.raises(RequestError, match=rf"plugin 'broken' is broken: {text}"):
-        plugin_test("broken")
 
 
 def test_help_asks_for_no_plugin(rlrun, monkeypatch):
@@ -218,16 +209,14 @@ def test_of_two_with_one_name_the_first_package_counts(install):
     assert second.text == "is left out: it is called like the one of ant, which counts"
 
 
-def test_a_package_whose_installation_broke_off_is_called_by_its_module(install, site, rlrun):
+def test_a_package_whose_installation_broke_off_is_called_by_its_module(install, site):
     install("half", "same=half", conf__env__first="# First\n")
     install("torn", "same=torn", conf__env__second="# Second\n")
     for package in ("half", "torn"):
         (site / f"{package}-1.0.dist-info" / "METADATA").unlink()
-    code, out, _ = rlrun("plugin", "list")
-    counts, excluded = sorted(out.splitlines(), key=lambda line: "left out" in line)
-    assert (code, "None" in out) == (0, False)
-    assert re.fullmatch(r"same  (half|torn)  env/(first|second)", counts)
-    assert excluded.endswith(f"left out: it is called like the one of {counts.split()[1]}, which counts")
+    counts, excluded = doctor.of_plugins({})
+    (module,) = re.fullmatch(r"\((half|torn)\): 1 config file", counts.text).groups()
+    assert excluded.text == f"is left out: it is called like the one of {module}, which counts"
 
 
 def test_what_a_plugin_says_steers_no_terminal(install, rlrun, caplog):
@@ -237,19 +226,6 @@ def test_what_a_plugin_says_steers_no_terminal(install, rlrun, caplog):
         _, out, _ = rlrun("list", "envs")
     assert caplog.messages[0].startswith("plugin 'a?]0;b' is ignored: ")
     assert re.search(r"^left +\?gnp \(plugin bidi\)$", out, re.MULTILINE)
-
-
-def test_a_command_at_the_head_of_a_file_that_is_none_is_told(install, rlrun):
-    install("ant", "ant=ant", conf__env__small="# Small\n# rlrun train env=small env.id='Cart\nid: CartPole-v1\n")
-    code, _, err = rlrun("plugin", "test", "ant")
-    assert code == 2
-    assert re.search(r"small.yaml, line 2: no command to try: No closing quotation\n$", err)
-
-
-def test_a_name_that_is_not_installed_is_refused_with_the_nearest(install):
-    install("ant", "ants=ant", conf__env__small="# Small\nid: Small-v0\n")
-    with pytest.raises(RequestError, match="no plugin 'antz' is installed \\(did you mean 'ants'\\?\\)"):
-        plugins.named("antz")
 
 
 def test_a_conf_package_and_a_module_can_be_named(install, site):

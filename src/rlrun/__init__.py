@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rlrun.commands.train import Result as Result
     from rlrun.commands.train import train as train
     from rlrun.core.clock import timed as timed
-    from rlrun.devtools.conformance import plugin_test as plugin_test
     from rlrun.devtools.init import init as init
     from rlrun.export.making import export_onnx as export_onnx
     from rlrun.training.metrics import Histogram as Histogram
@@ -48,7 +47,6 @@ _HOMES = {
     "ls": "commands.ls",
     "play": "commands.play",
     "init": "devtools.init",
-    "plugin_test": "devtools.conformance",
     "query": "commands.query",
     "report": "analysis.report",
     "resume": "commands.resume",

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tests.resume.reach import differences, walk
 from tests.resume.twins import signal_at
+from tests.short import AT, RESUMED, copy_as_killed, shrink
 
 import rlrun
 from rlrun import checkpointing
@@ -16,7 +17,6 @@ from rlrun.collect.unroll import Failed
 from rlrun.commands.check import check
 from rlrun.config import compose
 from rlrun.core.errors import RequestError, RlrunError
-from rlrun.devtools.conformance.checks import AT, RESUMED, copy_as_killed, shrink
 from rlrun.runs.directory import RunDir
 
 OFTEN = {**RESUMED, "evaluation.every": 6, "evaluation.episodes": 3, "evaluation.max_steps": None}

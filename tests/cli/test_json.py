@@ -16,7 +16,6 @@ from tests.command import code_of
 import rlrun
 from rlrun.analysis import doctor
 from rlrun.cli.main import app
-from rlrun.devtools import conformance
 from rlrun.export import making
 
 from .conftest import TINY
@@ -69,8 +68,6 @@ CALLS = [  # a command, its arguments, and a part of what it prints
     (("list",), "cartpole"),
     (("doctor",), "findings"),
     (("init", "catching"), "catching"),
-    (("plugin", "list"), "[]"),
-    (("plugin", "test", "mine"), "verdicts"),
 ]
 
 
@@ -100,14 +97,10 @@ def commands(group=None, path=()):
             yield " ".join((*path, name)), {option for parameter in command.params for option in parameter.opts}
 
 
-def name_of(call: tuple[str, ...]) -> str:
-    return " ".join(call[: 2 if call[0] == "plugin" else 1])
-
-
 def test_every_command_that_prints_a_result_has_the_option_a_schema_and_a_call(schemas):
     options = dict(commands())
     assert {name for name in options if "--json" not in options[name]} == set(WITHOUT)
-    named = {name_of(call) for call, _ in CALLS}
+    named = {call[0] for call, _ in CALLS}
     assert named == set(schemas["properties"]) == set(options) - set(WITHOUT)
     jsonschema.Draft7Validator.check_schema(schemas)
 
@@ -118,10 +111,6 @@ def test_the_output_is_one_value_that_the_schema_holds(call, part, runs, schemas
     write("conf/env/mine.yaml", "target: talking.make\n")
     for path in runs.iterdir():
         shutil.copytree(path, project / path.name)
-    if call[:2] == ("plugin", "test"):
-        trial = conformance.Examined(["algorithm=dqn"], [conformance.Verdict("seeds", "passed")])
-        answer = conformance.ConformanceReport("mine", [trial])
-        monkeypatch.setattr(conformance, "plugin_test", lambda *call, **options: answer)
     health = doctor.HealthReport([doctor.python(), *doctor.disk(project)])
     monkeypatch.setattr(doctor, "doctor", lambda: health)  # the whole of it imports every package
     capfd.readouterr()
@@ -129,7 +118,7 @@ def test_the_output_is_one_value_that_the_schema_holds(call, part, runs, schemas
     out, err = capfd.readouterr()
     assert (code, len(out.splitlines())) == (0, 1), err
     assert part in out
-    jsonschema.validate({name_of(call): json.loads(out)}, schemas)
+    jsonschema.validate({call[0]: json.loads(out)}, schemas)
     if call[0] == "train" and DQN[-1] in call:
         assert "made" in err
         assert "by file descriptor" in err

@@ -10,13 +10,13 @@ from typing import Any
 
 from handbook.defaults import complete, key_of
 from tests.configs import env_of
+from tests.short import shrink
 
 from rlrun import train
 from rlrun.collect import Collector, RandomAgent
 from rlrun.config import compose
 from rlrun.config.build import Builder
 from rlrun.core.errors import MissingExtra, RlrunError
-from rlrun.devtools.conformance.checks import shrink
 from rlrun.memory import Table, files
 
 UPDATES = 3

@@ -8,6 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from tests.configs import ALGORITHMS, env_of
+from tests.short import RESUMED, SMALL
 from torch import nn
 
 from rlrun import resume, train
@@ -15,7 +16,6 @@ from rlrun.checkpointing import load
 from rlrun.config import compose
 from rlrun.core.clock import is_clock
 from rlrun.core.errors import DataError
-from rlrun.devtools.conformance.checks import RESUMED, SMALL
 from rlrun.runs.directory import RunDir
 
 PENDULUM, CARTPOLE = "env=pendulum", "env=cartpole"

@@ -12,6 +12,7 @@ from handbook.metrics import meaning
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 from tests.configs import env_of
+from tests.short import SMALL, shrink
 
 from rlrun import train
 from rlrun.collect import Collector, RandomAgent
@@ -20,7 +21,6 @@ from rlrun.config.build import Builder
 from rlrun.config.interpolation import plain
 from rlrun.config.places import packaged_dir
 from rlrun.core.errors import MissingExtra
-from rlrun.devtools.conformance.checks import SMALL, WITH_FILE, shrink
 from rlrun.memory import Table, files
 
 CONF = packaged_dir()
@@ -103,13 +103,19 @@ OVERRIDES_OF_FILE = {
 AUGMENTATIONS = ("random_shift", "random_crop", "cut_out", "pixel_noise", "color_jitter")
 for name in (*AUGMENTATIONS, f"[{','.join(AUGMENTATIONS)}]"):
     OVERRIDES_OF_FILE[f"with/{name}"] = ["algorithm=dqn", "env=cartpole_pixels"]
+BESIDE = {
+    "env": ["algorithm=sac"],
+    "memory": ["algorithm=sac", "env=cartpole"],
+    "optimizer": ["algorithm=sac", "env=pendulum"],
+    "with": ["algorithm=sac", "env=pendulum"],
+}
 
 
 def overrides_of(file: str) -> list[str]:
     """Return the overrides of a command that uses a file."""
     group, _, name = file.partition("/")
     choice = [f"{group}={name}"] if name else []
-    beside = [env_of(name)] if group == "algorithm" else WITH_FILE.get(group, [])
+    beside = [env_of(name)] if group == "algorithm" else BESIDE.get(group, [])
     return choice + OVERRIDES_OF_FILE.get(file, beside)
 
 

@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 import torch
 from tests.conf.test_every_config import CONF, empty_folder, overrides_of, provide
+from tests.short import SMALL, shrink
 
 from rlrun.callbacks import LossCallback
 from rlrun.config import build
 from rlrun.config.composition import compose
-from rlrun.devtools.conformance.checks import SMALL, shrink
 from rlrun.nn import retuned
 
 __all__ = ["empty_folder"]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlrun.cli.main import main
-from rlrun.security import plugins
 from rlrun.sweep.sweeping import Means, apart
 
 from .alone import called
@@ -74,13 +73,6 @@ def _without_promise(overrides: list[str]) -> list[str]:
     return [override for override in overrides if override != "--expect"]
 
 
-def _understood(overrides: list[str]) -> list[str]:
-    """Find the plugin that is to be tried, and compose what it is to be tried by."""
-    plugins.named(overrides[2])
-    settings = [override for override in overrides[3:] if "=" in override and override[0] != "-"]
-    return ["config", "algorithm=dueling", "env=catch", *settings]
-
-
 def _listing(overrides: list[str]) -> list[str]:
     return ["ls", *overrides[1:]]
 
@@ -92,11 +84,6 @@ EXCUSES = [
     Excuse(r"--expect", "a run of a moment keeps no promise: tests/cli/test_expect.py", _without_promise),
     Excuse(r"compile=true", "compiles for ten seconds: tests/compile/test_algorithms.py", _checked),
     Excuse(r"with=export_onnx", "takes ten seconds in a process of its own: tests/export/test_during.py", _checked),
-    Excuse(
-        r"plugin test",
-        "takes half a minute; whole plugins are tried in tests/devtools/test_conformance.py",
-        _understood,
-    ),
 ]
 if importlib.util.find_spec("mujoco") is None:
     EXCUSES.append(Excuse(r"env=hopper", "wants the extra mujoco, which is not installed", _composed))

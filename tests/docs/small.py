@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from tests.short import shrink
 
 from rlrun.config import expansion
 from rlrun.config.composition import Composed, Composer
-from rlrun.devtools.conformance.checks import shrink
 
 # Put in where a config has the key and the command line does not.
 SIZES: dict[str, Any] = {

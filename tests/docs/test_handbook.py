@@ -100,14 +100,14 @@ def test_every_named_metric_has_a_meaning():
     """Those whose names are put together are met by the run of every config, tests/conf."""
     known = {pattern.partition("/")[0] for pattern in metrics.patterns()}
     for path in sorted((ROOT / "src" / "rlrun").rglob("*.py")):
-        elsewhere = path.parent.name in ("why", "report", "conformance")  # they read what others write
+        elsewhere = path.parent.name in ("why", "report")  # they read what others write
         for name in () if elsewhere else LITERAL.findall(path.read_text()):
             assert name.partition("/")[0] not in known or metrics.meaning(name), f"{path.name}: {name}"
 
 
 def test_command_page_has_every_command():
     text = commands.page()
-    for command in ("train", "export-onnx", "plugin test"):
+    for command in ("train", "export-onnx", "doctor"):
         assert f"\n## rlrun {command}\n" in text
     assert all(f"\n| `{option}" in text for option in ("--checkpoint", "--retry-failed", "--videos"))
 

@@ -49,10 +49,10 @@ def test_dead_link_is_reported():
         "# One\n\nSee [it](gone.md)\nor [this](#two),\n[that](/LICENSE), [those](http://x) and ![an image](no.svg);\n"
     )
     text += "[right](#one), [too](https://example.org/a#b), [all](LICENSE), [anchor](README.md#installation).\n"
-    text += "`rlrun eval RUN --json`, `rlrun\nevaluate RUN` or\n`rlrun plugin tset` and `rlrun ls --short`.\n"
+    text += "`rlrun eval RUN --json`, `rlrun\nevaluate RUN` or\n`rlrun doctr` and `rlrun ls --short`.\n"
     page = Page("page.md", text)
     targets = ("gone.md", "#two", "/LICENSE", "http://x", "no.svg")
     assert [fault.split(": ")[:2] for fault in dead(page)] == [["page.md:3", target] for target in targets]
     assert [fault.split(": ")[:2] for fault in misnamed(page)] == [
-        *(["page.md:3", f"`{command}`"] for command in ("rlrun evaluate RUN", "rlrun plugin tset", "rlrun ls --short"))
+        *(["page.md:3", f"`{command}`"] for command in ("rlrun evaluate RUN", "rlrun doctr", "rlrun ls --short"))
     ]

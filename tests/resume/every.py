@@ -2,10 +2,10 @@
 
 import yaml
 from tests.conf.test_every_config import AUGMENTATIONS, RUN, missing_extra, overrides_of, provide, text
+from tests.short import RESUMED, shrink
 
 from rlrun.config import Composed, compose
 from rlrun.config.interpolation import leaves
-from rlrun.devtools.conformance.checks import RESUMED, shrink
 
 APPROXIMATE = (  # go on with new episodes and say so
     "with/async",  # tests/cli/test_async.py

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.short import AT, RESUMED, shrink
 
 from rlrun.callbacks.target import TargetCallback
 from rlrun.config import compose
-from rlrun.devtools.conformance.checks import AT, RESUMED, shrink
 
 from .every import FILES, ONE_ENV, small
 from .reach import differences

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tests.short import SMALL, shrink
 
 import rlrun
 from rlrun.callbacks.loss import LossCallback
@@ -12,7 +13,6 @@ from rlrun.collect import PolicyAgent
 from rlrun.commands.train import Experiment
 from rlrun.config import compose
 from rlrun.core.errors import RequestError
-from rlrun.devtools.conformance.checks import SMALL, shrink
 from rlrun.nn import precision
 from rlrun.runs import manifest
 

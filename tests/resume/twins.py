@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.short import copy_as_killed, records
 
 import rlrun
 from rlrun.config import Composed
-from rlrun.devtools.conformance.checks import copy_as_killed, records
 
 from .reach import Leaves, differences, walk
 

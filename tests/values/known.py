@@ -17,6 +17,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from omegaconf import OmegaConf
 from tests.configs import ALGORITHMS
+from tests.short import shrink
 from torch import Tensor
 
 import rlrun
@@ -25,7 +26,6 @@ from rlrun.callbacks.critic import CriticLoss
 from rlrun.callbacks.policy import ActorCriticLoss
 from rlrun.config.places import first_comment, packaged_dir
 from rlrun.core.typing import Array
-from rlrun.devtools.conformance.checks import shrink
 from rlrun.memory import ReturnNormalize
 from rlrun.nn.recurrent import present
 from rlrun.training.callback import Callback

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from rlrun import __version__
-from rlrun.cli import completion, plugin, streams
+from rlrun.cli import completion, streams
 from rlrun.core.errors import RlrunError, did_you_mean, printable
 from rlrun.runs import processes
 
@@ -37,7 +37,6 @@ app = typer.Typer(
 for name in COMMANDS:
     module = importlib.import_module(f"rlrun.cli.{name.replace('-', '_')}")
     app.command(name)(getattr(module, name.replace("-", "_")))
-app.add_typer(plugin.app, name="plugin")
 
 OF_HYDRA = {  # options of a Hydra application, and what to do here
     "--cfg": "; rlrun config OVERRIDES prints the config, with --resolve and --package",

@@ -1,1 +1,1 @@
-"""The template of a project, and conformance tests of plugins."""
+"""The template of a project."""

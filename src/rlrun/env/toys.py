@@ -33,7 +33,6 @@ __all__ = [
     "Corridor",
     "DictObservation",
     "DiscreteStart",
-    "Ending",
     "HitTheMiddle",
     "ImageObservation",
     "MaskedChain",
@@ -186,39 +185,6 @@ class Chain(Toy):
         observation = np.zeros(self.length, np.float32)
         observation[self.state] = 1.0
         return observation
-
-
-class Ending(Toy):
-    """Wait three steps; actions have no effect.
-
-    observation: [3], drawn at each step from [-1, 1], at the last step `last` three times. action: 0 or 1, or with
-    `continuous` [1] in [-1, 1]. reward: `reward` at each step. The third step ends the episode, in the way `ending`.
-
-    Answer: in a terminated episode the value of the last state is not used, so `last` changes nothing. In a truncated
-    one targets bootstrap from it.
-    """
-
-    steps = 3
-
-    def __init__(
-        self,
-        *,
-        ending: Literal["terminated", "truncated"] = "truncated",
-        last: float = 0.5,
-        reward: float = 1.0,
-        continuous: bool = False,
-    ) -> None:
-        self.ending, self.last, self.reward = ending, last, reward
-        self.observation_space = Box(-1.0, 1.0, (3,), np.float32)
-        self.action_space = Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(2)
-
-    def act(self, action: Any) -> tuple[float, bool]:
-        return self.reward, self.step_number == self.steps and self.ending == "terminated"
-
-    def observe(self) -> Array:
-        if self.step_number == self.steps:
-            return np.full(3, self.last, np.float32)
-        return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
 
 
 class Recall(Toy):

@@ -21,7 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rlrun.core.errors import RequestError, did_you_mean, printable
+from rlrun.core.errors import printable
 
 GROUP, RESOLVERS = "rlrun.plugins", "rlrun.resolvers"
 FOLDER = "conf"
@@ -72,21 +72,6 @@ def installed() -> list[Plugin]:
         else:
             plugins.append(_located(plugin))
     return plugins
-
-
-def named(name: str) -> Plugin:
-    """Return the plugin of a name.
-
-    Raises:
-        RequestError: there is none, or it is broken.
-    """
-    by_name = {plugin.name: plugin for plugin in reversed(installed())}  # of two with one name the first
-    if name not in by_name:
-        near = did_you_mean(name, by_name) or f"; there are {', '.join(sorted(by_name)) or 'none'}"
-        raise RequestError(f"no plugin '{name}' is installed{near}")
-    if by_name[name].problem is not None:
-        raise RequestError(f"plugin '{name}' is broken: {by_name[name].problem}")
-    return by_name[name]
 
 
 def packages() -> list[str]:
